@@ -1,0 +1,3 @@
+"""leakbench: the benchmark of gradient-leakage attacks and defenses in federated learning."""
+
+__version__ = "0.1.0"

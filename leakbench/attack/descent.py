@@ -1,0 +1,98 @@
+"""Slot `descent`: how a search moves downhill, for all victims at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from leakbench.attack.lbfgs import Lbfgs, Objective
+from leakbench.attack.stop import Stop
+from leakbench.types import Count, NonNegative, Positive, part
+
+__all__ = ["DESCENTS", "Descended", "Descent", "LbfgsDescent", "snapshot_iterations"]
+
+
+@dataclass(frozen=True)
+class Descended:
+    """What a descent found, V victims in d dimensions.
+
+    best: (V, d) point of the lowest value seen.  value: (V,) that value.  trajectory: (iterations, V), NaN once a victim has
+    ended.  steps, evaluations: (V,).  snapshots: (n, V, d), the best point at the iterations `at`.
+    """
+
+    best: Tensor
+    value: Tensor
+    trajectory: Tensor
+    steps: Tensor
+    evaluations: Tensor
+    snapshots: Tensor
+    at: tuple[int, ...]
+
+
+@runtime_checkable
+class Descent(Protocol):
+    """Minimises an objective from V starting points."""
+
+    def __call__(self, objective: Objective, start: Tensor, stop: Stop) -> Descended:
+        """Return the best points; `stop` is asked after each iteration."""
+
+
+def snapshot_iterations(limit: int) -> tuple[int, ...]:
+    """Return the iterations (1-based) at which the best guess is kept: each of the first 40, then 10 % apart, and the last."""
+    kept, latest = [], 0
+    while latest < limit:
+        latest = latest + 1 if latest < 40 else min(limit, int(latest * 1.1))
+        kept.append(latest)
+    return tuple(kept)
+
+
+@part
+class LbfgsDescent:
+    """L-BFGS with the semantics and defaults of `torch.optim.LBFGS` for every victim, as DLG and CPL use it.
+
+    One iteration is one outer step of `inner` inner iterations: the iterations that papers count.
+    """
+
+    learning_rate: Positive = 1.0
+    inner: Count = 20
+    history: Count = 100
+    tolerance_gradient: NonNegative = 1e-7
+    tolerance_change: NonNegative = 1e-9
+
+    def __call__(self, objective: Objective, start: Tensor, stop: Stop) -> Descended:
+        """Minimise; the value of an iteration is that at the point before its step, as the papers print it."""
+        search = Lbfgs(
+            start.clone(), self.history, self.inner, self.learning_rate, self.tolerance_gradient, self.tolerance_change
+        )
+        victims, size = start.shape
+        limit = stop.limit
+        at = snapshot_iterations(limit)
+        best, value = start.clone(), start.new_full((victims,), torch.inf)
+        trajectory = start.new_full((limit, victims), torch.nan)
+        snapshots = start.new_zeros(len(at), victims, size)
+        steps = torch.zeros(victims, dtype=torch.int64, device=start.device)
+        evaluations = torch.zeros_like(steps)
+        lanes = torch.arange(victims, device=start.device)
+        for iteration in range(1, limit + 1):
+            before = search.points
+            values = search.step(lambda z, some, lanes=lanes: objective(z, lanes[some]))  # type: ignore[misc]
+            trajectory[iteration - 1, lanes] = values
+            steps[lanes], evaluations[lanes] = iteration, search.evaluations
+            better = values < value[lanes]
+            value[lanes[better]], best[lanes[better]] = values[better], before[better]
+            if iteration in at:
+                snapshots[at.index(iteration) :] = best
+            ended = stop(iteration, values) | search.settled
+            if ended.any():
+                lanes = lanes[~ended]
+                search.keep((~ended).nonzero().flatten())
+            if not len(lanes):
+                break
+        snapshots[-1] = best
+        return Descended(best, value, trajectory, steps, evaluations, snapshots, at)
+
+
+DESCENTS: dict[str, type[Descent]] = {"lbfgs": LbfgsDescent}

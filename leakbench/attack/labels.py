@@ -1,0 +1,68 @@
+"""Slot `labels`: what the attacker takes the labels to be, or how it searches for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from leakbench.federated.leakage import View
+from leakbench.models import one_hot
+from leakbench.types import Generators, part
+
+__all__ = ["LABELS", "Joint", "LabelGuess", "Labels", "LastLayer"]
+
+
+@dataclass(frozen=True)
+class LabelGuess:
+    """targets: (V, M, classes) one-hot guesses, or logits that are searched jointly with the inputs where `joint`."""
+
+    targets: Tensor
+    joint: bool
+
+
+@runtime_checkable
+class Labels(Protocol):
+    """Says what labels a search starts from."""
+
+    def __call__(self, view: View, rngs: Generators) -> LabelGuess:
+        """Return the guess for every victim of the view."""
+
+
+@part
+class Joint:
+    """Search the labels with the inputs, as logits that start from N(0, 1) (DLG: Zhu et al., NeurIPS 2019, Algorithm 1)."""
+
+    def __call__(self, view: View, rngs: Generators) -> LabelGuess:
+        """Return random logits (V, M, classes)."""
+        like = next(iter(view.update.values()))
+        logits = torch.stack([torch.randn(view.examples, view.classes, generator=rng) for rng in rngs])
+        return LabelGuess(logits.to(like), joint=True)
+
+
+@part
+class LastLayer:
+    """Read the labels from the gradient of the last layer's weights (iDLG: Zhao et al., 2020, eq. 4 to 6).
+
+    With features that are never negative (sigmoid, ReLU), only the row of a true class can have a negative sum: for one example
+    its argmin. For M examples rows are taken M times in turn: the lowest row, which then gives up the share that one example
+    contributes (the sum of all negative rows over M).
+    """
+
+    def __call__(self, view: View, rngs: Generators) -> LabelGuess:
+        """Return one-hot guesses, in ascending order of the class."""
+        weights = [u for u in view.update.values() if u.dim() > 2]
+        rows = weights[-1].flatten(2).sum(2).clone()
+        share = rows.clamp_max(0).sum(1) / view.examples
+        taken = []
+        for _ in range(view.examples):
+            lowest = rows.argmin(1)
+            taken.append(lowest)
+            rows[torch.arange(len(rows)), lowest] -= share
+        labels = torch.stack(taken, 1).sort(1).values
+        return LabelGuess(one_hot(labels, view.classes).to(rows), joint=False)
+
+
+LABELS: dict[str, type[Labels]] = {"joint": Joint, "last_layer": LastLayer}

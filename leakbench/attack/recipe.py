@@ -1,0 +1,35 @@
+"""An attack: a method, and what the server does to the model."""
+
+from __future__ import annotations
+
+from typing import Annotated, Protocol, runtime_checkable
+
+from leakbench.attack.gradient_matching import GradientMatching
+from leakbench.attack.server import SERVERS, Honest, Server
+from leakbench.federated.leakage import View
+from leakbench.recipe import slot
+from leakbench.types import Generators, Ranking, Reconstruction, part
+
+__all__ = ["METHODS", "Attack", "Method"]
+
+
+@runtime_checkable
+class Method(Protocol):
+    """Turns what leaked into an answer."""
+
+    def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction | Ranking:
+        """Answer for the V victims that all views show; victim v draws from rngs[v]."""
+
+
+METHODS: dict[str, type[Method]] = {"gradient_matching": GradientMatching}
+
+
+@part
+class Attack:
+    """The recipe of an attack."""
+
+    title: str
+    cite: str
+    method: Annotated[Method, *slot("method", METHODS)]
+    note: str = ""
+    server: Annotated[Server, *slot("server", SERVERS)] = Honest()

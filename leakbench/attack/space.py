@@ -1,0 +1,47 @@
+"""Slot `space`: the coordinates in which a search moves, x = decode(z), with the energy that a prior puts on z."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from leakbench.federated.leakage import View
+from leakbench.types import part
+
+__all__ = ["SPACES", "Coordinates", "Pixels", "Space"]
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """decode: z (V, M, d) -> inputs (V, M, *s).  encode: its inverse.  energy: z -> (V,), added to the distance."""
+
+    decode: Callable[[Tensor], Tensor]
+    encode: Callable[[Tensor], Tensor]
+    energy: Callable[[Tensor], Tensor]
+
+
+@runtime_checkable
+class Space(Protocol):
+    """Says in which coordinates to search."""
+
+    def __call__(self, view: View) -> Coordinates:
+        """Return the coordinates for inputs of the view's shape."""
+
+
+@part
+class Pixels:
+    """Search the inputs themselves, without a prior: z is x, flattened."""
+
+    def __call__(self, view: View) -> Coordinates:
+        """Return the identity with energy 0."""
+        return Coordinates(
+            decode=lambda z: z.reshape(*z.shape[:2], *view.shape),
+            encode=lambda x: x.flatten(2),
+            energy=lambda z: z.new_zeros(len(z)),
+        )
+
+
+SPACES: dict[str, type[Space]] = {"pixels": Pixels}

@@ -1,0 +1,91 @@
+"""The catalog as a user sees it: lists, one recipe with its parts and where their code stands, and the JSON Schema of recipes."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from leakbench.attack import Attack
+from leakbench.data.recipe import DatasetRecipe
+from leakbench.defense import Defense
+from leakbench.errors import InputError, nearest
+from leakbench.recipe import catalog_folder, names, resolve
+
+__all__ = ["KINDS", "list_kind", "schema", "show"]
+
+KINDS: dict[str, type[Any]] = {"attacks": Attack, "defenses": Defense, "datasets": DatasetRecipe}
+
+
+def list_kind(kind: str) -> list[dict[str, str]]:
+    """Return [{name, title, cite}] of one folder of the catalog."""
+    found = []
+    for name in names(kind):
+        recipe = resolve(kind, KINDS[kind], name)[1]
+        found.append({"name": name, "title": recipe.title, "cite": recipe.cite})
+    return found
+
+
+def show(name: str) -> Iterator[str]:
+    """Yield the lines that describe a recipe: its file, title, citation, note, and each part with file:line."""
+    kind = _kind_of(name)
+    _, recipe = resolve(kind, KINDS[kind], name)
+    path = Path(name) if name.endswith((".yaml", ".yml")) else catalog_folder(kind) / f"{name}.yaml"
+    yield f"{path.stem} ({kind[:-1]}, {path})"
+    yield from _fields(recipe, "  ")
+
+
+def _kind_of(name: str) -> str:
+    if name.endswith((".yaml", ".yml")):
+        problems = []
+        for kind, cls in KINDS.items():
+            try:
+                resolve(kind, cls, name)
+            except InputError as error:
+                problems.append((kind, str(error)))
+                continue
+            return kind
+        raise InputError("; ".join(f"as one of the {kind}: {text}" for kind, text in problems))
+    for kind in KINDS:
+        if name in names(kind):
+            return kind
+    known = [n for kind in KINDS for n in names(kind)]
+    raise InputError(f"show: unknown name {name!r}{nearest(name, known)}")
+
+
+def _fields(value: Any, indent: str) -> Iterator[str]:
+    for field in dataclasses.fields(value):
+        yield from _field(field.name, getattr(value, field.name), indent)
+
+
+def _field(name: str, value: Any, indent: str) -> Iterator[str]:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield f"{indent}{name}: {type(value).__name__}  ({_where(type(value))})"
+        yield from _fields(value, indent + "  ")
+    elif isinstance(value, tuple) and any(dataclasses.is_dataclass(v) for v in value):
+        yield f"{indent}{name}:"
+        for item in value:
+            yield from _field("-", item, indent + "  ")
+    else:
+        yield f"{indent}{name}: {' '.join(value.split()) if isinstance(value, str) else value}"
+
+
+def _where(cls: type[Any]) -> str:
+    path = Path(inspect.getsourcefile(cls) or "?")
+    package = Path(__file__).parent.parent
+    shown = path.relative_to(package) if path.is_relative_to(package) else path
+    return f"{shown}:{inspect.getsourcelines(cls)[1]}"
+
+
+def schema() -> dict[str, Any]:
+    """Return one JSON Schema that checks any recipe; editors take it to complete and underline."""
+    forms = {kind[:-1]: TypeAdapter(cls).json_schema() for kind, cls in KINDS.items()}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "leakbench recipe: an attack, a defense or a dataset",
+        "anyOf": list(forms.values()),
+    }

@@ -1,0 +1,213 @@
+"""One cell of the benchmark: what was asked for, resolved and checked; its content hash is its identity."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leakbench import __version__
+from leakbench.attack import Attack
+from leakbench.attack.gradient_matching import GradientMatching
+from leakbench.data.find import load_dataset
+from leakbench.data.dataset import Dataset
+from leakbench.data.recipe import DatasetRecipe
+from leakbench.defense import Defense
+from leakbench.errors import InputError, nearest
+from leakbench.federated.leakage import TAPS
+from leakbench.federated.simulate import Federation
+from leakbench.models import MODELS, default_leak_model, default_model
+from leakbench.recipe import describe, resolve
+from leakbench.store import SCHEMA, content_hash
+
+__all__ = ["PROTOCOLS", "Cell", "Request", "Settings", "resolve_cell"]
+
+PROTOCOLS = ("paper", "live")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asked for; None where the recipes decide.
+
+    leak_rounds: round numbers, counted as rounds trained before the leak, and `last`.
+    """
+
+    defense: str = "none"
+    attack: str = "cpl"
+    dataset: str = "faces"
+    model: str | None = None
+    leak_model: str | None = None
+    protocol: str = "paper"
+    taps: tuple[str, ...] = ("type-2", "type-1", "type-0")
+    victims: int = 20
+    iterations: int | None = None
+    train_rounds: int | None = None
+    clients: int | None = None
+    clients_per_round: int | None = None
+    local_iterations: int | None = None
+    batch: int | None = None
+    leak_batch: int | None = None
+    leak_rounds: tuple[str, ...] = ("0",)
+    success: float | None = None
+    candidates: int = 1000
+    seed: int = 0
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every number of a cell, resolved. leak_rounds: rounds trained before each leak."""
+
+    protocol: str
+    taps: tuple[str, ...]
+    victims: int
+    leak_batch: int
+    leak_rounds: tuple[int, ...]
+    model: str
+    leak_model: str
+    federation: Federation
+    examples_per_client: int
+    success: float | None
+    candidates: int
+    seed: int
+    device: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell, ready to run."""
+
+    names: dict[str, str]
+    attack: Attack
+    defense: Defense
+    recipe: DatasetRecipe
+    data: Dataset
+    settings: Settings
+    hash: str
+
+
+def _at_least(name: str, value: int, least: int) -> int:
+    if value < least:
+        raise InputError(f"{name}: got {value}, expected at least {least}")
+    return value
+
+
+def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) -> Cell:
+    """Resolve names to recipes, find the data, check every number; raises InputError in one line for whatever does not fit."""
+    attack_name, attack = resolve("attacks", Attack, request.attack)
+    defense_name, defense = resolve("defenses", Defense, request.defense)
+    if request.iterations is not None:
+        attack = _with_iterations(attack, _at_least("iterations", request.iterations, 1))
+    _check_words(request)
+    device = _device(request.device)
+    data_name, recipe, data = load_dataset(request.dataset, data_dir, progress=progress)
+    federation = _federation(request, recipe)
+    settings = Settings(
+        protocol=request.protocol,
+        taps=tuple(tap for tap in TAPS if tap in request.taps),
+        victims=_at_least("victims", request.victims, 1),
+        leak_batch=_at_least("leak-batch", request.leak_batch or federation.batch, 1),
+        leak_rounds=_leak_rounds(request, federation.rounds),
+        model=_model("model", request.model or default_model(data.shape)),
+        leak_model=_model("leak-model", request.leak_model or default_leak_model(data.shape)),
+        federation=federation,
+        examples_per_client=recipe.federation.examples_per_client,
+        success=request.success,
+        candidates=_at_least("candidates", request.candidates, 2),
+        seed=_at_least("seed", request.seed, 0),
+        device=str(device),
+    )
+    if settings.victims > len(data.victims):
+        raise InputError(f"victims: got {settings.victims}, the set {data_name!r} holds {len(data.victims)} that may be attacked")
+    names = {"defense": defense_name, "attack": attack_name, "dataset": data_name}
+    identity = {
+        "schema": SCHEMA,
+        "version": __version__,
+        "names": names,
+        "recipes": [describe(attack), describe(defense)],
+        "data": data.content,
+        "settings": dataclasses.asdict(settings),
+        "partition": describe(recipe.federation.partition),
+    }
+    return Cell(names, attack, defense, recipe, data, settings, content_hash(identity))
+
+
+def _check_words(request: Request) -> None:
+    if request.protocol not in PROTOCOLS:
+        raise InputError(f"protocol: got {request.protocol!r}{nearest(request.protocol, PROTOCOLS)}")
+    for tap in request.taps:
+        if tap not in TAPS:
+            raise InputError(f"taps: got {tap!r}{nearest(tap, TAPS)}")
+    if not request.taps:
+        raise InputError(f"taps: got none, expected some of {', '.join(TAPS)}")
+    if request.success is not None and not 0 < request.success <= 1:
+        raise InputError(f"success: got a threshold of {request.success}, expected 0 < RMSE <= 1, as in --success 'rmse<=0.1'")
+
+
+def _with_iterations(attack: Attack, limit: int) -> Attack:
+    if not isinstance(attack.method, GradientMatching):
+        raise InputError(f"iterations: the attack's method {type(attack.method).__name__} takes no iterations")
+    stop = dataclasses.replace(attack.method.stop, limit=limit)
+    return dataclasses.replace(attack, method=dataclasses.replace(attack.method, stop=stop))
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device: {name!r} cannot be used ({str(error).splitlines()[0]}); try cpu") from None
+    return device
+
+
+def _model(field: str, name: str) -> str:
+    if name not in MODELS:
+        raise InputError(f"{field}: unknown name {name!r}{nearest(name, list(MODELS))}")
+    return name
+
+
+def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
+    plain = recipe.federation
+    asked = {
+        "clients": (request.clients, plain.clients, 1),
+        "clients-per-round": (request.clients_per_round, plain.clients_per_round, 1),
+        "train-rounds": (request.train_rounds, plain.rounds, 0),
+        "local-iterations": (request.local_iterations, plain.local_iterations, 1),
+        "batch": (request.batch, plain.batch, 1),
+    }
+    numbers = {n: _at_least(n, default if value is None else value, least) for n, (value, default, least) in asked.items()}
+    if request.clients is not None and request.clients_per_round is None:
+        numbers["clients-per-round"] = min(numbers["clients-per-round"], numbers["clients"])
+    if numbers["clients-per-round"] > numbers["clients"]:
+        raise InputError(
+            f"clients-per-round: got {numbers['clients-per-round']}, more than there are clients ({numbers['clients']})"
+        )
+    if numbers["batch"] > plain.examples_per_client:
+        raise InputError(
+            f"batch: got {numbers['batch']}, more than the {plain.examples_per_client} examples that a client holds"
+        )
+    return Federation(
+        numbers["clients"],
+        numbers["clients-per-round"],
+        numbers["train-rounds"],
+        numbers["local-iterations"],
+        numbers["batch"],
+        plain.learning_rate,
+    )
+
+
+def _leak_rounds(request: Request, rounds: int) -> tuple[int, ...]:
+    found = set()
+    for word in request.leak_rounds:
+        if word != "last" and not word.isdecimal():
+            raise InputError(f"leak-rounds: got {word!r}, expected round numbers from 0 to {rounds}, or last")
+        number = rounds if word == "last" else int(word)
+        if number > rounds:
+            raise InputError(f"leak-rounds: got {number}, but only {rounds} rounds are trained (--train-rounds)")
+        found.add(number)
+    if request.protocol == "paper" and found != {0}:
+        raise InputError("leak-rounds: the paper protocol leaks before the first round (0); add --protocol live for later rounds")
+    return tuple(sorted(found))

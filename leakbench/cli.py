@@ -1,0 +1,295 @@
+"""The command line. Tables and JSON go to stdout, progress and errors to stderr; bad input is one line and exit code 2."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from leakbench import __version__
+from leakbench.errors import InputError
+
+__all__ = ["main"]
+
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command line; the entry point of the `leakbench` script."""
+    debug = "--debug" in sys.argv
+    try:
+        commands.main(args=[a for a in sys.argv[1:] if a != "--debug"], standalone_mode=False, prog_name="leakbench")
+    except InputError as error:
+        _fail(str(error), debug)
+    except click.ClickException as error:
+        _fail(error.format_message(), debug)
+    except OSError as error:
+        _fail(f"{error.filename or 'file system'}: {error.strerror or error}", debug)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("interrupted; what is finished is kept, the same command goes on from there", debug, INTERRUPTED)
+
+
+def _fail(message: str, debug: bool, code: int = 2) -> None:
+    if debug:
+        raise  # noqa: PLE0704 - only ever called while an exception is handled
+    click.echo(f"leakbench: {' '.join(message.split())}", err=True)
+    sys.exit(code)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__)
+def commands() -> None:
+    """Measure what gradients leak in federated learning, what a defense costs, and whether its epsilon is true."""
+
+
+def _words(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(word for word in text.replace(" ", "").split(",") if word)
+
+
+def _success(text: str | None) -> float | None:
+    if text is None:
+        return None
+    found = re.fullmatch(r"\s*rmse\s*<=\s*([0-9.eE+-]+|nan|inf)\s*", text)
+    try:
+        return float(found[1]) if found else _bad_success(text)
+    except ValueError:
+        return _bad_success(text)
+
+
+def _bad_success(text: str) -> float:
+    raise InputError(f"success: got {text!r}, expected a threshold like 'rmse<=0.1'")
+
+
+def _cell_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    options = [
+        click.option("--defense", default="none", show_default=True, help="name in the catalog, or a .yaml of your own"),
+        click.option("--attack", default="cpl", show_default=True, help="name in the catalog, or a .yaml of your own"),
+        click.option("--dataset", default="faces", show_default=True, help="name in the catalog, or a .yaml of your own"),
+        click.option("--model", help="the network that is trained [default: cnn for pictures, mlp for tables]"),
+        click.option("--leak-model", help="paper protocol: the network that leaks [default: lenet_cpl, or mlp_sigmoid]"),
+        click.option("--protocol", default="paper", show_default=True, help="paper: leak from a sigmoid LeNet at random weights, first local iteration; live: from the model that is trained, L iterations"),
+        click.option("--taps", default="type-2,type-1,type-0", show_default=True, help="leakage points: type-2, type-1, type-0, global"),
+        click.option("--victims", type=int, default=20, show_default=True, help="how many victims at each leakage point"),
+        click.option("--iterations", type=int, help="iterations of the attack [default: the recipe's]"),
+        click.option("--train-rounds", type=int, help="rounds of training, 0 trains nothing [default: the dataset's]"),
+        click.option("--clients", type=int, help="N [default: the dataset's]"),
+        click.option("--clients-per-round", type=int, help="K_t [default: the dataset's]"),
+        click.option("--local-iterations", type=int, help="L [default: the dataset's]"),
+        click.option("--batch", type=int, help="B [default: the dataset's]"),
+        click.option("--leak-batch", type=int, help="examples in one leaked batch at types 1 and 0 [default: B]"),
+        click.option("--leak-rounds", default="0", show_default=True, help="live protocol: rounds trained before the leak, like 0,1,5,last"),
+        click.option("--success", help="what counts as a reconstruction, like 'rmse<=0.1' [default: calibrated on the dataset]"),
+        click.option("--candidates", type=int, default=1000, show_default=True, help="k of the identification among k"),
+        click.option("--seed", type=int, default=0, show_default=True),
+        click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ..."),
+        click.option("--data-dir", type=click.Path(path_type=Path), help="where data sets lie [default: $LEAKBENCH_DATA, then the user's cache]"),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@commands.command()
+@_cell_options
+@click.option("--lpips-weights", type=click.Path(path_type=Path), help="folder with torchvision's squeezenet or alexnet weights")
+@click.option("--out", type=click.Path(path_type=Path), help="the run's folder [default: runs/DATASET-DEFENSE-ATTACK-HASH]")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object instead of the table")
+@click.option("--quiet", is_flag=True, help="no progress")
+def run(lpips_weights: Path | None, out: Path | None, as_json: bool, quiet: bool, data_dir: Path | None, **given: Any) -> None:
+    """Train a federation with a defense, attack it at its leakage points, and print one table.
+
+    The same command goes on where it was cut short. Without options: an undefended embedded cell, offline.
+    """
+    from leakbench.cell import Request, resolve_cell  # noqa: PLC0415
+    from leakbench.experiment import execute  # noqa: PLC0415
+    from leakbench.progress import Reporter  # noqa: PLC0415
+    from leakbench.report.page import write_report  # noqa: PLC0415
+    from leakbench.store import open_run  # noqa: PLC0415
+
+    given["taps"], given["leak_rounds"] = _words(given["taps"]), _words(given["leak_rounds"])
+    given["success"] = _success(given["success"])
+    reporter = Reporter(quiet=quiet)
+    cell = resolve_cell(Request(**given), data_dir, reporter)
+    folder = out or Path("runs") / f"{'-'.join(cell.names[k] for k in ('dataset', 'defense', 'attack'))}-{cell.hash[:8]}"
+    with open_run(folder, _identity(cell)) as opened:
+        summary = execute(cell, opened, reporter, lpips_weights)
+        page = write_report(folder)
+    reporter.close()
+    if as_json:
+        click.echo(json.dumps(summary, indent=1))
+        return
+    _print_table(summary)
+    click.echo(f"rows: {folder / 'rows.parquet'}   report: {page}")
+
+
+def _identity(cell: Any) -> dict[str, Any]:
+    from leakbench.provenance import versions  # noqa: PLC0415
+    from leakbench.recipe import describe  # noqa: PLC0415
+
+    recipes = {"attack": cell.attack, "defense": cell.defense, "dataset": cell.recipe}
+    return {
+        "hash": cell.hash,
+        "cell": {**cell.names, "seed": cell.settings.seed},
+        "seed": cell.settings.seed,
+        "device": cell.settings.device,
+        "command": shlex.join(["leakbench", *sys.argv[1:]]),
+        "versions": versions(),
+        "recipes": {name: describe(recipe) for name, recipe in recipes.items()},
+        "settings": dataclasses.asdict(cell.settings),
+    }
+
+
+def _print_table(summary: dict[str, Any]) -> None:
+    from rich.console import Console  # noqa: PLC0415
+
+    from leakbench.report.table import print_table  # noqa: PLC0415
+
+    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "120"))
+    print_table(summary, Console(width=width, highlight=False))
+
+
+@commands.command("list")
+@click.argument("kind", required=False)
+@click.option("--json", "as_json", is_flag=True, help="print a list of objects")
+def list_(kind: str | None, as_json: bool) -> None:
+    """List the catalog, or one KIND of it: attacks, defenses, datasets."""
+    from leakbench.catalog import KINDS, list_kind  # noqa: PLC0415
+    from leakbench.errors import nearest  # noqa: PLC0415
+
+    if kind is not None and kind not in KINDS:
+        raise InputError(f"list: unknown kind {kind!r}{nearest(kind, list(KINDS))}")
+    chosen = {k: list_kind(k) for k in KINDS if kind in (None, k)}
+    if as_json:
+        click.echo(json.dumps(chosen[kind] if kind else chosen, indent=1, ensure_ascii=False))
+        return
+    for name, entries in chosen.items():
+        click.echo(f"{name}:")
+        for entry in entries:
+            click.echo(f"  {entry['name']:<26}{entry['title']}\n  {'':<26}{entry['cite']}")
+
+
+@commands.command()
+@click.argument("name")
+def show(name: str) -> None:
+    """Show the recipe NAME: title, citation, note, and each part with the file and line of its code."""
+    from leakbench.catalog import show as lines  # noqa: PLC0415
+
+    for line in lines(name):
+        click.echo(line)
+
+
+@commands.command()
+@click.option("--out", type=click.Path(path_type=Path), help="write there instead of to stdout")
+def schema(out: Path | None) -> None:
+    """Write the JSON Schema of recipes, with which editors complete and check them."""
+    from leakbench.catalog import schema as build  # noqa: PLC0415
+    from leakbench.store import write_atomically  # noqa: PLC0415
+
+    text = json.dumps(build(), indent=1) + "\n"
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+@commands.command()
+@_cell_options
+@click.option("--delta", type=float, default=1e-5, show_default=True, help="of the valid epsilon")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object")
+def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) -> None:
+    """Print the claimed and the valid epsilon of a defense, for each observer, without training."""
+    from leakbench.accounting import cell_epsilon  # noqa: PLC0415
+    from leakbench.cell import Request, resolve_cell  # noqa: PLC0415
+    from leakbench.rng import generator  # noqa: PLC0415
+
+    given["taps"], given["leak_rounds"] = _words(given["taps"]), _words(given["leak_rounds"])
+    given["success"] = _success(given["success"])
+    cell = resolve_cell(Request(**given), data_dir)
+    f = cell.settings.federation
+    handed = cell.recipe.federation.partition(
+        cell.data.train_targets, f.clients, cell.settings.examples_per_client, generator(cell.settings.seed, "partition")
+    )
+    found = cell_epsilon(cell.defense, cell.data, cell.settings, handed, None, delta).as_dict()
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    click.echo(f"{cell.names['defense']} on {cell.names['dataset']}, {f.rounds} rounds, unit: one {found['unit']}, delta {delta:g}")
+    click.echo(f"  claimed  {_number(found['claimed'])}  {found['claimed_formula']}")
+    click.echo(f"  valid    {_number(found['valid'])}  {found['reason']}")
+    for tap, at in found["by_tap"].items():
+        click.echo(f"  {tap:<7}  {_number(at['valid'])}  {at['reason']}")
+
+
+def _number(value: float | None) -> str:
+    return "  none" if value is None else f"{value:6.3f}"
+
+
+@commands.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+def report(folder: Path) -> None:
+    """Write report.html into the FOLDER of a finished run and print its table."""
+    from leakbench.report.page import write_report  # noqa: PLC0415
+    from leakbench.store import read_manifest  # noqa: PLC0415
+
+    page = write_report(folder)
+    _print_table(read_manifest(folder)["summary"])
+    click.echo(f"report: {page}")
+
+
+@commands.group()
+def data() -> None:
+    """Data sets: where they lie, fetching them, checking them."""
+
+
+@data.command("list")
+@click.option("--data-dir", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True)
+def data_list(data_dir: Path | None, as_json: bool) -> None:
+    """List the data sets and where each was found."""
+    from leakbench.data.commands import list_datasets  # noqa: PLC0415
+
+    _print_rows(list_datasets(data_dir), as_json)
+
+
+@data.command("fetch")
+@click.argument("name")
+@click.option("--data-dir", type=click.Path(path_type=Path))
+def data_fetch(name: str, data_dir: Path | None) -> None:
+    """Fetch the data set NAME from its official place, checked by sha256."""
+    from leakbench.data.commands import fetch_dataset  # noqa: PLC0415
+    from leakbench.progress import Reporter  # noqa: PLC0415
+
+    reporter = Reporter()
+    folder = fetch_dataset(name, data_dir, reporter)
+    reporter.close()
+    click.echo(f"{name}: {'embedded, nothing to fetch' if folder is None else folder}")
+
+
+@data.command("verify")
+@click.argument("name")
+@click.option("--data-dir", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True)
+def data_verify(name: str, data_dir: Path | None, as_json: bool) -> None:
+    """Check every file of the data set NAME against its sha256; exit 1 where one differs."""
+    from leakbench.data.commands import verify_dataset  # noqa: PLC0415
+
+    rows = verify_dataset(name, data_dir)
+    _print_rows(rows, as_json)
+    if not all(row["ok"] for row in rows):
+        sys.exit(1)
+
+
+def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(rows, indent=1, ensure_ascii=False))
+        return
+    for row in rows:
+        click.echo("  ".join(str(value) for value in row.values()))

@@ -1,0 +1,66 @@
+"""A data set as everything else sees it: two splits of tensors in [0, 1], and which examples may be victims."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+__all__ = ["Dataset", "Feature"]
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One column of a table as a person would name it.
+
+    start, stop: its columns of the inputs.
+    values: what each column stands for if the feature is a one-hot category, else empty.
+    low, high: for a number, what 0 and 1 stand for in the units of the source.
+    """
+
+    name: str
+    start: int
+    stop: int
+    values: tuple[str, ...] = ()
+    low: float = 0.0
+    high: float = 1.0
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Real data, ready to be partitioned.
+
+    train_inputs (n, *s) and test_inputs (m, *s): float32 in [0, 1]; pictures are (C, H, W), tables (F,).
+    train_targets (n,) and test_targets (m,): int64 in [0, classes).  class_names: one a class.
+    victims: (v,) int64, the training examples that an attack may be scored on, and on which the threshold of success
+        is measured.
+    content: sha256 that identifies the source's bytes.  features: for tables, which columns make up which feature.
+    """
+
+    name: str
+    kind: Literal["image", "tabular"]
+    train_inputs: Tensor
+    train_targets: Tensor
+    test_inputs: Tensor
+    test_targets: Tensor
+    class_names: tuple[str, ...]
+    victims: Tensor
+    content: str
+    features: tuple[Feature, ...] = ()
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one input, *s."""
+        return tuple(self.train_inputs.shape[1:])
+
+
+def everyone(targets: Tensor) -> Tensor:
+    """Return the indices of all of `targets` (n,): where any training example may be a victim."""
+    return torch.arange(len(targets))

@@ -1,0 +1,110 @@
+"""Real data that come with scikit-image and scikit-learn, so that everything works before anything is fetched."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leakbench.data.cache import NO_CACHE, Cache
+from leakbench.data.checks import Check, Sha256
+from leakbench.data.dataset import Dataset
+from leakbench.data.split import split
+from leakbench.data.tables import assemble, scaled
+from leakbench.errors import InputError
+from leakbench.types import Probability, part
+
+__all__ = ["Embedded"]
+
+
+class Source(NamedTuple):
+    """What a library hands over: inputs (n, *s) float64, targets (n,) int64, the names of classes and columns."""
+
+    inputs: Tensor
+    targets: Tensor
+    class_names: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+
+
+@part
+class Embedded:
+    """A set that comes with a library leakbench needs anyway.
+
+    set: `faces`, 100 faces and 100 other patches of LFW photographs, 25 x 25 grey, of people who are not named: the
+        task is face or not, and only faces may be victims; `digits`, 1,797 digits of 8 x 8; `cancer`, 569 records of
+        30 numbers, scaled to [0, 1] by the training split's range.
+    sha256: over the inputs as little-endian float64 followed by the targets as int64.
+    test_share, seed: the stratified split.
+    """
+
+    set: Literal["faces", "digits", "cancer"]
+    sha256: Sha256
+    test_share: Probability = 0.25
+    seed: int = 0
+
+    def check(self, folder: Path | None) -> tuple[Check, ...]:
+        """Compare the library's copy with its checksum."""
+        return (Check(f"{self.set} (inside an installed library)", (self.sha256,), _digest(SOURCES[self.set]())),)
+
+    def __call__(self, folder: Path | None, cache: Cache = NO_CACHE) -> Dataset:
+        """Return the set; raises InputError where the library's copy is another."""
+        source = SOURCES[self.set]()
+        got = _digest(source)
+        if got != self.sha256:
+            raise InputError(
+                f"{self.set}: the installed library's copy has sha256 {got}, expected {self.sha256};"
+                " install another version of scikit-image or scikit-learn"
+            )
+        parts = split(source.targets, self.test_share, self.seed)
+        if source.columns:
+            inputs, features = scaled(source.inputs, source.columns, parts)
+        else:
+            inputs, features = source.inputs.float(), []
+        kind: Literal["image", "tabular"] = "tabular" if features else "image"
+        names, columns = source.class_names, tuple(features)
+        data = assemble(kind, inputs, source.targets, parts, class_names=names, content=got, features=columns)
+        if self.set == "faces":
+            return dataclasses.replace(data, victims=torch.nonzero(data.train_targets == 1).flatten())
+        return data
+
+
+def _digest(source: Source) -> str:
+    inputs, targets = source.inputs.numpy().astype("<f8"), source.targets.numpy().astype("<i8")
+    return hashlib.sha256(inputs.tobytes() + targets.tobytes()).hexdigest()
+
+
+def _faces() -> Source:
+    from skimage.data import lfw_subset  # noqa: PLC0415
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # scikit-image leaves the file open.
+        patches = np.asarray(lfw_subset(), dtype=np.float64)  # type: ignore[no-untyped-call]
+    targets = torch.cat([torch.ones(100), torch.zeros(100)]).long()  # The first 100 are the faces.
+    return Source(torch.from_numpy(patches).unsqueeze(1), targets, ("not a face", "face"))
+
+
+def _digits() -> Source:
+    from sklearn.datasets import load_digits  # noqa: PLC0415
+
+    raw = load_digits()
+    inputs = torch.from_numpy(raw.images).unsqueeze(1) / 16
+    return Source(inputs, torch.from_numpy(raw.target).long(), tuple(str(n) for n in raw.target_names))
+
+
+def _cancer() -> Source:
+    from sklearn.datasets import load_breast_cancer  # noqa: PLC0415
+
+    raw = load_breast_cancer()
+    columns = tuple(str(n) for n in raw.feature_names)
+    names = tuple(str(n) for n in raw.target_names)
+    return Source(torch.from_numpy(raw.data), torch.from_numpy(raw.target).long(), names, columns)
+
+
+SOURCES: dict[str, Callable[[], Source]] = {"faces": _faces, "digits": _digits, "cancer": _cancer}

@@ -1,0 +1,35 @@
+"""The slot `format`: how the files of a set become a `Dataset`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from leakbench.data.cache import NO_CACHE, Cache
+from leakbench.data.checks import Check
+from leakbench.data.dataset import Dataset, Feature
+from leakbench.data.embedded import Embedded
+from leakbench.data.pictures import CifarPython, FaceFolders, Idx
+from leakbench.data.tables import AdultCsv
+
+__all__ = ["FORMATS", "Dataset", "Feature", "Format"]
+
+
+@runtime_checkable
+class Format(Protocol):
+    """Reads one kind of set and knows the checksums of its files."""
+
+    def check(self, folder: Path | None) -> tuple[Check, ...]:
+        """Compare what lies in `folder` (None: nothing needs to) with the checksums; raises nothing."""
+
+    def __call__(self, folder: Path | None, cache: Cache = NO_CACHE) -> Dataset:
+        """Read and check the set; `name` is left empty. Raises InputError for what is missing, damaged or unknown."""
+
+
+FORMATS: dict[str, type[Format]] = {
+    "idx": Idx,
+    "cifar_python": CifarPython,
+    "face_folders": FaceFolders,
+    "adult_csv": AdultCsv,
+    "embedded": Embedded,
+}

@@ -1,0 +1,205 @@
+"""Formats of picture sets: MNIST's idx files, CIFAR's Python batches, LFW's folders of JPEGs."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import pickle
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leakbench.data.cache import NO_CACHE, Cache
+from leakbench.data.checks import AFile, Check, File, Sha256, check_files, checked_bytes, identity, sha256_of, within
+from leakbench.data.dataset import Dataset, everyone
+from leakbench.data.split import split
+from leakbench.errors import InputError
+from leakbench.types import Count, Probability, part
+
+__all__ = ["CifarPython", "FaceFolders", "Idx"]
+
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+def unit(pixels: Pixels) -> Tensor:
+    """Return 8-bit pixels as float32 in [0, 1]."""
+    return torch.from_numpy(pixels).float().div_(255)
+
+
+@part
+class Idx:
+    """Four gzipped idx files of unsigned bytes, as MNIST and its kin come; class_names: one a label, from 0."""
+
+    train_images: AFile
+    train_labels: AFile
+    test_images: AFile
+    test_labels: AFile
+    class_names: tuple[str, ...]
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        """All files of the set."""
+        return self.train_images, self.train_labels, self.test_images, self.test_labels
+
+    def check(self, folder: Path | None) -> tuple[Check, ...]:
+        """Compare every file with its checksum."""
+        return check_files(folder, self.files)
+
+    def __call__(self, folder: Path | None, cache: Cache = NO_CACHE) -> Dataset:
+        """Read the set; raises InputError for a file that is missing, damaged, or not idx."""
+        train, test = (unit(_idx(folder, f, 3)).unsqueeze(1) for f in (self.train_images, self.test_images))
+        labels, answers = (torch.from_numpy(_idx(folder, f, 1)).long() for f in (self.train_labels, self.test_labels))
+        names = self.class_names
+        return Dataset("", "image", train, labels, test, answers, names, everyone(labels), identity(self.files))
+
+
+def _idx(folder: Path | None, file: File, dimensions: int) -> Pixels:
+    """Return the array in an idx file: two zero bytes, type 8 (unsigned byte), rank, big-endian sizes, the bytes."""
+    packed = checked_bytes(folder, file)
+    try:
+        raw = gzip.decompress(packed)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{within(folder) / file.file}: not a whole gzip file: {error}") from None
+    head = 4 + 4 * dimensions
+    shape = tuple(np.frombuffer(raw[4:head], ">u4").tolist())
+    if raw[:4] != bytes([0, 0, 8, dimensions]) or len(raw) != head + int(np.prod(shape)):
+        raise InputError(f"{within(folder) / file.file}: not an idx file of {dimensions} dimensions of unsigned bytes")
+    return np.frombuffer(bytearray(raw), np.uint8, offset=head).reshape(shape)
+
+
+@part
+class CifarPython:
+    """The Python version of CIFAR-10: pickled batches of 32 x 32 pictures in colour.
+
+    A batch is unpickled only after its checksum was found right, and even then nothing in it can be run.
+    names: the file with the names of the classes.
+    """
+
+    train: tuple[AFile, ...]
+    test: AFile
+    names: AFile
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        """All files of the set."""
+        return *self.train, self.test, self.names
+
+    def check(self, folder: Path | None) -> tuple[Check, ...]:
+        """Compare every file with its checksum."""
+        return check_files(folder, self.files)
+
+    def __call__(self, folder: Path | None, cache: Cache = NO_CACHE) -> Dataset:
+        """Read the set; raises InputError for a file that is missing or damaged."""
+        names = tuple(n.decode() for n in _unpickle(folder, self.names)[b"label_names"])
+        train, labels = _batches(folder, self.train)
+        test, answers = _batches(folder, (self.test,))
+        return Dataset("", "image", train, labels, test, answers, names, everyone(labels), identity(self.files))
+
+
+def _batches(folder: Path | None, files: tuple[File, ...]) -> tuple[Tensor, Tensor]:
+    """Return the pictures (n, 3, 32, 32) and labels (n,) of some batches."""
+    batches = [_unpickle(folder, f) for f in files]
+    pixels = bytearray().join(b[b"data"].state[4] for b in batches)
+    labels = [label for b in batches for label in b[b"labels"]]
+    return unit(np.frombuffer(pixels, np.uint8).reshape(-1, 3, 32, 32)), torch.tensor(labels)
+
+
+class _Inert:
+    """Stands in for whatever class a pickle names: keeps what it was given and does nothing."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.state: Any = ()
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads NumPy arrays as `_Inert` records and refuses every other class."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in {("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")}:
+            return _Inert
+        raise pickle.UnpicklingError(f"a batch has no business with {module}.{name}")
+
+
+def _unpickle(folder: Path | None, file: File) -> dict[bytes, Any]:
+    content = checked_bytes(folder, file)
+    try:
+        batch: dict[bytes, Any] = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+    except (pickle.UnpicklingError, EOFError, ValueError) as error:
+        raise InputError(f"{within(folder) / file.file}: not a CIFAR batch: {error}") from None
+    return batch
+
+
+@part
+class FaceFolders:
+    """Photographs in one folder a person, as Labeled Faces in the Wild comes; only people with enough of them are used.
+
+    Each is cropped to rows and columns crop[0]:crop[1] and resized to side x side (bicubic, on 8-bit pixels, like
+    scikit-learn). The classes are the sorted names of the people.
+    accepted: {variant: sha256 over the sorted lines `<sha256>  <person>/<file>` of the photographs in use}; no other
+        content is accepted.  test_share, seed: the split, stratified by person.
+    """
+
+    accepted: dict[str, Sha256]
+    minimum: Count = 20
+    crop: tuple[int, int] = (61, 189)
+    side: Count = 32
+    test_share: Probability = 0.25
+    seed: int = 0
+
+    def check(self, folder: Path | None) -> tuple[Check, ...]:
+        """Compare the listing of the photographs in use with the accepted ones: one row for all."""
+        try:
+            _, got = self._listing(within(folder))
+        except InputError as error:
+            got = str(error)
+        variants = ", ".join(self.accepted)
+        return (Check(f"people with >= {self.minimum} photographs ({variants})", tuple(self.accepted.values()), got),)
+
+    def __call__(self, folder: Path | None, cache: Cache = NO_CACHE) -> Dataset:
+        """Read the set; raises InputError where the photographs are not those of an accepted variant."""
+        folder = within(folder)
+        paths, content = self._listing(folder)
+        if content not in self.accepted.values():
+            raise InputError(
+                f"{folder}: the {len(paths):,} photographs of people with >= {self.minimum} have the listing sha256"
+                f" {content or 'of no file'}, accepted: {', '.join(f'{s} ({v})' for v, s in self.accepted.items())};"
+                " some are missing or changed, or this is another alignment of LFW"
+            )
+        people = sorted({p.parent.name for p in paths})
+        labels = torch.tensor([people.index(p.parent.name) for p in paths])
+        key = f"faces-v1-{content[:16]}-{self.minimum}-{self.crop[0]}-{self.crop[1]}-{self.side}"
+        pixels = unit(cache(key, lambda: {"pixels": np.stack([self._picture(p) for p in paths])})["pixels"])
+        train, test = split(labels, self.test_share, self.seed)
+        victims = everyone(train)
+        parts = (pixels[train], labels[train], pixels[test], labels[test])
+        return Dataset("", "image", *parts, tuple(people), victims, content)
+
+    def _listing(self, folder: Path) -> tuple[list[Path], str]:
+        """Return the photographs in use, sorted, and the sha256 over their listing (empty where there are none)."""
+        try:
+            people = sorted(p for p in folder.iterdir() if p.is_dir())
+            albums = [sorted(p.glob("*.jpg")) for p in people]
+            paths = [path for album in albums if len(album) >= self.minimum for path in album]
+            lines = [f"{sha256_of(path)}  {path.parent.name}/{path.name}\n" for path in paths]
+        except OSError as error:
+            raise InputError(f"{error.filename or folder}: cannot be read: {error.strerror}") from None
+        return paths, hashlib.sha256("".join(lines).encode()).hexdigest() if lines else ""
+
+    def _picture(self, path: Path) -> Pixels:
+        from PIL import Image  # noqa: PLC0415
+
+        low, high = self.crop
+        try:
+            with Image.open(path) as photograph:
+                face = photograph.convert("RGB").crop((low, low, high, high)).resize((self.side, self.side))
+        except OSError as error:
+            raise InputError(f"{path}: not a readable picture: {error}") from None
+        return np.ascontiguousarray(np.asarray(face).transpose(2, 0, 1))

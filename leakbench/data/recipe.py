@@ -1,0 +1,83 @@
+"""The recipe of a data set: what it is, where it lies or comes from, and the federation that the paper trains on it."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import Annotated
+
+from pydantic import Field
+from pydantic_core import PydanticCustomError
+
+from leakbench.data.formats import FORMATS, Format
+from leakbench.data.nested import nested
+from leakbench.federated.partition import PARTITIONS, Iid, Partitioner
+from leakbench.recipe import slot
+from leakbench.types import Count, Positive, part
+
+__all__ = ["DatasetRecipe", "Federation", "Origin"]
+
+
+@part
+class Federation:
+    """How a set is federated: N clients of |D_i| examples; T rounds of K_t clients, L local iterations, batch B.
+
+    The defaults are those that the Fed-alphaCDP paper shares among its sets; learning_rate is its released code's.
+    """
+
+    rounds: Count
+    batch: Count
+    examples_per_client: Count
+    clients: Count = 1000
+    clients_per_round: Count = 100
+    local_iterations: Count = 100
+    learning_rate: Positive = 0.05
+    partition: Annotated[Partitioner, *slot("partition", PARTITIONS)] = Iid()
+
+    def __post_init__(self) -> None:
+        for small, large in (("clients_per_round", "clients"), ("batch", "examples_per_client")):
+            got, most = getattr(self, small), getattr(self, large)
+            if got > most:
+                text = f"{small}: got {got}, expected at most {large} ({most})"
+                raise PydanticCustomError("slot", "{text}", {"text": text})
+
+
+@part
+class Origin:
+    """Where the files of a set lie on a disk and where they come from.
+
+    layouts: folders, below a data folder, in which people keep the set; it is fetched into the first.
+    marker: a pattern that one of its files matches there.  megabytes: how much is fetched.
+    mirrors: http(s) addresses of folders, in the order in which they are tried.
+    archive: the one file to fetch and unpack beside the first layout; empty where the files of the format are fetched.
+    archive_sha256: empty where none is published; what was unpacked is checked all the same.
+    """
+
+    layouts: tuple[Annotated[str, Field(pattern=r"^[^/.]")], ...]
+    marker: str
+    megabytes: Positive
+    mirrors: tuple[Annotated[str, Field(pattern="^https?://.*/$")], ...]
+    archive: str = ""
+    archive_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """Every tail of every layout, longest first, down to `.`, since a set's own folder may be given as well."""
+        layouts = [PurePosixPath(layout).parts for layout in self.layouts]
+        tails = [parts[i:] for parts in layouts for i in range(len(parts) + 1)]
+        return tuple(dict.fromkeys(str(PurePosixPath(*tail)) for tail in sorted(tails, key=len, reverse=True)))
+
+
+@part
+class DatasetRecipe:
+    """A data set of the catalog, or a user's own.
+
+    license: its terms, shortly.  origin: None for an embedded set.
+    """
+
+    title: str
+    cite: str
+    license: str
+    format: Annotated[Format, *slot("format", FORMATS)]
+    federation: Annotated[Federation, nested(Federation)]
+    origin: Annotated[Origin | None, nested(Origin)] = None
+    note: str = ""

@@ -1,0 +1,108 @@
+"""Formats of tables: the UCI Adult census records."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from leakbench.data.cache import NO_CACHE, Cache
+from leakbench.data.checks import AFile, Check, File, check_files, checked_bytes, identity, within
+from leakbench.data.dataset import Dataset, Feature, everyone
+from leakbench.data.split import Split, split
+from leakbench.errors import InputError
+from leakbench.types import Probability, part
+
+__all__ = ["AdultCsv", "scaled"]
+
+NUMBERS = ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week")
+COLUMNS = (
+    *("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship"),
+    *("race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country", "income"),
+)
+
+
+@part
+class AdultCsv:
+    """UCI Adult: 48,842 records, pooled and split anew; 6 numbers, then 8 categories as 99 one-hot columns.
+
+    A category that is unknown ("?") has a 0 in all its columns. Numbers are scaled to [0, 1] by the training split's
+    range; test values beyond it are cut off. The class is the income, `<=50K` or `>50K`.
+    """
+
+    data: AFile
+    test: AFile
+    test_share: Probability = 0.25
+    seed: int = 0
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        """All files of the set."""
+        return self.data, self.test
+
+    def check(self, folder: Path | None) -> tuple[Check, ...]:
+        """Compare every file with its checksum."""
+        return check_files(folder, self.files)
+
+    def __call__(self, folder: Path | None, cache: Cache = NO_CACHE) -> Dataset:
+        """Read the set; raises InputError for a file that is missing or damaged."""
+        table = pd.concat([_records(folder, f) for f in self.files], ignore_index=True)
+        income = table["income"].str.removesuffix(".")
+        names = tuple(sorted(income.unique()))
+        targets = torch.from_numpy(income.map({n: i for i, n in enumerate(names)}).to_numpy(np.int64, copy=True))
+        parts = split(targets, self.test_share, self.seed)
+        numbers, features = scaled(torch.from_numpy(table[list(NUMBERS)].to_numpy(np.float64)), NUMBERS, parts)
+        columns = [numbers]
+        for name in (c for c in COLUMNS[:-1] if c not in NUMBERS):
+            values = tuple(sorted(set(table[name]) - {"?"}))
+            start = features[-1].stop
+            features.append(Feature(name, start, start + len(values), values))
+            columns.append(_one_hot(table[name], values))
+        inputs = torch.cat(columns, 1)
+        content = identity(self.files)
+        return assemble("tabular", inputs, targets, parts, class_names=names, content=content, features=tuple(features))
+
+
+def _records(folder: Path | None, file: File) -> pd.DataFrame:
+    content = checked_bytes(folder, file)
+    try:
+        text = io.StringIO(content.decode())
+        table = pd.read_csv(
+            text, names=list(COLUMNS), comment="|", skipinitialspace=True, keep_default_na=False, dtype=str
+        )
+        return table.astype(dict.fromkeys(NUMBERS, "int64"))
+    except ValueError as error:
+        raise InputError(f"{within(folder) / file.file}: not a table of {len(COLUMNS)} columns: {error}") from None
+
+
+def _one_hot(column: pd.Series[Any], values: tuple[str, ...]) -> Tensor:
+    return torch.from_numpy(np.stack([(column == v).to_numpy(np.float32) for v in values], 1))
+
+
+def scaled(values: Tensor, names: tuple[str, ...], parts: Split) -> tuple[Tensor, list[Feature]]:
+    """Scale columns (n, f) to [0, 1] float32 by their range in the training split; say what each column is."""
+    low, high = values[parts[0]].amin(0), values[parts[0]].amax(0)
+    inputs = ((values - low) / (high - low)).clamp(0, 1).float()
+    bounds = zip(names, low.tolist(), high.tolist(), strict=True)
+    return inputs, [Feature(name, i, i + 1, (), a, b) for i, (name, a, b) in enumerate(bounds)]
+
+
+def assemble(
+    kind: Literal["image", "tabular"],
+    inputs: Tensor,
+    targets: Tensor,
+    parts: Split,
+    *,
+    class_names: tuple[str, ...],
+    content: str,
+    features: tuple[Feature, ...] = (),
+) -> Dataset:
+    """Return a data set that came in one piece, split into `parts`, with every training example a possible victim."""
+    train, test = parts
+    halves = (inputs[train], targets[train], inputs[test], targets[test])
+    return Dataset("", kind, *halves, class_names, everyone(train), content, features)

@@ -1,0 +1,49 @@
+"""Rules that set the scale of the noise from the data: what Fed-alphaCDP calls sensitivity. None of them carries a guarantee."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from leakbench.defense.clip import ClipLayers, member_norms
+from leakbench.errors import InputError
+from leakbench.types import Clock, Fact, Generators, Positive, Signal, part
+
+__all__ = ["L2Max", "L2MaxReleased"]
+
+
+@part
+class L2Max:
+    """Set the sensitivity to the largest layer norm among all members: S = max over members and layers of the L2 norm.
+
+    Fed-alphaCDP's l2-max (Wei et al., TPDS 2023, section 5.2) at the example station, after the clip, so that S <= C. At
+    the batch station the members are one mean gradient: the reading of their Algorithm 1, lines 16 and 17.
+    """
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators) -> Signal:
+        """Leave the gradients alone; `sensitivity` becomes (lanes,) maxima."""
+        if signal.sensitivity is None:
+            raise InputError("l2_max: no clip before it at this station; put clip_layers or clip_whole first")
+        largest = torch.stack(list(member_norms(signal).values())).amax(0).amax(1).detach()
+        reason = "data-dependent sensitivity: the noise is scaled by the largest layer norm of the private batch (l2-max)"
+        return signal.replace(signal.grads, largest, Fact("scale", reason=reason))
+
+
+@part
+class L2MaxReleased:
+    """Clip each member at its own largest layer norm, limited to [floor, ceiling]; the scale is the mean of these limits.
+
+    As the authors' released script has it (commented out there): nothing is clipped below the ceiling, and C is not used.
+    """
+
+    floor: Positive = 0.1
+    ceiling: Positive = 32.0
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators) -> Signal:
+        """Clip at the ceiling; `sensitivity` becomes the members' mean limit, (lanes,)."""
+        own = torch.stack(list(member_norms(signal).values())).amax(0).clamp(self.floor, self.ceiling)
+        clipped = ClipLayers(norm=self.ceiling)(signal, clock, rngs)
+        reason = "data-dependent sensitivity: the noise is scaled by the mean over the batch of each example's largest layer norm"
+        facts = (*clipped.facts, Fact("scale", reason=reason))
+        return dataclasses.replace(clipped, sensitivity=own.mean(1).detach(), facts=facts)

@@ -1,0 +1,149 @@
+"""The leakage points, and the view that an attacker has at one of them.
+
+    examples --[example]--tap 2--> mean over B --[batch]--> local SGD x L --> update --[client]--tap 1--> wire
+         wire --> server --[server]--tap 0--> sum / K_t --> new global model --tap G (every participant sees it)
+
+`leak` is both what happens to the victims and, run on a guess, what the attacker compares with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from leakbench.defense import Defense
+from leakbench.defense.transform import apply
+from leakbench.federated.client import local_iterations, mean_update
+from leakbench.types import Clock, Generators, Parameters, Signal
+
+__all__ = ["TAPS", "UNDEFENDED", "Knowledge", "View", "leak"]
+
+TAPS = ("type-2", "type-1", "type-0", "global")
+
+UNDEFENDED = Defense(title="no defense", cite="", unit="example")
+
+
+def leak(
+    tap: str,
+    model: nn.Module,
+    parameters: Parameters,
+    shared: bool,
+    inputs: Tensor,
+    targets: Tensor,
+    learning_rate: float,
+    defense: Defense,
+    clock: Clock,
+    rngs: Generators,
+) -> Parameters:
+    """Return what an attacker at `tap` reads of each of V victims, {p: (V, *p)}, in units of a gradient.
+
+    inputs (V, K, L, B, *s) and targets (V, K, L, B, classes): the examples of K clients (1 but for `global`), in the order in
+    which L local iterations use them. The victim of `type-2` is the first example; its gradient is read after the `example`
+    station. `type-1` and `type-0` are the client's update after the `client` and after the `server` station, where noise that
+    is declared on the sum is shown on the one update as the sum carries it; `global` is the mean update. Updates are divided
+    by -learning_rate * L, which every participant knows: at L = 1 an update is then the batch's gradient itself.
+    """
+    victims, cohort, steps, batch = inputs.shape[:4]
+    weights = inputs.new_ones(victims * cohort, steps, batch)
+    data = (inputs.flatten(0, 1), targets.flatten(0, 1), weights)
+    if tap == "type-2":
+        if not defense.example:  # No station mixes the batch, so the victim's gradient needs no fellows.
+            data = tuple(d[:, :1, :1] for d in data)  # type: ignore[assignment]
+        iterations = local_iterations(
+            model, parameters, shared, *data, data[0].shape[2], learning_rate, defense, clock, rngs
+        )
+        return {n: g[:, 0] for n, g in next(iterations).examples.grads.items()}
+    mean = mean_update(model, parameters, shared, *data, batch, learning_rate, defense, clock, rngs)
+    if not defense.client and not defense.server and cohort == 1:
+        return mean
+    scale = -learning_rate * steps
+    signal = Signal({n: g.unsqueeze(1) * scale for n, g in mean.items()})
+    signal = apply(defense.client, signal, clock, rngs)
+    if tap != "type-1":
+        members = {n: g.reshape(victims, cohort, *g.shape[2:]) for n, g in signal.grads.items()}
+        signal = apply(defense.server, Signal(members), clock, rngs[::cohort])
+    return {n: g.mean(1) / scale for n, g in signal.grads.items()}
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What the threat model grants the attacker beside the leaked gradient; the report prints it.
+
+    labels: `inferred` or `given`.  defense: whether the attacker knows the defense's recipe.  public: what public data is.
+    """
+
+    labels: str = "inferred"
+    batch_size: bool = True
+    learning_rate: bool = True
+    defense: bool = False
+    public: str = ""
+
+
+@dataclass(frozen=True)
+class View:
+    """One observation of V victims at one leakage point.
+
+    model, parameters: the network as the clients got it; parameters {p: (*p)} if `shared`, else {p: (V, *p)}.
+    update: what leaked, {p: (V, *p)}.  cohort K, local_steps L, batch B: an input guess is (V, M = K * L * B, *s).
+    defense: the deterministic part that the attacker runs on a guess (empty for an attacker who does not know it).
+    noise_std: standard deviation of the noise on `update`, where the attacker knows it.
+    secret: what a lying server remembers of how it built the model.
+    """
+
+    tap: str
+    model: nn.Module
+    parameters: Parameters
+    update: Parameters
+    batch: int
+    shape: tuple[int, ...]
+    classes: int
+    learning_rate: float
+    shared: bool = True
+    cohort: int = 1
+    local_steps: int = 1
+    knowledge: Knowledge = field(default_factory=Knowledge)
+    defense: Defense = UNDEFENDED
+    noise_std: float | None = None
+    secret: Any = None
+
+    @property
+    def victims(self) -> int:
+        """V."""
+        return next(iter(self.update.values())).shape[0]
+
+    @property
+    def examples(self) -> int:
+        """M, the number of examples behind one update (1 for a type-2 gradient)."""
+        return 1 if self.tap == "type-2" else self.cohort * self.local_steps * self.batch
+
+    def respond(self, inputs: Tensor, targets: Tensor, lanes: Tensor | None = None) -> Parameters:
+        """Return what would have leaked had the examples been `inputs` (V, M, *s) and `targets` (V, M, classes); differentiable.
+
+        lanes: indices of the victims that stand in `inputs`; all of them where it is None.
+        """
+        parameters = self.parameters
+        if not self.shared and lanes is not None:
+            parameters = {n: p[lanes] for n, p in parameters.items()}
+        grid = (1, 1, 1) if self.tap == "type-2" else (self.cohort, self.local_steps, self.batch)
+        x = inputs.reshape(inputs.shape[0], *grid, *self.shape)
+        y = targets.reshape(targets.shape[0], *grid, self.classes)
+        clock = Clock(0, 0, 1, self.local_steps)
+        return leak(self.tap, self.model, parameters, self.shared, x, y, self.learning_rate, self.defense, clock, ())
+
+    def observed(self, lanes: Tensor | None = None) -> Parameters:
+        """Return the leaked update of all victims, or of those in `lanes`."""
+        return self.update if lanes is None else {n: u[lanes] for n, u in self.update.items()}
+
+    def to(self, dtype: torch.dtype) -> View:
+        """Return the same view in another floating-point type (the checks run in float64)."""
+        from copy import deepcopy  # noqa: PLC0415
+        from dataclasses import replace  # noqa: PLC0415
+
+        def cast(tensors: Parameters) -> Parameters:
+            return {n: t.to(dtype) for n, t in tensors.items()}
+
+        model = deepcopy(self.model).to(dtype)
+        return replace(self, model=model, parameters=cast(self.parameters), update=cast(self.update))

@@ -1,0 +1,60 @@
+"""How a server draws its clients and a client its batches: the randomness that an epsilon may rest on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakbench.types import Generators
+
+__all__ = ["Batches", "draw_batches", "draw_clients"]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The batches of K clients in one round.
+
+    positions: (K, L, B) int64, into each client's own list of examples.  weights: (K, L, B) float, 0 marks padding.
+    """
+
+    positions: Tensor
+    weights: Tensor
+
+
+def draw_clients(clients: int, per_round: int, cohorts: str, rng: torch.Generator) -> Tensor:
+    """Return the ids of the clients of a round, sorted: exactly K_t (`fixed`) or each with probability K_t / N (`poisson`)."""
+    if cohorts == "poisson":
+        return torch.nonzero(torch.rand(clients, generator=rng) < per_round / clients).flatten()
+    return torch.randperm(clients, generator=rng)[:per_round].sort().values
+
+
+def draw_batches(kind: str, examples: int, iterations: int, batch: int, rngs: Generators) -> Batches:
+    """Draw L batches of B out of `examples` positions for each lane; see `Defense.batches` for the kinds.
+
+    A Poisson batch has a random size; it is padded to the largest one drawn in any of these lanes.
+    """
+    if kind == "poisson":
+        return _poisson(examples, iterations, batch, rngs)
+    draw = {"fixed": _fixed, "split": _split}[kind]
+    positions = torch.stack([draw(examples, iterations, batch, rng) for rng in rngs])
+    return Batches(positions, torch.ones(positions.shape))
+
+
+def _fixed(examples: int, iterations: int, batch: int, rng: torch.Generator) -> Tensor:
+    return torch.rand(iterations, examples, generator=rng).topk(batch, dim=1).indices
+
+
+def _split(examples: int, iterations: int, batch: int, rng: torch.Generator) -> Tensor:
+    """One pass over a shuffled list; where L * B asks for more than one pass, another shuffle follows."""
+    passes = -(-iterations * batch // (examples - examples % batch))
+    whole = torch.cat([torch.randperm(examples, generator=rng)[: examples - examples % batch] for _ in range(passes)])
+    return whole[: iterations * batch].reshape(iterations, batch)
+
+
+def _poisson(examples: int, iterations: int, batch: int, rngs: Generators) -> Batches:
+    drawn = torch.stack([torch.rand(iterations, examples, generator=rng) < batch / examples for rng in rngs])
+    largest = max(1, int(drawn.sum(2).max()))
+    weights, positions = drawn.float().topk(largest, dim=2)
+    return Batches(positions, weights)

@@ -1,0 +1,220 @@
+"""Scores of a reconstruction beside the truth, taken outside the attacker, on pixels clamped to [0, 1].
+
+An answer that is not finite is no answer: every score of it is NaN, which all of `leakbench.statistics` counts as a
+failure. Nothing here is normalised by the data, so an error that is ten times as large scores ten times as much.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+__all__ = [
+    "LPIPS_ABSENT",
+    "Score",
+    "load_lpips",
+    "match",
+    "pairwise_rmse",
+    "psnr",
+    "rmse",
+    "ssim",
+    "success_threshold",
+    "undefined",
+]
+
+Score: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""(reconstruction (V, M, *s), truth (V, M, *s)) -> (V, M)."""
+
+PSNR_CAP = 100.0
+WINDOW, SIGMA = 11, 1.5
+C1, C2 = 0.01**2, 0.03**2
+LPIPS_SIDE = 64
+LPIPS_CHUNK = 64
+LPIPS_BACKBONES = {"squeeze": "squeezenet1_1-*.pth", "alex": "alexnet-*.pth"}
+LPIPS_ABSENT = "n/a: backbone weights not found; pass --lpips-weights DIR"
+
+
+def undefined(shape: tuple[int, ...]) -> dict[str, str]:
+    """Return {score: reason} for the scores that examples of this shape do not have; empty where all are defined.
+
+    | shape of one example | RMSE, PSNR | SSIM | LPIPS |
+    | --- | --- | --- | --- |
+    | tabular (F,) | yes | no: has no neighbouring pixels | no: not a picture |
+    | picture (C, H, W), H or W < 11 | yes | no: smaller than its window | C = 1 or 3 |
+    | picture (C, H, W) | yes | yes | C = 1 or 3 |
+    """
+    if len(shape) != 3:
+        return {"ssim": "n/a: tabular data have no neighbouring pixels", "lpips": "n/a: tabular data are not pictures"}
+    channels, height, width = shape
+    reasons = {}
+    if min(height, width) < WINDOW:
+        reasons["ssim"] = f"n/a: pictures of {height}x{width} are smaller than the {WINDOW}x{WINDOW} window of SSIM"
+    if channels not in (1, 3):
+        reasons["lpips"] = f"n/a: LPIPS takes 1 or 3 channels, not {channels}"
+    return reasons
+
+
+def _scored(reconstruction: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
+    if reconstruction.shape != truth.shape:
+        # Broadcasting would quietly score one answer against every truth.
+        raise ValueError(f"reconstruction: got shape {tuple(reconstruction.shape)}, expected {tuple(truth.shape)}")
+    answered = reconstruction.isfinite().flatten(2).all(2)
+    answer = reconstruction.double().masked_fill(~_like(answered, reconstruction), torch.nan)
+    return answer.clamp(0, 1), truth.double().clamp(0, 1)
+
+
+def _like(per_example: Tensor, pictures: Tensor) -> Tensor:
+    return per_example.reshape(*per_example.shape, *[1] * (pictures.dim() - 2))
+
+
+def match(reconstruction: Tensor, truth: Tensor) -> Tensor:
+    """Return the order (V, M) int64 in which `reconstruction[v, order[v, m]]` is the answer for `truth[v, m]`.
+
+    One answer goes to one truth, at the least total MSE (Hungarian method); both (V, M, *s). No answer (NaN) costs more
+    than the worst finite one, whose MSE is 1.
+    """
+    answers, truths = (x.flatten(2) for x in _scored(reconstruction, truth))
+    orders = []
+    for answer, true in zip(answers, truths, strict=True):
+        distance = torch.cdist(true, answer, compute_mode="donot_use_mm_for_euclid_dist")
+        cost = (distance.square() / true.shape[1]).nan_to_num(nan=2.0)
+        # Rows are truths, so the columns that come back are, in order of the truths, the indices of their answers.
+        orders.append(torch.as_tensor(linear_sum_assignment(cost.cpu().numpy())[1]))
+    return torch.stack(orders).to(truth.device)
+
+
+def rmse(reconstruction: Tensor, truth: Tensor) -> Tensor:
+    """Return the root mean squared error, (V, M) in [0, 1] for (V, M, *s); NaN where there is no answer."""
+    answer, true = _scored(reconstruction, truth)
+    return (answer - true).square().flatten(2).mean(2).sqrt()
+
+
+def psnr(reconstruction: Tensor, truth: Tensor) -> Tensor:
+    """Return the peak signal-to-noise ratio in dB, (V, M) in [0, 100] for (V, M, *s), of a data range of 1.
+
+    Capped at 100 dB, so that one perfect answer does not make every mean infinite; NaN where there is no answer.
+    """
+    return (-20 * rmse(reconstruction, truth).log10()).clamp(max=PSNR_CAP)
+
+
+def ssim(reconstruction: Tensor, truth: Tensor) -> Tensor:
+    """Return the structural similarity, (V, M) in [-1, 1] for (V, M, C, H, W); NaN where `undefined` names a reason.
+
+    Wang et al., IEEE TIP 2004, eq. 13 and section III-C: 11 x 11 Gaussian window of sigma 1.5, K1 = .01, K2 = .03, data
+    range 1, mean over the windows that lie inside the picture and over channels; equals scikit-image's.
+    """
+    answer, true = _scored(reconstruction, truth)
+    if "ssim" in undefined(tuple(truth.shape[2:])):
+        return answer.new_full(answer.shape[:2], torch.nan)
+    x, y = (picture.flatten(0, 1) for picture in (answer, true))
+    mean_x, mean_y = _local_mean(x), _local_mean(y)
+    var_x, var_y = _local_mean(x * x) - mean_x.square(), _local_mean(y * y) - mean_y.square()
+    covariance = _local_mean(x * y) - mean_x * mean_y
+    similarity = (2 * mean_x * mean_y + C1) * (2 * covariance + C2)
+    similarity = similarity / ((mean_x.square() + mean_y.square() + C1) * (var_x + var_y + C2))
+    return similarity.flatten(1).mean(1).reshape(answer.shape[:2])
+
+
+def _local_mean(pictures: Tensor) -> Tensor:
+    offset = torch.arange(WINDOW, dtype=pictures.dtype, device=pictures.device) - WINDOW // 2
+    weight = torch.exp(-offset.square() / (2 * SIGMA**2))
+    weight = (weight / weight.sum()).reshape(1, 1, 1, WINDOW)
+    planes = pictures.flatten(0, 1)[:, None]
+    blurred = F.conv2d(F.conv2d(planes, weight), weight.transpose(2, 3))
+    return blurred.reshape(*pictures.shape[:2], *blurred.shape[2:])
+
+
+def pairwise_rmse(a: Tensor, b: Tensor) -> Tensor:
+    """Return the RMSE of every pair, (n, k) float64, between examples (n, *s) and (k, *s).
+
+    By a Gram matrix in float64 about the mean of `b`: right to 1e-7 even for near-duplicates.
+    """
+    centre = b.flatten(1).double().mean(0)
+    x, y = (examples.flatten(1).double() - centre for examples in (a, b))
+    squared = torch.addmm(x.square().sum(1)[:, None] + y.square().sum(1), x, y.T, alpha=-2)
+    return squared.clamp_min_(0).div_(x.shape[1]).sqrt_()
+
+
+def success_threshold(examples: Tensor, rng: torch.Generator, most: int = 3000, quantile: float = 0.001) -> float:
+    """Return eta: the `quantile` of the RMSE between two distinct examples (n, *s) of a data set, over at most `most`.
+
+    A random other picture would pass once in a thousand. Exact duplicates count as one example. Raises ValueError for
+    fewer than two distinct examples, or for data that are not finite.
+    """
+    chosen = examples[torch.randperm(len(examples), generator=rng)[:most].to(examples.device)]
+    if not chosen.isfinite().all():
+        raise ValueError("examples: got values that are not finite, expected [0, 1]")
+    distinct = torch.from_numpy(np.unique(chosen.flatten(1).clamp(0, 1).cpu().numpy(), axis=0))
+    if len(distinct) < 2:
+        raise ValueError(f"examples: got {len(distinct)} distinct, expected at least 2 to measure a distance")
+    chunks = []
+    for start in range(0, len(distinct), 500):
+        # Only pairs i < j: half the work, and no example beside itself.
+        pairs = pairwise_rmse(distinct[start : start + 500], distinct[start:])
+        above = torch.ones_like(pairs, dtype=torch.bool).triu(1)
+        chunks.append(pairs[above])
+    return float(torch.quantile(torch.cat(chunks), quantile))
+
+
+def load_lpips(folder: Path | None) -> Score | str:
+    """Return LPIPS (Zhang et al., CVPR 2018, version 0.1) as a score, or the reason why there is none.
+
+    folder: holds the backbone as torchvision names it, `squeezenet1_1-<sha256>.pth` or `alexnet-<sha256>.pth`; checked
+    against the start of its sha256, never fetched. The score takes (V, M, C, H, W) in [0, 1], C = 1 or 3: rescaled to
+    [-1, 1], grey repeated to three channels, pictures below 64 pixels enlarged bilinearly, so that the strides of the
+    backbone leave something; NaN where there is no answer, or `undefined` names a reason.
+    """
+    kinds = LPIPS_BACKBONES.items() if folder else ()
+    files = [(net, file) for net, name in kinds for file in sorted(Path(folder or "").glob(name))]
+    if not files:
+        return LPIPS_ABSENT
+    net, file = files[0]
+    expected = file.stem.split("-")[-1]
+    if not hashlib.sha256(file.read_bytes()).hexdigest().startswith(expected):
+        return f"n/a: {file.name} is damaged: its sha256 does not start with {expected}"
+    distance = _lpips_network(net, torch.load(file, map_location="cpu", weights_only=True))
+
+    def score(reconstruction: Tensor, truth: Tensor) -> Tensor:
+        answer, true = _scored(reconstruction, truth)
+        if "lpips" in undefined(tuple(truth.shape[2:])):
+            return torch.full(truth.shape[:2], torch.nan, dtype=torch.float64, device=truth.device)
+        answer, true = _lpips_input(answer), _lpips_input(true)
+        with torch.no_grad():
+            starts = range(0, len(true), LPIPS_CHUNK)
+            chunks = [distance(answer[i : i + LPIPS_CHUNK], true[i : i + LPIPS_CHUNK]) for i in starts]
+        values = torch.cat(chunks).flatten().double()
+        answered = answer.isfinite().flatten(1).all(1)
+        return values.masked_fill(~answered, torch.nan).reshape(truth.shape[:2]).to(truth.device)
+
+    return score
+
+
+def _lpips_input(pictures: Tensor) -> Tensor:
+    pictures = pictures.flatten(0, 1).float().cpu().expand(-1, 3, -1, -1) * 2 - 1
+    height, width = pictures.shape[2:]
+    scale = LPIPS_SIDE / min(height, width)
+    if scale <= 1:
+        return pictures
+    size = [round(height * scale), round(width * scale)]
+    return F.interpolate(pictures, size=size, mode="bilinear", align_corners=False)
+
+
+def _lpips_network(net: str, weights: dict[str, Tensor]) -> Any:
+    import lpips  # noqa: PLC0415  (seconds to import, and only wanted where weights are at hand)
+
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")  # lpips calls torchvision by names that torchvision has deprecated
+        network = lpips.LPIPS(net=net, pnet_rand=True, verbose=False)
+    # lpips keeps the numbers of torchvision's layers: `net.slice2.3.weight` is `features.3.weight`.
+    backbone = {name: weights["features." + name.split(".", 1)[1]] for name in network.net.state_dict()}
+    network.net.load_state_dict(backbone)
+    return network.eval().requires_grad_(False)

@@ -1,0 +1,115 @@
+"""Dominating pairs beyond the Poisson-subsampled Gaussian: how well can two outputs be told apart, in closed form.
+
+Lengths are in units of one unit's largest contribution: the noise has standard deviation sigma, and s = 1 / sigma is
+how far that contribution moves the output, in standard deviations. H is the hockey-stick divergence at exp(epsilon).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, stats
+from scipy.special import log_ndtr, ndtr
+
+__all__ = ["fixed_size_epsilon", "gaussian_delta", "visible_epsilon"]
+
+Reals: TypeAlias = NDArray[np.float64]
+
+Divergence: TypeAlias = Callable[[Reals, float, float], Reals]
+"""(epsilons >= 0, sigma, rate) -> H."""
+
+TAIL = 9.0
+"""Standard deviations after which a Gaussian has less than 1e-18 left."""
+
+NEGLIGIBLE = 1e-20
+
+
+def gaussian_delta(epsilon: float, shift: Reals) -> Reals:
+    """Return the delta of a Gaussian mechanism at `epsilon`, shift = sensitivity / standard deviation, >= 0, any shape.
+
+    Balle and Wang, ICML 2018, Theorem 8 (the analytic Gaussian mechanism).
+    """
+    safe = np.maximum(shift, 1e-300)
+    delta = ndtr(safe / 2 - epsilon / safe) - np.exp(epsilon + log_ndtr(-safe / 2 - epsilon / safe))
+    return np.where(shift > 0, np.clip(delta, 0.0, 1.0), 0.0)
+
+
+def visible_epsilon(sigma: float, rate: float, steps: int, delta: float) -> float:
+    """Return the epsilon of a unit that each of `steps` steps uses with probability `rate`, where its use is visible.
+
+    Nothing is amplified; only the number of uses is random, binomial(steps, rate): delta(epsilon) is the mean over it
+    of the analytic Gaussian's. Exact up to 1e-6 * delta, on the safe side.
+    """
+    uses = stats.binom(steps, rate)
+    low, high = int(uses.ppf(1e-17)), int(uses.isf(1e-6 * delta)) + 1
+    counts = np.arange(low, high + 1)
+    weights = uses.pmf(counts)
+    weights[0] += uses.cdf(low - 1)
+    shifts = np.sqrt(counts) / sigma
+
+    def excess(epsilon: float) -> float:
+        return float(weights @ gaussian_delta(epsilon, shifts) + uses.sf(high)) - delta
+
+    if excess(0.0) <= 0:
+        return 0.0
+    most = shifts[-1] ** 2 / 2 + 2 * shifts[-1] * math.sqrt(-2 * math.log(delta))
+    return float(optimize.brentq(excess, 0.0, most, xtol=1e-9))
+
+
+def _removed(epsilon: Reals, sigma: float, rate: float) -> Reals:
+    """H((1-q) N(-s) + q N(s) || (1-q) N(-s) + q N(0)) for epsilon >= 0, by the one root of a quadratic in exp(s x)."""
+    s = 1 / sigma
+    odds = (1 - rate) / rate * np.exp(-epsilon - s * s) * -np.expm1(-epsilon)
+    x = (epsilon + s * s / 2 + np.log((1 + np.sqrt(1 + 4 * odds)) / 2)) / s
+    other = np.exp(epsilon + log_ndtr(-x - s)) - ndtr(-x - s)
+    return np.asarray(rate * (ndtr(s - x) - np.exp(epsilon + log_ndtr(-x))) - (1 - rate) * other)
+
+
+def _added(epsilon: Reals, sigma: float, rate: float) -> Reals:
+    """q H_alpha(N(s) || N(0)), alpha = 1 + (exp(epsilon) - 1) / q, for epsilon >= 0."""
+    s = 1 / sigma
+    log_alpha = epsilon + np.log1p(-(1 - rate) * np.exp(-epsilon)) - math.log(rate)
+    return np.asarray(rate * (ndtr(s / 2 - log_alpha / s) - np.exp(log_alpha + log_ndtr(-s / 2 - log_alpha / s))))
+
+
+def fixed_size_epsilon(sigma: float, rate: float, steps: int, delta: float, interval: float) -> float:
+    """Return the epsilon of `steps` Gaussian sums over a sample of fixed size without replacement; adjacency: zero-out.
+
+    One sum is over m of n members, q = m / n, and one unit's contribution x is replaced by zero. Given all other
+    members, the sample holds either the unit or, in its place, another contribution y: P = (1-q) N(y) + q N(x) is to be
+    told from Q = (1-q) N(y) + q N(0). By advanced joint convexity (Balle, Barthe and Gaboardi, NeurIPS 2018, Theorem
+    2), H(P || Q) = q H_alpha(N(x) || (1-beta) N(y) + beta N(0)), largest at y = -x (a mixture of Gaussians is dominated
+    by the one on a line whose shifts have the same lengths: Choquette-Choo et al., ICLR 2024), and H(Q || P) is largest
+    at y = x. The pair of Poisson sampling is too optimistic here, because y tells the attacker that the unit is absent.
+    interval: step of the grid of losses, rounded to the safe side.
+    """
+    from dp_accounting.pld import privacy_loss_distribution  # noqa: PLC0415  (takes a second)
+
+    removed = _loss_mass(_removed, _added, sigma, rate, interval)
+    added = _loss_mass(_added, _removed, sigma, rate, interval)
+    single = privacy_loss_distribution.PrivacyLossDistribution(removed, added)
+    return float(single.self_compose(steps).get_epsilon_for_delta(delta))
+
+
+def _loss_mass(above: Divergence, below: Divergence, sigma: float, rate: float, interval: float) -> Any:
+    """Return a discrete privacy loss: its H is `above` for epsilon >= 0, and by symmetry with `below` under 0."""
+    from dp_accounting.pld import pld_pmf  # noqa: PLC0415
+
+    # Both ratios of densities stay below max(1, N(s) / N(0)), which bounds the loss up to the tail.
+    count = math.ceil((0.5 / sigma**2 + TAIL / sigma) / interval) + 1
+    grid = interval * np.arange(count + 1, dtype=np.float64)
+    upper, lower = above(grid, sigma, rate), below(grid, sigma, rate)
+    # What is cut off counts as infinite loss above and as the smallest loss kept below.
+    upper, lower = upper[: _kept(upper)], lower[1 : _kept(lower)]
+    losses = grid[1 : lower.size + 1]
+    deltas = np.concatenate([(-np.expm1(-losses) + np.exp(-losses) * lower)[::-1], upper])
+    falling = np.clip(np.minimum.accumulate(deltas), 0.0, 1.0)
+    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -lower.size, upper.size - 1, falling)
+
+
+def _kept(divergences: Reals) -> int:
+    return max(2, int(np.count_nonzero(divergences > NEGLIGIBLE)))

@@ -1,0 +1,53 @@
+"""Progress of long work on stderr: what, how far, how fast, how long still."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TextIO
+
+__all__ = ["Reporter"]
+
+
+@dataclass
+class Reporter:
+    """Called with (phase, done, total) after each piece; on a terminal it rewrites one line, else it writes a line now and then.
+
+    every: least seconds between two lines where stderr is no terminal.
+    """
+
+    quiet: bool = False
+    stream: TextIO = field(default_factory=lambda: sys.stderr)
+    every: float = 10.0
+    _phase: str = ""
+    _started: float = 0.0
+    _first: int = 0
+    _written: float = float("-inf")
+
+    def __call__(self, phase: str, done: int, total: int) -> None:
+        """Say where the work is."""
+        now = time.monotonic()
+        if phase != self._phase:
+            self.close()
+            # What was done before this process began says nothing of its rate.
+            self._phase, self._started, self._first, self._written = phase, now, done, float("-inf")
+        if self.quiet or not (self.stream.isatty() or done == total or now - self._written >= self.every):
+            return
+        self._written = now
+        fresh, seconds = done - self._first, now - self._started
+        pace = f", {seconds / fresh:.2f} s each, {_clock(seconds / fresh * (total - done))} left" if fresh > 0 else ""
+        end = "\r" if self.stream.isatty() else "\n"
+        self.stream.write(f"{phase}: {done} of {total}{pace}\x1b[K{end}" if end == "\r" else f"{phase}: {done} of {total}{pace}\n")
+        self.stream.flush()
+
+    def close(self) -> None:
+        """End the line that is being rewritten."""
+        if self._phase and not self.quiet and self.stream.isatty():
+            self.stream.write("\n")
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,159 @@
+"""YAML recipes to frozen dataclasses, strictly: a mistyped field is refused in one line with file, field and nearest name.
+
+A slot is written as a part's name (`space: pixels`) or a part's name with its fields (`start: {patterned: {tile: 2}}`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import yaml
+from pydantic import BeforeValidator, TypeAdapter, ValidationError, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from leakbench.errors import InputError, nearest
+
+__all__ = ["catalog_folder", "construct", "describe", "load", "names", "resolve", "slot"]
+
+T = TypeVar("T")
+
+
+def slot(name: str, parts: Mapping[str, type[Any]]) -> tuple[BeforeValidator, WithJsonSchema]:
+    """Return the annotations that let a field of slot `name` be written as a part's name, alone or with its fields.
+
+    Parts of one's own come from the entry-point group `leakbench.parts`, each named `slot.part`.
+    """
+
+    def choose(value: Any) -> Any:
+        if dataclasses.is_dataclass(value):
+            return value
+        if isinstance(value, str):
+            value = {value: {}}
+        if not isinstance(value, Mapping) or len(value) != 1:
+            raise PydanticCustomError("slot", "{text}", {"text": f"got {value!r}, expected one part{nearest('', list(parts))}"})
+        [(key, fields)] = value.items()
+        known = {**parts, **_own_parts(name)}
+        if key not in known:
+            raise PydanticCustomError("slot", "{text}", {"text": f"unknown part {key!r}{nearest(str(key), list(known))}"})
+        try:
+            return construct(known[key], {} if fields is None else fields)
+        except InputError as error:
+            raise PydanticCustomError("slot", "{text}", {"text": f"{key}: {error}"}) from None
+
+    return BeforeValidator(choose), WithJsonSchema(_slot_schema(parts))
+
+
+@lru_cache
+def _own_parts(slot_name: str) -> Mapping[str, type[Any]]:
+    points = entry_points(group="leakbench.parts")
+    return {p.name.split(".", 1)[1]: p.load() for p in points if p.name.startswith(slot_name + ".")}
+
+
+def _slot_schema(parts: Mapping[str, type[Any]]) -> dict[str, Any]:
+    forms: list[dict[str, Any]] = []
+    for key, cls in parts.items():
+        schema = TypeAdapter(cls).json_schema()
+        forms.append({"type": "object", "properties": {key: schema}, "required": [key], "additionalProperties": False})
+        if not schema.get("required"):
+            forms.append({"const": key})
+    return {"anyOf": forms}
+
+
+def construct(cls: type[T], fields: Any) -> T:
+    """Build a part or a recipe from a mapping of its fields; raise InputError that names the field and what is accepted."""
+    if not isinstance(fields, Mapping):
+        raise InputError(f"got {fields!r}, expected a mapping of fields")
+    known = [f.name for f in dataclasses.fields(cast(Any, cls))]
+    for key in fields:
+        if key not in known:
+            raise InputError(f"unknown field {key!r}{nearest(str(key), known)}")
+    try:
+        return cls(**_tuples(fields))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(p) for p in first["loc"])
+        if first["type"] in ("missing", "missing_argument"):
+            raise InputError(f"missing field {where!r}") from None
+        message = first["msg"][0].lower() + first["msg"][1:]
+        got = "" if first["type"] == "slot" else f", got {first['input']!r}"
+        raise InputError(f"{where}: {message}{got}" if where else f"{message}{got}") from None
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _tuples(v) for k, v in value.items()}
+    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Safe YAML in which a key that stands twice is an error, not a silent overwrite."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        mapping: dict[Any, Any] = {}
+        for key_node, value_node in node.value:
+            key = self.construct_object(key_node, deep=deep)  # type: ignore[no-untyped-call]
+            if key in mapping:
+                raise yaml.constructor.ConstructorError(None, None, f"field {key!r} stands twice", key_node.start_mark)
+            mapping[key] = self.construct_object(value_node, deep=deep)  # type: ignore[no-untyped-call]
+        return mapping
+
+
+def load(cls: type[T], path: Path) -> T:
+    """Read one recipe file into `cls` (which must have `title` and `cite`); every error is one line that starts with the file."""
+    try:
+        fields = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
+    try:
+        return construct(cls, fields)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def catalog_folder(kind: str) -> Path:
+    """Return the folder of `attacks`, `defenses` or `datasets`: inside the wheel, or at the top of a checkout."""
+    package = Path(__file__).parent
+    for folder in (package / "catalog" / kind, package.parent / kind):
+        if folder.is_dir():
+            return folder
+    raise InputError(f"catalog: no folder {kind!r} beside {package}; reinstall leakbench")
+
+
+def names(kind: str) -> list[str]:
+    """Return the names in a folder of the catalog, sorted: the file name is the name."""
+    return sorted(p.stem for p in catalog_folder(kind).glob("*.yaml"))
+
+
+def resolve(kind: str, cls: type[T], name: str) -> tuple[str, T]:
+    """Return (name, recipe) for a catalog name or a path to a user's own `.yaml` file."""
+    if name.endswith((".yaml", ".yml")):
+        path = Path(name)
+        if not path.is_file():
+            raise InputError(f"{kind[:-1]}: no file {name!r}")
+        return path.stem, load(cls, path)
+    known = names(kind)
+    if name not in known:
+        raise InputError(f"{kind[:-1]}: unknown name {name!r}{nearest(name, known)} (or a path that ends in .yaml)")
+    return name, load(cls, catalog_folder(kind) / f"{name}.yaml")
+
+
+def describe(value: Any) -> Any:
+    """Return a part or recipe as plain data, each part as {its name in the catalog: its fields}; for hashes and manifests."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"part": type(value).__name__, **fields}
+    if isinstance(value, tuple | list):
+        return [describe(v) for v in value]
+    if isinstance(value, Mapping):
+        return {k: describe(v) for k, v in value.items()}
+    return value
+
+
+Checker = Callable[[str], None]

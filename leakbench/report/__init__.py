@@ -1,0 +1,6 @@
+"""What a run says, for a person: the table on the terminal and the page in the browser."""
+
+from leakbench.report.page import write_report
+from leakbench.report.table import print_table
+
+__all__ = ["print_table", "write_report"]

@@ -1,0 +1,111 @@
+"""Curves and pictures of the page, each as a data URI: no file beside the page, no state of pyplot, no time stamp."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from io import BytesIO
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.image import imsave
+from numpy.typing import NDArray
+
+from leakbench.statistics import threshold_curve
+
+__all__ = ["picture", "threshold_figure", "training_figure"]
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe and Ito's, which stay apart for the colour-blind; lines differ in their dashes too."""
+DASHES = ("-", "--", "-.", ":")
+WIDTH = 6.4
+
+ROUND_PANELS = {
+    "accuracy": "accuracy",
+    "loss": "training loss",
+    "between_client_variance": "between-client\nvariance $V_c$",
+    "update_scale": "update scale $U_s$",
+}
+
+
+def picture(example: NDArray[np.floating]) -> str:
+    """Return one example as a PNG: (1 or 3, H, W) a picture; any other shape a strip of its features, dark is 0."""
+    values = np.clip(example.astype(np.float64), 0, 1)
+    if values.ndim == 3 and values.shape[0] == 3:
+        pixels = values.transpose(1, 2, 0)
+    else:
+        plane = values[0] if values.ndim == 3 and values.shape[0] == 1 else values.reshape(1, -1)
+        pixels = np.repeat(plane[..., None], 3, axis=2)
+    buffer = BytesIO()
+    imsave(buffer, np.ascontiguousarray(pixels), format="png")
+    return _data_uri(buffer)
+
+
+def training_figure(rounds: pd.DataFrame) -> str | None:
+    """Return accuracy, loss, V_c and U_s against the round, one panel each; None where no round was trained."""
+    shown = [name for name in ROUND_PANELS if name in rounds and np.isfinite(_floats(rounds[name])).any()]
+    if not shown:
+        return None
+    figure = Figure(figsize=(WIDTH, 0.6 + 1.5 * len(shown)), layout="constrained")
+    panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, name, colour in zip(panels, shown, COLOURS, strict=False):
+        # A lone round is a point, which a line alone would not show.
+        axes.plot(rounds["round"], _floats(rounds[name]), color=colour, marker="o" if len(rounds) < 30 else "")
+        axes.set_ylabel(ROUND_PANELS[name])
+        axes.grid(alpha=0.25)
+    panels[-1].set_xlabel("round")
+    panels[-1].xaxis.get_major_locator().set_params(integer=True)
+    return _png(figure)
+
+
+def threshold_figure(groups: Mapping[str, pd.DataFrame]) -> str | None:
+    """Return ASR against the RMSE that counts as success, one line a leakage point, the null attacker grey.
+
+    groups: {leakage point: its rows}. The cross is the null attacker's best guess for success at eta, which need not be
+    the guess of least RMSE that its line shows.
+    """
+    groups = {name: rows for name, rows in groups.items() if len(rows)}
+    if not groups:
+        return None
+    everyone = pd.concat(list(groups.values()))
+    eta = float(everyone["eta"].iloc[0])
+    scores = np.concatenate([_floats(everyone["rmse"]), _floats(everyone["null_rmse"]), [2 * eta]])
+    thresholds = np.linspace(0, min(1.0, 1.05 * float(np.nanmax(scores))), 501)
+    figure = Figure(figsize=(WIDTH, 3.8), layout="constrained")
+    axes = figure.subplots()
+    for index, (name, rows) in enumerate(groups.items()):
+        colour, dash = COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)]
+        axes.step(
+            thresholds, threshold_curve(_floats(rows["rmse"]), thresholds), dash, where="post", label=name, color=colour
+        )
+    _draw_null(axes, everyone, thresholds, eta)
+    axes.set(xlabel="RMSE that counts as success", ylabel="ASR", ylim=(-0.02, 1.02), xlim=(0, thresholds[-1]))
+    axes.grid(alpha=0.25)
+    axes.legend(loc="lower right", framealpha=0.9)
+    return _png(figure)
+
+
+def _draw_null(axes: Axes, rows: pd.DataFrame, thresholds: NDArray[np.float64], eta: float) -> None:
+    curve = threshold_curve(_floats(rows["null_rmse"]), thresholds)
+    axes.step(thresholds, curve, where="post", label="null attacker", color="#777777", linewidth=2.5, alpha=0.7)
+    axes.plot([eta], [np.nan_to_num(_floats(rows["null_success"])).mean()], "x", color="#333333", label="null at eta")
+    axes.axvline(eta, color="#333333", linewidth=0.8)
+    axes.annotate(f"eta {eta:.3f}", (eta, 1.0), (4, -2), textcoords="offset points", va="top", color="#333333")
+
+
+def _floats(values: pd.Series) -> NDArray[np.float64]:
+    return values.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def _png(figure: Figure) -> str:
+    buffer = BytesIO()
+    FigureCanvasAgg(figure)
+    figure.savefig(buffer, format="png", dpi=144, facecolor="white")
+    return _data_uri(buffer)
+
+
+def _data_uri(buffer: BytesIO) -> str:
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

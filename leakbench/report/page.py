@@ -1,0 +1,109 @@
+"""The page of one run: one self-contained HTML file that opens anywhere, without a network or a script."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from leakbench.errors import InputError
+from leakbench.report.figures import threshold_figure, training_figure
+from leakbench.report.gallery import galleries
+from leakbench.report.words import COLUMNS, epsilons, interval, notes, number, reading, training
+from leakbench.store import read_manifest, write_atomically
+
+__all__ = ["write_report"]
+
+T = TypeVar("T")
+
+
+def write_report(folder: Path) -> Path:
+    """Write `report.html` into the folder of a finished run and return its path.
+
+    Reads manifest.json, rows.parquet, rounds.parquet and reconstructions.safetensors; equal files give an equal page.
+    Raises InputError that names the file which is missing or cannot be read.
+    """
+    manifest = read_manifest(folder)
+    if "summary" not in manifest:
+        raise InputError(f"{folder / 'manifest.json'}: has no summary; the run is not finished, run it again to go on")
+    rows = _read(folder / "rows.parquet", pd.read_parquet)
+    rounds = _read(folder / "rounds.parquet", pd.read_parquet)
+    arrays = _read(folder / "reconstructions.safetensors", load_file)
+    html = _render(manifest, rows, rounds, arrays)
+    path = folder / "report.html"
+    write_atomically(path, lambda temporary: temporary.write_text(html, encoding="utf-8"))
+    return path
+
+
+def _read(path: Path, read: Callable[[Path], T]) -> T:
+    try:
+        return read(path)
+    except Exception as error:  # each format has errors of its own; whichever it is, the file is the cause
+        first = (str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(f"{path}: cannot be read ({first}); run the cell again to measure it anew") from None
+
+
+def _render(
+    manifest: Mapping[str, Any], rows: pd.DataFrame, rounds: pd.DataFrame, arrays: Mapping[str, NDArray[np.floating]]
+) -> str:
+    summary = manifest["summary"]
+    claimed, observed = epsilons(summary)
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=number, interval=interval, figure=_figure, pretty=_pretty)
+    # The page cannot know its own checksum.
+    files = {name: checksum for name, checksum in manifest.get("files", {}).items() if name != "report.html"}
+    page: str = environment.get_template("report.html.jinja").render(
+        manifest=manifest,
+        summary=summary,
+        columns=COLUMNS,
+        reading=reading(summary),
+        training=training(summary),
+        epsilon=summary.get("epsilon") or {},
+        claimed=claimed,
+        observed=observed,
+        notes=notes(summary),
+        failures=_failures(rows),
+        galleries=galleries(arrays, rows),
+        training_figure=training_figure(rounds),
+        threshold_figure=threshold_figure(_points(rows, summary)),
+        files=files,
+    )
+    return page
+
+
+def _points(rows: pd.DataFrame, summary: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+    """Return {leakage point as the summary names it: its rows}."""
+    points = {}
+    for name, tap in summary["taps"].items():
+        points[name] = rows[(rows["tap"] == name.partition("@")[0]) & (rows["round"] == tap["round"])]
+    return points
+
+
+def _failures(rows: pd.DataFrame) -> list[tuple[str, int, str, int]]:
+    """Return [(tap, round, reason, how many examples)], in the order of the rows."""
+    failed = rows[rows["failure"].astype(bool)]
+    kinds = zip(failed["tap"], failed["round"], failed["failure_reason"].fillna(""), strict=True)
+    return [(tap, leak, reason or "no reason given", n) for (tap, leak, reason), n in Counter(kinds).items()]
+
+
+def _figure(value: Any) -> str:
+    """Return a claimed or measured value, which may be a number, a word or nothing."""
+    return "n/a" if value is None else f"{value:.4g}" if isinstance(value, int | float) else str(value)
+
+
+def _pretty(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, sort_keys=False)

@@ -1,0 +1,79 @@
+"""The table of one run on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from leakbench.report.words import COLUMNS, Column, batches, epsilons, notes, reading, training
+
+__all__ = ["print_table"]
+
+
+def print_table(summary: Mapping[str, Any], console: Console) -> None:
+    """Print the summary of a run: leakage points, accuracy, epsilon, and the reason for every n/a.
+
+    summary: as `run --json` prints it; nothing in it is taken as markup. A table wider than the terminal is printed in
+    pieces, each with the leakage points, for a number that is cut short is another number.
+    """
+    _print_hanging(reading(summary), console)
+    for table in _tables(summary["taps"], console):
+        console.print(table)
+    for line in (*batches(summary).splitlines(), training(summary), *_epsilon_lines(summary)):
+        _print_hanging(line, console)
+    for what, reason in notes(summary):
+        _print_hanging(f"{what}: {reason}", console, style="dim")
+
+
+def _tables(taps: Mapping[str, Mapping[str, Any]], console: Console) -> Iterator[Table]:
+    """Yield as few tables as hold all columns at the width of the console."""
+    unbounded = console.options.update(width=10_000)
+    left = list(COLUMNS)
+    while left:
+        many = len(left)
+        while many > 1 and Measurement.get(console, unbounded, _table(left[:many], taps)).maximum > console.width:
+            many -= 1
+        yield _table(left[:many], taps)
+        left = left[many:]
+
+
+def _table(columns: Sequence[Column], taps: Mapping[str, Mapping[str, Any]]) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+    table.add_column(Text("leakage\npoint"), no_wrap=True)
+    for column in columns:
+        table.add_column(Text(column.heading.replace(" ", "\n", 1)), justify="right", no_wrap=True)
+    for name, tap in taps.items():
+        table.add_row(Text(name), *(Text(column.text(tap)) for column in columns))
+    return table
+
+
+def _epsilon_lines(summary: Mapping[str, Any]) -> list[str]:
+    claimed, observed = epsilons(summary)
+    if not observed:
+        return []
+    epsilon = summary["epsilon"]
+    released, *taps = observed
+    delta = f" at delta {epsilon['delta']:g}" if epsilon.get("delta") else ""
+    whose = f"for one {epsilon.get('unit')}{delta}, observer: {released.observer}"
+    same: dict[str, list[str]] = {}
+    for tap in taps:
+        same.setdefault(tap.text, []).append(tap.observer)
+    return [
+        f"epsilon: claimed {claimed} | valid {released.text}",
+        f"  {whose}",
+        *(f"  valid against a reader of {', '.join(names)}: {text}" for text, names in same.items()),
+    ]
+
+
+def _print_hanging(line: str, console: Console, style: str = "") -> None:
+    # Long reasons break at words, and what follows is set in, so that each entry starts at the margin.
+    indent = len(line) - len(line.lstrip())
+    first, *rest = Text(line.lstrip(), style=style).wrap(console, max(20, console.width - indent - 2))
+    for margin, piece in ((indent, first), *((indent + 2, piece) for piece in rest)):
+        console.print(Text(" " * margin) + piece, soft_wrap=True)

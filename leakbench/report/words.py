@@ -1,0 +1,179 @@
+"""The columns, sentences and notes that the terminal and the page share, so that both say the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+__all__ = ["COLUMNS", "Column", "batches", "epsilons", "interval", "notes", "number", "reading", "training"]
+
+Tap: TypeAlias = Mapping[str, Any]
+Summary: TypeAlias = Mapping[str, Any]
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """Return a number for the eye, or `n/a`."""
+    return "n/a" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table of leakage points: its heading, what it means, and its text for one point."""
+
+    heading: str
+    meaning: str
+    text: Callable[[Tap], str]
+
+
+def interval(tap: Tap, field: str) -> str:
+    """Return a share with its interval, `0.85 [0.64, 0.95]`."""
+    share, low, high = (number(tap.get(name)) for name in (field, f"{field}_low", f"{field}_high"))
+    return share if "n/a" in (share, low, high) else f"{share} [{low}, {high}]"
+
+
+def _plain(field: str, digits: int = 2) -> Callable[[Tap], str]:
+    return lambda tap: number(tap.get(field), digits)
+
+
+COLUMNS = (
+    Column(
+        "ASR [95% CI]",
+        "Attack success rate: the share of attacked examples rebuilt to an RMSE of at most eta, where two different "
+        "examples of this data set come that close once in a thousand pairs. A search that fails or diverges counts as "
+        "a failure. The interval is Wilson's; members of one batch are not counted as independent.",
+        lambda tap: interval(tap, "asr"),
+    ),
+    Column(
+        "null ASR",
+        "The same for the null attacker, who reads no gradient: the best constant guess from public data. Only what "
+        "lies above it has leaked.",
+        _plain("null_asr"),
+    ),
+    Column(
+        "RMSE",
+        "Median root mean squared error of pixels or features in [0, 1]; lower is a better reconstruction. Of failed "
+        "attacks it measures how the search ended, not protection: a higher RMSE than the null attacker's protects no "
+        "better than an equal one.",
+        _plain("rmse", 4),
+    ),
+    Column("null RMSE", "Median RMSE of the null attacker's guess.", _plain("null_rmse", 4)),
+    Column("PSNR", "Median peak signal-to-noise ratio in dB, capped at 100; higher is closer.", _plain("psnr", 1)),
+    Column("SSIM", "Median structural similarity (Wang et al. 2004), 1 for equal pictures.", _plain("ssim")),
+    Column(
+        "LPIPS", "Median learned perceptual distance (Zhang et al. 2018), 0 for equal pictures.", _plain("lpips", 3)
+    ),
+    Column("label acc.", "Share of examples whose label the attacker names rightly.", _plain("label_accuracy")),
+    Column(
+        "identified",
+        "Share of victims whom the attacker picks out of a list of candidates that holds them; it needs far less "
+        "leakage than a picture.",
+        _plain("identified"),
+    ),
+    Column("iterations", "Median iterations until a victim was first rebuilt to within eta.", _plain("iterations", 0)),
+)
+"""As in the terminal; the leakage point stands before them."""
+
+# That one attack failed is no protection, so the sentence claims none.
+_VERDICTS = {
+    "leaks": "leaks at",
+    "unclear": "may leak at",
+    "protected": "shows no more than the null attacker has at",
+}
+
+
+def reading(summary: Summary) -> str:
+    """Return the result in one sentence, from the verdict of each leakage point."""
+    cell = summary["cell"]
+    found: dict[str, list[str]] = {}
+    for name, tap in summary["taps"].items():
+        beside = f"{name} (ASR {number(tap.get('asr'))}, null attacker {number(tap.get('null_asr'))})"
+        found.setdefault(tap.get("verdict") or "unclear", []).append(beside)
+    ordered = sorted(found, key=lambda verdict: (*_VERDICTS, verdict).index(verdict))
+    parts = [f"{_VERDICTS.get(verdict, f'is {verdict} at')} {_listed(found[verdict])}" for verdict in ordered]
+    subject = f"Training on {cell['dataset']} with the defense {cell['defense']}, read by the attack {cell['attack']}"
+    return f"{subject}, {'; '.join(parts) or 'was attacked at no leakage point'}."
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def batches(summary: Summary) -> str:
+    """Return how many victims and examples stand behind the numbers, what counts as success, and how many failed."""
+    groups: dict[str, list[str]] = {}
+    for name, tap in summary["taps"].items():
+        success = f"success: RMSE <= {number(tap.get('eta'), 3)}; identified among {tap.get('candidates')} candidates"
+        batch = f"{tap.get('victims')} victims, batch {tap.get('batch')}, {tap.get('failures')} without an answer"
+        groups.setdefault(f"{batch}; {success}", []).append(name)
+    return "\n".join(f"{', '.join(names)}: {text}" for text, names in groups.items())
+
+
+def training(summary: Summary) -> str:
+    """Return the line of accuracy, rounds, threat and protocol."""
+    accuracy = f"accuracy {number(summary['accuracy'], 3)} after {summary['rounds']} rounds"
+    return f"{accuracy} | threat: {summary['threat']} | protocol: {summary['protocol']}"
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One line of epsilon: valid against whom, and why; numbers as text."""
+
+    observer: str
+    valid: str
+    reason: str
+    q: str
+    steps: str
+    participations: str
+
+    @property
+    def text(self) -> str:
+        """The number and its reason; a reason that says there is none stands alone."""
+        if self.reason.startswith(f"{self.valid}:") or not self.reason:
+            return self.reason or self.valid
+        return f"{self.valid}: {self.reason}"
+
+
+def epsilons(summary: Summary) -> tuple[str, list[Observed]]:
+    """Return (what is claimed, [the valid epsilon of the released models, then of each leakage point])."""
+    epsilon = summary.get("epsilon")
+    if not epsilon:
+        return "n/a", []
+    released = _observed(f"{epsilon.get('observer') or 'global'} (released models)", epsilon)
+    taps = [_observed(name, tap) for name, tap in (epsilon.get("by_tap") or {}).items()]
+    return _epsilon(epsilon.get("claimed")), [released, *taps]
+
+
+def _observed(observer: str, found: Tap) -> Observed:
+    q, steps, times = found.get("q"), found.get("steps"), found.get("participations")
+    if isinstance(times, Mapping):
+        times = ", ".join(f"{_count(value)} {name}" for name, value in times.items() if value is not None)
+    participations = times if isinstance(times, str) else _count(times)
+    share = "n/a" if q is None else f"{q:.3g}"
+    return Observed(
+        observer, _epsilon(found.get("valid")), found.get("reason") or "", share, _count(steps), participations
+    )
+
+
+def _epsilon(value: float | None) -> str:
+    return "none" if value is None or not math.isfinite(value) else f"{value:.3g}"
+
+
+def _count(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:,.6g}"
+
+
+def notes(summary: Summary) -> list[tuple[str, str]]:
+    """Return [(what has no value, or needs a word, and where; the reason)], equal reasons together."""
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for key, reason in summary["notes"].items():
+        area, _, rest = key.partition(".")
+        name, _, field = rest.partition(".")
+        what, where = (field, name) if area == "taps" else (key, "")
+        grouped.setdefault((what, reason.removeprefix("n/a: ")), []).append(where)
+    lines = []
+    for (what, reason), places in grouped.items():
+        where = ", ".join(filter(None, places))
+        lines.append((f"{what} at {where}" if what and where else what or where, reason))
+    return lines

@@ -1,0 +1,108 @@
+"""From an attacker's answer to rows: matched to the truth, scored outside the attacker, one row per example."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from leakbench import metrics
+from leakbench.attack.null import NullAttack
+from leakbench.types import Ranking, Reconstruction
+
+__all__ = ["COLUMNS", "Truth", "score"]
+
+COLUMNS = (
+    *("tap", "round", "victim", "batch", "member", "example", "label", "label_guess", "failure", "failure_reason"),
+    *("rmse", "psnr", "ssim", "lpips", "distance", "success", "eta", "null_rmse", "null_success", "identified"),
+    *("candidates", "iterations", "iterations_to_success", "evaluations"),
+)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What really stood behind what leaked, of the victims `lanes` (V,): inputs (V, M, *s), labels and examples (V, M).
+
+    `lanes` are the victims' positions among all victims of the cell.
+    """
+
+    lanes: Tensor
+    inputs: Tensor
+    labels: Tensor
+    examples: Tensor
+
+
+def score(
+    tap: str,
+    round_number: int,
+    answer: Reconstruction,
+    ranking: Ranking,
+    null: NullAttack,
+    truth: Truth,
+    eta: float,
+    lpips: metrics.Score | str,
+) -> tuple[pd.DataFrame, Tensor]:
+    """Return (rows, reconstruction (V, M, *s) in the order of the truth).
+
+    ranking: over k candidates, of which the i-th is the first example of the cell's i-th victim; scored for that example alone.
+    null: guesses for all V * M examples of the cell's victims.  A missing or non-finite answer is a failure and counts against the attacker.
+    """
+    order = metrics.match(answer.inputs, truth.inputs)
+    inputs = _ordered(answer.inputs, order)
+    victims, members = order.shape
+    rmse = metrics.rmse(inputs, truth.inputs)
+    failed = ~rmse.isfinite()
+    first = torch.zeros_like(failed)
+    first[:, 0] = True
+    found = (ranking.scores.argmax(1).cpu() == truth.lanes)[:, None].expand(victims, members)
+    null_rmse = _null(null, null.best_for_rmse, truth)
+    null_success = _null(null, null.best_for_success, truth) <= eta
+    columns: dict[str, Tensor | np.ndarray] = {
+        "victim": truth.lanes[:, None].expand(victims, members),
+        "batch": truth.lanes[:, None].expand(victims, members),
+        "member": torch.arange(members)[None].expand(victims, members),
+        "example": truth.examples,
+        "label": truth.labels,
+        "label_guess": answer.labels.gather(1, order),
+        "failure": failed,
+        "rmse": rmse,
+        "psnr": metrics.psnr(inputs, truth.inputs),
+        "ssim": metrics.ssim(inputs, truth.inputs),
+        "lpips": rmse * torch.nan if isinstance(lpips, str) else lpips(inputs, truth.inputs),
+        "distance": -answer.certainty,
+        "success": rmse <= eta,
+        "null_rmse": null_rmse,
+        "null_success": null_success,
+        "identified": torch.where(first, found.double(), torch.nan),
+        "iterations": answer.steps[:, None].expand(victims, members),
+        "iterations_to_success": _iterations_to_success(answer, truth, eta),
+        "evaluations": answer.evaluations[:, None].expand(victims, members),
+    }
+    rows = pd.DataFrame({name: np.asarray(c.cpu()).reshape(-1) for name, c in columns.items() if isinstance(c, Tensor)})
+    rows["failure_reason"] = np.where(rows["failure"], "the search diverged: its distance is not finite", "")
+    rows = rows.assign(tap=tap, round=round_number, eta=eta, candidates=ranking.scores.shape[1])
+    return rows[list(COLUMNS)], inputs
+
+
+def _ordered(inputs: Tensor, order: Tensor) -> Tensor:
+    index = order.reshape(*order.shape, *[1] * (inputs.dim() - 2)).expand(*order.shape, *inputs.shape[2:])
+    return inputs.gather(1, index)
+
+
+def _null(null: NullAttack, guesser: str, truth: Truth) -> Tensor:
+    everyone = null.guesses[guesser]
+    guess = everyone.reshape(-1, truth.labels.shape[1], *everyone.shape[1:])[truth.lanes]
+    return metrics.rmse(guess.to(truth.inputs), truth.inputs)
+
+
+def _iterations_to_success(answer: Reconstruction, truth: Truth, eta: float) -> Tensor:
+    """Return (V, M): the first iteration kept at which the attacker's best guess so far was within eta; NaN if none was."""
+    reached = torch.full(truth.labels.shape, torch.nan, dtype=torch.float64)
+    for iteration, inputs in zip(reversed(answer.snapshots), answer.iterates.flip(0), strict=True):
+        matched = _ordered(inputs, metrics.match(inputs, truth.inputs))
+        good = metrics.rmse(matched, truth.inputs).cpu() <= eta
+        reached[good] = float(iteration)
+    return reached

@@ -1,0 +1,139 @@
+"""Intervals for shares and medians of trials, where a trial without an answer (NaN) is a failure, never left out."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import binom
+from scipy.stats import t as student
+from torch import Tensor
+
+__all__ = ["median_interval", "paired_bootstrap", "proportion", "threshold_curve", "wilson"]
+
+Values: TypeAlias = Tensor | ArrayLike
+Floats: TypeAlias = NDArray[np.float64]
+Interval: TypeAlias = tuple[float, float, float]
+"""(estimate, low, high)."""
+
+
+def wilson(successes: float, trials: float, confidence: float = 0.95) -> tuple[float, float]:
+    """Return Wilson's score interval (low, high) of a share; (0, 1) for no trials. Both counts may be effective ones.
+
+    Wilson, JASA 22, 1927; Brown, Cai and DasGupta, Statistical Science 16, 2001, eq. 4.
+    """
+    if not 0 <= successes <= trials:
+        raise ValueError(f"successes: got {successes} of {trials} trials, expected 0 <= successes <= trials")
+    if trials == 0:
+        return 0.0, 1.0
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    share = successes / trials
+    centre = (share + z**2 / (2 * trials)) / (1 + z**2 / trials)
+    half = z * (share * (1 - share) / trials + z**2 / (4 * trials**2)) ** 0.5 / (1 + z**2 / trials)
+    # At 0 and 1 the ends are exact; rounding must not move them.
+    return 0.0 if share == 0 else centre - half, 1.0 if share == 1 else centre + half
+
+
+def proportion(success: Values, cluster: Values, confidence: float = 0.95) -> Interval:
+    """Return (share, low, high) of the successes (n,), 0 or 1, whose trials in one cluster (n,) are not independent.
+
+    Wilson's interval at the effective sample size (Dean and Pagano, J. Survey Statistics and Methodology 3, 2015): n
+    over the design effect of the ratio estimator (Kish, Survey Sampling, 1965), times the correction for few clusters
+    of Korn and Graubard (Survey Methodology 24, 1998). Never above n; one member a cluster gives plain Wilson; all 0 or
+    all 1 show no variance, so there each cluster counts as one trial. NaN is a failure; no trials give (NaN, 0, 1).
+    """
+    outcome = _outcomes(success)
+    sums, sizes = _by_cluster(outcome, cluster)
+    if not len(outcome):
+        return float("nan"), 0.0, 1.0
+    share = float(outcome.mean())
+    trials = _effective_trials(sums, sizes, share, confidence)
+    low, high = wilson(share * trials, trials, confidence)
+    return share, low, high
+
+
+def _effective_trials(sums: Floats, sizes: Floats, share: float, confidence: float) -> float:
+    trials, clusters = float(sizes.sum()), len(sizes)
+    if trials == clusters:
+        return trials
+    if share in (0.0, 1.0) or clusters == 1:
+        return float(clusters)
+    between = clusters / (clusters - 1) * float(((sums - share * sizes) ** 2).sum()) / trials**2
+    independent = share * (1 - share) / (trials - 1)
+    quantile = 0.5 + confidence / 2
+    few = float(student.ppf(quantile, trials - 1) / student.ppf(quantile, clusters - 1)) ** 2
+    return max(1.0, few * trials / max(1.0, between / independent))
+
+
+def paired_bootstrap(
+    a: Values, b: Values, cluster: Values, rng: torch.Generator, *, draws: int = 10_000, confidence: float = 0.95
+) -> Interval:
+    """Return (difference, low, high) of the share of successes, a minus b, for two attacks on the same victims.
+
+    a, b: (n,) 0 or 1, NaN a failure; cluster: (n,), whole clusters are drawn with replacement. Percentile interval
+    (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13). No trials give (NaN, -1, 1). Raises
+    ValueError for values other than 0 and 1: of an RMSE, NaN would become the best value there is.
+    """
+    gains, sizes = _by_cluster(_outcomes(a) - _outcomes(b), cluster)
+    if not len(sizes):
+        return float("nan"), -1.0, 1.0
+    differences = []
+    for start in range(0, draws, 1000):
+        picked = torch.randint(len(sizes), (min(1000, draws - start), len(sizes)), generator=rng).numpy()
+        differences.append(gains[picked].sum(1) / sizes[picked].sum(1))
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(np.concatenate(differences), [tail, 1 - tail])
+    return float(gains.sum() / sizes.sum()), float(low), float(high)
+
+
+def median_interval(values: Values, confidence: float = 0.95) -> Interval:
+    """Return (median, low, high) of a score of which less is better for the attacker, such as RMSE or iterations.
+
+    NaN is a failure: worse than any value, so infinite. The interval is between order statistics (Hahn and Meeker,
+    Statistical Intervals, 1991, section 5.2) and holds at least `confidence`, whatever the distribution; too few values
+    (below 6 at .95) bound nothing: infinite ends. No values give NaN.
+    """
+    ordered = np.sort(np.nan_to_num(_floats(values), nan=np.inf, posinf=np.inf))
+    n = len(ordered)
+    if n == 0:
+        return float("nan"), -np.inf, np.inf
+    middle = ordered[(n - 1) // 2], ordered[n // 2]
+    # Of infinite middles the mean is infinite, not NaN.
+    median = float(middle[0] if middle[0] == middle[1] else sum(middle) / 2)
+    # The largest rank whose tail, fewer than `rank` values below the median, has at most half the error.
+    rank = int(np.searchsorted(binom.cdf(np.arange(n), n, 0.5), (1 - confidence) / 2, side="right"))
+    if rank == 0:
+        return median, -np.inf, np.inf
+    return median, float(ordered[rank - 1]), float(ordered[n - rank])
+
+
+def threshold_curve(rmse: Values, thresholds: Values) -> Floats:
+    """Return the ASR (k,) at each threshold (k,): the share of all trials (n,) with RMSE at most that; NaN never is."""
+    scores, limits = _floats(rmse), _floats(thresholds)
+    if not len(scores):
+        return np.full(len(limits), np.nan)
+    share: Floats = np.searchsorted(np.sort(scores[~np.isnan(scores)]), limits, side="right") / len(scores)
+    return share
+
+
+def _floats(values: Values) -> Floats:
+    array: Any = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+    return np.asarray(array, dtype=np.float64).reshape(-1)
+
+
+def _outcomes(success: Values) -> Floats:
+    outcome = np.nan_to_num(_floats(success), nan=0.0)
+    if not np.isin(outcome, (0.0, 1.0)).all():
+        raise ValueError("success: got values other than 0, 1 and NaN; hold a score against a threshold first")
+    return outcome
+
+
+def _by_cluster(values: Floats, cluster: Values) -> tuple[Floats, Floats]:
+    names = np.asarray(cluster.cpu() if isinstance(cluster, Tensor) else cluster).reshape(-1)
+    if len(names) != len(values):
+        raise ValueError(f"cluster: got {len(names)} names for {len(values)} trials, expected one each")
+    index = np.unique(names, return_inverse=True)[1]
+    return np.bincount(index, weights=values).astype(np.float64), np.bincount(index).astype(np.float64)

@@ -1,0 +1,171 @@
+"""A run's folder: files that are whole or not there, a manifest that knows their checksums, one writer at a time.
+
+    manifest.json                 what was asked, what it resolved to, versions, seconds a phase, {file: sha256}
+    rows.parquet                  one row per example under attack and leakage point
+    rounds.parquet                one row per round of training
+    reconstructions.safetensors   what the attacker answered, beside the truth
+    report.html                   all of it for a reader
+    parts/                        what a run that was cut short has finished; gone when it is whole
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from leakbench.errors import InputError
+
+__all__ = ["SCHEMA", "Run", "checksum", "content_hash", "open_run", "read_manifest", "write_atomically"]
+
+SCHEMA = 1
+
+
+def content_hash(value: Any) -> str:
+    """Return the sha256 of plain data as canonical JSON: the identity of a cell."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def checksum(path: Path) -> str:
+    """Return the sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a temporary file beside `path`, then put it in place: after a crash the old file or the new one is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a run's folder; raises InputError where there is none, or one that cannot be read or is of another schema."""
+    path = folder / "manifest.json"
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"run: no manifest.json in {str(folder)!r}; give the folder of a run") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read ({error}); move it away to measure again") from None
+    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
+        found = manifest.get("schema") if isinstance(manifest, dict) else type(manifest).__name__
+        raise InputError(f"{path}: schema {found!r}, this version reads {SCHEMA}; move the folder away to measure again")
+    return manifest
+
+
+@dataclass
+class Run:
+    """A run's folder, open for writing by this process alone."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    def has(self, name: str) -> bool:
+        """Say whether a file is there and whole; one that is damaged is forgotten, so that it is measured again."""
+        path, known = self.folder / name, self.manifest["files"].get(name)
+        if known is None:
+            return False
+        if path.is_file() and checksum(path) == known:
+            return True
+        self.manifest["files"].pop(name)
+        return False
+
+    def write(self, name: str, write: Callable[[Path], object]) -> None:
+        """Write one file atomically and enter its checksum into the manifest."""
+        write_atomically(self.folder / name, write)
+        self.manifest["files"][name] = checksum(self.folder / name)
+        self.save()
+
+    def write_tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
+        """Write a .safetensors file."""
+        whole = {key: t.detach().cpu().contiguous().clone() for key, t in tensors.items()}
+        self.write(name, lambda path: save_file(whole, path))
+
+    def read_tensors(self, name: str) -> dict[str, Tensor]:
+        """Read a .safetensors file."""
+        with safe_open(self.folder / name, framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+
+    def write_rows(self, name: str, rows: pd.DataFrame) -> None:
+        """Write a .parquet file."""
+        self.write(name, lambda path: rows.to_parquet(path, index=False))
+
+    def read_rows(self, name: str) -> pd.DataFrame:
+        """Read a .parquet file."""
+        return pd.read_parquet(self.folder / name)
+
+    def forget(self, prefix: str) -> None:
+        """Remove every file whose name starts with `prefix`."""
+        names = [name for name in self.manifest["files"] if name.startswith(prefix)]
+        for name in names:
+            self.manifest["files"].pop(name)
+        self.save()
+        for name in names:
+            (self.folder / name).unlink(missing_ok=True)
+
+    def add_seconds(self, phase: str, seconds: float) -> None:
+        """Add wall time to a phase; it goes into the manifest with the next file."""
+        phases = self.manifest["phases"]
+        phases[phase] = round(phases.get(phase, 0.0) + seconds, 3)
+
+    def save(self) -> None:
+        """Write the manifest."""
+        text = json.dumps(self.manifest, indent=1, ensure_ascii=False, allow_nan=False)
+        write_atomically(self.folder / "manifest.json", lambda path: path.write_text(text + "\n", encoding="utf-8"))
+
+
+@contextmanager
+def open_run(folder: Path, identity: dict[str, Any]) -> Iterator[Run]:
+    """Open a run's folder for the cell `identity` (which has `hash`), new or to go on; raises InputError for another cell's folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("a")
+    except OSError as error:
+        raise InputError(f"out: cannot write to {str(folder)!r}: {error.strerror}; give another folder with --out") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"out: another leakbench is writing to {str(folder)!r}; wait for it or give another --out") from None
+        for left in folder.rglob(".*.tmp"):
+            left.unlink(missing_ok=True)
+        if (folder / "manifest.json").exists():
+            manifest = read_manifest(folder)
+            if manifest["hash"] != identity["hash"]:
+                raise InputError(
+                    f"out: {str(folder)!r} holds another cell ({manifest['hash'][:12]}, not {identity['hash'][:12]}); give another --out"
+                )
+            run = Run(folder, {**manifest, "command": identity["command"]})
+        else:
+            if any(p.name != ".lock" for p in folder.iterdir()):
+                raise InputError(f"out: {str(folder)!r} is not empty and holds no run; give another --out")
+            run = Run(folder, {"schema": SCHEMA, **identity, "phases": {}, "files": {}, "complete": False})
+        yield run
+
+
+def remove_empty_parts(folder: Path) -> None:
+    """Remove the folder of parts, which holds nothing that is needed once a run is whole."""
+    shutil.rmtree(folder / "parts", ignore_errors=True)

@@ -1,0 +1,122 @@
+"""From rows to the one object that `run --json` prints and that the table and the report show."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from leakbench.cell import Cell
+from leakbench.statistics import proportion, wilson
+
+__all__ = ["summarise"]
+
+
+def summarise(
+    cell: Cell, rows: pd.DataFrame, rounds: pd.DataFrame, epsilon: dict[str, Any], phases: dict[str, float], folder: str
+) -> dict[str, Any]:
+    """Return the summary of a finished cell; what does not exist is None, with its reason under `notes`."""
+    s = cell.settings
+    notes: dict[str, str] = {}
+    taps = {}
+    for (round_number, tap), group in rows.groupby(["round", "tap"], sort=False):
+        key = f"{tap}@{round_number}" if s.protocol == "live" else str(tap)
+        name = f"attack {tap}" + (f" at round {round_number}" if s.protocol == "live" else "")
+        taps[key] = _tap(group, phases.get(name, 0.0))
+        notes.update(_tap_notes(key, taps[key], group, cell))
+    if rounds.empty:
+        notes["accuracy"] = "no round was trained (--train-rounds 0)"
+    if epsilon["claimed"] is None:
+        notes["epsilon.claimed"] = epsilon["claimed_formula"] or epsilon["reason"]
+    if epsilon["valid"] is None:
+        notes["epsilon.valid"] = epsilon["reason"]
+    return {
+        "cell": {**cell.names, "seed": s.seed, "hash": cell.hash},
+        "protocol": s.protocol,
+        "threat": cell.attack.server.threat,
+        "accuracy": None if rounds.empty else float(rounds["accuracy"].iloc[-1]),
+        "rounds": len(rounds),
+        "epsilon": epsilon,
+        "taps": taps,
+        "notes": notes,
+        "claims": [],
+        "folder": folder,
+    }
+
+
+def _tap(group: pd.DataFrame, seconds: float) -> dict[str, Any]:
+    asr, low, high = proportion(group["success"].to_numpy(), group["batch"].to_numpy())
+    null, null_low, null_high = proportion(group["null_success"].to_numpy(), group["batch"].to_numpy())
+    first = group.dropna(subset=["identified"])
+    identified = float(first["identified"].mean())
+    bounds = wilson(float(first["identified"].sum()), len(first))
+    found = {
+        "round": int(group["round"].iloc[0]),
+        "batch": int(group["member"].max()) + 1,
+        "victims": int(group["victim"].nunique()),
+        "failures": int(group["failure"].sum()),
+        "asr": asr,
+        "asr_low": low,
+        "asr_high": high,
+        "null_asr": null,
+        "null_asr_low": null_low,
+        "null_asr_high": null_high,
+        "identified": identified,
+        "identified_low": bounds[0],
+        "identified_high": bounds[1],
+        "candidates": int(group["candidates"].iloc[0]),
+        "eta": float(group["eta"].iloc[0]),
+        "null_rmse": float(group["null_rmse"].median()),
+        **{name: _median(group[name]) for name in ("rmse", "psnr", "ssim", "lpips")},
+        "label_accuracy": float((group["label"] == group["label_guess"]).mean()),
+        "iterations": _number(group["iterations_to_success"].median()),
+        "evaluations": int(group["evaluations"].median()),
+        "seconds": round(seconds, 2),
+    }
+    return {**found, "verdict": _verdict(group, found)}
+
+
+def _median(values: pd.Series) -> float | None:
+    """Return the median over all examples, a failed one counting as the worst; None where no example has a value."""
+    if values.isna().all():
+        return None
+    worst = math.inf if values.name in ("rmse", "lpips") else -math.inf
+    return _number(float(values.fillna(worst).median()))
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _verdict(group: pd.DataFrame, found: dict[str, Any]) -> str:
+    """Return `leaks`, `protected` or `unclear`, each against the null attacker.
+
+    leaks: the ASR's interval lies above the null's estimate and the null's interval below the ASR, or significantly more victims
+    have a lower RMSE than the null's guess than not. protected: the ASR lies in the null's interval or below, and the median RMSE is
+    not below the null's.
+    """
+    better = proportion((group["rmse"] < group["null_rmse"]).to_numpy(), group["batch"].to_numpy())
+    if (found["asr_low"] > found["null_asr"] and found["asr"] > found["null_asr_high"]) or better[1] > 0.5:
+        return "leaks"
+    if found["asr"] <= found["null_asr_high"] and (found["rmse"] is None or found["rmse"] >= found["null_rmse"]):
+        return "protected"
+    return "unclear"
+
+
+def _tap_notes(key: str, tap: dict[str, Any], group: pd.DataFrame, cell: Cell) -> dict[str, str]:
+    from leakbench.metrics import LPIPS_ABSENT, undefined  # noqa: PLC0415
+
+    notes = {}
+    reasons = {"lpips": LPIPS_ABSENT, **undefined(cell.data.shape)}
+    for name in ("rmse", "psnr", "ssim", "lpips"):
+        if tap[name] is None:
+            failed = "more than half of the trials failed" if group["failure"].mean() > 0.5 else "no value"
+            notes[f"taps.{key}.{name}"] = reasons.get(name, failed)
+    if tap["iterations"] is None:
+        notes[f"taps.{key}.iterations"] = "no victim was reconstructed within eta"
+    if key == "type-0" and cell.defense.server:
+        notes["taps.type-0"] = (
+            "read after the server's station, the paper's convention; a server that reads updates on arrival sees the type-1 row"
+        )
+    return notes

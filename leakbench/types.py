@@ -1,0 +1,152 @@
+"""The few values that travel between the parts of leakbench.
+
+Letters: K lanes of clients, V lanes of victims, B examples of a batch, L local iterations, M = L * B examples
+behind one update, `*s` the shape of one input, `*p` the shape of one parameter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias, TypeVar, dataclass_transform
+
+import torch
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+from torch import Tensor
+
+__all__ = [
+    "Clock",
+    "Count",
+    "Fact",
+    "Fraction",
+    "Generators",
+    "NonNegative",
+    "Parameters",
+    "Positive",
+    "Probability",
+    "Ranking",
+    "Reconstruction",
+    "Signal",
+    "part",
+]
+
+Parameters: TypeAlias = dict[str, Tensor]
+"""{parameter name: tensor}, in the order of the model."""
+
+Generators: TypeAlias = tuple[torch.Generator, ...]
+"""One generator a lane, so that what a lane draws does not depend on which lanes stand beside it."""
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Probability = Annotated[float, Field(gt=0, lt=1)]
+Count = Annotated[int, Field(ge=1)]
+
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True)
+def part(cls: type[T]) -> type[T]:
+    """Make a class a part: a frozen dataclass whose fields are checked strictly (types and ranges) when it is built."""
+    config = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
+    return pydantic_dataclass(frozen=True, config=config)(cls)
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Where in the training a transform acts.
+
+    round: 0-based round. local_iteration: 0-based, within the round. rounds, local_iterations: how many there are.
+    """
+
+    round: int
+    local_iteration: int
+    rounds: int
+    local_iterations: int
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One thing that a transform did to a signal, as the privacy ledger needs it.
+
+    kind: `clip` | `scale` | `noise` | `uncalibrated_noise` | `other`.
+    norm: for `clip`: the L2 bound that one whole member now has, over all parameters together (a layer-wise clip at C of M
+        tensors gives sqrt(M) * C); infinite where there is no bound.
+    std: for `noise`: standard deviation of the noise on the *sum* over all that is merged at this station; for noise drawn
+        for each member, of the noise on one member.
+    each: for `noise`: whether every member drew its own noise (else one noise for the sum).
+    reason: why this breaks or weakens a guarantee, one sentence; empty where it does not.
+    """
+
+    kind: str
+    norm: float = float("inf")
+    std: float = 0.0
+    each: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Signal:
+    """Gradients or updates on their way through the four stations of a defense.
+
+    grads: {parameter: (lanes, members, *p)}; members are what the next averaging merges.
+    averaged: how many items each member is already the mean of (1 for one example's gradient or one client's update).
+    sensitivity: (lanes,) the scale that calibrated noise multiplies; None until a clip or a sensitivity rule sets it.
+    facts: what has been done so far, oldest first.
+    """
+
+    grads: Parameters
+    averaged: int = 1
+    sensitivity: Tensor | None = None
+    facts: tuple[Fact, ...] = ()
+
+    @property
+    def lanes(self) -> int:
+        """Number of independent problems side by side."""
+        return next(iter(self.grads.values())).shape[0]
+
+    @property
+    def members(self) -> int:
+        """Number of items that the next averaging merges."""
+        return next(iter(self.grads.values())).shape[1]
+
+    def replace(self, grads: Parameters, sensitivity: Tensor | None, fact: Fact) -> Signal:
+        """Return the signal with new gradients and sensitivity and one more fact."""
+        return dataclasses.replace(self, grads=grads, sensitivity=sensitivity, facts=(*self.facts, fact))
+
+    def mean(self, members: int | None = None) -> Signal:
+        """Merge the members: their sum over `members` (default: how many there are), as a signal of one member.
+
+        A fixed `members` is the expected size of a Poisson-sampled batch or cohort, so that the divisor is no secret.
+        """
+        n = self.members if members is None else members
+        merged = {name: g.sum(1, keepdim=True) / n for name, g in self.grads.items()}
+        return dataclasses.replace(self, grads=merged, averaged=self.averaged * n)
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """What an attacker says the victims' examples were; the attacker never held the truth.
+
+    inputs: (V, M, *s) in [0, 1]; NaN where there is no answer.  labels: (V, M) int64.  certainty: (V, M), higher is surer.
+    trajectory: (iterations, V) distance after each iteration, NaN after a victim has ended.  iterates: (snapshots, V, M, *s),
+    the best input so far by the attacker's own distance, at the iterations in `snapshots`; scored outside the attacker.
+    steps: (V,) iterations taken.  evaluations: (V,) gradient evaluations.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    certainty: Tensor
+    trajectory: Tensor
+    steps: Tensor
+    evaluations: Tensor
+    iterates: Tensor
+    snapshots: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """An attacker's log-scores over k hypotheses: scores (V, k), highest is the attacker's answer."""
+
+    scores: Tensor

@@ -1,0 +1,120 @@
+"""Who is attacked, and what an attacker at each leakage point sees of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from leakbench.cell import Cell
+from leakbench.defense import without_noise
+from leakbench.errors import InputError
+from leakbench.federated.leakage import Knowledge, View, leak
+from leakbench.federated.partition import Partition
+from leakbench.federated.sampling import draw_batches
+from leakbench.models import one_hot
+from leakbench.rng import generator, generators
+from leakbench.types import Clock, Parameters
+
+__all__ = ["Sent", "Victims", "aware", "draw_victims", "truth", "view_of"]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The model as the server sent it, and the secret with which it built it."""
+
+    model: nn.Module
+    parameters: Parameters
+    secret: Any = None
+
+
+@dataclass(frozen=True)
+class Victims:
+    """indices: (V, K, L, B) int64 into the training split, in the order in which the victims' clients use them."""
+
+    indices: Tensor
+
+
+def draw_victims(cell: Cell, tap: str, round_number: int, partition: Partition) -> Victims:
+    """Draw the victims of one tap by seed; the same V victims stand first in their batches at every tap.
+
+    `paper`: V distinct examples, each with B - 1 fellows (and, for `global`, K_t - 1 other clients), L = 1. `live`: V clients with
+    the batches that they use in that round.
+    """
+    s = cell.settings
+    cohort = s.federation.clients_per_round if tap == "global" else 1
+    if s.protocol == "live":
+        return _live_victims(cell, round_number, cohort, partition)
+    pool = cell.data.victims
+    needed = cohort * s.leak_batch
+    if needed > len(pool):
+        raise InputError(f"leak-batch: {needed} examples behind one update, but the set holds only {len(pool)} to attack")
+    chosen = pool[torch.randperm(len(pool), generator=generator(s.seed, "victims"))[: s.victims]]
+    batches = []
+    for victim in chosen:
+        others = pool[pool != victim]
+        order = torch.randperm(len(others), generator=generator(s.seed, "fellows", int(victim)))
+        batches.append(torch.cat([victim[None], others[order[: needed - 1]]]))
+    return Victims(torch.stack(batches).reshape(s.victims, cohort, 1, s.leak_batch))
+
+
+def _live_victims(cell: Cell, round_number: int, cohort: int, partition: Partition) -> Victims:
+    s = cell.settings
+    f = s.federation
+    if s.victims * cohort > f.clients:
+        raise InputError(f"victims: {s.victims * cohort} clients are needed in the live protocol, there are {f.clients}")
+    clients = torch.randperm(f.clients, generator=generator(s.seed, "victims"))[: s.victims * cohort]
+    lanes = [(round_number, int(c)) for c in clients]
+    # A leaked Poisson batch is shown at its expected size, which the attacker is told.
+    kind = "fixed" if cell.defense.batches == "poisson" else cell.defense.batches
+    rngs = generators(s.seed, "batches", lanes)
+    held = partition.indices[clients]
+    drawn = draw_batches(kind, held.shape[1], f.local_iterations, s.leak_batch, rngs).positions
+    indices = held.gather(1, drawn.flatten(1)).reshape(s.victims, cohort, f.local_iterations, s.leak_batch)
+    return Victims(indices)
+
+
+def truth(cell: Cell, tap: str, victims: Victims) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (inputs (V, M, *s), labels (V, M), indices (V, M)) behind what leaked; for scoring, outside any attacker."""
+    flat = victims.indices[:, :1, :1, :1] if tap == "type-2" else victims.indices
+    indices = flat.flatten(1)
+    return cell.data.train_inputs[indices], cell.data.train_targets[indices], indices
+
+
+def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Tensor, sent: Sent) -> View:
+    """Return what an attacker who knows nothing of the defense sees of the victims in `lanes` (their positions among all)."""
+    s = cell.settings
+    device = torch.device(s.device)
+    indices = victims.indices[lanes]
+    inputs = cell.data.train_inputs[indices].to(device)
+    targets = one_hot(cell.data.train_targets[indices], cell.data.classes).to(device)
+    cohort, steps, batch = indices.shape[1:]
+    rngs = generators(s.seed, "leak noise", [(round_number, int(v), k) for v in lanes for k in range(cohort)])
+    clock = Clock(round_number, 0, max(1, s.federation.rounds), steps)
+    parameters = {n: p.to(device) for n, p in sent.parameters.items()}
+    rate = s.federation.learning_rate
+    with torch.no_grad():
+        update = leak(tap, sent.model, parameters, True, inputs, targets, rate, cell.defense, clock, rngs)
+    return View(
+        tap=tap,
+        model=sent.model,
+        parameters=parameters,
+        update=update,
+        batch=batch,
+        shape=cell.data.shape,
+        classes=cell.data.classes,
+        learning_rate=rate,
+        cohort=cohort,
+        local_steps=steps,
+        knowledge=Knowledge(public=f"test split of {cell.names['dataset']}, {len(cell.data.test_targets)} examples"),
+        secret=sent.secret,
+    )
+
+
+def aware(view: View, cell: Cell) -> View:
+    """Return the view of an attacker who knows the defense and runs its deterministic part on a guess."""
+    knowledge = dataclasses.replace(view.knowledge, defense=True)
+    return dataclasses.replace(view, defense=without_noise(cell.defense), knowledge=knowledge)

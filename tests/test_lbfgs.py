@@ -1,0 +1,99 @@
+"""The batched L-BFGS against `torch.optim.LBFGS`, victim by victim."""
+
+import torch
+from torch import Tensor
+
+from leakbench.attack.lbfgs import Lbfgs
+
+
+def rugged(points: Tensor, shift: Tensor) -> Tensor:
+    """A non-convex function (v, d) -> (v,), another one for each victim."""
+    x = points - shift
+    return (x.square() * torch.linspace(0.5, 4, x.shape[1], dtype=x.dtype)).sum(1) + (3 * x).sin().sum(1)
+
+
+def slow_reference(start: Tensor, shift: Tensor, outer: int) -> tuple[list[float], Tensor, int]:
+    """The values of every evaluation, the end point and the number of evaluations of torch's own optimiser."""
+    x = start.clone().requires_grad_()
+    optimiser = torch.optim.LBFGS([x])
+    seen: list[float] = []
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        value = rugged(x[None], shift[None])[0]
+        value.backward()
+        seen.append(float(value.detach()))
+        return value
+
+    for _ in range(outer):
+        optimiser.step(closure)
+    return seen, x.detach(), len(seen)
+
+
+def test_every_victim_follows_torch() -> None:
+    """Ten victims with different functions and starts: same values in the same order, same end, same evaluations."""
+    rng = torch.Generator().manual_seed(1)
+    start = torch.randn(10, 7, generator=rng, dtype=torch.float64) * torch.arange(1, 11)[:, None]
+    shift = torch.randn(10, 7, generator=rng, dtype=torch.float64)
+    start[3] = shift[3] * 0 + 1e-12  # another curvature from the first step on
+    seen: list[list[float]] = [[] for _ in range(10)]
+
+    def objective(points: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
+        leaf = points.clone().requires_grad_()
+        values = rugged(leaf, shift[lanes])
+        (gradient,) = torch.autograd.grad(values.sum(), leaf)
+        for lane, value in zip(lanes.tolist(), values.tolist(), strict=True):
+            seen[lane].append(value)
+        return values.detach(), gradient
+
+    search = Lbfgs(start.clone())
+    for _ in range(4):
+        search.step(objective)
+    for victim in range(10):
+        values, end, count = slow_reference(start[victim], shift[victim], 4)
+        assert len(seen[victim]) == count == int(search.evaluations[victim])
+        torch.testing.assert_close(torch.tensor(seen[victim], dtype=torch.float64), torch.tensor(values, dtype=torch.float64), rtol=1e-4, atol=1e-9)
+        torch.testing.assert_close(search.points[victim], end, rtol=1e-3, atol=1e-5)
+
+
+def test_history_wraps_around() -> None:
+    """With a history of 3 the ring buffer drops the oldest pair, as torch's list does."""
+    start, shift = torch.full((1, 5), 2.0, dtype=torch.float64), torch.zeros(1, 5, dtype=torch.float64)
+    x = start[0].clone().requires_grad_()
+    reference = torch.optim.LBFGS([x], history_size=3)
+
+    def closure() -> Tensor:
+        reference.zero_grad()
+        value = rugged(x[None], shift)[0]
+        value.backward()
+        return value
+
+    def objective(points: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
+        leaf = points.clone().requires_grad_()
+        values = rugged(leaf, shift)
+        return values.detach(), torch.autograd.grad(values.sum(), leaf)[0]
+
+    search = Lbfgs(start.clone(), history=3)
+    for _ in range(3):
+        reference.step(closure)
+        search.step(objective)
+        torch.testing.assert_close(search.points[0], x.detach(), rtol=1e-8, atol=1e-10)
+
+
+def test_who_is_done_leaves_and_the_others_do_not_notice() -> None:
+    """Dropping victims changes nothing for those that stay."""
+    start = torch.linspace(-3, 3, 12, dtype=torch.float64).reshape(4, 3)
+    shift = torch.zeros(4, 3, dtype=torch.float64)
+    alone, together = Lbfgs(start[[1, 3]].clone()), Lbfgs(start.clone())
+
+    def objective(points: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
+        leaf = points.clone().requires_grad_()
+        values = rugged(leaf, shift[: len(leaf)])
+        return values.detach(), torch.autograd.grad(values.sum(), leaf)[0]
+
+    together.step(objective)
+    alone.step(objective)
+    together.keep(torch.tensor([1, 3]))
+    together.step(objective)
+    alone.step(objective)
+    torch.testing.assert_close(together.points, alone.points, rtol=0, atol=0)

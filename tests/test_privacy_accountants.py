@@ -1,0 +1,215 @@
+"""Accountants against printed tables, closed forms and each other."""
+
+import logging
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import optimize, stats
+
+from leakbench.errors import InputError
+from leakbench.privacy.accountants import ACCOUNTANTS, Mechanism, best, moments_2017, pld, rdp
+from leakbench.privacy.pairs import gaussian_delta, visible_epsilon
+
+DELTA = 1e-5
+
+# q, sigma, steps: old conversion, tight conversion, privacy loss distributions; by TensorFlow Privacy 0.5.1's formula,
+# dp-accounting 0.6 and prv-accountant 0.2.
+POISSON = [
+    (0.1, 6.0, 100, 0.849353, 0.678267, 0.615678),
+    (0.1, 6.0, 101, 0.853553, 0.681852, 0.618949),
+    (0.1, 6.0, 60, 0.662354, 0.519276, 0.469588),
+    (0.1, 6.0, 61, 0.667664, 0.523804, 0.473705),
+    (0.1, 6.0, 10, 0.291895, 0.208966, 0.185456),
+    (0.1, 6.0, 11, 0.302515, 0.219024, 0.194649),
+    (0.1, 6.0, 3, 0.177541, 0.117806, 0.102155),
+    (0.1, 6.0, 4, 0.206503, 0.134533, 0.117460),
+    (0.01, 6.0, 300, 0.146748, 0.100585, 0.089851),
+    (0.01, 6.0, 10000, 0.822734, 0.659151, 0.600856),
+    (0.01, 6.0, 6000, 0.635563, 0.500551, 0.455157),
+    (0.01, 6.0, 1000, 0.275978, 0.191386, 0.172365),
+    (0.01, 6.0, 1100, 0.285006, 0.201394, 0.181491),
+    (0.01, 6.0, 6700, 0.671929, 0.531147, 0.483273),
+    (0.01, 6.0, 3400, 0.477644, 0.368803, 0.334442),
+    (0.01, 6.0, 500, 0.184144, 0.132110, 0.118450),
+    (0.01, 6.0, 100, 0.084058, 0.056128, 0.049620),
+    (1 / 120, 6.0, 10000, 0.683606, 0.541168, 0.492481),
+    (0.008, 6.0, 10000, 0.655941, 0.517770, 0.471044),
+    (300 / 2267, 6.0, 6000, 9.794204, 8.972869, 8.336943),
+    (300 / 36631, 6.0, 1000, 0.215226, 0.154201, 0.138585),
+    (400 / 426, 6.0, 300, 16.812392, 15.671342, 14.658513),
+    (0.01, 3.464102, 10000, 1.468220, 1.219318, 1.116291),
+    (0.01, 1.732051, 10000, 3.270701, 2.837418, 2.610570),
+    (0.1, 3.464102, 100, 1.552288, 1.283287, 1.165799),
+    (0.1, 3.0, 100, 1.831511, 1.527991, 1.387843),
+    (0.01, 3.464102, 6000, 1.132196, 0.924915, 0.844725),
+    (0.01, 1.732051, 6000, 2.510222, 2.145073, 1.968181),
+    (0.1, 3.464102, 60, 1.216962, 0.988048, 0.893397),
+    (0.1, 3.0, 60, 1.439399, 1.179817, 1.065428),
+    (0.01, 3.464102, 1000, 0.462013, 0.354827, 0.320944),
+    (0.01, 1.732051, 1000, 1.027432, 0.828334, 0.752643),
+    (0.1, 3.464102, 10, 0.554686, 0.417011, 0.366844),
+    (0.1, 3.0, 10, 0.668860, 0.507137, 0.443947),
+    (0.01, 3.464102, 300, 0.272604, 0.188128, 0.168684),
+    (0.01, 1.732051, 300, 0.634635, 0.465090, 0.403280),
+    (0.1, 3.464102, 3, 0.361000, 0.252806, 0.213362),
+    (0.1, 3.0, 3, 0.448972, 0.316740, 0.263468),
+    (0.01, 17.320508, 10000, 0.291080, 0.207813, 0.187597),
+    (0.01, 7.745967, 10000, 0.632419, 0.498098, 0.453066),
+]
+
+# Gaussian, q = 1, steps = 1, delta = .01 (NbAFL's calibration): sigma, tight conversion, analytic Gaussian.
+GAUSSIAN = [(3.107511, 0.641510, 0.508632), (0.388439, 9.823197, 8.598043), (0.06215, 175.529279, 165.942715)]
+
+# A use that shows: q = .1, sigma = 6; steps, epsilon (exact mixture over the number of uses).
+VISIBLE = [(100, 2.415728), (800, 7.225094), (60, 1.910234), (7920, 30.501930), (10, 0.946031), (3, 0.649730)]
+
+SIGMAS = st.floats(1.5, 20.0)
+
+
+@pytest.mark.parametrize("row", POISSON)
+def test_reference_table(row: tuple[float, float, int, float, float, float]) -> None:
+    q, sigma, steps, old, tight, loss = row
+    mechanism = Mechanism(sigma, q, steps)
+    assert moments_2017(mechanism, DELTA) == pytest.approx(old, abs=5e-4)
+    assert rdp(mechanism, DELTA) == pytest.approx(tight, abs=1e-3)
+    assert pld(mechanism, DELTA) == pytest.approx(loss, abs=2e-3)
+
+
+@pytest.mark.parametrize(("sigma", "tight", "loss"), GAUSSIAN)
+def test_reference_gaussian(sigma: float, tight: float, loss: float) -> None:
+    assert rdp(Mechanism(sigma, 1.0, 1), 0.01) == pytest.approx(tight, rel=1e-3)
+    assert pld(Mechanism(sigma, 1.0, 1), 0.01) == pytest.approx(loss, rel=1e-3)
+
+
+@pytest.mark.parametrize(("steps", "epsilon"), VISIBLE)
+def test_reference_visible(steps: int, epsilon: float) -> None:
+    assert pld(Mechanism(6.0, 0.1, steps, "visible"), DELTA) == pytest.approx(epsilon, abs=1e-4)
+
+
+def analytic_gaussian(sigma: float, delta: float) -> float:
+    """Balle and Wang 2018, Theorem 8, by bisection."""
+
+    def excess(epsilon: float) -> float:
+        first = stats.norm.cdf(1 / (2 * sigma) - epsilon * sigma)
+        return float(first - math.exp(epsilon) * stats.norm.cdf(-1 / (2 * sigma) - epsilon * sigma) - delta)
+
+    return float(optimize.brentq(excess, 0.0, 500.0)) if excess(0.0) > 0 else 0.0
+
+
+@pytest.mark.parametrize(("sigma", "steps"), [(1.0, 1), (6.0, 1), (6.0, 100), (0.3, 1), (30.0, 2500), (1e4, 1)])
+@pytest.mark.parametrize("sampling", ["poisson", "fixed", "visible"])
+def test_without_sampling_all_are_the_analytic_gaussian(sigma: float, steps: int, sampling: str) -> None:
+    exact = analytic_gaussian(sigma / math.sqrt(steps), DELTA)
+    assert pld(Mechanism(sigma, 1.0, steps, sampling), DELTA) == pytest.approx(exact, abs=1e-3)  # type: ignore[arg-type]
+    assert rdp(Mechanism(sigma, 1.0, steps, sampling), DELTA) >= exact - 1e-9  # type: ignore[arg-type]
+
+
+def fixed_size_delta(sigma: float, q: float, shift: float, epsilon: float) -> float:
+    """H of one sum of fixed size by summing densities: the unit at 1, in its place another at `shift`, zero-out."""
+    x = np.linspace(-3 - 12 * sigma, 3 + 12 * sigma, 100_001)
+    other, unit, zero = (stats.norm.pdf(x, m, sigma) for m in (shift, 1.0, 0.0))
+    loss = (1 - q) * other + q * unit - math.exp(epsilon) * ((1 - q) * other + q * zero)
+    return float(np.clip(loss, 0, None).sum() * (x[1] - x[0]))
+
+
+@pytest.mark.parametrize(("sigma", "q"), [(1.0, 0.1), (6.0, 0.1), (2.0, 0.5), (1.5, 0.01)])
+def test_fixed_size_is_the_worst_neighbour_and_the_poisson_pair_is_not(sigma: float, q: float) -> None:
+    epsilon = pld(Mechanism(sigma, q, 1, "fixed"), DELTA)
+    assert fixed_size_delta(sigma, q, -1.0, epsilon) == pytest.approx(DELTA, rel=5e-3)
+    for shift in (-0.5, 0.0, 0.5, 1.0):
+        assert fixed_size_delta(sigma, q, shift, epsilon) <= DELTA * 1.001
+    assert fixed_size_delta(sigma, q, -1.0, pld(Mechanism(sigma, q, 1), DELTA)) > 1.5 * DELTA
+
+
+@pytest.mark.parametrize(
+    ("sigma", "q", "steps", "epsilon"), [(6.0, 0.1, 100, 0.7226), (6.0, 0.01, 10000, 0.7039), (1.0, 0.1, 100, 18.055)]
+)
+def test_fixed_size_lies_between_poisson_and_replace_one(sigma: float, q: float, steps: int, epsilon: float) -> None:
+    value = pld(Mechanism(sigma, q, steps, "fixed"), DELTA)
+    assert value == pytest.approx(epsilon, abs=1e-3)
+    assert pld(Mechanism(sigma, q, steps), DELTA) < value < pld(Mechanism(sigma / 2, q, steps), DELTA)
+    assert rdp(Mechanism(sigma, q, steps, "fixed"), DELTA) == rdp(Mechanism(sigma / 2, q, steps), DELTA)
+
+
+def test_a_visible_use_is_not_amplified() -> None:
+    assert visible_epsilon(6.0, 0.01, 10000, DELTA) > pld(Mechanism(6.0, 1.0, 100), DELTA)
+    assert gaussian_delta(0.5, np.array([0.0, 0.1, 1.0])).tolist() == sorted(
+        gaussian_delta(0.5, np.array([0.0, 0.1, 1.0]))
+    )
+
+
+@settings(max_examples=5, deadline=None)
+@given(SIGMAS, st.floats(1.05, 3.0), st.sampled_from([0.01, 0.1, 0.5, 1.0]), st.integers(1, 50))
+def test_more_noise_never_costs_more(sigma: float, more: float, q: float, steps: int) -> None:
+    for name, accountant in ACCOUNTANTS.items():
+        little, much = (accountant(Mechanism(s, q, steps), DELTA) for s in (sigma, more * sigma))
+        assert much <= little + 1e-4, name
+    for sampling in ("fixed", "visible"):
+        little, much = (best(Mechanism(s, q, steps, sampling), DELTA)[0] for s in (sigma, more * sigma))  # type: ignore[arg-type]
+        assert much <= little + 1e-4, sampling
+
+
+@settings(max_examples=5, deadline=None)
+@given(SIGMAS, st.sampled_from([0.01, 0.1, 0.5, 1.0]), st.integers(1, 50), st.integers(1, 50))
+def test_more_steps_never_cost_less(sigma: float, q: float, steps: int, more: int) -> None:
+    for name, accountant in ACCOUNTANTS.items():
+        few, many = (accountant(Mechanism(sigma, q, n), DELTA) for n in (steps, steps + more))
+        assert many >= few - 1e-4, name
+    for sampling in ("fixed", "visible"):
+        few, many = (best(Mechanism(sigma, q, n, sampling), DELTA)[0] for n in (steps, steps + more))  # type: ignore[arg-type]
+        assert many >= few - 1e-4, sampling
+
+
+@settings(max_examples=6, deadline=None)
+@given(SIGMAS, st.sampled_from([0.01, 0.1, 0.5, 1.0]), st.integers(1, 100))
+def test_the_tight_accountants_are_tighter(sigma: float, q: float, steps: int) -> None:
+    mechanism = Mechanism(sigma, q, steps)
+    assert pld(mechanism, DELTA) <= rdp(mechanism, DELTA) + 1e-3 <= moments_2017(mechanism, DELTA) + 5e-3
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS.values(), ids=ACCOUNTANTS)
+def test_edges(accountant) -> None:  # type: ignore[no-untyped-def]
+    assert accountant(Mechanism(0.0, 0.1, 10), DELTA) == math.inf
+    assert accountant(Mechanism(0.0, 0.0, 10), DELTA) == 0.0
+    assert accountant(Mechanism(6.0, 0.0, 10), DELTA) == 0.0
+    assert accountant(Mechanism(6.0, 0.1, 0), DELTA) == 0.0
+    assert accountant(Mechanism(math.inf, 0.1, 10), DELTA) == 0.0
+    assert 0 <= accountant(Mechanism(1e7, 0.1, 10), DELTA) < 0.03
+    assert accountant(Mechanism(6.0, 1.0, 1), DELTA) == pytest.approx(0.65, abs=0.2)
+    for delta in (0.0, 1.0, -1.0, math.nan):
+        with pytest.raises(InputError, match="delta"):
+            accountant(Mechanism(6.0, 0.1, 10), delta)
+
+
+@pytest.mark.parametrize(
+    "field", [{"noise_multiplier": -1.0}, {"noise_multiplier": math.nan}, {"sampling_rate": 1.1}, {"steps": -1}]
+)
+def test_impossible_mechanisms_are_refused(field: dict[str, float]) -> None:
+    fields = {"noise_multiplier": 6.0, "sampling_rate": 0.1, "steps": 10, **field}
+    with pytest.raises(InputError, match=next(iter(field))):
+        Mechanism(**fields)  # type: ignore[arg-type]
+
+
+def test_what_an_accountant_cannot_do_is_refused() -> None:
+    with pytest.raises(InputError, match="poisson"):
+        moments_2017(Mechanism(6.0, 0.1, 10, "fixed"), DELTA)
+    with pytest.raises(InputError, match="visible"):
+        Mechanism(6.0, 0.1, 10, "visible").event()
+
+
+@pytest.mark.parametrize("q", [0.001, 0.19, 0.3, 0.5, 0.503, 0.999])
+@pytest.mark.parametrize("sigma", [0.05, 0.3, 1.0, 400.0, 1e7])
+def test_nothing_is_logged(q: float, sigma: float, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        for accountant in (moments_2017, rdp):
+            assert math.isfinite(accountant(Mechanism(sigma, q, 7), DELTA))
+    assert not caplog.records
+
+
+def test_losses_beyond_the_grid_fall_back_to_renyi() -> None:
+    epsilon, name = best(Mechanism(1e-3, 0.5, 10000), DELTA)
+    assert name == "rdp"
+    assert 1e9 < epsilon < math.inf

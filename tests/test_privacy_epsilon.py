@@ -1,0 +1,246 @@
+"""The valid epsilon of a defense as executed, for every observer, and every reason why there is none."""
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import pytest
+
+from leakbench.errors import InputError
+from leakbench.privacy.accountants import Mechanism, pld
+from leakbench.privacy.claim import MomentsClaim, NoClaim
+from leakbench.privacy.epsilon import Epsilon, epsilon
+from leakbench.privacy.ledger import Schedule
+from leakbench.types import Fact
+
+MNIST = Schedule(
+    clients=1000,
+    clients_per_round=100,
+    rounds=100,
+    local_iterations=100,
+    batch=5,
+    examples_per_client=500,
+    copies=8.33,
+    most_copies=20,
+    client_sampling="poisson",
+    batch_sampling="poisson",
+    tensors=3,
+)
+NOTHING = NoClaim(reason="not asked")
+
+CLIP = Fact("clip", norm=4.0)
+LAYERS = Fact("clip", norm=4.0 * math.sqrt(3))
+UNBOUNDED = Fact("clip", reason="scales small updates up")
+ON_SUM = Fact("noise", std=24.0)
+ON_EACH = Fact("noise", std=24.0, each=True)
+RANDOM = Fact("uncalibrated_noise", std=0.1, each=True, reason="noise without a clip")
+L2_MAX = Fact("scale", reason="data-dependent sensitivity: the largest layer norm of the batch")
+MEDIAN = Fact("scale", reason="the median norm of the round's updates")
+PRUNING = Fact("other")
+PRIORITY = Fact("other", reason="a mask computed from private data")
+
+FED_CDP = {"example": (CLIP,), "batch": (ON_SUM,)}
+AT_EXAMPLE = {"example": (CLIP, ON_EACH)}
+FED_SDP = {"server": (CLIP, ON_SUM)}
+AT_CLIENT = {"client": (CLIP, ON_EACH)}
+
+
+def valid(facts: dict[str, tuple[Fact, ...]], unit: Any, **changes: Any) -> Epsilon:
+    return epsilon(facts, unit, NOTHING, dataclasses.replace(MNIST, **changes), 1e-5)
+
+
+def test_fed_cdp_on_mnist() -> None:
+    answer = valid(FED_CDP, "example")
+    assert answer.valid == pytest.approx(0.601, abs=2e-3)
+    assert (answer.accountant, answer.steps, answer.q, answer.sigma_effective) == ("pld", 10000, 0.01, 6.0)
+    assert (answer.observer, answer.unit, answer.delta) == ("global", "example", 1e-5)
+    assert "add-or-remove" in answer.reason
+    for tap in ("type-1", "type-0"):
+        assert answer.by_tap[tap].valid == answer.valid
+    assert answer.by_tap["type-1"].participations == {"expected": pytest.approx(83.3), "largest": None}
+    assert answer.by_tap["type-2"].valid is None
+    assert answer.by_tap["type-2"].reason.startswith("none: noise is added after this tap")
+
+
+def test_who_sees_every_use_is_not_amplified_against() -> None:
+    tap = valid(AT_EXAMPLE, "example").by_tap["type-2"]
+    assert tap.valid == pytest.approx(8.0, abs=0.05)
+    assert (tap.q, tap.steps, tap.sigma_effective) == (1.0, 100, 6.0)
+
+
+@pytest.mark.parametrize("clip", [CLIP, LAYERS])
+def test_a_layerwise_clip_costs_the_root_of_the_tensors(clip: Fact) -> None:
+    answer = valid({"example": (clip,), "batch": (ON_SUM,)}, "example")
+    assert answer.sigma_effective == pytest.approx(24 / clip.norm)
+    if clip is LAYERS:
+        assert answer.valid == pytest.approx(1.1163, abs=2e-3)
+
+
+def test_batches_of_fixed_size_and_from_a_split() -> None:
+    fixed = valid(FED_CDP, "example", batch_sampling="fixed")
+    assert fixed.valid == pytest.approx(0.7039, abs=2e-3)
+    assert "zero-out" in fixed.reason
+    split = valid(FED_CDP, "example", batch_sampling="split")
+    assert (split.q, split.steps) == (1.0, 100)
+    assert split.valid == pytest.approx(8.0, abs=0.05)
+    assert valid(FED_CDP, "example", batch_sampling="split", local_iterations=250).steps == 300
+
+
+def test_own_noise_of_each_example() -> None:
+    fixed = valid(AT_EXAMPLE, "example", batch_sampling="fixed")
+    assert fixed.sigma_effective == pytest.approx(6 * math.sqrt(5))
+    poisson = valid(AT_EXAMPLE, "example")
+    assert poisson.sigma_effective == 6.0
+    assert poisson.valid == pytest.approx(8.245, abs=5e-3)
+    assert "only the example's own noise counts" in poisson.reason
+    assert valid({"example": (CLIP, ON_EACH, PRUNING)}, "example", batch_sampling="fixed").sigma_effective == 6.0
+
+
+def test_noises_of_both_stations_add_up() -> None:
+    both = {"example": (CLIP, ON_EACH), "batch": (ON_SUM,)}
+    assert valid(both, "example", batch_sampling="split").sigma_effective == pytest.approx(6 * math.sqrt(6))
+    clipped_again = {"example": (CLIP, ON_EACH), "batch": (CLIP, ON_SUM)}
+    assert valid(clipped_again, "example", batch_sampling="split").sigma_effective == pytest.approx(6 * math.sqrt(5))
+    on_mean = {"batch": (CLIP, Fact("noise", std=24.0, each=True))}
+    assert valid(on_mean, "example").sigma_effective == pytest.approx(3.0)
+
+
+def test_copies_count_as_participations() -> None:
+    lfw = dataclasses.replace(MNIST, rounds=60, batch=3, examples_per_client=300, copies=132.3, most_copies=180)
+    assert lfw.participations() == 794
+    assert valid(FED_CDP, "example", rounds=60, copies=132.3, most_copies=180).steps == 79400
+    assert valid(FED_CDP, "example", largest={"example": 130}).steps == 13000
+    answer = valid(AT_EXAMPLE, "example", largest={"example": 99, "uses": 131})
+    assert answer.steps == 10000
+    assert answer.by_tap["type-2"].steps == 131
+    assert answer.by_tap["type-2"].participations["largest"] == 99
+
+
+def test_fed_sdp_at_the_server() -> None:
+    poisson, fixed = valid(FED_SDP, "client"), valid(FED_SDP, "client", client_sampling="fixed")
+    assert poisson.valid == pytest.approx(0.6157, abs=2e-3)
+    assert (poisson.q, poisson.steps) == (0.1, 100)
+    assert fixed.valid == pytest.approx(0.7226, abs=2e-3)
+    assert "zero-out" in fixed.reason
+    for tap in ("type-2", "type-1"):
+        assert fixed.by_tap[tap].reason == "none: trusts the server"
+    assert fixed.by_tap["type-0"].valid == pytest.approx(8.0, abs=0.05)
+    assert "as the aggregate carries it" in fixed.by_tap["type-0"].reason
+    assert fixed.by_tap["type-0"].participations == {"expected": pytest.approx(10.0), "largest": None}
+
+
+def test_fed_sdp_at_the_client() -> None:
+    fixed = valid(AT_CLIENT, "client", client_sampling="fixed")
+    assert fixed.sigma_effective == pytest.approx(60.0)
+    assert fixed.valid == pytest.approx(pld(Mechanism(60.0, 0.1, 100, "fixed"), 1e-5))
+    assert "nobody drops out" in fixed.reason
+    assert fixed.by_tap["type-2"].reason.startswith("none: noise is added after this tap")
+    for tap in ("type-1", "type-0"):
+        assert fixed.by_tap[tap].valid == pytest.approx(8.0, abs=0.05)
+    poisson = valid(AT_CLIENT, "client")
+    assert poisson.sigma_effective == 6.0
+    assert poisson.valid == pytest.approx(2.4157, abs=1e-3)
+    shared = valid({"client": (CLIP, ON_SUM)}, "client", client_sampling="fixed")
+    assert shared.sigma_effective == pytest.approx(60.0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "unit", "reason"),
+    [
+        ({}, "example", "none: no noise"),
+        ({"example": (CLIP,)}, "example", "none: no noise"),
+        ({"example": (CLIP, Fact("noise", std=0.0))}, "example", "none: no noise"),
+        ({"client": (PRIORITY,)}, "client", "none: no noise; a mask computed from private data"),
+        ({"example": (RANDOM,)}, "example", "none: noise without a clip"),
+        ({"example": (UNBOUNDED, ON_EACH)}, "example", "none: scales small updates up"),
+        ({"server": (CLIP, Fact("clip"), ON_SUM)}, "client", "none: noise without a clip"),
+        (
+            {"example": (CLIP, L2_MAX), "batch": (ON_SUM,)},
+            "example",
+            "none: data-dependent sensitivity: the largest layer norm of the batch",
+        ),
+        (
+            {"server": (CLIP, MEDIAN, ON_SUM)},
+            "client",
+            "none: data-dependent sensitivity: the median norm of the round's updates",
+        ),
+        ({"example": (CLIP, PRIORITY, ON_EACH)}, "example", "none: a mask computed from private data"),
+        ({"server": (CLIP, ON_SUM, CLIP)}, "client", "none: one noise for the sum, changed for each member"),
+        (FED_CDP, "client", "none: the only noise is at the batch station, calibrated to an example's gradient"),
+        (FED_SDP, "example", "none: the only noise is at the server station, calibrated to a client's whole update"),
+        ({**FED_SDP, "example": (CLIP,)}, "example", "none: the only noise is at the server station"),
+    ],
+)
+def test_why_there_is_none(facts: dict[str, tuple[Fact, ...]], unit: str, reason: str) -> None:
+    answer = valid(facts, unit)
+    assert answer.valid is None
+    assert answer.accountant is answer.steps is answer.q is answer.sigma_effective is None
+    assert answer.reason.startswith(reason)
+    assert all(tap.valid is None and tap.reason.startswith("none: ") for tap in answer.by_tap.values())
+
+
+def test_a_clip_after_a_data_dependent_scale_calibrates_again() -> None:
+    assert valid({"example": (L2_MAX, CLIP), "batch": (ON_SUM,)}, "example").valid == pytest.approx(0.601, abs=2e-3)
+    assert valid({**FED_CDP, "client": (PRIORITY,)}, "example").valid == pytest.approx(0.601, abs=2e-3)
+
+
+def test_no_round() -> None:
+    claim = MomentsClaim(unit="example", noise_multiplier=6.0)
+    answer = epsilon(FED_CDP, "example", claim, dataclasses.replace(MNIST, rounds=0))
+    assert (answer.claimed, answer.valid, answer.reason) == (None, None, "no round was trained")
+    assert {tap.reason for tap in answer.by_tap.values()} == {"no round was trained"}
+
+
+def test_claimed_and_valid_stand_side_by_side() -> None:
+    answer = epsilon(FED_CDP, "example", MomentsClaim(unit="example", noise_multiplier=6.0), MNIST)
+    assert answer.claimed == pytest.approx(0.8227, abs=5e-4)
+    assert answer.claimed_formula.startswith("moments accountant")
+    assert valid(FED_CDP, "example").claimed_formula == "none: not asked"
+
+
+@pytest.mark.parametrize("facts", [{}, FED_CDP, AT_EXAMPLE, {"example": (CLIP, Fact("noise", std=1e-160, each=True))}])
+@pytest.mark.parametrize("sigma", [0.0, 6.0])
+def test_plain_data_is_clean_json(facts: dict[str, tuple[Fact, ...]], sigma: float) -> None:
+    claim = MomentsClaim(unit="example", noise_multiplier=sigma)
+    plain = epsilon(facts, "example", claim, dataclasses.replace(MNIST, batch_sampling="split")).as_dict()
+    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+    assert (plain["claimed"] is None) == (sigma == 0)
+    assert set(plain["by_tap"]) == {"type-2", "type-1", "type-0"}
+    assert set(plain["by_tap"]["type-2"]["participations"]) == {"expected", "largest"}
+
+
+def test_more_noise_and_fewer_rounds_are_never_worse() -> None:
+    def at(std: float, rounds: int) -> float:
+        answer = valid({"example": (CLIP,), "batch": (Fact("noise", std=std),)}, "example", rounds=rounds)
+        assert answer.valid is not None
+        return answer.valid
+
+    assert at(24.0, 10) > at(30.0, 10) > at(60.0, 10)
+    assert at(24.0, 5) < at(24.0, 10)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("clients", 0),
+        ("rounds", -1),
+        ("clients_per_round", 1001),
+        ("batch", 501),
+        ("copies", 0.0),
+        ("most_copies", 5),
+        ("largest", {"examples": 3}),
+        ("batch_sampling", "shuffled"),
+        ("client_sampling", "split"),
+    ],
+)
+def test_impossible_schedules_are_refused(field: str, value: Any) -> None:
+    with pytest.raises(InputError, match=field.rsplit("_", 1)[-1]):
+        dataclasses.replace(MNIST, **{field: value})
+
+
+def test_an_impossible_delta_or_unit_is_refused() -> None:
+    with pytest.raises(InputError, match="delta"):
+        epsilon({}, "example", NOTHING, MNIST, 1.0)
+    with pytest.raises(InputError, match="unit"):
+        epsilon({}, "round", NOTHING, MNIST)  # type: ignore[arg-type]

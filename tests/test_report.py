@@ -1,0 +1,286 @@
+import copy
+import io
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import save_file
+
+from leakbench.errors import InputError
+from leakbench.report import print_table, write_report
+
+POINTS = (("type-2", 1), ("type-1", 3), ("type-0", 3))
+
+TAP: dict[str, Any] = {
+    "round": 0, "batch": 1, "victims": 4, "failures": 1,
+    "asr": 0.85, "asr_low": 0.64, "asr_high": 0.948, "null_asr": 0.05, "null_asr_low": 0.009, "null_asr_high": 0.236,
+    "identified": 0.95, "candidates": 1000, "eta": 0.1319, "rmse": 0.0193, "null_rmse": 0.1823, "psnr": 34.28,
+    "ssim": 0.967, "lpips": None, "label_accuracy": 1.0, "iterations": 25, "seconds": 12.5, "verdict": "leaks",
+}  # fmt: skip
+
+
+def summary_of(points: tuple[tuple[str, int], ...] = POINTS) -> dict[str, Any]:
+    absent = "n/a: backbone weights not found; pass --lpips-weights DIR"
+    by_tap = {
+        "type-2": {"valid": 8.02, "reason": "every use is seen", "q": 1.0, "steps": 100, "participations": 100},
+        "type-1": {
+            "valid": None,
+            "reason": "none: trusts the server",
+            "q": None,
+            "steps": None,
+            "participations": None,
+        },
+    }
+    return {
+        "cell": {"defense": "fed_cdp", "attack": "cpl", "dataset": "faces", "seed": 3, "hash": "ab12" * 16},
+        "accuracy": 0.9512, "rounds": 2, "threat": "honest", "protocol": "paper",
+        "epsilon": {"claimed": 0.5989, "valid": 8.02, "reason": "Gaussian", "unit": "example", "delta": 1e-5,
+                    "observer": "global", "by_tap": by_tap},
+        "taps": {name: {**TAP, "batch": members} for name, members in points},
+        "notes": {f"taps.{name}.lpips": absent for name, _ in points},
+        "claims": [{"what": "ASR at type-2", "claimed": 1.0, "measured": 0.85, "source": "Table 3", "comment": None}],
+        "folder": "runs/one",
+    }  # fmt: skip
+
+
+def rows_of(points: tuple[tuple[str, int], ...], victims: int) -> pd.DataFrame:
+    rows = [
+        {"tap": tap.partition("@")[0], "round": int(tap.partition("@")[2] or 0), "victim": v, "batch": v, "member": m,
+         "failure": v == 3, "failure_reason": "the search diverged" if v == 3 else "",
+         "rmse": np.nan if v == 3 else 0.0123 + 0.1 * v, "success": v == 0, "eta": 0.1319, "null_rmse": 0.18,
+         "null_success": False}
+        for tap, members in points for v in range(victims) for m in range(members)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def run_folder(
+    folder: Path,
+    shape: tuple[int, ...] = (1, 6, 6),
+    victims: int = 4,
+    rounds: int = 2,
+    summary: dict[str, Any] | None = None,
+) -> Path:
+    summary = summary or summary_of()
+    points = tuple((name, tap["batch"]) for name, tap in summary["taps"].items())
+    manifest = {
+        "schema": 1, "hash": "ab12" * 16, "seed": 3, "device": "cpu", "command": "leakbench run --attack cpl",
+        "versions": {"leakbench": "0.1.0", "torch": "2.15"}, "settings": {"victims": victims},
+        "recipes": {"attack": {"title": "CPL"}, "defense": {"title": "Fed-CDP"}, "dataset": {"title": "faces"}},
+        "summary": summary, "phases": {"attack type-2": 12.5}, "files": {"rows.parquet": "c0ffee"},
+    }  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    rows_of(points, victims).to_parquet(folder / "rows.parquet", index=False)
+    columns = ("round", "accuracy", "loss", "between_client_variance", "update_scale")
+    pd.DataFrame([[r, 0.5 + 0.1 * r, 1.0, np.nan, 0.3] for r in range(rounds)], columns=columns).to_parquet(
+        folder / "rounds.parquet", index=False
+    )
+    tensors = {}
+    for name, members in points:
+        tap, _, leak = name.partition("@")
+        truth = torch.rand(victims, members, *shape, generator=torch.Generator().manual_seed(members))
+        answer = truth * 0.9
+        answer[3:] = torch.nan
+        tensors[f"{tap}.round{leak or 0}.truth"], tensors[f"{tap}.round{leak or 0}.reconstruction"] = truth, answer
+    save_file(tensors, folder / "reconstructions.safetensors")
+    return folder
+
+
+class Page(HTMLParser):
+    """Collects what a browser would load and show, and checks that every tag is closed in turn."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.resources: list[str] = []
+        self.images: list[dict[str, str | None]] = []
+        self.tags: list[str] = []
+        self.shown = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+        self.resources += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "action")]
+        if tag == "img":
+            self.images.append(dict(attrs))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.shown += data
+
+
+def page_of(folder: Path) -> Page:
+    page = Page(write_report(folder).read_text(encoding="utf-8"))
+    assert page.open == []
+    return page
+
+
+def test_the_page_says_what_the_run_found(tmp_path: Path) -> None:
+    page = page_of(run_folder(tmp_path))
+    shown = " ".join(page.shown.split())
+    for number in ("0.85 [0.64, 0.95]", "0.05 [0.01, 0.24]", "0.0193", "0.1823", "34.3", "0.97", "25", "0.599", "8.02"):
+        assert number in shown
+    assert "leaks at type-2 (ASR 0.85, null attacker 0.05)" in shown
+    assert "accuracy 0.951 after 2 rounds | threat: honest | protocol: paper" in shown
+    assert "lpips at type-2, type-1, type-0: backbone weights not found; pass --lpips-weights DIR" in shown
+    assert "the search diverged" in shown and "no answer" in shown
+    assert "none: trusts the server" in shown and "Table 3" in shown
+    for provenance in ("ab12" * 16, "leakbench run --attack cpl", "torch 2.15", "Fed-CDP", "c0ffee", "attack type-2"):
+        assert provenance in shown
+
+
+def test_the_page_is_self_contained_and_accessible(tmp_path: Path) -> None:
+    html = write_report(run_folder(tmp_path)).read_text(encoding="utf-8")
+    page = Page(html)
+    assert page.resources and all(resource.startswith("data:image/png;base64,") for resource in page.resources)
+    assert not {"script", "link", "iframe", "object"} & set(page.tags)
+    assert not re.search(r"@import|url\(", html)
+    assert all(image["alt"] for image in page.images)
+    assert '<meta name="viewport" content="width=device-width' in html and '<html lang="en">' in html
+
+
+def test_equal_runs_give_equal_pages(tmp_path: Path) -> None:
+    first, second = (write_report(run_folder(tmp_path / name)).read_bytes() for name in ("one", "two"))
+    again = write_report(tmp_path / "one").read_bytes()
+    assert first == second == again
+
+
+def test_the_gallery_shows_each_truth_once(tmp_path: Path) -> None:
+    page = page_of(run_folder(tmp_path))
+    shown = " ".join(page.shown.split())
+    assert "victim truth type-2 truth of type-1 type-1 type-0" in shown
+    alts = [image["alt"] for image in page.images]
+    assert alts.count("victim 1, example 0: the truth") == 2
+    assert "victim 1, example 2: reconstruction at type-0, RMSE 0.112" in alts
+    assert not any("victim 3, example 0: reconstruction" in str(alt) for alt in alts)
+
+
+def test_every_number_may_be_absent(tmp_path: Path) -> None:
+    summary = summary_of()
+    for tap in summary["taps"].values():
+        tap.update({name: None for name in tap if name not in ("round", "batch")})
+    summary.update(accuracy=None, notes={"accuracy": "no round was trained"}, claims=[])
+    summary["epsilon"].update(claimed=None, valid=None, reason="none: no clip", delta=None, unit=None)
+    shown = page_of(run_folder(tmp_path, summary=summary)).shown
+    assert "none: no clip" in shown and "n/a" in shown and "None" not in shown
+    summary["epsilon"] = None
+    assert "None was computed" in page_of(run_folder(tmp_path, summary=summary)).shown
+
+
+def test_tabular_one_victim_no_round(tmp_path: Path) -> None:
+    page = page_of(run_folder(tmp_path, shape=(30,), victims=1, rounds=0))
+    assert "one cell one feature" in page.shown and "No round was trained" in page.shown
+    assert "victim 0, example 0: the truth" in [image["alt"] for image in page.images]
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 7), (1, 8, 8), (4, 3, 3)])
+def test_pictures_of_any_shape(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    assert len(page_of(run_folder(tmp_path, shape=shape)).images) > 10
+
+
+def test_several_rounds_of_the_live_protocol(tmp_path: Path) -> None:
+    summary = summary_of((("type-2@0", 1), ("type-1@0", 5), ("type-2@10", 1)))
+    for name, tap in summary["taps"].items():
+        tap["round"] = int(name.partition("@")[2])
+    shown = page_of(run_folder(tmp_path, summary=summary)).shown
+    assert "Round 0;" in shown and "Round 10;" in shown and "1 more are not shown" in " ".join(shown.split())
+
+
+def test_names_are_escaped(tmp_path: Path) -> None:
+    summary = summary_of()
+    summary["cell"]["defense"] = "<script>alert(1)</script>"
+    summary["notes"] = {"taps.type-2.ssim": "<b>&"}
+    folder = run_folder(tmp_path, summary=summary)
+    html = write_report(folder).read_text(encoding="utf-8")
+    assert "<script" not in html and "&lt;b&gt;&amp;" in html
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "rows.parquet", "rounds.parquet", "reconstructions.safetensors"])
+@pytest.mark.parametrize("harm", ["missing", "cut short"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, harm: str) -> None:
+    path = run_folder(tmp_path) / name
+    if harm == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(InputError, match=name):
+        write_report(tmp_path)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_run_without_a_summary_is_refused(tmp_path: Path) -> None:
+    path = run_folder(tmp_path) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["summary"]
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match="not finished"):
+        write_report(tmp_path)
+
+
+def printed(summary: dict[str, Any], width: int) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    print_table(copy.deepcopy(summary), console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert max(len(line) for line in text.splitlines()) <= width
+    return str(text)
+
+
+def test_the_terminal_table_stands_on_one_line_a_point_at_120_columns() -> None:
+    text = printed(summary_of(), 120)
+    row = next(line for line in text.splitlines() if line.startswith(" type-2"))
+    assert row.split() == [
+        "type-2",
+        "0.85",
+        "[0.64,",
+        "0.95]",
+        "0.05",
+        "0.0193",
+        "0.1823",
+        "34.3",
+        "0.97",
+        "n/a",
+        "1.00",
+        "0.95",
+        "25",
+    ]
+    assert "epsilon: claimed 0.599 | valid 8.02: Gaussian" in text
+    assert "valid against a reader of type-1: none: trusts the server" in text
+    assert "lpips at type-2, type-1, type-0: backbone weights not found" in text
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_a_narrow_terminal_cuts_no_number(width: int) -> None:
+    text = printed(summary_of(), width)
+    for number in ("0.85 [0.64, 0.95]", "0.0193", "0.1823", "34.3", "0.97", "0.95"):
+        assert number in text
+    assert "…" not in text
+
+
+def test_the_terminal_takes_nothing_as_markup() -> None:
+    summary = summary_of()
+    summary["cell"]["attack"] = "[red]mine[/red]"
+    summary["notes"] = {"accuracy": "[bold]none[/bold]"}
+    text = printed(summary, 120)
+    assert "[red]mine[/red]" in text and "[bold]none[/bold]" in text
+
+
+def test_the_terminal_table_without_values() -> None:
+    summary = summary_of()
+    for tap in summary["taps"].values():
+        tap.update({name: None for name in tap if name not in ("round", "batch")})
+    summary.update(accuracy=None, epsilon=None)
+    assert "accuracy n/a after 2 rounds" in printed(summary, 120)
+    assert "no leakage point" in printed({**summary, "taps": {}}, 80)

@@ -1,0 +1,136 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+
+from leakbench.statistics import median_interval, paired_bootstrap, proportion, threshold_curve, wilson
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(0, 10), (1, 10), (5, 10), (10, 10), (3, 1000), (999, 1000)])
+@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
+def test_wilson_equals_scipy(successes: int, trials: int, confidence: float) -> None:
+    expected = binomtest(successes, trials).proportion_ci(confidence, "wilson")
+    assert wilson(successes, trials, confidence) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def test_wilson_at_the_edges() -> None:
+    z = 1.959963984540054
+    assert wilson(0, 0) == (0.0, 1.0)
+    assert wilson(0, 20) == pytest.approx((0.0, z**2 / (20 + z**2)))
+    assert wilson(0, 20)[0] == 0.0 and wilson(20, 20)[1] == 1.0
+    with pytest.raises(ValueError, match="successes"):
+        wilson(3, 2)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.booleans(), min_size=1, max_size=60))
+def test_proportion_of_lone_members_is_plain_wilson(success: list[bool]) -> None:
+    share, low, high = proportion(success, range(len(success)))
+    assert share == pytest.approx(np.mean(success))
+    assert (low, high) == pytest.approx(wilson(sum(success), len(success)))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 6)), min_size=1, max_size=60))
+def test_proportion_is_never_surer_than_independent_trials(trials: list[tuple[bool, int]]) -> None:
+    success, cluster = zip(*trials, strict=True)
+    share, low, high = proportion(success, cluster)
+    plain = wilson(sum(success), len(success))
+    assert 0 <= low <= share <= high <= 1
+    assert low <= plain[0] + 1e-12 and high >= plain[1] - 1e-12
+
+
+def test_proportion_counts_whole_clusters_where_members_agree() -> None:
+    success = np.repeat([0, 1, 0, 1, 1, 0, 1, 0, 0, 1] * 10, 8)  # 100 clusters of 8 equal members
+    _, low, high = proportion(success, np.repeat(np.arange(100), 8))
+    assert (low, high) == pytest.approx(wilson(50, 100), abs=0.003)
+
+
+@pytest.mark.parametrize("value", [0, 1])
+def test_proportion_without_variance_counts_clusters(value: int) -> None:
+    share, low, high = proportion(np.full(40, value), np.repeat(np.arange(5), 8))
+    assert (share, low, high) == (value, *wilson(5 * value, 5))
+
+
+def test_proportion_of_one_cluster_is_one_trial_and_of_none_is_unknown() -> None:
+    assert proportion([1, 0, 1], [7, 7, 7])[1:] == pytest.approx(wilson(2 / 3, 1))
+    share, low, high = proportion([], [])
+    assert math.isnan(share) and (low, high) == (0.0, 1.0)
+
+
+def test_no_answer_is_a_failure() -> None:
+    nan = float("nan")
+    cluster = [0, 1, 2, 3]
+    assert proportion([1, nan, 1, nan], cluster) == proportion([1, 0, 1, 0], cluster)
+    assert proportion(torch.tensor([1, nan, 1, nan]), torch.arange(4)) == proportion([1, 0, 1, 0], cluster)
+    assert paired_bootstrap([1, nan], [0, 0], [0, 1], seeded()) == paired_bootstrap([1, 0], [0, nan], [0, 1], seeded())
+    assert threshold_curve([0.1, nan, nan, nan], [0.05, 0.1, 9.0]).tolist() == [0.0, 0.25, 0.25]
+    assert median_interval([0.1, nan, nan])[0] == math.inf
+
+
+def test_a_score_is_refused_where_success_is_wanted() -> None:
+    with pytest.raises(ValueError, match="hold a score against a threshold"):
+        paired_bootstrap([0.3, 0.2], [0.1, 0.2], [0, 1], seeded())
+    with pytest.raises(ValueError, match="cluster: got 1 names for 2 trials"):
+        proportion([1, 0], [0])
+
+
+@pytest.mark.parametrize(("clusters", "members", "share", "agreement"), [(10, 8, 0.3, 0.3), (20, 5, 0.5, 0.8)])
+def test_proportion_covers_where_plain_wilson_does_not(
+    clusters: int, members: int, share: float, agreement: float
+) -> None:
+    rng = np.random.default_rng(0)
+    a, b = share * (1 - agreement) / agreement, (1 - share) * (1 - agreement) / agreement
+    covered, plain = [], []
+    for _ in range(400):
+        success = rng.random((clusters, members)) < rng.beta(a, b, (clusters, 1))
+        _, low, high = proportion(success.ravel(), np.repeat(np.arange(clusters), members))
+        covered.append(low <= share <= high)
+        low, high = wilson(success.sum(), success.size)
+        plain.append(low <= share <= high)
+    assert 0.92 <= np.mean(covered) <= 0.99
+    assert np.mean(plain) < 0.85
+
+
+def test_paired_bootstrap_in_closed_form() -> None:
+    a, b = np.tile([1, 1, 0, 1], 50), np.tile([0, 1, 0, 0], 50)
+    difference, low, high = paired_bootstrap(a, b, np.arange(200), seeded())
+    error = (a - b).std() / 200**0.5
+    assert difference == 0.5
+    assert (low, high) == pytest.approx((0.5 - 1.96 * error, 0.5 + 1.96 * error), abs=0.01)
+
+
+def test_paired_bootstrap_draws_whole_clusters_and_is_repeatable() -> None:
+    a, cluster = np.repeat([0, 1] * 10, 10), np.repeat(np.arange(20), 10)
+    by_cluster = paired_bootstrap(a, np.zeros(200), cluster, seeded(), draws=2500)
+    alone = paired_bootstrap(a, np.zeros(200), np.arange(200), seeded(), draws=2500)
+    assert by_cluster[2] - by_cluster[1] > 2.5 * (alone[2] - alone[1])
+    assert by_cluster == paired_bootstrap(a, np.zeros(200), cluster, seeded(), draws=2500)
+    assert paired_bootstrap(a, a, cluster, seeded()) == (0.0, 0.0, 0.0)
+
+
+def test_median_interval_is_between_order_statistics() -> None:
+    median, low, high = median_interval(np.arange(1, 101))
+    assert (median, low, high) == (50.5, 40.0, 61.0)  # the tabulated ranks 40 and 61 of 100
+    assert median_interval([3, 1, 2, 6, 5, 4]) == (3.5, 1.0, 6.0)  # 1 - 2 / 2**6 = .969
+    assert median_interval([3, 1, 2, 5, 4]) == (3.0, -math.inf, math.inf)
+    assert math.isnan(median_interval([])[0])
+
+
+def test_median_interval_covers() -> None:
+    rng = np.random.default_rng(0)
+    intervals = [median_interval(rng.exponential(size=25))[1:] for _ in range(600)]
+    assert np.mean([low <= math.log(2) <= high for low, high in intervals]) >= 0.94
+
+
+def test_threshold_curve_counts_the_threshold_itself() -> None:
+    assert threshold_curve([0.1, 0.2, 0.2, 0.4], [0.0, 0.1, 0.2, 0.4]).tolist() == [0.0, 0.25, 0.75, 1.0]
+    assert np.isnan(threshold_curve([], [0.1])).all()
