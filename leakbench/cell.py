@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from leakbench import __version__
 from leakbench.attack import Attack
 from leakbench.attack.gradient_matching import GradientMatching
-from leakbench.data.find import load_dataset
 from leakbench.data.dataset import Dataset
+from leakbench.data.find import load_dataset
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
 from leakbench.errors import InputError, nearest
@@ -121,7 +121,9 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
         device=str(device),
     )
     if settings.victims > len(data.victims):
-        raise InputError(f"victims: got {settings.victims}, the set {data_name!r} holds {len(data.victims)} that may be attacked")
+        raise InputError(
+            f"victims: got {settings.victims}, the set {data_name!r} holds {len(data.victims)} that may be attacked"
+        )
     names = {"defense": defense_name, "attack": attack_name, "dataset": data_name}
     identity = {
         "schema": SCHEMA,
@@ -144,13 +146,15 @@ def _check_words(request: Request) -> None:
     if not request.taps:
         raise InputError(f"taps: got none, expected some of {', '.join(TAPS)}")
     if request.success is not None and not 0 < request.success <= 1:
-        raise InputError(f"success: got a threshold of {request.success}, expected 0 < RMSE <= 1, as in --success 'rmse<=0.1'")
+        raise InputError(
+            f"success: got a threshold of {request.success}, expected 0 < RMSE <= 1, as in --success 'rmse<=0.1'"
+        )
 
 
 def _with_iterations(attack: Attack, limit: int) -> Attack:
     if not isinstance(attack.method, GradientMatching):
         raise InputError(f"iterations: the attack's method {type(attack.method).__name__} takes no iterations")
-    stop = dataclasses.replace(attack.method.stop, limit=limit)
+    stop = dataclasses.replace(cast(Any, attack.method.stop), limit=limit)
     return dataclasses.replace(attack, method=dataclasses.replace(attack.method, stop=stop))
 
 
@@ -178,7 +182,9 @@ def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
         "local-iterations": (request.local_iterations, plain.local_iterations, 1),
         "batch": (request.batch, plain.batch, 1),
     }
-    numbers = {n: _at_least(n, default if value is None else value, least) for n, (value, default, least) in asked.items()}
+    numbers = {
+        n: _at_least(n, default if value is None else value, least) for n, (value, default, least) in asked.items()
+    }
     if request.clients is not None and request.clients_per_round is None:
         numbers["clients-per-round"] = min(numbers["clients-per-round"], numbers["clients"])
     if numbers["clients-per-round"] > numbers["clients"]:
@@ -209,5 +215,7 @@ def _leak_rounds(request: Request, rounds: int) -> tuple[int, ...]:
             raise InputError(f"leak-rounds: got {number}, but only {rounds} rounds are trained (--train-rounds)")
         found.add(number)
     if request.protocol == "paper" and found != {0}:
-        raise InputError("leak-rounds: the paper protocol leaks before the first round (0); add --protocol live for later rounds")
+        raise InputError(
+            "leak-rounds: the paper protocol leaks before the first round (0); add --protocol live for later rounds"
+        )
     return tuple(sorted(found))

@@ -70,14 +70,32 @@ def _bad_success(text: str) -> float:
 
 def _cell_options(function: Callable[..., Any]) -> Callable[..., Any]:
     options = [
-        click.option("--defense", default="none", show_default=True, help="name in the catalog, or a .yaml of your own"),
+        click.option(
+            "--defense", default="none", show_default=True, help="name in the catalog, or a .yaml of your own"
+        ),
         click.option("--attack", default="cpl", show_default=True, help="name in the catalog, or a .yaml of your own"),
-        click.option("--dataset", default="faces", show_default=True, help="name in the catalog, or a .yaml of your own"),
+        click.option(
+            "--dataset", default="faces", show_default=True, help="name in the catalog, or a .yaml of your own"
+        ),
         click.option("--model", help="the network that is trained [default: cnn for pictures, mlp for tables]"),
-        click.option("--leak-model", help="paper protocol: the network that leaks [default: lenet_cpl, or mlp_sigmoid]"),
-        click.option("--protocol", default="paper", show_default=True, help="paper: leak from a sigmoid LeNet at random weights, first local iteration; live: from the model that is trained, L iterations"),
-        click.option("--taps", default="type-2,type-1,type-0", show_default=True, help="leakage points: type-2, type-1, type-0, global"),
-        click.option("--victims", type=int, default=20, show_default=True, help="how many victims at each leakage point"),
+        click.option(
+            "--leak-model", help="paper protocol: the network that leaks [default: lenet_cpl, or mlp_sigmoid]"
+        ),
+        click.option(
+            "--protocol",
+            default="paper",
+            show_default=True,
+            help="paper: the leak is from a sigmoid LeNet at random weights, L = 1; live: from the model that is trained",
+        ),
+        click.option(
+            "--taps",
+            default="type-2,type-1,type-0",
+            show_default=True,
+            help="leakage points: type-2, type-1, type-0, global",
+        ),
+        click.option(
+            "--victims", type=int, default=20, show_default=True, help="how many victims at each leakage point"
+        ),
         click.option("--iterations", type=int, help="iterations of the attack [default: the recipe's]"),
         click.option("--train-rounds", type=int, help="rounds of training, 0 trains nothing [default: the dataset's]"),
         click.option("--clients", type=int, help="N [default: the dataset's]"),
@@ -85,12 +103,23 @@ def _cell_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--local-iterations", type=int, help="L [default: the dataset's]"),
         click.option("--batch", type=int, help="B [default: the dataset's]"),
         click.option("--leak-batch", type=int, help="examples in one leaked batch at types 1 and 0 [default: B]"),
-        click.option("--leak-rounds", default="0", show_default=True, help="live protocol: rounds trained before the leak, like 0,1,5,last"),
-        click.option("--success", help="what counts as a reconstruction, like 'rmse<=0.1' [default: calibrated on the dataset]"),
+        click.option(
+            "--leak-rounds",
+            default="0",
+            show_default=True,
+            help="live protocol: rounds trained before the leak, like 0,1,5,last",
+        ),
+        click.option(
+            "--success", help="what counts as a reconstruction, like 'rmse<=0.1' [default: calibrated on the dataset]"
+        ),
         click.option("--candidates", type=int, default=1000, show_default=True, help="k of the identification among k"),
         click.option("--seed", type=int, default=0, show_default=True),
         click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ..."),
-        click.option("--data-dir", type=click.Path(path_type=Path), help="where data sets lie [default: $LEAKBENCH_DATA, then the user's cache]"),
+        click.option(
+            "--data-dir",
+            type=click.Path(path_type=Path),
+            help="where data sets lie [default: $LEAKBENCH_DATA, then the user's cache]",
+        ),
     ]
     for option in reversed(options):
         function = option(function)
@@ -99,11 +128,17 @@ def _cell_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @commands.command()
 @_cell_options
-@click.option("--lpips-weights", type=click.Path(path_type=Path), help="folder with torchvision's squeezenet or alexnet weights")
-@click.option("--out", type=click.Path(path_type=Path), help="the run's folder [default: runs/DATASET-DEFENSE-ATTACK-HASH]")
+@click.option(
+    "--lpips-weights", type=click.Path(path_type=Path), help="folder with torchvision's squeezenet or alexnet weights"
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="the run's folder [default: runs/DATASET-DEFENSE-ATTACK-HASH]"
+)
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object instead of the table")
 @click.option("--quiet", is_flag=True, help="no progress")
-def run(lpips_weights: Path | None, out: Path | None, as_json: bool, quiet: bool, data_dir: Path | None, **given: Any) -> None:
+def run(
+    lpips_weights: Path | None, out: Path | None, as_json: bool, quiet: bool, data_dir: Path | None, **given: Any
+) -> None:
     """Train a federation with a defense, attack it at its leakage points, and print one table.
 
     The same command goes on where it was cut short. Without options: an undefended embedded cell, offline.
@@ -118,7 +153,9 @@ def run(lpips_weights: Path | None, out: Path | None, as_json: bool, quiet: bool
     given["success"] = _success(given["success"])
     reporter = Reporter(quiet=quiet)
     cell = resolve_cell(Request(**given), data_dir, reporter)
-    folder = out or Path("runs") / f"{'-'.join(cell.names[k] for k in ('dataset', 'defense', 'attack'))}-{cell.hash[:8]}"
+    folder = (
+        out or Path("runs") / f"{'-'.join(cell.names[k] for k in ('dataset', 'defense', 'attack'))}-{cell.hash[:8]}"
+    )
     with open_run(folder, _identity(cell)) as opened:
         summary = execute(cell, opened, reporter, lpips_weights)
         page = write_report(folder)
@@ -215,13 +252,18 @@ def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) ->
     cell = resolve_cell(Request(**given), data_dir)
     f = cell.settings.federation
     handed = cell.recipe.federation.partition(
-        cell.data.train_targets, f.clients, cell.settings.examples_per_client, generator(cell.settings.seed, "partition")
+        cell.data.train_targets,
+        f.clients,
+        cell.settings.examples_per_client,
+        generator(cell.settings.seed, "partition"),
     )
     found = cell_epsilon(cell.defense, cell.data, cell.settings, handed, None, delta).as_dict()
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
-    click.echo(f"{cell.names['defense']} on {cell.names['dataset']}, {f.rounds} rounds, unit: one {found['unit']}, delta {delta:g}")
+    click.echo(
+        f"{cell.names['defense']} on {cell.names['dataset']}, {f.rounds} rounds, unit: one {found['unit']}, delta {delta:g}"
+    )
     click.echo(f"  claimed  {_number(found['claimed'])}  {found['claimed_formula']}")
     click.echo(f"  valid    {_number(found['valid'])}  {found['reason']}")
     for tap, at in found["by_tap"].items():

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from leakbench.accounting import cell_epsilon
-
 from leakbench.attack.candidates import Candidates
 from leakbench.attack.null import NullAttack, null_attack
 from leakbench.cell import Cell, Settings
 from leakbench.errors import InputError
+from leakbench.federated.client import Network
 from leakbench.federated.partition import Partition
 from leakbench.federated.simulate import Round, from_tensors, to_tensors, train
 from leakbench.metrics import Score, load_lpips, success_threshold
@@ -32,7 +32,7 @@ from leakbench.victims import Sent, Victims, aware, draw_victims, truth, view_of
 
 __all__ = ["Progress", "execute"]
 
-Progress: TypeAlias = Callable[[str, int, int], None]
+Progress: TypeAlias = Callable[[str, int, int | None], None]
 """(phase, done, total): called after each piece of work."""
 
 WHOLE = ("rows.parquet", "rounds.parquet", "reconstructions.safetensors", "model.safetensors")
@@ -87,8 +87,15 @@ def execute(cell: Cell, run: Run, progress: Progress, lpips_weights: Path | None
 def _finish(cell: Cell, run: Run, partition: Partition) -> dict[str, Any]:
     """Put the pieces together, write the summary, and only then let the pieces go."""
     pieces = [f"parts/{tap}.round{n}." for n in cell.settings.leak_rounds for tap in cell.settings.taps]
-    found = {p: sorted(n.removesuffix(".parquet") for n in run.manifest["files"] if n.startswith(p) and n.endswith(".parquet")) for p in pieces}
-    rows = pd.concat([run.read_rows(f"{name}.parquet") for names in found.values() for name in names], ignore_index=True)
+    found = {
+        p: sorted(
+            n.removesuffix(".parquet") for n in run.manifest["files"] if n.startswith(p) and n.endswith(".parquet")
+        )
+        for p in pieces
+    }
+    rows = pd.concat(
+        [run.read_rows(f"{name}.parquet") for names in found.values() for name in names], ignore_index=True
+    )
     tensors: dict[str, Tensor] = {}
     for piece, names in found.items():
         held = [run.read_tensors(f"{name}.safetensors") for name in names]
@@ -130,8 +137,8 @@ def _sent(cell: Cell, run: Run, round_number: int) -> Sent:
     live = s.protocol == "live"
     model, start = _fresh(cell, live)
     weights = run.read_tensors(f"model.round{round_number}.safetensors") if live else start
-    sent = cell.attack.server(model, {n: weights[n] for n in start}, generator(s.seed, "server"))
-    return Sent(*sent)
+    network = Network(model, {n: weights[n].to(s.device) for n in start})
+    return Sent(*cell.attack.server(network, generator(s.seed, "server")))
 
 
 def _fresh(cell: Cell, trained: bool) -> tuple[torch.nn.Module, Parameters]:
@@ -156,7 +163,7 @@ def _attack(
     total = len(victims.indices)
     null: NullAttack | None = None
     name = f"attack {tap}" + (f" at round {round_number}" if cell.settings.protocol == "live" else "")
-    for lanes in torch.arange(total).split(_chunk(cell, sent, victims.indices[0].numel())):
+    for lanes in torch.split(torch.arange(total), _chunk(cell, sent, victims.indices[0].numel())):
         piece = f"parts/{tap}.round{round_number}.{int(lanes[0]):05d}"
         if not (run.has(f"{piece}.parquet") and run.has(f"{piece}.safetensors")):
             with _timed(run, name):
@@ -202,7 +209,7 @@ def _public(cell: Cell, device: torch.device) -> tuple[Tensor, Tensor]:
 
 def _chunk(cell: Cell, sent: Sent, examples: int, budget: int = 3_000_000_000) -> int:
     """Return how many victims fit side by side into `budget` bytes: gradients, twice differentiated, and 200 vectors of history."""
-    weights = sum(p.numel() for p in sent.parameters.values())
+    weights = sum(p.numel() for p in sent.network.parameters.values())
     pixels = examples * int(torch.Size(cell.data.shape).numel())
     steps = cell.settings.federation.local_iterations if cell.settings.protocol == "live" else 1
     per_victim = 4 * (weights * 6 * (steps + 1) + pixels * (200 + 400))

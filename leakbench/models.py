@@ -84,7 +84,7 @@ def mlp(shape: Shape, classes: int, rng: torch.Generator) -> nn.Module:
 
 
 def mlp_sigmoid(shape: Shape, classes: int, rng: torch.Generator) -> nn.Module:
-    """Two hidden sigmoid layers of 128 and 64; every weight and bias uniform in (-0.5, 0.5): the sigmoid LeNet's twin for tables."""
+    """The sigmoid LeNet's twin for tables: hidden sigmoid layers of 128 and 64; weights and biases uniform in (-0.5, 0.5)."""
     features = int(torch.Size(shape).numel())
     model = nn.Sequential(
         nn.Flatten(), nn.Linear(features, 128), nn.Sigmoid(), nn.Linear(128, 64), nn.Sigmoid(), nn.Linear(64, classes)

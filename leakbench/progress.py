@@ -25,20 +25,24 @@ class Reporter:
     _first: int = 0
     _written: float = float("-inf")
 
-    def __call__(self, phase: str, done: int, total: int) -> None:
+    def __call__(self, phase: str, done: int, total: int | None) -> None:
         """Say where the work is."""
         now = time.monotonic()
         if phase != self._phase:
             self.close()
             # What was done before this process began says nothing of its rate.
             self._phase, self._started, self._first, self._written = phase, now, done, float("-inf")
+        if total is None:  # A server that does not say how much is to come.
+            total = done
         if self.quiet or not (self.stream.isatty() or done == total or now - self._written >= self.every):
             return
         self._written = now
         fresh, seconds = done - self._first, now - self._started
         pace = f", {seconds / fresh:.2f} s each, {_clock(seconds / fresh * (total - done))} left" if fresh > 0 else ""
         end = "\r" if self.stream.isatty() else "\n"
-        self.stream.write(f"{phase}: {done} of {total}{pace}\x1b[K{end}" if end == "\r" else f"{phase}: {done} of {total}{pace}\n")
+        self.stream.write(
+            f"{phase}: {done} of {total}{pace}\x1b[K{end}" if end == "\r" else f"{phase}: {done} of {total}{pace}\n"
+        )
         self.stream.flush()
 
     def close(self) -> None:

@@ -9,7 +9,17 @@ from leakbench import __version__
 
 __all__ = ["versions"]
 
-PACKAGES = ("torch", "torchvision", "numpy", "scipy", "scikit-image", "scikit-learn", "pandas", "dp-accounting", "lpips")
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "numpy",
+    "scipy",
+    "scikit-image",
+    "scikit-learn",
+    "pandas",
+    "dp-accounting",
+    "lpips",
+)
 
 
 def versions() -> dict[str, str]:

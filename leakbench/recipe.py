@@ -6,7 +6,7 @@ A slot is written as a part's name (`space: pixels`) or a part's name with its f
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -35,11 +35,15 @@ def slot(name: str, parts: Mapping[str, type[Any]]) -> tuple[BeforeValidator, Wi
         if isinstance(value, str):
             value = {value: {}}
         if not isinstance(value, Mapping) or len(value) != 1:
-            raise PydanticCustomError("slot", "{text}", {"text": f"got {value!r}, expected one part{nearest('', list(parts))}"})
+            raise PydanticCustomError(
+                "slot", "{text}", {"text": f"got {value!r}, expected one part{nearest('', list(parts))}"}
+            )
         [(key, fields)] = value.items()
         known = {**parts, **_own_parts(name)}
         if key not in known:
-            raise PydanticCustomError("slot", "{text}", {"text": f"unknown part {key!r}{nearest(str(key), list(known))}"})
+            raise PydanticCustomError(
+                "slot", "{text}", {"text": f"unknown part {key!r}{nearest(str(key), list(known))}"}
+            )
         try:
             return construct(known[key], {} if fields is None else fields)
         except InputError as error:
@@ -96,10 +100,10 @@ class _UniqueKeys(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         mapping: dict[Any, Any] = {}
         for key_node, value_node in node.value:
-            key = self.construct_object(key_node, deep=deep)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node, deep=deep)
             if key in mapping:
                 raise yaml.constructor.ConstructorError(None, None, f"field {key!r} stands twice", key_node.start_mark)
-            mapping[key] = self.construct_object(value_node, deep=deep)  # type: ignore[no-untyped-call]
+            mapping[key] = self.construct_object(value_node, deep=deep)
         return mapping
 
 
@@ -154,6 +158,3 @@ def describe(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {k: describe(v) for k, v in value.items()}
     return value
-
-
-Checker = Callable[[str], None]

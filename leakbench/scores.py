@@ -48,7 +48,8 @@ def score(
     """Return (rows, reconstruction (V, M, *s) in the order of the truth).
 
     ranking: over k candidates, of which the i-th is the first example of the cell's i-th victim; scored for that example alone.
-    null: guesses for all V * M examples of the cell's victims.  A missing or non-finite answer is a failure and counts against the attacker.
+    null: guesses for all V * M examples of the cell's victims.
+    A missing or non-finite answer is a failure and counts against the attacker.
     """
     order = metrics.match(answer.inputs, truth.inputs)
     inputs = _ordered(answer.inputs, order)

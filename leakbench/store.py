@@ -1,11 +1,11 @@
 """A run's folder: files that are whole or not there, a manifest that knows their checksums, one writer at a time.
 
-    manifest.json                 what was asked, what it resolved to, versions, seconds a phase, {file: sha256}
-    rows.parquet                  one row per example under attack and leakage point
-    rounds.parquet                one row per round of training
-    reconstructions.safetensors   what the attacker answered, beside the truth
-    report.html                   all of it for a reader
-    parts/                        what a run that was cut short has finished; gone when it is whole
+manifest.json                 what was asked, what it resolved to, versions, seconds a phase, {file: sha256}
+rows.parquet                  one row per example under attack and leakage point
+rounds.parquet                one row per round of training
+reconstructions.safetensors   what the attacker answered, beside the truth
+report.html                   all of it for a reader
+parts/                        what a run that was cut short has finished; gone when it is whole
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a run's folder; raises InputError where there is none, or one that cannot be read or is of another schema."""
+    """Return the manifest of a run's folder; raises InputError where there is none that this version can read."""
     path = folder / "manifest.json"
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -72,7 +72,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise InputError(f"{path}: cannot be read ({error}); move it away to measure again") from None
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         found = manifest.get("schema") if isinstance(manifest, dict) else type(manifest).__name__
-        raise InputError(f"{path}: schema {found!r}, this version reads {SCHEMA}; move the folder away to measure again")
+        raise InputError(
+            f"{path}: schema {found!r}, this version reads {SCHEMA}; move the folder away to measure again"
+        )
     return manifest
 
 
@@ -139,25 +141,28 @@ class Run:
 
 @contextmanager
 def open_run(folder: Path, identity: dict[str, Any]) -> Iterator[Run]:
-    """Open a run's folder for the cell `identity` (which has `hash`), new or to go on; raises InputError for another cell's folder."""
+    """Open a run's folder for the cell `identity`, new or to go on; raises InputError for another cell's folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".lock").open("a")
     except OSError as error:
-        raise InputError(f"out: cannot write to {str(folder)!r}: {error.strerror}; give another folder with --out") from None
+        raise InputError(
+            f"out: cannot write to {str(folder)!r}: {error.strerror}; give another folder with --out"
+        ) from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise InputError(f"out: another leakbench is writing to {str(folder)!r}; wait for it or give another --out") from None
+            raise InputError(
+                f"out: another leakbench is writing to {str(folder)!r}; wait for it or give another --out"
+            ) from None
         for left in folder.rglob(".*.tmp"):
             left.unlink(missing_ok=True)
         if (folder / "manifest.json").exists():
             manifest = read_manifest(folder)
             if manifest["hash"] != identity["hash"]:
-                raise InputError(
-                    f"out: {str(folder)!r} holds another cell ({manifest['hash'][:12]}, not {identity['hash'][:12]}); give another --out"
-                )
+                hashes = f"{manifest['hash'][:12]}, not {identity['hash'][:12]}"
+                raise InputError(f"out: {str(folder)!r} holds another cell ({hashes}); give another --out")
             run = Run(folder, {**manifest, "command": identity["command"]})
         else:
             if any(p.name != ".lock" for p in folder.iterdir()):

@@ -92,9 +92,9 @@ def _number(value: float) -> float | None:
 def _verdict(group: pd.DataFrame, found: dict[str, Any]) -> str:
     """Return `leaks`, `protected` or `unclear`, each against the null attacker.
 
-    leaks: the ASR's interval lies above the null's estimate and the null's interval below the ASR, or significantly more victims
-    have a lower RMSE than the null's guess than not. protected: the ASR lies in the null's interval or below, and the median RMSE is
-    not below the null's.
+    leaks: the ASR's interval lies above the null's estimate and the null's interval below the ASR, or significantly more
+    than half of the victims are closer than the null's guess. protected: the ASR lies in the null's interval or below, and
+    the median RMSE is not below the null's.
     """
     better = proportion((group["rmse"] < group["null_rmse"]).to_numpy(), group["batch"].to_numpy())
     if (found["asr_low"] > found["null_asr"] and found["asr"] > found["null_asr_high"]) or better[1] > 0.5:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, TypeAlias, TypeVar, dataclass_transform
+from typing import Annotated, TypeAlias, TypeVar, cast, dataclass_transform
 
 import torch
 from pydantic import ConfigDict, Field
@@ -50,7 +50,7 @@ T = TypeVar("T")
 def part(cls: type[T]) -> type[T]:
     """Make a class a part: a frozen dataclass whose fields are checked strictly (types and ranges) when it is built."""
     config = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
-    return pydantic_dataclass(frozen=True, config=config)(cls)
+    return cast(type[T], pydantic_dataclass(frozen=True, config=config)(cls))
 
 
 @dataclass(frozen=True)

@@ -7,27 +7,27 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from leakbench.cell import Cell
 from leakbench.defense import without_noise
 from leakbench.errors import InputError
+from leakbench.federated.client import Network
 from leakbench.federated.leakage import Knowledge, View, leak
 from leakbench.federated.partition import Partition
 from leakbench.federated.sampling import draw_batches
 from leakbench.models import one_hot
 from leakbench.rng import generator, generators
-from leakbench.types import Clock, Parameters
+from leakbench.types import Clock
 
 __all__ = ["Sent", "Victims", "aware", "draw_victims", "truth", "view_of"]
 
 
 @dataclass(frozen=True)
 class Sent:
-    """The model as the server sent it, and the secret with which it built it."""
+    """The network as the server sent it, and the secret with which it built it."""
 
-    model: nn.Module
-    parameters: Parameters
+    network: Network
     secret: Any = None
 
 
@@ -51,7 +51,9 @@ def draw_victims(cell: Cell, tap: str, round_number: int, partition: Partition) 
     pool = cell.data.victims
     needed = cohort * s.leak_batch
     if needed > len(pool):
-        raise InputError(f"leak-batch: {needed} examples behind one update, but the set holds only {len(pool)} to attack")
+        raise InputError(
+            f"leak-batch: {needed} examples behind one update, but the set holds only {len(pool)} to attack"
+        )
     chosen = pool[torch.randperm(len(pool), generator=generator(s.seed, "victims"))[: s.victims]]
     batches = []
     for victim in chosen:
@@ -65,7 +67,9 @@ def _live_victims(cell: Cell, round_number: int, cohort: int, partition: Partiti
     s = cell.settings
     f = s.federation
     if s.victims * cohort > f.clients:
-        raise InputError(f"victims: {s.victims * cohort} clients are needed in the live protocol, there are {f.clients}")
+        raise InputError(
+            f"victims: {s.victims * cohort} clients are needed in the live protocol, there are {f.clients}"
+        )
     clients = torch.randperm(f.clients, generator=generator(s.seed, "victims"))[: s.victims * cohort]
     lanes = [(round_number, int(c)) for c in clients]
     # A leaked Poisson batch is shown at its expected size, which the attacker is told.
@@ -94,14 +98,12 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
     cohort, steps, batch = indices.shape[1:]
     rngs = generators(s.seed, "leak noise", [(round_number, int(v), k) for v in lanes for k in range(cohort)])
     clock = Clock(round_number, 0, max(1, s.federation.rounds), steps)
-    parameters = {n: p.to(device) for n, p in sent.parameters.items()}
     rate = s.federation.learning_rate
     with torch.no_grad():
-        update = leak(tap, sent.model, parameters, True, inputs, targets, rate, cell.defense, clock, rngs)
+        update = leak(tap, sent.network, inputs, targets, rate, cell.defense, clock, rngs)
     return View(
         tap=tap,
-        model=sent.model,
-        parameters=parameters,
+        network=sent.network,
         update=update,
         batch=batch,
         shape=cell.data.shape,

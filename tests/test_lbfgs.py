@@ -52,7 +52,12 @@ def test_every_victim_follows_torch() -> None:
     for victim in range(10):
         values, end, count = slow_reference(start[victim], shift[victim], 4)
         assert len(seen[victim]) == count == int(search.evaluations[victim])
-        torch.testing.assert_close(torch.tensor(seen[victim], dtype=torch.float64), torch.tensor(values, dtype=torch.float64), rtol=1e-4, atol=1e-9)
+        torch.testing.assert_close(
+            torch.tensor(seen[victim], dtype=torch.float64),
+            torch.tensor(values, dtype=torch.float64),
+            rtol=1e-4,
+            atol=1e-9,
+        )
         torch.testing.assert_close(search.points[victim], end, rtol=1e-3, atol=1e-5)
 
 

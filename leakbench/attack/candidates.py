@@ -7,60 +7,79 @@ serves every defense, and without noise it is exact.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from leakbench.federated.leakage import View
 from leakbench.models import one_hot
-from leakbench.types import Parameters, Ranking, part
+from leakbench.types import Count, Parameters, Ranking, part
 
 __all__ = ["Candidates"]
 
 
 @part
 class Candidates:
-    """Rank candidates by -|y - g(c)|^2, where g runs the deterministic part of the defense, as an attacker who knows it can.
+    """Rank candidates by the likelihood of what leaked, with the deterministic part of the defense that the attacker knows.
 
-    Behind an update of M > 1 examples the other M - 1 are unknown: they are taken as public examples, so that
-    y is about g(c) / M + (M - 1) / M * (public mean gradient), with all gradients taken at the model that was sent.
+    One example behind the gradient y: -|y - g(c)|^2. Behind an update of M > 1 examples the other M - 1 are unknown: they are taken
+    as draws from the public gradients' Gaussian (mean m, covariance S), so that y given c is Gaussian
+    with mean g(c) / M + (M - 1) / M * m and covariance (M - 1) / M^2 * S; all gradients are taken at the model that was sent. S is that of the public sample plus, in
+    every direction, the energy that half of the sample leaves unexplained of the other half.
     chunk: how many candidates' gradients are held at once.
     """
 
-    chunk: int = 64
+    chunk: Count = 64
 
     def __call__(self, view: View, inputs: Tensor, labels: Tensor, public: tuple[Tensor, Tensor]) -> Ranking:
         """Return scores (V, k) for candidates (k, *s) with labels (k,); `public` is (inputs, labels) that hold no victim."""
-        share = 1.0 / view.examples
-        observed = _flat(view.update)
-        if view.examples > 1:
-            others = torch.stack([g.mean(0) for g in self._gradients(view, *public)]).mean(0)
-            observed = observed - (1 - share) * others
-        scores = []
-        for gradients in self._gradients(view, inputs, labels):
-            guess = gradients * share
-            scores.append(2 * observed @ guess.T - guess.square().sum(1))
-        return Ranking(torch.cat(scores, 1))
+        observed, share = _flat(view.update), 1.0 / view.examples
+        if view.examples == 1:
+            return Ranking(torch.cat([_closeness(observed, g) for g in self._gradients(view, inputs, labels)], 1))
+        others = torch.cat(list(self._gradients(view, *public)))
+        mean = others.mean(0)
+        whiten = _whitening(others - mean)
+        left = whiten(observed - (1 - share) * mean)
+        return Ranking(
+            torch.cat([_closeness(left, whiten(g * share)) for g in self._gradients(view, inputs, labels)], 1)
+        )
 
-    def _gradients(self, view: View, inputs: Tensor, labels: Tensor) -> list[Tensor]:
-        alone = View(
-            tap="type-2" if view.tap == "type-2" else "type-1" if view.tap == "type-1" else "type-0",
-            model=view.model,
-            parameters=view.parameters,
-            update={},
-            batch=1,
-            shape=view.shape,
-            classes=view.classes,
-            learning_rate=view.learning_rate,
-            shared=view.shared,
-            defense=view.defense,
+    def _gradients(self, view: View, inputs: Tensor, labels: Tensor) -> Iterator[Tensor]:
+        """Yield the gradients (chunk, p) that each example would have shown alone."""
+        alone = replace(
+            view, tap="type-0" if view.tap == "global" else view.tap, update={}, cohort=1, local_steps=1, batch=1
         )
         targets = one_hot(labels, view.classes).to(inputs)
-        found = []
         with torch.no_grad():
-            for x, y in zip(inputs.split(self.chunk), targets.split(self.chunk), strict=True):
-                found.append(_flat(alone.respond(x[:, None], y[:, None])))
-        return found
+            for x, y in zip(torch.split(inputs, self.chunk), torch.split(targets, self.chunk), strict=True):
+                yield _flat(alone.respond(x[:, None], y[:, None]))
 
 
 def _flat(gradients: Parameters) -> Tensor:
     return torch.cat([g.flatten(1) for g in gradients.values()], 1)
+
+
+def _closeness(observed: Tensor, guesses: Tensor) -> Tensor:
+    """Return (V, k): -|y - g|^2 up to what does not depend on the guess."""
+    return 2 * observed @ guesses.T - guesses.square().sum(1)
+
+
+def _whitening(centred: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the map (n, p) -> (n, p) by (S + r)^(-1/2), up to a factor, for the centred sample (P, p) of covariance S.
+
+    r is the mean energy per direction that the directions of one half of the sample do not explain of the other half.
+    """
+    half = len(centred) // 2
+    basis = torch.linalg.svd(centred[:half], full_matrices=False)[2]
+    rest = centred[half:] - (centred[half:] @ basis.T) @ basis
+    floor = rest.square().sum(1).mean() / centred.shape[1]
+    _, scale, directions = torch.linalg.svd(centred, full_matrices=False)
+    shrink = (floor / (scale.square() / len(centred) + floor)).sqrt() - 1
+
+    def whiten(vectors: Tensor) -> Tensor:
+        whitened: Tensor = vectors + (vectors @ directions.T * shrink) @ directions
+        return whitened
+
+    return whiten

@@ -84,9 +84,7 @@ class GradientMatching:
             snapshots=found.at,
         )
 
-    def _value(
-        self, views: tuple[View, ...], space: Coordinates, z: Tensor, targets: Tensor, lanes: Tensor
-    ) -> Tensor:
+    def _value(self, views: tuple[View, ...], space: Coordinates, z: Tensor, targets: Tensor, lanes: Tensor) -> Tensor:
         inputs = space.decode(z)
         value = space.energy(z)
         for view in views:

@@ -24,7 +24,8 @@ class Lbfgs:
     """The state of V searches in d dimensions; the only mutable thing in an attack.
 
     points (V, d).  differences, steps (slots, V, d): y and s, oldest first; all victims write to one slot at a time.
-    curvature (slots, V): 1 / <y, s>, zero where a victim stored no pair in that slot.  used: slots in use.  evaluations (V,).  settled (V,): optimal or without a direction of descent, for ever.
+    curvature (slots, V): 1 / <y, s>, zero where a victim stored no pair in that slot.  used: slots in use.
+    evaluations (V,).  settled (V,): optimal or without a direction of descent, for ever.
     """
 
     points: Tensor
@@ -37,7 +38,11 @@ class Lbfgs:
     def __post_init__(self) -> None:
         victims, size = self.points.shape
         fresh = self.points.new_zeros
-        self.differences, self.steps, self.curvature = fresh(0, victims, size), fresh(0, victims, size), fresh(0, victims)
+        self.differences, self.steps, self.curvature = (
+            fresh(0, victims, size),
+            fresh(0, victims, size),
+            fresh(0, victims),
+        )
         self.used = 0
         self.direction, self.before = torch.zeros_like(self.points), torch.zeros_like(self.points)
         self.length, self.scale = fresh(victims), torch.ones_like(fresh(victims))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import nn
 
-from leakbench.types import Parameters, part
+from leakbench.federated.client import Network
+from leakbench.types import part
 
 __all__ = ["SERVERS", "Honest", "Server"]
 
@@ -20,10 +20,8 @@ class Server(Protocol):
     def threat(self) -> str:
         """`honest`, `malicious parameters` or `malicious architecture`; stands over every table."""
 
-    def __call__(
-        self, model: nn.Module, parameters: Parameters, rng: torch.Generator
-    ) -> tuple[nn.Module, Parameters, Any]:
-        """Return the model and parameters that are sent, and the secret that the readout will need."""
+    def __call__(self, network: Network, rng: torch.Generator) -> tuple[Network, Any]:
+        """Return the network that is sent, and the secret that the readout will need."""
 
 
 @part
@@ -35,11 +33,9 @@ class Honest:
         """The plain case."""
         return "honest"
 
-    def __call__(
-        self, model: nn.Module, parameters: Parameters, rng: torch.Generator
-    ) -> tuple[nn.Module, Parameters, Any]:
-        """Send the model as it is."""
-        return model, parameters, None
+    def __call__(self, network: Network, rng: torch.Generator) -> tuple[Network, Any]:
+        """Send the network as it is."""
+        return network, None
 
 
 SERVERS: dict[str, type[Server]] = {"honest": Honest}

@@ -56,7 +56,7 @@ class Cache:
             return make()
         path = self.folder / f"{key}.npz"
         try:
-            with np.load(path, allow_pickle=False) as kept:
+            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as kept:
                 return {name: kept[name] for name in kept.files}
         except (OSError, ValueError, EOFError, zipfile.BadZipFile):
             arrays = make()

@@ -20,8 +20,8 @@ Row: TypeAlias = dict[str, str | float | bool]
 def list_datasets(data_dir: Path | None = None) -> list[Row]:
     """Return one row a data set of the catalog: name, title, license, state, megabytes.
 
-    state: `embedded`, `found at <folder>` (whose content is not checked here) or `absent`.  megabytes: how much there is
-    to fetch, 0 where the set is embedded.  Raises InputError for a data folder that is not there.
+    state: `embedded`, `found at <folder>` (whose content is not checked here) or `absent`.  megabytes: what is to be
+    fetched, 0 where the set is embedded.  Raises InputError for a data folder that is not there.
     """
     rows: list[Row] = []
     for name in names("datasets"):

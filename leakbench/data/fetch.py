@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import os
 import shutil
@@ -10,6 +11,7 @@ import tarfile
 import tempfile
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -154,7 +156,7 @@ def _unpack(packed: Path, folder: Path) -> None:
         try:
             with tarfile.open(packed) as archive:
                 archive.extractall(scratch, filter="data")
-        except (tarfile.TarError, EOFError) as error:
+        except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
             packed.unlink()
             raise InputError(f"{packed.name}: not a whole, safe archive: {error}; it was deleted") from None
         fresh = Path(scratch) / folder.name

@@ -56,4 +56,6 @@ class ClipLayers:
         norms = member_norms(signal)
         grads = {name: _scaled(g, _factor(norms[name], self.norm)) for name, g in signal.grads.items()}
         bound = self.norm * len(norms) ** 0.5
-        return signal.replace(grads, norms[next(iter(norms))].new_full((signal.lanes,), self.norm), Fact("clip", norm=bound))
+        return signal.replace(
+            grads, norms[next(iter(norms))].new_full((signal.lanes,), self.norm), Fact("clip", norm=bound)
+        )

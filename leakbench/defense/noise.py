@@ -48,6 +48,8 @@ class GaussianNoise:
 
     def _fact(self, signal: Signal, items: int) -> Fact:
         if signal.sensitivity is None:
-            return Fact("uncalibrated_noise", std=self.multiplier, each=self.to == "each", reason="noise without a clip")
+            return Fact(
+                "uncalibrated_noise", std=self.multiplier, each=self.to == "each", reason="noise without a clip"
+            )
         std = self.multiplier * float(signal.sensitivity[0])
         return Fact("noise", std=std * items if self.to == "mean" else std, each=self.to == "each")

@@ -60,7 +60,13 @@ def without_noise(defense: Defense) -> Defense:
     def keep(station: tuple[Transform, ...]) -> tuple[Transform, ...]:
         return tuple(t for t in station if not isinstance(t, GaussianNoise))
 
-    return dataclasses.replace(defense, **{name: keep(getattr(defense, name)) for name in STATIONS})
+    return dataclasses.replace(
+        defense,
+        example=keep(defense.example),
+        batch=keep(defense.batch),
+        client=keep(defense.client),
+        server=keep(defense.server),
+    )
 
 
 def facts(defense: Defense, like: Parameters, batch: int, cohort: int) -> dict[str, tuple[Fact, ...]]:

@@ -26,7 +26,9 @@ class L2Max:
         if signal.sensitivity is None:
             raise InputError("l2_max: no clip before it at this station; put clip_layers or clip_whole first")
         largest = torch.stack(list(member_norms(signal).values())).amax(0).amax(1).detach()
-        reason = "data-dependent sensitivity: the noise is scaled by the largest layer norm of the private batch (l2-max)"
+        reason = (
+            "data-dependent sensitivity: the noise is scaled by the largest layer norm of the private batch (l2-max)"
+        )
         return signal.replace(signal.grads, largest, Fact("scale", reason=reason))
 
 

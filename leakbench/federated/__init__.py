@@ -1,0 +1,1 @@
+"""The federation: partition, sampling, clients, rounds, and the points at which it leaks."""

@@ -16,7 +16,43 @@ from leakbench.defense import Defense
 from leakbench.defense.transform import apply
 from leakbench.types import Clock, Generators, Parameters, Signal
 
-__all__ = ["LocalIteration", "example_signal", "local_iterations", "mean_update"]
+__all__ = ["Examples", "LocalIteration", "Network", "example_signal", "local_iterations", "mean_update"]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A model with the parameters it is run with: one set {p: (*p)} if `shared`, else one a lane {p: (K, *p)}."""
+
+    model: nn.Module
+    parameters: Parameters
+    shared: bool = True
+
+    def moved(self, direction: Parameters, length: float) -> Network:
+        """Return the network after a step of -length along {p: (K, *p)}, a set of parameters a lane."""
+        stepped = {n: self.parameters[n] - length * g for n, g in direction.items()}
+        return Network(self.model, stepped, shared=False)
+
+    @property
+    def axis(self) -> int | None:
+        """The parameters' lane axis, as `torch.func.vmap` takes it."""
+        return None if self.shared else 0
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What K clients train on: inputs (K, L, B, *s), targets (K, L, B, classes), weights (K, L, B), of which 0 marks padding.
+
+    batch: the B that sums over a batch are divided by, the expected size of a Poisson batch.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    weights: Tensor
+    batch: int
+
+    def at(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return inputs (K, B, *s), targets (K, B, classes) and weights (K, B) of one local iteration."""
+        return self.inputs[:, step], self.targets[:, step], self.weights[:, step]
 
 
 @dataclass(frozen=True)
@@ -36,103 +72,66 @@ def _loss(model: nn.Module, parameters: Parameters, inputs: Tensor, targets: Ten
     return -((targets * log_probabilities).sum(-1) * weights).sum()
 
 
-def example_signal(
-    model: nn.Module, parameters: Parameters, shared: bool, inputs: Tensor, targets: Tensor, weights: Tensor
-) -> Signal:
-    """Return every example's gradient of the soft cross-entropy: grads {p: (K, B, *p)}, zero where its weight is zero.
-
-    parameters: {p: (*p)} if `shared`, else one set a lane {p: (K, *p)}. inputs (K, B, *s), targets (K, B, classes),
-    weights (K, B): 1 for an example that is there, 0 for padding.
-    """
+def example_signal(network: Network, examples: Examples, step: int) -> Signal:
+    """Return every example's gradient of the soft cross-entropy, {p: (K, B, *p)}; zero where its weight is zero."""
 
     def one(p: Parameters, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-        return _loss(model, p, x[None], y[None], w[None])
+        return _loss(network.model, p, x[None], y[None], w[None])
 
     over_batch = vmap(grad(one), in_dims=(None, 0, 0, 0))
-    return Signal(vmap(over_batch, in_dims=(None if shared else 0, 0, 0, 0))(parameters, inputs, targets, weights))
+    return Signal(vmap(over_batch, in_dims=(network.axis, 0, 0, 0))(network.parameters, *examples.at(step)))
 
 
-def _mean_signal(
-    model: nn.Module, parameters: Parameters, shared: bool, inputs: Tensor, targets: Tensor, weights: Tensor, batch: int
-) -> Signal:
+def _mean_signal(network: Network, examples: Examples, step: int) -> Signal:
     def mean(p: Parameters, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-        return _loss(model, p, x, y, w / batch)
+        return _loss(network.model, p, x, y, w / examples.batch)
 
-    grads = vmap(grad(mean), in_dims=(None if shared else 0, 0, 0, 0))(parameters, inputs, targets, weights)
-    return Signal({name: g.unsqueeze(1) for name, g in grads.items()}, averaged=batch)
+    grads = vmap(grad(mean), in_dims=(network.axis, 0, 0, 0))(network.parameters, *examples.at(step))
+    return Signal({name: g.unsqueeze(1) for name, g in grads.items()}, averaged=examples.batch)
 
 
 def _iteration(
-    model: nn.Module,
-    parameters: Parameters,
-    shared: bool,
-    data: tuple[Tensor, Tensor, Tensor],
-    batch: int,
-    defense: Defense,
-    clock: Clock,
-    rngs: Generators,
+    network: Network, examples: Examples, step: int, defense: Defense, clock: Clock, rngs: Generators
 ) -> LocalIteration:
-    inputs, targets, weights = data
     if defense.example:
-        examples = apply(defense.example, example_signal(model, parameters, shared, inputs, targets, weights), clock, rngs)
+        each = apply(defense.example, example_signal(network, examples, step), clock, rngs)
         # Padding must stay silent: whatever the station did to it (noise) does not enter the mean.
-        kept = {n: g * weights.reshape(*weights.shape, *[1] * (g.dim() - 2)) for n, g in examples.grads.items()}
-        mean = replace(examples, grads=kept).mean(batch)
+        kept = {n: g * _like(examples.weights[:, step], g) for n, g in each.grads.items()}
+        mean = replace(each, grads=kept).mean(examples.batch)
     else:
-        examples = mean = _mean_signal(model, parameters, shared, inputs, targets, weights, batch)
-    return LocalIteration(examples, apply(defense.batch, mean, clock, rngs))
+        each = mean = _mean_signal(network, examples, step)
+    return LocalIteration(each, apply(defense.batch, mean, clock, rngs))
+
+
+def _like(weights: Tensor, grad: Tensor) -> Tensor:
+    return weights.reshape(*weights.shape, *[1] * (grad.dim() - 2))
 
 
 def local_iterations(
-    model: nn.Module,
-    parameters: Parameters,
-    shared: bool,
-    inputs: Tensor,
-    targets: Tensor,
-    weights: Tensor,
-    batch: int,
-    learning_rate: float,
-    defense: Defense,
-    clock: Clock,
-    rngs: Generators,
+    network: Network, examples: Examples, learning_rate: float, defense: Defense, clock: Clock, rngs: Generators
 ) -> Iterator[LocalIteration]:
     """Yield each of L local SGD iterations (Wei et al., TPDS 2023, Algorithm 1, lines 6 to 20).
 
-    inputs (K, L, B, *s), targets (K, L, B, classes), weights (K, L, B) mark padding by 0. batch: the B that sums are divided
-    by (the expected size of a Poisson batch). Differentiable with respect to inputs and targets.
+    Differentiable with respect to the examples' inputs and targets.
     """
-    steps = inputs.shape[1]
+    steps = examples.inputs.shape[1]
     for step in range(steps):
-        data = (inputs[:, step], targets[:, step], weights[:, step])
         now = replace(clock, local_iteration=step, local_iterations=steps)
-        done = _iteration(model, parameters, shared, data, batch, defense, now, rngs)
+        done = _iteration(network, examples, step, defense, now, rngs)
         yield done
         if step + 1 < steps:
-            moved = {n: g[:, 0] for n, g in done.batch.grads.items()}
-            parameters = {n: parameters[n] - learning_rate * g for n, g in moved.items()}
-            shared = False
+            network = network.moved({n: g[:, 0] for n, g in done.batch.grads.items()}, learning_rate)
 
 
 def mean_update(
-    model: nn.Module,
-    parameters: Parameters,
-    shared: bool,
-    inputs: Tensor,
-    targets: Tensor,
-    weights: Tensor,
-    batch: int,
-    learning_rate: float,
-    defense: Defense,
-    clock: Clock,
-    rngs: Generators,
+    network: Network, examples: Examples, learning_rate: float, defense: Defense, clock: Clock, rngs: Generators
 ) -> Parameters:
     """Return the mean over the L local iterations of what a client descends along: {p: (K, *p)}.
 
-    The client's update is W_L - W_0 = -learning_rate * L * this; at L = 1 it is the batch's (sanitised) gradient. Arguments as
-    in `local_iterations`.
+    The client's update is W_L - W_0 = -learning_rate * L * this; at L = 1 it is the batch's (sanitised) gradient.
     """
-    done = local_iterations(
-        model, parameters, shared, inputs, targets, weights, batch, learning_rate, defense, clock, rngs
-    )
-    grads = [iteration.batch.grads for iteration in done]
-    return {name: sum((g[name][:, 0] for g in grads[1:]), grads[0][name][:, 0]) / len(grads) for name in grads[0]}
+    total: Parameters = {}
+    for iteration in local_iterations(network, examples, learning_rate, defense, clock, rngs):
+        step = {n: g[:, 0] for n, g in iteration.batch.grads.items()}
+        total = {n: total[n] + g for n, g in step.items()} if total else step
+    return {n: g / examples.inputs.shape[1] for n, g in total.items()}

@@ -8,15 +8,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from leakbench.defense import Defense
 from leakbench.defense.transform import apply
-from leakbench.federated.client import local_iterations, mean_update
+from leakbench.federated.client import Examples, Network, local_iterations, mean_update
 from leakbench.types import Clock, Generators, Parameters, Signal
 
 __all__ = ["TAPS", "UNDEFENDED", "Knowledge", "View", "leak"]
@@ -28,9 +29,7 @@ UNDEFENDED = Defense(title="no defense", cite="", unit="example")
 
 def leak(
     tap: str,
-    model: nn.Module,
-    parameters: Parameters,
-    shared: bool,
+    network: Network,
     inputs: Tensor,
     targets: Tensor,
     learning_rate: float,
@@ -48,15 +47,14 @@ def leak(
     """
     victims, cohort, steps, batch = inputs.shape[:4]
     weights = inputs.new_ones(victims * cohort, steps, batch)
-    data = (inputs.flatten(0, 1), targets.flatten(0, 1), weights)
+    examples = Examples(inputs.flatten(0, 1), targets.flatten(0, 1), weights, batch)
     if tap == "type-2":
         if not defense.example:  # No station mixes the batch, so the victim's gradient needs no fellows.
-            data = tuple(d[:, :1, :1] for d in data)  # type: ignore[assignment]
-        iterations = local_iterations(
-            model, parameters, shared, *data, data[0].shape[2], learning_rate, defense, clock, rngs
-        )
-        return {n: g[:, 0] for n, g in next(iterations).examples.grads.items()}
-    mean = mean_update(model, parameters, shared, *data, batch, learning_rate, defense, clock, rngs)
+            x, y, w = (t[:, :1, :1] for t in (examples.inputs, examples.targets, examples.weights))
+            examples = Examples(x, y, w, batch=1)
+        first = next(local_iterations(network, examples, learning_rate, defense, clock, rngs))
+        return {n: g[:, 0] for n, g in first.examples.grads.items()}
+    mean = mean_update(network, examples, learning_rate, defense, clock, rngs)
     if not defense.client and not defense.server and cohort == 1:
         return mean
     scale = -learning_rate * steps
@@ -86,7 +84,7 @@ class Knowledge:
 class View:
     """One observation of V victims at one leakage point.
 
-    model, parameters: the network as the clients got it; parameters {p: (*p)} if `shared`, else {p: (V, *p)}.
+    network: as the clients got it, with one set of parameters for all victims or one for each.
     update: what leaked, {p: (V, *p)}.  cohort K, local_steps L, batch B: an input guess is (V, M = K * L * B, *s).
     defense: the deterministic part that the attacker runs on a guess (empty for an attacker who does not know it).
     noise_std: standard deviation of the noise on `update`, where the attacker knows it.
@@ -94,14 +92,12 @@ class View:
     """
 
     tap: str
-    model: nn.Module
-    parameters: Parameters
+    network: Network
     update: Parameters
     batch: int
     shape: tuple[int, ...]
     classes: int
     learning_rate: float
-    shared: bool = True
     cohort: int = 1
     local_steps: int = 1
     knowledge: Knowledge = field(default_factory=Knowledge)
@@ -124,14 +120,13 @@ class View:
 
         lanes: indices of the victims that stand in `inputs`; all of them where it is None.
         """
-        parameters = self.parameters
-        if not self.shared and lanes is not None:
-            parameters = {n: p[lanes] for n, p in parameters.items()}
+        network = self.network
+        if not network.shared and lanes is not None:
+            network = replace(network, parameters={n: p[lanes] for n, p in network.parameters.items()})
         grid = (1, 1, 1) if self.tap == "type-2" else (self.cohort, self.local_steps, self.batch)
         x = inputs.reshape(inputs.shape[0], *grid, *self.shape)
         y = targets.reshape(targets.shape[0], *grid, self.classes)
-        clock = Clock(0, 0, 1, self.local_steps)
-        return leak(self.tap, self.model, parameters, self.shared, x, y, self.learning_rate, self.defense, clock, ())
+        return leak(self.tap, network, x, y, self.learning_rate, self.defense, Clock(0, 0, 1, self.local_steps), ())
 
     def observed(self, lanes: Tensor | None = None) -> Parameters:
         """Return the leaked update of all victims, or of those in `lanes`."""
@@ -139,11 +134,9 @@ class View:
 
     def to(self, dtype: torch.dtype) -> View:
         """Return the same view in another floating-point type (the checks run in float64)."""
-        from copy import deepcopy  # noqa: PLC0415
-        from dataclasses import replace  # noqa: PLC0415
 
         def cast(tensors: Parameters) -> Parameters:
             return {n: t.to(dtype) for n, t in tensors.items()}
 
-        model = deepcopy(self.model).to(dtype)
-        return replace(self, model=model, parameters=cast(self.parameters), update=cast(self.update))
+        network = Network(deepcopy(self.network.model).to(dtype), cast(self.network.parameters), self.network.shared)
+        return replace(self, network=network, update=cast(self.update))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ from leakbench.errors import InputError
 from leakbench.types import Count, Positive, part
 
 __all__ = ["PARTITIONS", "Dirichlet", "Iid", "Partition", "Partitioner", "Shards"]
+
+Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ class Iid:
 
     def __call__(self, targets: Tensor, clients: int, examples_per_client: int, rng: torch.Generator) -> Partition:
         """Return the partition; see `Partitioner`."""
-        dealt = [chosen for chosen, _ in _passes(len(targets), clients, examples_per_client, rng)]
+        draw = _numpy(rng)
+        dealt = [chosen for chosen, _ in _passes(len(targets), clients, examples_per_client, draw)]
         return _partition(dealt, targets, examples_per_client)
 
 
@@ -85,12 +88,12 @@ class Shards:
                 f"examples_per_client: got {examples_per_client}, expected a multiple of shards_per_client"
                 f" ({self.shards_per_client})"
             )
+        draw, labels = _numpy(rng), targets.cpu().numpy()
         dealt = []
-        for chosen, group in _passes(len(targets), clients, examples_per_client, rng):
-            by_label = chosen[targets.cpu()[chosen].argsort(stable=True)]
-            shards = by_label.reshape(group * self.shards_per_client, -1)
-            shards = shards[torch.randperm(len(shards), generator=rng)]
-            dealt.append(_shuffled(shards.reshape(group, examples_per_client), rng))
+        for chosen, group in _passes(len(labels), clients, examples_per_client, draw):
+            by_label = chosen[labels[chosen].argsort(kind="stable")]
+            shards = draw.permutation(by_label.reshape(group * self.shards_per_client, -1))
+            dealt.append(draw.permuted(shards.reshape(group, examples_per_client), axis=1))
         return _partition(dealt, targets, examples_per_client)
 
 
@@ -106,13 +109,11 @@ class Dirichlet:
 
     def __call__(self, targets: Tensor, clients: int, examples_per_client: int, rng: torch.Generator) -> Partition:
         """Return the partition; see `Partitioner`."""
-        draw = np.random.default_rng(int(torch.randint(2**62, (), generator=rng)))
-        labels = targets.cpu()
-        classes = int(labels.max()) + 1
+        draw, labels = _numpy(rng), targets.cpu().numpy()
         dealt = []
-        for chosen, group in _passes(len(labels), clients, examples_per_client, rng):
-            by_label = chosen[labels[chosen].argsort(stable=True)].numpy()
-            stock = np.bincount(labels[chosen].numpy(), minlength=classes)
+        for chosen, group in _passes(len(labels), clients, examples_per_client, draw):
+            by_label = chosen[labels[chosen].argsort(kind="stable")]
+            stock = np.bincount(labels[chosen])
             ends = stock.cumsum()
             lists = np.empty((group, examples_per_client), dtype=np.int64)
             for row in lists:
@@ -120,16 +121,12 @@ class Dirichlet:
                 slices = [by_label[e - s : e - s + t] for e, s, t in zip(ends, stock, taken, strict=True) if t]
                 row[:] = np.concatenate(slices)
                 stock = stock - taken
-            # Earlier clients found fuller classes; a client's place in its pass must not say so.
-            lists = lists[draw.permutation(group)]
-            dealt.append(_shuffled(torch.from_numpy(lists), rng))
+            # Earlier clients found fuller classes; a client's number must not say so.
+            dealt.append(draw.permuted(draw.permutation(lists), axis=1))
         return _partition(dealt, targets, examples_per_client)
 
 
-Counts = np.ndarray[tuple[int], np.dtype[np.int64]]
-
-
-def _labels(alpha: float, stock: Counts, examples: int, draw: np.random.Generator) -> Counts:
+def _labels(alpha: float, stock: Integers, examples: int, draw: np.random.Generator) -> Integers:
     """Return how many examples of each class one client takes, at most the `stock` of each, `examples` together."""
     weights = draw.dirichlet(np.full(len(stock), alpha))
     taken = np.zeros_like(stock)
@@ -143,8 +140,8 @@ def _labels(alpha: float, stock: Counts, examples: int, draw: np.random.Generato
 
 
 def _passes(
-    examples: int, clients: int, examples_per_client: int, rng: torch.Generator
-) -> Iterator[tuple[Tensor, int]]:
+    examples: int, clients: int, examples_per_client: int, draw: np.random.Generator
+) -> Iterator[tuple[Integers, int]]:
     """Yield (the examples of a pass in random order, how many clients share them) until all clients are served."""
     if clients < 1:
         raise InputError(f"clients: got {clients}, expected at least 1")
@@ -153,23 +150,24 @@ def _passes(
             f"examples_per_client: got {examples_per_client}, expected 1 to {examples}, the number of training"
             " examples, since no client holds an example twice"
         )
-    counts = torch.zeros(examples, dtype=torch.int64)
+    counts = np.zeros(examples, dtype=np.int64)
     for first in range(0, clients, examples // examples_per_client):
         group = min(examples // examples_per_client, clients - first)
-        order = torch.randperm(examples, generator=rng)
-        order = order[counts[order].argsort(stable=True)][: group * examples_per_client]
+        order = draw.permutation(examples)
+        order = order[counts[order].argsort(kind="stable")][: group * examples_per_client]
         counts[order] += 1
         # Examples that lag behind came first; without this the first clients of a pass would share them.
-        yield order[torch.randperm(len(order), generator=rng)], group
+        yield draw.permutation(order), group
 
 
-def _shuffled(lists: Tensor, rng: torch.Generator) -> Tensor:
-    """Return each row of `lists` (k, e) in its own random order."""
-    return lists.gather(1, torch.rand(lists.shape, generator=rng).argsort(1))
+def _numpy(rng: torch.Generator) -> np.random.Generator:
+    """Return a NumPy generator seeded by the next number of `rng`: NumPy sorts and shuffles rows without threads."""
+    return np.random.default_rng(int(torch.randint(2**62, (), generator=rng)))
 
 
-def _partition(dealt: list[Tensor], targets: Tensor, examples_per_client: int) -> Partition:
-    return Partition(torch.cat([d.reshape(-1, examples_per_client) for d in dealt]), len(targets))
+def _partition(dealt: list[Integers], targets: Tensor, examples_per_client: int) -> Partition:
+    lists = np.concatenate([d.reshape(-1, examples_per_client) for d in dealt])
+    return Partition(torch.from_numpy(lists), len(targets))
 
 
 PARTITIONS: dict[str, type[Partitioner]] = {"shards": Shards, "iid": Iid, "dirichlet": Dirichlet}

@@ -13,7 +13,7 @@ from torch.func import functional_call
 from leakbench.data.dataset import Dataset
 from leakbench.defense import Defense
 from leakbench.defense.transform import apply
-from leakbench.federated.client import mean_update
+from leakbench.federated.client import Examples, Network, mean_update
 from leakbench.federated.partition import Partition
 from leakbench.federated.sampling import draw_batches, draw_clients
 from leakbench.models import one_hot
@@ -39,8 +39,8 @@ class Federation:
 class Counts:
     """What the privacy ledger needs of the rounds so far.
 
-    updates: (n,) in how many clients' updates each training example took part.  uses: (n,) in how many batches.  rounds: (N,) in how
-    many rounds each client took part.
+    updates: (n,) in how many clients' updates each training example took part.  uses: (n,) in how many batches.
+    rounds: (N,) in how many rounds each client took part.
     """
 
     updates: Tensor
@@ -52,8 +52,9 @@ class Counts:
 class Round:
     """What one round left behind.
 
-    round: 0-based.  parameters: {p: (*p)} of the global model after it.  counts: who has taken part how often.  accuracy, loss: on the test split.  between_client_variance: V_c, the mean over coordinates of the
-    variance between the clients' updates; update_scale: U_s, the mean squared coordinate of their mean (Geyer et al. 2017, section 3).
+    round: 0-based.  parameters: {p: (*p)} of the global model after it.  counts: who has taken part how often.
+    accuracy, loss: on the test split.  between_client_variance: V_c, the mean over coordinates of the variance between the
+    clients' updates; update_scale: U_s, the mean squared coordinate of their mean (Geyer et al. 2017, section 3).
     """
 
     round: int
@@ -85,13 +86,19 @@ def train(
     """Train from `start` (or go on after the round `done`), yielding every round; the same seed gives the same rounds."""
     inputs, targets = data.train_inputs.to(device), data.train_targets.to(device)
     parameters = {n: p.to(device) for n, p in (done.parameters if done else start).items()}
-    counts = done.counts if done else Counts(*(torch.zeros(n, dtype=torch.int64) for n in (*[len(targets)] * 2, federation.clients)))
+    counts = (
+        done.counts
+        if done
+        else Counts(*(torch.zeros(n, dtype=torch.int64) for n in (*[len(targets)] * 2, federation.clients)))
+    )
     for index in range(done.round + 1 if done else 0, federation.rounds):
         clock = Clock(index, 0, federation.rounds, federation.local_iterations)
         rng = generator(seed, "clients", index)
         clients = draw_clients(federation.clients, federation.clients_per_round, defense.cohorts, rng)
         held = partition.indices[clients]
-        updates, uses = _updates(model, parameters, (inputs, targets), data.classes, clients, held, federation, defense, seed, clock)
+        updates, uses = _updates(
+            model, parameters, (inputs, targets), data.classes, clients, held, federation, defense, seed, clock
+        )
         signal = apply(defense.server, Signal(updates), clock, generators(seed, "server noise", [(index,)]))
         spread = _spread(updates)
         step = signal.mean(federation.clients_per_round)
@@ -125,7 +132,7 @@ def _updates(
     uses = torch.zeros(len(targets), dtype=torch.int64)
     chunk = lanes_per_chunk(parameters, federation.batch, bool(defense.example))
     parts: list[Parameters] = []
-    for ids, lists in zip(clients.split(chunk), held.split(chunk), strict=True):
+    for ids, lists in zip(torch.split(clients, chunk), torch.split(held, chunk), strict=True):
         lanes = [(clock.round, int(i)) for i in ids]
         batches = draw_batches(
             defense.batches,
@@ -139,13 +146,13 @@ def _updates(
         chosen = chosen.to(inputs.device)
         with torch.no_grad():
             mean = mean_update(
-                model,
-                parameters,
-                True,
-                inputs[chosen],
-                one_hot(targets[chosen], classes),
-                batches.weights.to(inputs.device),
-                federation.batch,
+                Network(model, parameters),
+                Examples(
+                    inputs[chosen],
+                    one_hot(targets[chosen], classes),
+                    batches.weights.to(inputs.device),
+                    federation.batch,
+                ),
                 federation.learning_rate,
                 defense,
                 clock,
@@ -154,7 +161,8 @@ def _updates(
         scale = -federation.learning_rate * federation.local_iterations
         signal = Signal({n: g.unsqueeze(1) * scale for n, g in mean.items()})
         parts.append(apply(defense.client, signal, clock, generators(seed, "update noise", lanes)).grads)
-    if not parts:  # A Poisson cohort can be empty; one update of zeros adds nothing to the sum, and the server still adds its noise.
+    # A Poisson cohort can be empty; one update of zeros adds nothing to the sum, and the server still adds its noise.
+    if not parts:
         return {n: p.new_zeros(1, 1, *p.shape) for n, p in parameters.items()}, uses
     return {n: torch.cat([p[n] for p in parts]).transpose(0, 1) for n in parameters}, uses
 
@@ -172,7 +180,7 @@ def accuracy(model: nn.Module, parameters: Parameters, inputs: Tensor, targets: 
     """Return (share of right answers, mean cross-entropy) on inputs (n, *s) and targets (n,)."""
     device = next(iter(parameters.values())).device
     right, loss = 0, 0.0
-    for x, y in zip(inputs.split(500), targets.split(500), strict=True):
+    for x, y in zip(torch.split(inputs, 500), torch.split(targets, 500), strict=True):
         logits = functional_call(model, parameters, (x.to(device),))
         right += int((logits.argmax(1).cpu() == y).sum())
         loss += float(nn.functional.cross_entropy(logits, y.to(device), reduction="sum"))
