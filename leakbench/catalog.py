@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from leakbench.attack import Attack
 from leakbench.data.recipe import DatasetRecipe
@@ -83,9 +84,30 @@ def _where(cls: type[Any]) -> str:
 
 def schema() -> dict[str, Any]:
     """Return one JSON Schema that checks any recipe; editors take it to complete and underline."""
-    forms = {kind[:-1]: TypeAdapter(cls).json_schema() for kind, cls in KINDS.items()}
+    forms = [_inlined(TypeAdapter(cls).json_schema(schema_generator=_Inlining), {}) for cls in KINDS.values()]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "leakbench recipe: an attack, a defense or a dataset",
-        "anyOf": list(forms.values()),
+        "anyOf": forms,
     }
+
+
+class _Inlining(GenerateJsonSchema):
+    """Writes a part's definitions where they are used: a reference holds only at the top of the schema that it was made for."""
+
+    def generate_inner(self, schema: Any) -> JsonSchemaValue:
+        """Return the JSON Schema of one field or part."""
+        inlined: JsonSchemaValue = _inlined(super().generate_inner(schema), {})
+        return inlined
+
+
+def _inlined(node: Any, definitions: dict[str, Any]) -> Any:
+    if isinstance(node, list):
+        return [_inlined(item, definitions) for item in node]
+    if not isinstance(node, dict):
+        return node
+    definitions = {**definitions, **node.get("$defs", {})}
+    name = str(node.get("$ref", "")).removeprefix("#/$defs/")
+    if name in definitions:
+        return _inlined(definitions[name], definitions)
+    return {key: _inlined(value, definitions) for key, value in node.items() if key != "$defs"}

@@ -17,7 +17,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,13 +120,15 @@ class Run:
         return pd.read_parquet(self.folder / name)
 
     def forget(self, prefix: str) -> None:
-        """Remove every file whose name starts with `prefix`."""
+        """Remove every file whose name starts with `prefix`; one that ends in `/` is a folder, which goes with all that is in it."""
         names = [name for name in self.manifest["files"] if name.startswith(prefix)]
         for name in names:
             self.manifest["files"].pop(name)
         self.save()
         for name in names:
             (self.folder / name).unlink(missing_ok=True)
+        if prefix.endswith("/"):  # What a killed process wrote and did not enter into the manifest goes as well.
+            shutil.rmtree(self.folder / prefix, ignore_errors=True)
 
     def add_seconds(self, phase: str, seconds: float) -> None:
         """Add wall time to a phase; it goes into the manifest with the next file."""
@@ -141,10 +143,52 @@ class Run:
 
 @contextmanager
 def open_run(folder: Path, identity: dict[str, Any]) -> Iterator[Run]:
-    """Open a run's folder for the cell `identity`, new or to go on; raises InputError for another cell's folder."""
+    """Open a run's folder for the cell `identity`, new or to go on; raises InputError for another cell's folder.
+
+    Where nothing was finished, nothing is left behind.
+    """
+    with _locked(folder):
+        for left in folder.rglob(".*.tmp"):
+            left.unlink(missing_ok=True)
+        new = not (folder / "manifest.json").exists()
+        if new:
+            if any(p.name != ".lock" for p in folder.iterdir()):
+                raise InputError(f"out: {str(folder)!r} is not empty and holds no run; give another --out")
+            run = Run(folder, {"schema": SCHEMA, **identity, "phases": {}, "files": {}, "complete": False})
+            run.save()  # Before any other file: a folder in which something of a run lies always has its manifest.
+        else:
+            manifest = read_manifest(folder)
+            _check_manifest(folder, manifest, identity["hash"])
+            run = Run(folder, {**manifest, "command": identity["command"]})
+            if manifest["complete"] and (folder / "parts").exists():
+                run.forget("parts/")
+        try:
+            yield run
+        finally:
+            if new and not run.manifest["files"]:
+                run.forget("parts/")
+                (folder / "manifest.json").unlink()
+
+
+def _check_manifest(folder: Path, manifest: dict[str, Any], wanted: str) -> None:
+    kinds = {"hash": str, "files": dict, "phases": dict, "complete": bool}
+    for name, kind in kinds.items():
+        if not isinstance(manifest.get(name), kind):
+            raise InputError(f"{folder / 'manifest.json'}: {name} is missing or damaged; move it away to measure again")
+    if manifest["hash"] != wanted:
+        hashes = f"{manifest['hash'][:12]}, not {wanted[:12]}"
+        raise InputError(f"out: {str(folder)!r} holds another cell ({hashes}); give another --out")
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a folder for this process alone, making it where it is not; what holds no run at the end is as it was before."""
+    path = folder / ".lock"
+    missing = [p for p in (folder, *folder.parents) if not p.exists()]
+    fresh = not path.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("a")
+        lock = path.open("a")
     except OSError as error:
         raise InputError(
             f"out: cannot write to {str(folder)!r}: {error.strerror}; give another folder with --out"
@@ -152,25 +196,18 @@ def open_run(folder: Path, identity: dict[str, Any]) -> Iterator[Run]:
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = os.path.samestat(os.fstat(lock.fileno()), path.stat())  # Else its holder has just removed it.
         except OSError:
+            held = False
+        if not held:
             raise InputError(
                 f"out: another leakbench is writing to {str(folder)!r}; wait for it or give another --out"
-            ) from None
-        for left in folder.rglob(".*.tmp"):
-            left.unlink(missing_ok=True)
-        if (folder / "manifest.json").exists():
-            manifest = read_manifest(folder)
-            if manifest["hash"] != identity["hash"]:
-                hashes = f"{manifest['hash'][:12]}, not {identity['hash'][:12]}"
-                raise InputError(f"out: {str(folder)!r} holds another cell ({hashes}); give another --out")
-            run = Run(folder, {**manifest, "command": identity["command"]})
-        else:
-            if any(p.name != ".lock" for p in folder.iterdir()):
-                raise InputError(f"out: {str(folder)!r} is not empty and holds no run; give another --out")
-            run = Run(folder, {"schema": SCHEMA, **identity, "phases": {}, "files": {}, "complete": False})
-        yield run
-
-
-def remove_empty_parts(folder: Path) -> None:
-    """Remove the folder of parts, which holds nothing that is needed once a run is whole."""
-    shutil.rmtree(folder / "parts", ignore_errors=True)
+            )
+        try:
+            yield
+        finally:
+            if fresh and not (folder / "manifest.json").exists():
+                path.unlink()
+                with suppress(OSError):  # Somebody else has begun to use it.
+                    for made in missing:
+                        made.rmdir()

@@ -21,7 +21,8 @@ __all__ = ["picture", "threshold_figure", "training_figure"]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's, which stay apart for the colour-blind; lines differ in their dashes too."""
 DASHES = ("-", "--", "-.", ":")
-WIDTH = 6.4
+WIDTH = 5.0
+"""Inches; small, so that the letters can still be read where the figure fills a phone."""
 
 ROUND_PANELS = {
     "accuracy": "accuracy",
@@ -49,7 +50,7 @@ def training_figure(rounds: pd.DataFrame) -> str | None:
     shown = [name for name in ROUND_PANELS if name in rounds and np.isfinite(_floats(rounds[name])).any()]
     if not shown:
         return None
-    figure = Figure(figsize=(WIDTH, 0.6 + 1.5 * len(shown)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 0.6 + 1.3 * len(shown)), layout="constrained")
     panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
     for axes, name, colour in zip(panels, shown, COLOURS, strict=False):
         # A lone round is a point, which a line alone would not show.
@@ -84,7 +85,7 @@ def threshold_figure(groups: Mapping[str, pd.DataFrame]) -> str | None:
     _draw_null(axes, everyone, thresholds, eta)
     axes.set(xlabel="RMSE that counts as success", ylabel="ASR", ylim=(-0.02, 1.02), xlim=(0, thresholds[-1]))
     axes.grid(alpha=0.25)
-    axes.legend(loc="lower right", framealpha=0.9)
+    figure.legend(loc="outside lower center", ncols=3)
     return _png(figure)
 
 
@@ -92,8 +93,7 @@ def _draw_null(axes: Axes, rows: pd.DataFrame, thresholds: NDArray[np.float64], 
     curve = threshold_curve(_floats(rows["null_rmse"]), thresholds)
     axes.step(thresholds, curve, where="post", label="null attacker", color="#777777", linewidth=2.5, alpha=0.7)
     axes.plot([eta], [np.nan_to_num(_floats(rows["null_success"])).mean()], "x", color="#333333", label="null at eta")
-    axes.axvline(eta, color="#333333", linewidth=0.8)
-    axes.annotate(f"eta {eta:.3f}", (eta, 1.0), (4, -2), textcoords="offset points", va="top", color="#333333")
+    axes.axvline(eta, color="#333333", linewidth=0.8, label=f"eta {eta:.3f}")
 
 
 def _floats(values: pd.Series) -> NDArray[np.float64]:
@@ -103,7 +103,7 @@ def _floats(values: pd.Series) -> NDArray[np.float64]:
 def _png(figure: Figure) -> str:
     buffer = BytesIO()
     FigureCanvasAgg(figure)
-    figure.savefig(buffer, format="png", dpi=144, facecolor="white")
+    figure.savefig(buffer, format="png", dpi=180, facecolor="white")
     return _data_uri(buffer)
 
 

@@ -1,0 +1,255 @@
+"""Parts of an attack against closed forms, and the batched search against one victim at a time."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from leakbench.attack import Attack
+from leakbench.attack.candidates import Candidates
+from leakbench.attack.descent import LbfgsDescent, snapshot_iterations
+from leakbench.attack.distance import SquaredL2
+from leakbench.attack.gradient_matching import GradientMatching
+from leakbench.attack.labels import Joint, LastLayer
+from leakbench.attack.priors import TotalVariation
+from leakbench.attack.start import Normal, Patterned, Uniform
+from leakbench.attack.stop import Iterations
+from leakbench.data.find import load_dataset
+from leakbench.errors import InputError
+from leakbench.federated.client import Network
+from leakbench.federated.leakage import UNDEFENDED, View, leak
+from leakbench.models import build, one_hot, parameters
+from leakbench.recipe import resolve
+from leakbench.rng import generator, generators
+from leakbench.types import Clock, Reconstruction
+
+
+def leaked(victims: int, batch: int = 1, tap: str = "type-1", dtype: torch.dtype = torch.float64) -> tuple[View, Tensor, Tensor]:
+    """Real faces and their gradients at a sigmoid LeNet: (view, inputs (V, B, *s), labels (V, B))."""
+    data = load_dataset("faces")[2]
+    model = build("lenet_cpl", data.shape, data.classes, generator(0, "leak model"))
+    network = Network(model, parameters(model))
+    chosen = data.victims[: victims * batch].reshape(victims, batch)
+    if batch > 1:  # Faces alone would all have one label.
+        chosen[:, 1] = torch.nonzero(data.train_targets != data.train_targets[chosen[0, 0]])[:victims, 0]
+    x, y = data.train_inputs[chosen], data.train_targets[chosen]
+    update = leak(
+        tap, network, x[:, None, None], one_hot(y, data.classes)[:, None, None], 0.05, UNDEFENDED, Clock(0, 0, 1, 1), ()
+    )
+    view = View(tap, network, {n: u.detach() for n, u in update.items()}, batch, data.shape, data.classes, 0.05)
+    return view.to(dtype), x, y
+
+
+def rngs(victims: int) -> tuple[torch.Generator, ...]:
+    return generators(0, "attack", [(v,) for v in range(victims)])
+
+
+def method(name: str, iterations: int) -> GradientMatching:
+    found = resolve("attacks", Attack, name)[1].method
+    assert isinstance(found, GradientMatching)
+    return dataclasses.replace(found, stop=Iterations(limit=iterations))
+
+
+def one_by_one(view: View, victim: int, start: Tensor, targets: Tensor, outer: int) -> list[float]:
+    """The values of each evaluation of `torch.optim.LBFGS` on one victim, DLG's loop as its authors wrote it."""
+    x = start.clone().requires_grad_()
+    optimiser = torch.optim.LBFGS([x])
+    truth = {n: u[victim] for n, u in view.update.items()}
+    seen: list[float] = []
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        held = {n: p.clone().requires_grad_() for n, p in view.network.parameters.items()}
+        logits = torch.func.functional_call(view.network.model, held, (x,))
+        loss = -(targets * logits.log_softmax(-1)).sum(-1).mean()
+        gradient = torch.autograd.grad(loss, list(held.values()), create_graph=True)
+        distance = sum(((g - truth[n]) ** 2).sum() for n, g in zip(held, gradient, strict=True))
+        assert isinstance(distance, Tensor)
+        distance.backward()
+        seen.append(float(distance.detach()))
+        return distance
+
+    for _ in range(outer):
+        optimiser.step(closure)
+    return seen
+
+
+@pytest.mark.parametrize("name", ["cpl", "idlg"])
+def test_ten_victims_together_follow_ten_searches_of_torch(name: str) -> None:
+    """CPL and iDLG in float64: every evaluation of the first 30 within 1e-3 of `torch.optim.LBFGS` on that victim alone."""
+    view, _, _ = leaked(10)
+    attack = method(name, 2)
+    seen: list[list[float]] = [[] for _ in range(10)]
+
+    @dataclasses.dataclass(frozen=True)
+    class Watched:
+        """The recipe's descent, with a record of all values."""
+
+        def __call__(self, objective, start, stop):  # type: ignore[no-untyped-def]
+            def watched(points: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
+                values, gradients = objective(points, lanes)
+                for lane, value in zip(lanes.tolist(), values.tolist(), strict=True):
+                    seen[lane].append(value)
+                return values, gradients
+
+            return LbfgsDescent()(watched, start, stop)
+
+    dataclasses.replace(attack, descent=Watched())((view,), rngs(10))
+    guess = attack.labels(view, rngs(10)).targets
+    start = attack.start(view, rngs(10))
+    for victim in range(10):
+        values = one_by_one(view, victim, start[victim], guess[victim], 2)
+        assert len(values) >= 30
+        torch.testing.assert_close(
+            torch.tensor(seen[victim][:30], dtype=torch.float64),
+            torch.tensor(values[:30], dtype=torch.float64),
+            rtol=1e-3,
+            atol=0,
+        )
+
+
+def test_cpl_rebuilds_faces_and_dlg_does_less() -> None:
+    """Undefended faces: after 12 iterations CPL is within RMSE 0.05 of most victims with every label right; DLG of fewer."""
+    view, x, y = leaked(6, dtype=torch.float32)
+    close = {}
+    for name in ("cpl", "dlg"):
+        answer = method(name, 12)((view,), rngs(6))
+        assert isinstance(answer, Reconstruction)
+        close[name] = int(((answer.inputs - x).square().flatten(1).mean(1).sqrt() < 0.05).sum())
+        if name == "cpl":
+            assert torch.equal(answer.labels, y)
+    assert close["cpl"] >= 5
+    assert close["dlg"] < close["cpl"]
+
+
+def test_the_answer_is_the_least_distance_met_not_the_last() -> None:
+    """The trajectory's minimum is the certainty; snapshots never get worse by the attacker's own distance."""
+    view, _, _ = leaked(3, dtype=torch.float32)
+    answer = method("dlg", 6)((view,), rngs(3))
+    best = answer.trajectory.nan_to_num(nan=torch.inf).amin(0)
+    torch.testing.assert_close(-answer.certainty[:, 0], best)
+    assert answer.snapshots == tuple(range(1, 7))
+    torch.testing.assert_close(answer.iterates[-1], answer.inputs)
+
+
+def test_a_diverged_search_is_no_answer() -> None:
+    """A leaked gradient of infinity gives NaN, not a picture."""
+    view, _, _ = leaked(2, dtype=torch.float32)
+    broken = {n: u.clone() for n, u in view.update.items()}
+    broken[next(iter(broken))][1] = torch.inf
+    answer = method("cpl", 3)((dataclasses.replace(view, update=broken),), rngs(2))
+    assert answer.inputs[0].isfinite().all()
+    assert answer.inputs[1].isnan().all()
+
+
+def test_several_views_add_their_distances() -> None:
+    """The same view twice doubles every distance; views of other victims are refused."""
+    view, _, _ = leaked(2)
+    once, twice = method("cpl", 1)((view,), rngs(2)), method("cpl", 1)((view, view), rngs(2))
+    torch.testing.assert_close(twice.trajectory[0], 2 * once.trajectory[0])
+    with pytest.raises(InputError, match="views"):
+        method("cpl", 1)((view, leaked(3)[0]), rngs(2))
+
+
+def test_victims_do_not_depend_on_who_stands_beside_them() -> None:
+    """Victim 1 of three, and alone with its own generator, start alike and are answered alike."""
+    view, _, _ = leaked(3)
+    alone = dataclasses.replace(view, update={n: u[1:2] for n, u in view.update.items()})
+    together, single = method("cpl", 2)((view,), rngs(3)), method("cpl", 2)((alone,), rngs(3)[1:2])
+    torch.testing.assert_close(together.inputs[1], single.inputs[0], rtol=1e-4, atol=1e-5)
+
+
+def test_last_layer_reads_labels() -> None:
+    """One example: right for all, faces and what is none."""
+    data = load_dataset("faces")[2]
+    view, _, y = leaked(8)
+    assert torch.equal(LastLayer()(view, rngs(8)).targets.argmax(-1), y)
+    some = torch.cat([torch.nonzero(data.train_targets == c)[:10, 0] for c in (0, 1)])
+    x, y = data.train_inputs[some, None], data.train_targets[some, None]
+    both = dataclasses.replace(view.to(torch.float32), update={})
+    update = both.respond(x, one_hot(y, 2))
+    assert torch.equal(LastLayer()(dataclasses.replace(both, update=update), rngs(20)).targets.argmax(-1), y)
+
+
+def test_last_layer_counts_repeats() -> None:
+    """Hand-made row sums of a batch of 4 with classes 1, 1, 1, 3 and equal shares: the counts come out."""
+    rows = torch.tensor([[0.5, -2.7, 0.3, -0.7, 0.6]])
+    view = dataclasses.replace(leaked(1)[0], update={"weight": rows[:, :, None].expand(1, 5, 2)}, batch=4, classes=5)
+    assert LastLayer()(view, rngs(1)).targets.argmax(-1).tolist() == [[1, 1, 1, 3]]
+
+
+def test_joint_labels_are_logits() -> None:
+    """DLG searches labels: logits of standard normal size, another for each victim."""
+    guess = Joint()(leaked(2)[0], rngs(2))
+    assert guess.joint
+    assert guess.targets.shape == (2, 1, 2)
+    assert not torch.equal(guess.targets[0], guess.targets[1])
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 25, 25), (7,)])
+@pytest.mark.parametrize("tile", [1, 2, 4])
+def test_a_pattern_repeats(shape: tuple[int, ...], tile: int) -> None:
+    """Along each side the start repeats with the patch's period, also where the tile does not divide the side."""
+    view = dataclasses.replace(leaked(2)[0], shape=shape)
+    start = Patterned(tile)(view, rngs(2))
+    assert start.shape == (2, 1, *shape)
+    period = -(-shape[-1] // tile)
+    torch.testing.assert_close(start[..., period:], start[..., : shape[-1] - period])
+    assert start.min() >= 0
+    assert start.max() <= 1
+
+
+def test_starts_have_their_distribution() -> None:
+    """N(0, 1) and U(0, 1) by mean and standard deviation, each victim its own."""
+    view = dataclasses.replace(leaked(4)[0], shape=(3, 32, 32))
+    for start, mean, std in ((Normal(), 0.0, 1.0), (Uniform(), 0.5, 12**-0.5)):
+        drawn = start(view, rngs(4))
+        assert float(drawn.mean()) == pytest.approx(mean, abs=0.03)
+        assert float(drawn.std()) == pytest.approx(std, rel=0.03)
+        assert not torch.equal(drawn[0], drawn[1])
+
+
+def test_distance_and_prior_closed_forms() -> None:
+    """Squared L2 sums over layers; total variation of a step edge."""
+    guess, seen = {"a": torch.ones(2, 3), "b": torch.zeros(2, 2)}, {"a": torch.zeros(2, 3), "b": torch.full((2, 2), 2.0)}
+    assert SquaredL2()(guess, seen).tolist() == [11.0, 11.0]
+    edge = torch.zeros(1, 1, 1, 4, 4)
+    edge[..., 2:] = 1.0
+    assert float(TotalVariation(weight=3.0)(edge)) == pytest.approx(3.0 * 4 / 12)
+    assert float(TotalVariation(weight=3.0)(torch.rand(1, 1, 5))) == 0.0
+
+
+def test_snapshots_cover_the_search() -> None:
+    """Each of the first 40 iterations, then 10 % apart, and always the last."""
+    assert snapshot_iterations(3) == (1, 2, 3)
+    at = snapshot_iterations(300)
+    assert at[:40] == tuple(range(1, 41))
+    assert at[-1] == 300
+    assert all(b / a <= 1.1 + 1 / a for a, b in zip(at[39:], at[40:], strict=False))
+
+
+def test_identification_finds_the_victim_and_only_by_the_gradient() -> None:
+    """Undefended, one example: all victims found among all faces; a gradient of pure noise finds as good as none."""
+    view, x, y = leaked(12, dtype=torch.float32)
+    data = load_dataset("faces")[2]
+    pool = data.victims
+    candidates = (data.train_inputs[pool], data.train_targets[pool])
+    public = (data.test_inputs, data.test_targets)
+    assert torch.equal(Candidates()(view, *candidates, public).scores.argmax(1), torch.arange(12))
+    noise = {n: torch.randn(u.shape, generator=generator(0, n)) * 100 for n, u in view.update.items()}
+    blind = Candidates()(dataclasses.replace(view, update=noise), *candidates, public)
+    assert int((blind.scores.argmax(1) == torch.arange(12)).sum()) <= 2
+
+
+def test_identification_behind_a_batch_beats_chance() -> None:
+    """Two examples behind each update: the first is found far more often than one in 75."""
+    view, _, _ = leaked(12, batch=2, dtype=torch.float32)
+    data = load_dataset("faces")[2]
+    first = data.victims[:24].reshape(12, 2)[:, 0]
+    others = data.victims[~torch.isin(data.victims, first)]
+    pool = torch.cat([first, others])
+    scores = Candidates()(
+        view, data.train_inputs[pool], data.train_targets[pool], (data.test_inputs, data.test_targets)
+    ).scores
+    assert int((scores.argmax(1) == torch.arange(12)).sum()) >= 4

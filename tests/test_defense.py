@@ -1,0 +1,160 @@
+"""Clips against closed forms, noise against its standard deviation, and what is refused."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leakbench.defense import Defense, facts, without_noise
+from leakbench.defense.clip import ClipLayers, ClipWhole
+from leakbench.defense.noise import GaussianNoise
+from leakbench.defense.sensitivity import L2Max, L2MaxReleased
+from leakbench.errors import InputError
+from leakbench.recipe import names, resolve
+from leakbench.rng import generators
+from leakbench.types import Clock, Signal
+
+CLOCK = Clock(0, 0, 1, 1)
+
+
+def signal(*norms: tuple[float, float], averaged: int = 1) -> Signal:
+    """One lane whose members have tensors `a` (3, 4) and `b` (7) of the given norms."""
+    rng = torch.Generator().manual_seed(3)
+    a, b = torch.randn(1, len(norms), 3, 4, generator=rng), torch.randn(1, len(norms), 7, generator=rng)
+    wanted = torch.tensor(norms)
+    a = a / a.flatten(2).norm(dim=2)[..., None, None] * wanted[None, :, 0, None, None]
+    b = b / b.norm(dim=2)[..., None] * wanted[None, :, 1, None]
+    return Signal({"a": a, "b": b}, averaged)
+
+
+def norms(signal: Signal) -> list[float]:
+    """The norms of `a` and `b` of each member, one after the other."""
+    return [float(signal.grads[n][0, m].norm()) for m in range(signal.members) for n in ("a", "b")]
+
+
+def test_whole_clip_scales_all_tensors_alike() -> None:
+    """(3, 4) has norm 5: at C = 2.5 both tensors halve; (0.3, 0.4) stays; zero stays zero, not NaN."""
+    clipped = ClipWhole(2.5)(signal((3.0, 4.0), (0.3, 0.4), (0.0, 0.0)), CLOCK, ())
+    assert norms(clipped) == pytest.approx([1.5, 2.0, 0.3, 0.4, 0.0, 0.0])
+    assert clipped.sensitivity is not None
+    assert clipped.sensitivity.tolist() == [2.5]
+    assert clipped.facts[-1].norm == 2.5
+
+
+def test_layer_clip_bounds_each_tensor_and_owns_up_to_sqrt_m() -> None:
+    """Each tensor is cut to C by itself; over M = 2 tensors a member is bounded by sqrt(2) C."""
+    clipped = ClipLayers(2.0)(signal((3.0, 4.0), (0.3, 4.0)), CLOCK, ())
+    assert norms(clipped) == pytest.approx([2.0, 2.0, 0.3, 2.0])
+    assert clipped.facts[-1].norm == pytest.approx(math.sqrt(2) * 2.0)
+    assert clipped.sensitivity is not None
+    assert clipped.sensitivity.tolist() == [2.0]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(0.01, 100), st.floats(0, 1000), st.floats(0, 1000))
+def test_no_member_exceeds_what_the_clip_says(bound: float, a: float, b: float) -> None:
+    """Whatever comes in, what a clip reports to the ledger holds."""
+    for part in (ClipWhole(bound), ClipLayers(bound)):
+        clipped = part(signal((a, b)), CLOCK, ())
+        assert math.hypot(*norms(clipped)) <= clipped.facts[-1].norm * (1 + 1e-5)
+
+
+def test_an_infinite_clip_changes_nothing() -> None:
+    """A bound far above every norm leaves the gradients bit for bit."""
+    before = signal((3.0, 4.0), (1.0, 2.0))
+    for part in (ClipWhole(1e9), ClipLayers(1e9)):
+        after = part(before, CLOCK, ())
+        assert all(torch.equal(before.grads[n], after.grads[n]) for n in before.grads)
+
+
+@pytest.mark.parametrize(("to", "expected"), [("each", 6.0), ("sum", 6.0 / 20), ("mean", 6.0)])
+def test_noise_has_the_standard_deviation_of_its_placement(to: str, expected: float) -> None:
+    """On 4 members that are means of 5: sigma S = 2 * 3 on each, 6 / 20 where the sum over 20 gets 6, 6 on the mean."""
+    big = Signal({"a": torch.zeros(2, 4, 20_000)}, averaged=5, sensitivity=torch.tensor([3.0, 3.0]))
+    noised = GaussianNoise(2.0, to)(big, CLOCK, generators(0, "noise", [(0,), (1,)]))  # type: ignore[arg-type]
+    assert float(noised.grads["a"].std()) == pytest.approx(expected, rel=0.02)
+    total = noised.grads["a"].sum(1) * 5  # the sum over all 20 items
+    on_sum = {"each": 6.0 * 5 * 2, "sum": 6.0, "mean": 6.0 * 20}[to]
+    assert float(total.std()) == pytest.approx(on_sum, rel=0.02)
+    fact = noised.facts[-1]
+    assert (fact.std, fact.each) == {"each": (6.0, True), "sum": (6.0, False), "mean": (120.0, False)}[to]
+
+
+def test_members_and_lanes_draw_their_own_noise() -> None:
+    """With `each`, no two members and no two lanes share noise; a lane's noise does not depend on its neighbours."""
+    zero = Signal({"a": torch.zeros(2, 2, 1000)}, sensitivity=torch.ones(2))
+    noised = GaussianNoise(1.0, "each")(zero, CLOCK, generators(0, "noise", [(0,), (1,)])).grads["a"].flatten(0, 1)
+    assert (torch.corrcoef(noised) - torch.eye(4)).abs().max() < 0.15
+    alone = Signal({"a": torch.zeros(1, 2, 1000)}, sensitivity=torch.ones(1))
+    assert torch.equal(GaussianNoise(1.0, "each")(alone, CLOCK, generators(0, "noise", [(1,)])).grads["a"][0], noised[2:])
+
+
+def test_zero_multiplier_is_no_noise() -> None:
+    """sigma = 0 changes nothing."""
+    before = ClipWhole(2.0)(signal((3.0, 4.0)), CLOCK, ())
+    after = GaussianNoise(0.0, "sum")(before, CLOCK, generators(0, "noise", [(0,)]))
+    assert all(torch.equal(before.grads[n], after.grads[n]) for n in before.grads)
+
+
+def test_l2_max_is_the_largest_layer_norm_of_the_batch() -> None:
+    """Of members with layer norms (1, 2), (3, 0.5) clipped at 4: S = 3; clipped at 2: S = 2."""
+    for bound, expected in ((4.0, 3.0), (2.0, 2.0)):
+        clipped = ClipLayers(bound)(signal((1.0, 2.0), (3.0, 0.5)), CLOCK, ())
+        after = L2Max()(clipped, CLOCK, ())
+        assert after.sensitivity is not None
+        assert float(after.sensitivity[0]) == pytest.approx(expected)
+        assert after.facts[-1].kind == "scale"
+        assert "data-dependent" in after.facts[-1].reason
+
+
+def test_l2_max_released_does_not_clip_and_takes_the_mean() -> None:
+    """Own maxima 2, 3 and 40, limited to [0.1, 32]: nothing below 32 changes, the scale is (2 + 3 + 32) / 3."""
+    after = L2MaxReleased()(signal((1.0, 2.0), (3.0, 0.5), (40.0, 1.0)), CLOCK, ())
+    assert norms(after) == pytest.approx([1.0, 2.0, 3.0, 0.5, 32.0, 1.0])
+    assert after.sensitivity is not None
+    assert float(after.sensitivity[0]) == pytest.approx(37 / 3)
+
+
+def test_noise_and_l2_max_need_a_clip() -> None:
+    """Without a clip the scale of noise means nothing, unless the recipe says so; then no epsilon follows."""
+    bare = signal((3.0, 4.0))
+    with pytest.raises(InputError, match="no clip before it"):
+        GaussianNoise(1.0, "each")(bare, CLOCK, generators(0, "noise", [(0,)]))
+    with pytest.raises(InputError, match="no clip before it"):
+        L2Max()(bare, CLOCK, ())
+    said = GaussianNoise(1.0, "each", uncalibrated=True)(bare, CLOCK, generators(0, "noise", [(0,)]))
+    assert said.facts[-1].kind == "uncalibrated_noise"
+
+
+@pytest.mark.parametrize("norm", [0.0, -1.0, math.nan, math.inf])
+def test_a_clip_is_positive_and_finite(norm: float) -> None:
+    """0, negative, NaN and infinity are refused when the part is built."""
+    with pytest.raises(ValueError, match="norm"):
+        ClipWhole(norm=norm)
+
+
+def test_the_mean_divides_by_what_it_is_told() -> None:
+    """A Poisson batch of 3 with an expected size of 5 is divided by 5."""
+    merged = Signal({"a": torch.ones(1, 3, 2)}).mean(5)
+    assert merged.averaged == 5
+    assert torch.allclose(merged.grads["a"], torch.full((1, 1, 2), 0.6))
+
+
+def test_facts_come_from_the_real_transforms() -> None:
+    """fed_cdp_valid over 3 tensors at B = 5: clip 4 on an example, noise 24 on the sum; without_noise keeps the clip alone."""
+    defense = resolve("defenses", Defense, "fed_cdp_valid")[1]
+    found = facts(defense, {"a": torch.zeros(3, 4), "b": torch.zeros(7), "c": torch.zeros(2)}, batch=5, cohort=10)
+    assert [(f.kind, f.norm) for f in found["example"]] == [("clip", 4.0)]
+    assert [(f.kind, f.std, f.each) for f in found["batch"][-1:]] == [("noise", 24.0, False)]
+    bare = without_noise(defense)
+    assert bare.example == defense.example
+    assert bare.batch == ()
+
+
+@pytest.mark.parametrize("name", names("defenses"))
+def test_every_recipe_states_facts(name: str) -> None:
+    """No recipe of the catalog breaks on the shapes of a model with and without biases."""
+    defense = resolve("defenses", Defense, name)[1]
+    assert set(facts(defense, {"w": torch.zeros(2, 3), "b": torch.zeros(2)}, 3, 4)) == {"example", "batch", "client", "server"}

@@ -1,0 +1,273 @@
+"""The vectorised federation against plain loops, its sampling, and what every leakage point shows."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from leakbench.data.find import load_dataset
+from leakbench.defense import Defense, without_noise
+from leakbench.defense.clip import ClipWhole
+from leakbench.defense.noise import GaussianNoise
+from leakbench.federated.client import Examples, Network, example_signal, mean_update
+from leakbench.federated.leakage import UNDEFENDED, View, leak
+from leakbench.federated.sampling import draw_batches, draw_clients
+from leakbench.federated.simulate import Federation, from_tensors, to_tensors, train
+from leakbench.models import build, one_hot, parameters
+from leakbench.recipe import names, resolve
+from leakbench.rng import generator, generators
+from leakbench.types import Clock, Parameters
+
+CLOCK = Clock(0, 0, 1, 1)
+
+
+def network(name: str = "cnn", shape: tuple[int, ...] = (1, 12, 12), classes: int = 4) -> Network:
+    model = build(name, shape, classes, generator(0, "model"))
+    return Network(model, parameters(model))
+
+
+def data(lanes: int, steps: int, batch: int, shape: tuple[int, ...] = (1, 12, 12), classes: int = 4) -> tuple[Tensor, Tensor]:
+    rng = generator(1, "data")
+    inputs = torch.rand(lanes, steps, batch, *shape, generator=rng)
+    return inputs, one_hot(torch.randint(classes, (lanes, steps, batch), generator=rng), classes)
+
+
+def plain_gradient(net: Network, weights: Parameters, inputs: Tensor, targets: Tensor) -> Parameters:
+    """Autograd, one batch, nothing vectorised."""
+    held = {n: w.clone().requires_grad_() for n, w in weights.items()}
+    logits = torch.func.functional_call(net.model, held, (inputs,))
+    loss = nn.functional.cross_entropy(logits, targets)
+    return dict(zip(held, torch.autograd.grad(loss, list(held.values())), strict=True))
+
+
+def test_every_example_gets_its_own_gradient() -> None:
+    """Lanes x members equal one backward pass for each example."""
+    net, (x, y) = network(), data(2, 1, 3)
+    signal = example_signal(net, Examples(x, y, torch.ones(2, 1, 3), 3), 0)
+    for lane in range(2):
+        for member in range(3):
+            plain = plain_gradient(net, net.parameters, x[lane, 0, member : member + 1], y[lane, 0, member : member + 1])
+            for name, g in plain.items():
+                torch.testing.assert_close(signal.grads[name][lane, member], g, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("per_example", [False, True])
+def test_local_training_is_plain_sgd(per_example: bool) -> None:
+    """Three local iterations of two clients equal a loop of SGD steps, with and without per-example gradients (infinite clip)."""
+    net, (x, y) = network(), data(2, 3, 4)
+    defense = UNDEFENDED
+    if per_example:
+        defense = dataclasses.replace(UNDEFENDED, example=(ClipWhole(1e9), GaussianNoise(0.0, "each")))
+    rngs = generators(0, "noise", [(0,), (1,)])
+    mean = mean_update(net, Examples(x, y, torch.ones(2, 3, 4), 4), 0.1, defense, CLOCK, rngs)
+    for lane in range(2):
+        weights = dict(net.parameters)
+        for step in range(3):
+            g = plain_gradient(net, weights, x[lane, step], y[lane, step])
+            weights = {n: w - 0.1 * g[n] for n, w in weights.items()}
+        for name, w in weights.items():
+            torch.testing.assert_close(net.parameters[name] - 0.3 * mean[name][lane], w, rtol=1e-4, atol=1e-6)
+
+
+def test_padding_is_silent() -> None:
+    """An example of weight 0 changes nothing, not even through its noise."""
+    net, (x, y) = network(), data(1, 1, 3)
+    defense = dataclasses.replace(UNDEFENDED, example=(ClipWhole(1.0), GaussianNoise(1.0, "each")))
+
+    def update(inputs: Tensor, weights: Tensor) -> Parameters:
+        rngs = generators(0, "noise", [(0,)])
+        return mean_update(net, Examples(inputs, y, weights, 2), 0.1, defense, CLOCK, rngs)
+
+    weights = torch.tensor([[[1.0, 1.0, 0.0]]])
+    other = x.clone()
+    other[0, 0, 2] = 0.5
+    for a, b in zip(update(x, weights).values(), update(other, weights).values(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_batches_are_drawn_as_they_are_named() -> None:
+    """fixed: B distinct positions anew; split: each position once a pass; poisson: about B, padding marked."""
+    rngs = generators(0, "batches", [(i,) for i in range(3)])
+    fixed = draw_batches("fixed", 20, 50, 5, rngs).positions
+    assert fixed.shape == (3, 50, 5)
+    assert all(len(set(batch.tolist())) == 5 for batch in fixed.flatten(0, 1))
+    split = draw_batches("split", 20, 4, 5, rngs).positions
+    assert all(sorted(lane.flatten().tolist()) == list(range(20)) for lane in split)
+    poisson = draw_batches("poisson", 20, 400, 5, rngs)
+    assert float(poisson.weights.sum(2).mean()) == pytest.approx(5, abs=0.3)
+    assert float(poisson.weights.sum(2).var()) == pytest.approx(20 * 0.25 * 0.75, rel=0.2)
+    drawn = [p[w > 0].tolist() for p, w in zip(poisson.positions[0], poisson.weights[0], strict=True)]
+    assert all(len(set(batch)) == len(batch) for batch in drawn)
+
+
+def test_clients_are_drawn_as_they_are_named() -> None:
+    """fixed: exactly K_t distinct; poisson: K_t on average."""
+    fixed = draw_clients(100, 10, "fixed", generator(0, "clients"))
+    assert len(fixed) == len(set(fixed.tolist())) == 10
+    sizes = [len(draw_clients(100, 10, "poisson", generator(0, "clients", i))) for i in range(300)]
+    assert sum(sizes) / 300 == pytest.approx(10, abs=0.6)
+    assert len(set(sizes)) > 5
+
+
+def run(defense: Defense, rounds: int = 2, seed: int = 0, start_after: int | None = None) -> list[Parameters]:
+    """Train on the embedded digits; with `start_after`, through a checkpoint of that round."""
+    _, recipe, digits = load_dataset("digits")
+    model = build("mlp", digits.shape, digits.classes, generator(0, "model"))
+    partition = recipe.federation.partition(digits.train_targets, 6, 20, generator(0, "partition"))
+    federation = Federation(6, 3, rounds, 3, 4, 0.1)
+
+    def trained(done: object = None) -> list:  # type: ignore[type-arg]
+        start = parameters(model)
+        return list(train(model, start, digits, partition, federation, defense, seed, torch.device("cpu"), done))  # type: ignore[arg-type]
+
+    states = trained()
+    if start_after is not None:
+        held = states[start_after]
+        row = {f.name: getattr(held, f.name) for f in dataclasses.fields(held) if f.name not in ("parameters", "counts")}
+        states = [*states[: start_after + 1], *trained(from_tensors(to_tensors(held), row))]
+    assert [s.round for s in states] == list(range(rounds))
+    return [s.parameters for s in states]
+
+
+def far(a: Parameters, b: Parameters) -> float:
+    return max(float((a[n] - b[n]).abs().max()) for n in a)
+
+
+@pytest.mark.parametrize("station", ["example", "batch", "client", "server"])
+def test_infinite_clip_and_zero_noise_are_fedavg(station: str) -> None:
+    """At every station: the same rounds as without any defense."""
+    steps = (ClipWhole(1e9), GaussianNoise(0.0, "sum"))
+    assert far(run(UNDEFENDED)[-1], run(dataclasses.replace(UNDEFENDED, **{station: steps}))[-1]) < 1e-5  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("station", ["example", "batch", "client", "server"])
+def test_noise_reaches_the_model_and_moves_no_data(station: str) -> None:
+    """Tiny noise at any station moves the model a little; were the draws of clients or batches moved, it would move a lot."""
+    steps = (ClipWhole(1e3), GaussianNoise(1e-7, "each"))
+    moved = far(run(UNDEFENDED)[-1], run(dataclasses.replace(UNDEFENDED, **{station: steps}))[-1])  # type: ignore[arg-type]
+    assert 1e-6 < moved < 1e-2
+
+
+def test_same_seed_same_rounds_other_seed_others() -> None:
+    """Bit for bit."""
+    defense = resolve("defenses", Defense, "fed_cdp")[1]
+    assert far(run(defense)[-1], run(defense)[-1]) == 0
+    assert far(run(defense)[-1], run(defense, seed=1)[-1]) > 0
+
+
+def test_a_checkpoint_goes_on_to_the_same_rounds() -> None:
+    """Training through a checkpoint after the first round gives the same later rounds, bit for bit."""
+    defense = resolve("defenses", Defense, "fed_sdp_server")[1]
+    whole, resumed = run(defense, rounds=3), run(defense, rounds=3, start_after=0)
+    assert all(far(a, b) == 0 for a, b in zip(whole, resumed, strict=True))
+
+
+def test_server_noise_on_the_sum_is_divided_by_the_cohort() -> None:
+    """sigma C on the sum of K_t = 3 updates: the global model moves by noise of sigma C / 3 more than without."""
+    loud = dataclasses.replace(UNDEFENDED, server=(ClipWhole(1e-6), GaussianNoise(3e6, "sum")))
+    moved = run(loud, rounds=1)[0]
+    quiet = run(without_noise(loud), rounds=1)[0]
+    noise = torch.cat([(moved[n] - quiet[n]).flatten() for n in moved])
+    assert float(noise.std()) == pytest.approx(1.0, rel=0.05)
+
+
+def taps(defense: Defense, steps: int = 1, cohort: int = 1) -> dict[str, Parameters]:
+    """What leaks of two victims at every tap."""
+    net = network()
+    x, y = data(2 * cohort, steps, 3)
+    x, y = x.reshape(2, cohort, steps, 3, 1, 12, 12), y.reshape(2, cohort, steps, 3, 4)
+    found = {}
+    for tap in ("type-2", "type-1", "type-0") if cohort == 1 else ("global",):
+        rngs = generators(0, "noise", [(v, k) for v in range(2) for k in range(cohort)])
+        found[tap] = leak(tap, net, x, y, 0.1, defense, CLOCK, rngs)
+    return found
+
+
+def test_undefended_taps_are_gradients() -> None:
+    """type-2 is the first example's gradient, types 1 and 0 the batch's, in gradient units whatever the learning rate."""
+    net, (x, y) = network(), data(2, 1, 3)
+    found = taps(UNDEFENDED)
+    for victim in range(2):
+        one = plain_gradient(net, net.parameters, x[victim, 0, :1], y[victim, 0, :1])
+        all_three = plain_gradient(net, net.parameters, x[victim, 0], y[victim, 0])
+        for name in one:
+            torch.testing.assert_close(found["type-2"][name][victim], one[name], rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(found["type-1"][name][victim], all_three[name], rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(found["type-0"][name][victim], all_three[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "noised"),
+    [
+        ("none", ()),
+        ("fed_cdp", ("type-2", "type-1", "type-0")),
+        ("fed_alpha_cdp", ("type-2", "type-1", "type-0")),
+        ("fed_cdp_algorithm1", ("type-1", "type-0")),
+        ("fed_cdp_valid", ("type-1", "type-0")),
+        ("fed_sdp_client", ("type-1", "type-0")),
+        ("fed_sdp_server", ("type-0",)),
+    ],
+)
+def test_noise_is_seen_from_its_station_on(name: str, noised: tuple[str, ...]) -> None:
+    """Each defense's noise is in the taps behind its station and in no other."""
+    defense = resolve("defenses", Defense, name)[1]
+    real, bare = taps(defense), taps(without_noise(defense))
+    for tap in real:
+        assert (far(real[tap], bare[tap]) > 1e-3) == (tap in noised), tap
+
+
+def test_type_0_shows_the_noise_of_the_sum() -> None:
+    """fed_sdp_server adds 24 to the sum: one update of lr * L in gradient units carries 24 / 0.1 of it."""
+    defense = resolve("defenses", Defense, "fed_sdp_server")[1]
+    real, bare = taps(defense)["type-0"], taps(without_noise(defense))["type-0"]
+    noise = torch.cat([(real[n] - bare[n]).flatten() for n in real])
+    assert float(noise.std()) == pytest.approx(240, rel=0.02)
+
+
+def test_fed_cdp_noise_on_the_mean_is_sqrt_b_smaller() -> None:
+    """The text's 24 on each of B = 3 examples: 24 at type-2, 24 / sqrt(3) on the mean at type-1; Algorithm 1: 24 on the mean."""
+    for name, expected in (("fed_cdp", 24 / math.sqrt(3)), ("fed_cdp_algorithm1", 24.0), ("fed_cdp_valid", 8.0)):
+        defense = resolve("defenses", Defense, name)[1]
+        real, bare = taps(defense), taps(without_noise(defense))
+        noise = torch.cat([(real["type-1"][n] - bare["type-1"][n]).flatten() for n in real["type-1"]])
+        assert float(noise.std()) == pytest.approx(expected, rel=0.03), name
+    noise = torch.cat([(real["type-2"][n] - bare["type-2"][n]).flatten() for n in real["type-2"]])
+    assert float(noise.std()) == 0
+
+
+def test_the_global_tap_is_the_mean_update_of_the_cohort() -> None:
+    """With K = 2 clients, `global` is the mean of what type-1 shows of each."""
+    whole = taps(UNDEFENDED, steps=2, cohort=2)["global"]
+    net, (x, y) = network(), data(4, 2, 3)
+    each = leak("type-1", net, x[:, None], y[:, None], 0.1, UNDEFENDED, CLOCK, ())
+    for name, g in whole.items():
+        torch.testing.assert_close(g, each[name].reshape(2, 2, *g.shape[1:]).mean(1))
+
+
+@pytest.mark.parametrize("name", names("defenses"))
+@pytest.mark.parametrize("tap", ["type-2", "type-1", "type-0"])
+def test_the_truth_answers_what_leaked(name: str, tap: str) -> None:
+    """An attacker who knows the defense and guesses the truth sees, up to the noise, exactly what leaked: over L = 2 iterations too."""
+    defense = without_noise(resolve("defenses", Defense, name)[1])
+    net, (x, y) = network(), data(2, 2, 3)
+    x, y = x[:, None], y[:, None]
+    update = leak(tap, net, x, y, 0.1, defense, CLOCK, ())
+    view = View(tap, net, update, batch=3, shape=(1, 12, 12), classes=4, learning_rate=0.1, local_steps=2, defense=defense)
+    guess = (x[:, :, :1, :1], y[:, :, :1, :1]) if tap == "type-2" else (x, y)
+    answer = view.respond(guess[0].flatten(1, 3), guess[1].flatten(1, 3))
+    for n in update:
+        torch.testing.assert_close(answer[n], update[n], rtol=1e-4, atol=1e-6)
+
+
+def test_lanes_of_a_view_are_the_victims_asked_for() -> None:
+    """respond on a subset, with a set of parameters for each victim, uses that victim's parameters."""
+    net, (x, y) = network(), data(2, 1, 1)
+    own = {n: torch.stack([p, 2 * p]) for n, p in net.parameters.items()}
+    lanes = Network(net.model, own, shared=False)
+    update = leak("type-1", lanes, x[:, None], y[:, None], 0.1, UNDEFENDED, CLOCK, ())
+    view = View("type-1", lanes, update, batch=1, shape=(1, 12, 12), classes=4, learning_rate=0.1)
+    second = view.respond(x[1:, 0], y[1:, 0], torch.tensor([1]))
+    for n in update:
+        torch.testing.assert_close(second[n][0], update[n][1], rtol=1e-4, atol=1e-6)
