@@ -42,6 +42,8 @@ def show(name: str) -> Iterator[str]:
 
 def _kind_of(name: str) -> str:
     if name.endswith((".yaml", ".yml")):
+        if not Path(name).is_file():
+            raise InputError(f"show: no file {name!r}")
         problems = []
         for kind, cls in KINDS.items():
             try:

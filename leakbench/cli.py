@@ -20,6 +20,8 @@ from leakbench.errors import InputError
 __all__ = ["main"]
 
 INTERRUPTED = 130
+BUG = 70
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 def main() -> None:
@@ -32,9 +34,11 @@ def main() -> None:
     except click.ClickException as error:
         _fail(error.format_message(), debug)
     except OSError as error:
-        _fail(f"{error.filename or 'file system'}: {error.strerror or error}", debug)
+        _fail(f"{error.filename2 or error.filename or 'file system'}: {error.strerror or error}", debug)
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted; what is finished is kept, the same command goes on from there", debug, INTERRUPTED)
+    except Exception as error:  # whatever was not foreseen is one line too
+        _fail(f"a bug in leakbench ({type(error).__name__}: {error}); --debug shows where", debug, BUG)
 
 
 def _fail(message: str, debug: bool, code: int = 2) -> None:
@@ -44,14 +48,26 @@ def _fail(message: str, debug: bool, code: int = 2) -> None:
     sys.exit(code)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+def _help_alone(context: click.Context) -> None:
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}, invoke_without_command=True
+)
 @click.version_option(__version__)
-def commands() -> None:
+@click.pass_context
+def commands(context: click.Context) -> None:
     """Measure what gradients leak in federated learning, what a defense costs, and whether its epsilon is true."""
+    _help_alone(context)
 
 
-def _words(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(word for word in text.replace(" ", "").split(",") if word)
+def _words(field: str, text: str) -> tuple[str, ...]:
+    words = tuple(word for word in text.replace(" ", "").split(",") if word)
+    if not words:
+        raise InputError(f"{field}: got {text!r}, expected words with commas between them")
+    return words
 
 
 def _success(text: str | None) -> float | None:
@@ -102,7 +118,11 @@ def _cell_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--clients-per-round", type=int, help="K_t [default: the dataset's]"),
         click.option("--local-iterations", type=int, help="L [default: the dataset's]"),
         click.option("--batch", type=int, help="B [default: the dataset's]"),
-        click.option("--leak-batch", type=int, help="examples in one leaked batch at types 1 and 0 [default: B]"),
+        click.option(
+            "--leak-batch",
+            type=click.IntRange(min=1),
+            help="examples in one leaked batch at types 1 and 0 [default: B]",
+        ),
         click.option(
             "--leak-rounds",
             default="0",
@@ -117,7 +137,7 @@ def _cell_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ..."),
         click.option(
             "--data-dir",
-            type=click.Path(path_type=Path),
+            type=FOLDER,
             help="where data sets lie [default: $LEAKBENCH_DATA, then the user's cache]",
         ),
     ]
@@ -128,9 +148,7 @@ def _cell_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @commands.command()
 @_cell_options
-@click.option(
-    "--lpips-weights", type=click.Path(path_type=Path), help="folder with torchvision's squeezenet or alexnet weights"
-)
+@click.option("--lpips-weights", type=FOLDER, help="folder with torchvision's squeezenet or alexnet weights")
 @click.option(
     "--out", type=click.Path(path_type=Path), help="the run's folder [default: runs/DATASET-DEFENSE-ATTACK-HASH]"
 )
@@ -149,7 +167,7 @@ def run(
     from leakbench.report.page import write_report  # noqa: PLC0415
     from leakbench.store import open_run  # noqa: PLC0415
 
-    given["taps"], given["leak_rounds"] = _words(given["taps"]), _words(given["leak_rounds"])
+    given.update(taps=_words("taps", given["taps"]), leak_rounds=_words("leak-rounds", given["leak_rounds"]))
     given["success"] = _success(given["success"])
     reporter = Reporter(quiet=quiet)
     cell = resolve_cell(Request(**given), data_dir, reporter)
@@ -245,19 +263,13 @@ def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) ->
     """Print the claimed and the valid epsilon of a defense, for each observer, without training."""
     from leakbench.accounting import cell_epsilon  # noqa: PLC0415
     from leakbench.cell import Request, resolve_cell  # noqa: PLC0415
-    from leakbench.rng import generator  # noqa: PLC0415
+    from leakbench.experiment import hand_out  # noqa: PLC0415
 
-    given["taps"], given["leak_rounds"] = _words(given["taps"]), _words(given["leak_rounds"])
+    given.update(taps=_words("taps", given["taps"]), leak_rounds=_words("leak-rounds", given["leak_rounds"]))
     given["success"] = _success(given["success"])
     cell = resolve_cell(Request(**given), data_dir)
     f = cell.settings.federation
-    handed = cell.recipe.federation.partition(
-        cell.data.train_targets,
-        f.clients,
-        cell.settings.examples_per_client,
-        generator(cell.settings.seed, "partition"),
-    )
-    found = cell_epsilon(cell.defense, cell.data, cell.settings, handed, None, delta).as_dict()
+    found = cell_epsilon(cell.defense, cell.data, cell.settings, hand_out(cell), None, delta).as_dict()
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
@@ -286,9 +298,11 @@ def report(folder: Path) -> None:
     click.echo(f"report: {page}")
 
 
-@commands.group()
-def data() -> None:
+@commands.group(invoke_without_command=True)
+@click.pass_context
+def data(context: click.Context) -> None:
     """Data sets: where they lie, fetching them, checking them."""
+    _help_alone(context)
 
 
 @data.command("list")

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import TextIO, TypeAlias
 
-__all__ = ["Reporter"]
+__all__ = ["Progress", "Reporter"]
+
+Progress: TypeAlias = Callable[[str, int, int | None], None]
+"""(phase, done, total): called after each piece of work."""
 
 
 @dataclass

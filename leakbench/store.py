@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from typing import Any
 
 import pandas as pd
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from leakbench.errors import InputError
@@ -104,7 +105,9 @@ class Run:
     def write_tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
         """Write a .safetensors file."""
         whole = {key: t.detach().cpu().contiguous().clone() for key, t in tensors.items()}
-        self.write(name, lambda path: save_file(whole, path))
+        self.write(
+            name, lambda path: path.write_bytes(save(whole))
+        )  # Unlike save_file, fails on a full disk as all writing does.
 
     def read_tensors(self, name: str) -> dict[str, Tensor]:
         """Read a .safetensors file."""
@@ -120,7 +123,7 @@ class Run:
         return pd.read_parquet(self.folder / name)
 
     def forget(self, prefix: str) -> None:
-        """Remove every file whose name starts with `prefix`; one that ends in `/` is a folder, which goes with all that is in it."""
+        """Remove every file whose name starts with `prefix`; a `prefix/` is a folder, which goes with all that is in it."""
         names = [name for name in self.manifest["files"] if name.startswith(prefix)]
         for name in names:
             self.manifest["files"].pop(name)
@@ -129,6 +132,15 @@ class Run:
             (self.folder / name).unlink(missing_ok=True)
         if prefix.endswith("/"):  # What a killed process wrote and did not enter into the manifest goes as well.
             shutil.rmtree(self.folder / prefix, ignore_errors=True)
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add the wall time of what is done inside to a phase."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add_seconds(phase, time.perf_counter() - began)
 
     def add_seconds(self, phase: str, seconds: float) -> None:
         """Add wall time to a phase; it goes into the manifest with the next file."""
@@ -200,9 +212,7 @@ def _locked(folder: Path) -> Iterator[None]:
         except OSError:
             held = False
         if not held:
-            raise InputError(
-                f"out: another leakbench is writing to {str(folder)!r}; wait for it or give another --out"
-            )
+            raise InputError(f"out: another leakbench is writing to {str(folder)!r}; wait for it or give another --out")
         try:
             yield
         finally:

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from leakbench.cell import Cell
+from leakbench.stage_attack import phase_name
 from leakbench.statistics import proportion, wilson
 
 __all__ = ["summarise"]
@@ -20,10 +21,10 @@ def summarise(
     s = cell.settings
     notes: dict[str, str] = {}
     taps = {}
-    for (round_number, tap), group in rows.groupby(["round", "tap"], sort=False):
+    for (number, tap), group in rows.groupby(["round", "tap"], sort=False):
+        round_number = int(str(number))
         key = f"{tap}@{round_number}" if s.protocol == "live" else str(tap)
-        name = f"attack {tap}" + (f" at round {round_number}" if s.protocol == "live" else "")
-        taps[key] = _tap(group, phases.get(name, 0.0))
+        taps[key] = _tap(group, phases.get(phase_name(cell, str(tap), round_number), 0.0))
         notes.update(_tap_notes(key, taps[key], group, cell))
     if rounds.empty:
         notes["accuracy"] = "no round was trained (--train-rounds 0)"
@@ -40,7 +41,7 @@ def summarise(
         "epsilon": epsilon,
         "taps": taps,
         "notes": notes,
-        "claims": [],
+        "claims": _claims(cell, taps, rounds, epsilon),
         "folder": folder,
     }
 
@@ -120,3 +121,41 @@ def _tap_notes(key: str, tap: dict[str, Any], group: pd.DataFrame, cell: Cell) -
             "read after the server's station, the paper's convention; a server that reads updates on arrival sees the type-1 row"
         )
     return notes
+
+
+def _claims(cell: Cell, taps: dict[str, Any], rounds: pd.DataFrame, epsilon: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what the paper prints for this defense and dataset, each beside our measurement, with what must be known of it."""
+    dataset, of_paper = cell.names["dataset"], cell.recipe.federation.rounds
+    trained = f"measured after {len(rounds)} of the paper's {of_paper} rounds" if len(rounds) != of_paper else ""
+    found = []
+    for what, by_dataset in cell.defense.printed.items():
+        if dataset not in by_dataset:
+            continue
+        measured, comment = None, trained
+        if what == "accuracy":
+            measured = None if rounds.empty else float(rounds["accuracy"].iloc[-1])
+        elif what == "epsilon":
+            measured = epsilon["claimed"]
+            comment = "; ".join(
+                c for c in (comment, "by the paper's formula; valid: " + _or_none(epsilon["valid"])) if c
+            )
+        elif (tap := taps.get(what.removeprefix("rmse "))) is not None:
+            measured, comment = tap["rmse"], f"batch {tap['batch']}; a median here, one picture there"
+            if by_dataset[dataset] > tap["null_rmse"]:
+                comment += (
+                    f"; the printed value is no better than a guess without any gradient ({tap['null_rmse']:.3f})"
+                )
+        found.append(
+            {
+                "what": what,
+                "claimed": by_dataset[dataset],
+                "measured": measured,
+                "source": cell.defense.cite,
+                "comment": comment,
+            }
+        )
+    return found
+
+
+def _or_none(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3f}"

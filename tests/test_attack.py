@@ -25,7 +25,9 @@ from leakbench.rng import generator, generators
 from leakbench.types import Clock, Reconstruction
 
 
-def leaked(victims: int, batch: int = 1, tap: str = "type-1", dtype: torch.dtype = torch.float64) -> tuple[View, Tensor, Tensor]:
+def leaked(
+    victims: int, batch: int = 1, tap: str = "type-1", dtype: torch.dtype = torch.float64
+) -> tuple[View, Tensor, Tensor]:
     """Real faces and their gradients at a sigmoid LeNet: (view, inputs (V, B, *s), labels (V, B))."""
     data = load_dataset("faces")[2]
     model = build("lenet_cpl", data.shape, data.classes, generator(0, "leak model"))
@@ -212,7 +214,10 @@ def test_starts_have_their_distribution() -> None:
 
 def test_distance_and_prior_closed_forms() -> None:
     """Squared L2 sums over layers; total variation of a step edge."""
-    guess, seen = {"a": torch.ones(2, 3), "b": torch.zeros(2, 2)}, {"a": torch.zeros(2, 3), "b": torch.full((2, 2), 2.0)}
+    guess, seen = (
+        {"a": torch.ones(2, 3), "b": torch.zeros(2, 2)},
+        {"a": torch.zeros(2, 3), "b": torch.full((2, 2), 2.0)},
+    )
     assert SquaredL2()(guess, seen).tolist() == [11.0, 11.0]
     edge = torch.zeros(1, 1, 1, 4, 4)
     edge[..., 2:] = 1.0

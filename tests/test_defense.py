@@ -88,7 +88,9 @@ def test_members_and_lanes_draw_their_own_noise() -> None:
     noised = GaussianNoise(1.0, "each")(zero, CLOCK, generators(0, "noise", [(0,), (1,)])).grads["a"].flatten(0, 1)
     assert (torch.corrcoef(noised) - torch.eye(4)).abs().max() < 0.15
     alone = Signal({"a": torch.zeros(1, 2, 1000)}, sensitivity=torch.ones(1))
-    assert torch.equal(GaussianNoise(1.0, "each")(alone, CLOCK, generators(0, "noise", [(1,)])).grads["a"][0], noised[2:])
+    assert torch.equal(
+        GaussianNoise(1.0, "each")(alone, CLOCK, generators(0, "noise", [(1,)])).grads["a"][0], noised[2:]
+    )
 
 
 def test_zero_multiplier_is_no_noise() -> None:
@@ -157,4 +159,9 @@ def test_facts_come_from_the_real_transforms() -> None:
 def test_every_recipe_states_facts(name: str) -> None:
     """No recipe of the catalog breaks on the shapes of a model with and without biases."""
     defense = resolve("defenses", Defense, name)[1]
-    assert set(facts(defense, {"w": torch.zeros(2, 3), "b": torch.zeros(2)}, 3, 4)) == {"example", "batch", "client", "server"}
+    assert set(facts(defense, {"w": torch.zeros(2, 3), "b": torch.zeros(2)}, 3, 4)) == {
+        "example",
+        "batch",
+        "client",
+        "server",
+    }

@@ -28,7 +28,9 @@ def network(name: str = "cnn", shape: tuple[int, ...] = (1, 12, 12), classes: in
     return Network(model, parameters(model))
 
 
-def data(lanes: int, steps: int, batch: int, shape: tuple[int, ...] = (1, 12, 12), classes: int = 4) -> tuple[Tensor, Tensor]:
+def data(
+    lanes: int, steps: int, batch: int, shape: tuple[int, ...] = (1, 12, 12), classes: int = 4
+) -> tuple[Tensor, Tensor]:
     rng = generator(1, "data")
     inputs = torch.rand(lanes, steps, batch, *shape, generator=rng)
     return inputs, one_hot(torch.randint(classes, (lanes, steps, batch), generator=rng), classes)
@@ -48,7 +50,9 @@ def test_every_example_gets_its_own_gradient() -> None:
     signal = example_signal(net, Examples(x, y, torch.ones(2, 1, 3), 3), 0)
     for lane in range(2):
         for member in range(3):
-            plain = plain_gradient(net, net.parameters, x[lane, 0, member : member + 1], y[lane, 0, member : member + 1])
+            plain = plain_gradient(
+                net, net.parameters, x[lane, 0, member : member + 1], y[lane, 0, member : member + 1]
+            )
             for name, g in plain.items():
                 torch.testing.assert_close(signal.grads[name][lane, member], g, rtol=1e-4, atol=1e-6)
 
@@ -125,7 +129,9 @@ def run(defense: Defense, rounds: int = 2, seed: int = 0, start_after: int | Non
     states = trained()
     if start_after is not None:
         held = states[start_after]
-        row = {f.name: getattr(held, f.name) for f in dataclasses.fields(held) if f.name not in ("parameters", "counts")}
+        row = {
+            f.name: getattr(held, f.name) for f in dataclasses.fields(held) if f.name not in ("parameters", "counts")
+        }
         states = [*states[: start_after + 1], *trained(from_tensors(to_tensors(held), row))]
     assert [s.round for s in states] == list(range(rounds))
     return [s.parameters for s in states]
@@ -254,7 +260,9 @@ def test_the_truth_answers_what_leaked(name: str, tap: str) -> None:
     net, (x, y) = network(), data(2, 2, 3)
     x, y = x[:, None], y[:, None]
     update = leak(tap, net, x, y, 0.1, defense, CLOCK, ())
-    view = View(tap, net, update, batch=3, shape=(1, 12, 12), classes=4, learning_rate=0.1, local_steps=2, defense=defense)
+    view = View(
+        tap, net, update, batch=3, shape=(1, 12, 12), classes=4, learning_rate=0.1, local_steps=2, defense=defense
+    )
     guess = (x[:, :, :1, :1], y[:, :, :1, :1]) if tap == "type-2" else (x, y)
     answer = view.respond(guess[0].flatten(1, 3), guess[1].flatten(1, 3))
     for n in update:

@@ -172,10 +172,17 @@ def test_every_number_may_be_absent(tmp_path: Path) -> None:
     summary = summary_of()
     for tap in summary["taps"].values():
         tap.update({name: None for name in tap if name not in ("round", "batch")})
-    summary.update(accuracy=None, notes={"accuracy": "no round was trained"}, claims=[])
+    summary.update(
+        accuracy=None, notes={"accuracy": "no round", "epsilon.claimed": "none: the paper gives none"}, claims=[]
+    )
     summary["epsilon"].update(claimed=None, valid=None, reason="none: no clip", delta=None, unit=None)
     shown = page_of(run_folder(tmp_path, summary=summary)).shown
-    assert "none: no clip" in shown and "n/a" in shown and "None" not in shown
+    assert (
+        "none: no clip" in shown
+        and "Claimed: none: the paper gives none" in shown
+        and "n/a" in shown
+        and "None" not in shown
+    )
     summary["epsilon"] = None
     assert "None was computed" in page_of(run_folder(tmp_path, summary=summary)).shown
 

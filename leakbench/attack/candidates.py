@@ -24,10 +24,10 @@ __all__ = ["Candidates"]
 class Candidates:
     """Rank candidates by the likelihood of what leaked, with the deterministic part of the defense that the attacker knows.
 
-    One example behind the gradient y: -|y - g(c)|^2. Behind an update of M > 1 examples the other M - 1 are unknown: they are taken
-    as draws from the public gradients' Gaussian (mean m, covariance S), so that y given c is Gaussian
-    with mean g(c) / M + (M - 1) / M * m and covariance (M - 1) / M^2 * S; all gradients are taken at the model that was sent. S is that of the public sample plus, in
-    every direction, the energy that half of the sample leaves unexplained of the other half.
+    One example behind the gradient y: -|y - g(c)|^2. Behind an update of M > 1 examples the other M - 1 are unknown: they
+    are taken as draws from the public gradients' Gaussian (mean m, covariance S), so that y given c is Gaussian with mean
+    g(c) / M + (M - 1) / M * m and covariance (M - 1) / M^2 * S; all gradients are taken at the model that was sent. S is
+    that of the public sample plus, in every direction, the energy that half of the sample leaves unexplained of the other.
     chunk: how many candidates' gradients are held at once.
     """
 

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 
 from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.noise import GaussianNoise
@@ -39,6 +40,7 @@ class Defense:
     batches: how a client draws its batches: `fixed` (B of its examples without replacement, anew in each local iteration),
         `split` (one pass over a shuffled, fixed split), `poisson` (each example with probability B / |D_i|).
     cohorts: how the server draws its clients: `fixed` (K_t of N) or `poisson` (each with probability K_t / N).
+    printed: what the paper prints, {`accuracy` | `epsilon` | `rmse TAP`: {dataset: value}}, to stand beside the measurement.
     """
 
     title: str
@@ -52,6 +54,7 @@ class Defense:
     batches: Literal["fixed", "split", "poisson"] = "fixed"
     cohorts: Literal["fixed", "poisson"] = "fixed"
     claim: Annotated[Claim, *slot("claim", CLAIMS)] = NoClaim(reason="no epsilon is claimed")
+    printed: dict[str, dict[str, float]] = Field(default_factory=dict)
 
 
 def without_noise(defense: Defense) -> Defense:

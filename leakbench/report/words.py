@@ -112,7 +112,8 @@ def batches(summary: Summary) -> str:
 
 def training(summary: Summary) -> str:
     """Return the line of accuracy, rounds, threat and protocol."""
-    accuracy = f"accuracy {number(summary['accuracy'], 3)} after {summary['rounds']} rounds"
+    rounds = summary["rounds"]
+    accuracy = f"accuracy {number(summary['accuracy'], 3)} after {rounds} {'round' if rounds == 1 else 'rounds'}"
     return f"{accuracy} | threat: {summary['threat']} | protocol: {summary['protocol']}"
 
 
@@ -142,7 +143,8 @@ def epsilons(summary: Summary) -> tuple[str, list[Observed]]:
         return "n/a", []
     released = _observed(f"{epsilon.get('observer') or 'global'} (released models)", epsilon)
     taps = [_observed(name, tap) for name, tap in (epsilon.get("by_tap") or {}).items()]
-    return _epsilon(epsilon.get("claimed")), [released, *taps]
+    claimed = _epsilon(epsilon.get("claimed"))
+    return summary["notes"].get("epsilon.claimed", claimed) if claimed == "none" else claimed, [released, *taps]
 
 
 def _observed(observer: str, found: Tap) -> Observed:
@@ -169,6 +171,8 @@ def notes(summary: Summary) -> list[tuple[str, str]]:
     grouped: dict[tuple[str, str], list[str]] = {}
     for key, reason in summary["notes"].items():
         area, _, rest = key.partition(".")
+        if area == "epsilon" and summary.get("epsilon"):
+            continue  # said beside the number itself
         name, _, field = rest.partition(".")
         what, where = (field, name) if area == "taps" else (key, "")
         grouped.setdefault((what, reason.removeprefix("n/a: ")), []).append(where)

@@ -1,0 +1,142 @@
+"""The stage of a run that attacks: each leakage point's victims in chunks, each chunk on disk before the next begins."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from leakbench.attack.candidates import Candidates
+from leakbench.attack.null import NullAttack, null_attack
+from leakbench.cell import Cell
+from leakbench.errors import InputError
+from leakbench.federated.leakage import View
+from leakbench.federated.partition import Partition
+from leakbench.metrics import Score
+from leakbench.progress import Progress
+from leakbench.rng import generator, generators
+from leakbench.scores import Truth, score
+from leakbench.store import Run
+from leakbench.types import Reconstruction
+from leakbench.victims import Sent, Victims, aware, draw_victims, truth, view_of
+
+__all__ = ["Judge", "Leak", "attack_leak", "phase_name"]
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What answers are scored by: the threshold of success, and LPIPS or the reason why there is none."""
+
+    eta: float
+    lpips: Score | str
+
+
+@dataclass(frozen=True)
+class Leak:
+    """One leakage point at one round of one cell, and the network that leaks there."""
+
+    cell: Cell
+    partition: Partition
+    sent: Sent
+    tap: str
+    round: int
+
+    @property
+    def name(self) -> str:
+        """How its pieces are named."""
+        return f"{self.tap}.round{self.round}"
+
+
+def phase_name(cell: Cell, tap: str, round_number: int) -> str:
+    """Return the name under which the wall time of one leakage point is kept."""
+    return f"attack {tap}" + (f" at round {round_number}" if cell.settings.protocol == "live" else "")
+
+
+def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:
+    """Attack the victims of one leakage point, chunk by chunk, as far as the run's folder does not hold them yet."""
+    victims = draw_victims(leak.cell, leak.tap, leak.round, leak.partition)
+    total = len(victims.indices)
+    null: NullAttack | None = None
+    phase = phase_name(leak.cell, leak.tap, leak.round)
+    for lanes in torch.split(torch.arange(total), _chunk(leak, victims)):
+        piece = f"parts/{leak.name}.{int(lanes[0]):05d}"
+        if not (run.has(f"{piece}.parquet") and run.has(f"{piece}.safetensors")):
+            with run.timed(phase):
+                view = view_of(leak.cell, leak.tap, leak.round, victims, lanes, leak.sent)
+                twin = _twin(run, piece, view)
+                if twin is None:
+                    null = null or _null(leak, victims, judge.eta)
+                    rows, tensors = _attack_chunk(leak, judge, null, victims, lanes, view)
+                else:
+                    rows = run.read_rows(f"{twin}.parquet").assign(tap=leak.tap)
+                    tensors = run.read_tensors(f"{twin}.safetensors")
+            run.write_tensors(f"{piece}.safetensors", tensors)
+            run.write_rows(f"{piece}.parquet", rows)
+        progress(phase, int(lanes[-1]) + 1, total)
+
+
+def _twin(run: Run, piece: str, view: View) -> str | None:
+    """Return the piece of another tap that showed the attacker the very same bits, if there is one; remember this one's.
+
+    Where no station acts between two taps they leak the same; the same search on the same bits is not made twice.
+    """
+    digest = hashlib.sha256(str(view.examples).encode())
+    for name, update in view.update.items():
+        digest.update(name.encode() + update.cpu().numpy().tobytes())
+    seen = run.manifest.setdefault("observations", {})
+    seen[piece] = digest.hexdigest()
+    same_lanes = [p for p, d in seen.items() if p != piece and d == seen[piece] and p[-5:] == piece[-5:]]
+    return next((p for p in same_lanes if run.has(f"{p}.parquet") and run.has(f"{p}.safetensors")), None)
+
+
+def _attack_chunk(
+    leak: Leak, judge: Judge, null: NullAttack, victims: Victims, lanes: Tensor, view: View
+) -> tuple[pd.DataFrame, dict[str, Tensor]]:
+    cell = leak.cell
+    rngs = generators(cell.settings.seed, "attack", [(leak.round, int(v)) for v in lanes])
+    answer = cell.attack.method((view,), rngs)
+    if not isinstance(answer, Reconstruction):
+        raise InputError(f"attack: method {type(cell.attack.method).__name__} ranks; `run` takes one that reconstructs")
+    device = torch.device(cell.settings.device)
+    pool = _candidates(cell, victims.indices[:, 0, 0, 0])
+    candidates = (cell.data.train_inputs[pool].to(device), cell.data.train_targets[pool].to(device))
+    ranking = Candidates()(aware(view, cell), *candidates, _public(cell, device))
+    inputs, labels, examples = truth(cell, leak.tap, victims)
+    real = Truth(lanes, inputs[lanes].to(device), labels[lanes].to(device), examples[lanes])
+    rows, ordered = score(leak.tap, leak.round, answer, ranking, null, real, judge.eta, judge.lpips)
+    return rows, {"reconstruction": ordered, "truth": real.inputs, "trajectory": answer.trajectory}
+
+
+def _candidates(cell: Cell, victims: Tensor) -> Tensor:
+    """Return k candidate examples: the victims (V,) themselves, then others from among whom they were drawn."""
+    s, data = cell.settings, cell.data
+    others = data.victims[~torch.isin(data.victims, victims)]
+    more = others[torch.randperm(len(others), generator=generator(s.seed, "candidates"))]
+    return torch.cat([victims, more])[: max(s.candidates, len(victims))]
+
+
+def _null(leak: Leak, victims: Victims, eta: float) -> NullAttack:
+    """Let the null attacker, who is told every label, guess all victims' examples from the public split."""
+    data = leak.cell.data
+    labels = truth(leak.cell, leak.tap, victims)[1].flatten()
+    rng = generator(leak.cell.settings.seed, "null")
+    return null_attack(data.test_inputs, data.test_targets, len(labels), labels, eta, rng)
+
+
+def _public(cell: Cell, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return a few hundred public examples, for what stands in for a victim's unknown fellows."""
+    inputs, targets = cell.data.test_inputs, cell.data.test_targets
+    chosen = torch.randperm(len(targets), generator=generator(cell.settings.seed, "public"))[:256]
+    return inputs[chosen].to(device), targets[chosen].to(device)
+
+
+def _chunk(leak: Leak, victims: Victims, budget: int = 3_000_000_000) -> int:
+    """Return how many victims fit side by side into `budget` bytes: gradients, twice differentiated, and 200 vectors of history."""
+    weights = sum(p.numel() for p in leak.sent.network.parameters.values())
+    pixels = victims.indices[0].numel() * int(torch.Size(leak.cell.data.shape).numel())
+    steps = victims.indices.shape[1] * victims.indices.shape[2]
+    per_victim = 4 * (weights * 6 * (steps + 1) + pixels * (200 + 400))
+    return max(1, min(100, budget // per_victim))

@@ -1,0 +1,89 @@
+"""The stage of a run that trains: each round's state is on disk before the next begins."""
+
+from __future__ import annotations
+
+import time
+
+import pandas as pd
+import torch
+from torch import nn
+
+from leakbench.cell import Cell, Settings
+from leakbench.federated.partition import Partition
+from leakbench.federated.simulate import Round, from_tensors, to_tensors, train
+from leakbench.models import build, parameters
+from leakbench.progress import Progress
+from leakbench.rng import generator
+from leakbench.store import Run
+from leakbench.types import Parameters
+
+__all__ = ["ROUND_COLUMNS", "fresh_network", "leaked_model", "train_federation"]
+
+ROUND_COLUMNS = ("round", "accuracy", "loss", "between_client_variance", "update_scale")
+
+
+def leaked_model(round_number: int) -> str:
+    """Return the name of the file that holds the model which leaks in the live protocol after that many rounds."""
+    return f"model.round{round_number}.safetensors"
+
+
+def fresh_network(cell: Cell, trained: bool) -> tuple[nn.Module, Parameters]:
+    """Return the network that is trained, or the one from which the `paper` protocol leaks, at its first weights."""
+    s = cell.settings
+    purpose, name = ("model", s.model) if trained else ("leak model", s.leak_model)
+    model = build(name, cell.data.shape, cell.data.classes, generator(s.seed, purpose)).to(s.device)
+    return model, parameters(model)
+
+
+def train_federation(cell: Cell, run: Run, partition: Partition, progress: Progress) -> None:
+    """Train what the run's folder does not hold yet, and write rounds.parquet and model.safetensors."""
+    s = cell.settings
+    if all(run.has(name) for name in ("rounds.parquet", "model.safetensors", *_leaked_models(s))):
+        return
+    model, start = fresh_network(cell, trained=True)
+    done, rows = _checkpoint(run, _leaked_models(s))
+    if leaked_model(0) in _leaked_models(s):
+        run.write_tensors(leaked_model(0), start)
+    began = time.perf_counter()
+    rounds = train(model, start, cell.data, partition, s.federation, cell.defense, s.seed, torch.device(s.device), done)
+    for now in rounds:
+        done = now
+        rows = [*rows, {name: float(getattr(now, name)) for name in ROUND_COLUMNS}]
+        if leaked_model(now.round + 1) in _leaked_models(s):
+            run.write_tensors(leaked_model(now.round + 1), now.parameters)
+        run.add_seconds("train", time.perf_counter() - began)
+        began = time.perf_counter()
+        _write_checkpoint(run, now, rows)
+        progress("train", now.round + 1, s.federation.rounds)
+    run.write_tensors("model.safetensors", to_tensors(done) if done else {f"model.{n}": p for n, p in start.items()})
+    run.write_rows("rounds.parquet", pd.DataFrame(rows, columns=list(ROUND_COLUMNS)).astype({"round": int}))
+
+
+def _leaked_models(s: Settings) -> list[str]:
+    return [leaked_model(n) for n in s.leak_rounds] if s.protocol == "live" else []
+
+
+def _write_checkpoint(run: Run, now: Round, rows: list[dict[str, float]]) -> None:
+    name = f"parts/train.{now.round:05d}.safetensors"
+    history = torch.tensor([[row[c] for c in ROUND_COLUMNS] for row in rows], dtype=torch.float64)
+    run.write_tensors(name, {**to_tensors(now), "rounds": history})
+    # The round before goes only when this one is safely in the manifest.
+    older = [n for n in run.manifest["files"] if n.startswith("parts/train.") and n != name]
+    for left in older:
+        run.forget(left)
+
+
+def _checkpoint(run: Run, leaked: list[str]) -> tuple[Round | None, list[dict[str, float]]]:
+    """Return the last finished round and the rows so far; (None, []) where training has to begin anew.
+
+    It has to where a model that leaks after an earlier round is missing, since it can only be trained again.
+    """
+    names = sorted((n for n in run.manifest["files"] if n.startswith("parts/train.")), reverse=True)
+    for name in names:
+        if run.has(name):
+            held = run.read_tensors(name)
+            rows = [dict(zip(ROUND_COLUMNS, row, strict=True)) for row in held["rounds"].tolist()]
+            last = from_tensors(held, rows[-1])
+            due = [n for n in leaked if int(n.split(".")[1].removeprefix("round")) <= last.round + 1]
+            return (last, rows) if all(run.has(n) for n in due) else (None, [])
+    return None, []
