@@ -1,0 +1,313 @@
+"""Every recipe of the catalog loads, runs end to end in the tiniest cell, and is what `list`, `show` and `schema` say it is."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+from click.testing import CliRunner
+
+from leakbench.catalog import KINDS
+from leakbench.cli import commands
+from leakbench.recipe import catalog_folder, load, names
+
+HOME = Path(__file__).parent.parent
+FILES = [(kind, name) for kind in KINDS for name in names(kind)]
+TAPS = ("type-2", "type-1", "type-0")
+
+TINY = "--victims 2 --iterations 2 --train-rounds 1 --clients 4 --clients-per-round 2 --local-iterations 2 --batch 3"
+
+SUMMARY = {"cell", "accuracy", "rounds", "threat", "epsilon", "taps", "folder", "notes"}
+CELL = {"defense", "attack", "dataset", "seed", "hash"}
+EPSILON = {"claimed", "valid", "reason", "unit", "delta", "observer", "by_tap"}
+LEDGER = EPSILON | {"claimed_formula", "accountant", "steps", "q", "sigma_effective"}
+BY_TAP = {"valid", "reason", "q", "steps", "participations"}
+TAP = {
+    *("victims", "failures", "asr", "asr_low", "asr_high", "null_asr", "identified", "eta", "rmse", "null_rmse"),
+    *("psnr", "ssim", "lpips", "label_accuracy", "iterations", "seconds"),
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Let the tiny cells run on one core: they are too small to share."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def answer(command: str, *more: str) -> str:
+    """Return what a command prints on stdout."""
+    result = CliRunner().invoke(commands, [*command.split(), *more], standalone_mode=False, catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def strict_json(text: str):
+    """Parse JSON as the standard has it: there is no NaN and no Infinity in it."""
+
+    def refuse(constant: str):
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def absent(value, path: str = ""):
+    """Yield the path of each null."""
+    if value is None:
+        yield path
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from absent(inner, f"{path}.{key}" if path else key)
+
+
+def run_tiny(folder: Path, *options: str) -> tuple[dict, pd.DataFrame]:
+    """Run the tiniest cell; check what holds for every cell; return (summary, rows)."""
+    summary = strict_json(answer(f"run {TINY} --json --quiet", "--out", str(folder), *options))
+    rows = pd.read_parquet(folder / "rows.parquet")
+    check_contract(summary)
+    check_rows(summary, rows)
+    return summary, rows
+
+
+def check_contract(summary: dict) -> None:
+    assert summary.keys() >= SUMMARY
+    assert summary["cell"].keys() >= CELL
+    assert summary["epsilon"].keys() >= EPSILON
+    assert tuple(summary["taps"]) == TAPS
+    assert tuple(summary["epsilon"]["by_tap"]) == TAPS
+    for tap in TAPS:
+        assert summary["taps"][tap].keys() >= TAP
+        assert summary["epsilon"]["by_tap"][tap].keys() >= BY_TAP
+    by_tap = [path for path in absent(summary["epsilon"]["by_tap"]) if path.endswith(".valid")]
+    assert all(summary["epsilon"]["by_tap"][path.split(".")[0]]["reason"] for path in by_tap)
+    # What else is null within the epsilon has the reason of the epsilon itself.
+    inside = {path for path in absent(summary) if path.startswith("epsilon.")} - {"epsilon.claimed", "epsilon.valid"}
+    unexplained = [p for p in absent(summary) if p not in inside and not summary["notes"].get(p)]
+    assert unexplained == []
+
+
+def check_rows(summary: dict, rows: pd.DataFrame) -> None:
+    """One row for each example behind each leak, in order, whether the attack answered or not."""
+    expected = [(t, v, m) for t in TAPS for v in range(2) for m in range(1 if t == "type-2" else 3)]
+    assert list(zip(rows["tap"], rows["victim"], rows["member"], strict=True)) == expected
+    assert (rows["rmse"].map(math.isfinite) == ~rows["failure"]).all()
+    assert (rows["failure"] == (rows["failure_reason"] != "")).all()
+    assert not (rows["success"] & rows["failure"]).any()
+    assert rows[["null_rmse", "eta"]].map(math.isfinite).all().all()
+    first = rows["member"] == 0
+    assert (rows["identified"].notna() == first).all()
+    for tap in TAPS:
+        mine = rows[rows["tap"] == tap]
+        shown = summary["taps"][tap]
+        assert (shown["victims"], shown["failures"]) == (2, int(mine["failure"].sum()))
+        assert shown["asr"] == pytest.approx(mine["success"].mean())
+        assert 0 <= shown["asr_low"] <= shown["asr"] <= shown["asr_high"] <= 1
+
+
+@pytest.mark.parametrize(("kind", "name"), FILES)
+def test_a_recipe_loads_is_short_cited_and_named_like_a_word(kind, name):
+    path = catalog_folder(kind) / f"{name}.yaml"
+    recipe = load(KINDS[kind], path)
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 30
+    assert re.fullmatch("[a-z][a-z0-9]*(_[a-z0-9]+)*", name)
+    assert recipe.title.strip() and recipe.cite.strip()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder_of_the_catalog_holds_recipes_and_nothing_else(kind):
+    assert sorted(p.name for p in catalog_folder(kind).iterdir()) == [f"{name}.yaml" for name in names(kind)]
+    assert names(kind)
+
+
+def test_titles_tell_recipes_apart():
+    titles = [load(KINDS[kind], catalog_folder(kind) / f"{name}.yaml").title for kind, name in FILES]
+    assert len(set(titles)) == len(titles)
+
+
+@pytest.mark.parametrize("name", names("defenses"))
+def test_a_defense_runs(name, tmp_path):
+    summary, rows = run_tiny(tmp_path, "--defense", name)
+    assert summary["cell"]["defense"] == name
+    assert summary["rounds"] == 1
+    assert 0 <= summary["accuracy"] <= 1
+    assert rows["iterations"].between(1, 2).all()
+
+
+@pytest.mark.parametrize("name", names("attacks"))
+def test_an_attack_runs(name, tmp_path):
+    summary, _ = run_tiny(tmp_path, "--attack", name)
+    assert summary["cell"]["attack"] == name
+    assert summary["threat"] == "honest"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "attack", "defense"),
+    [("cancer", "cpl", "fed_cdp_valid"), ("digits", "dlg", "fed_sdp_server"), ("digits", "cpl", "fed_alpha_cdp")],
+)
+def test_small_pictures_and_tables_run_too(dataset, attack, defense, tmp_path):
+    summary, _ = run_tiny(tmp_path, "--dataset", dataset, "--attack", attack, "--defense", defense)
+    assert summary["cell"]["dataset"] == dataset
+    assert (summary["taps"]["type-2"]["ssim"] is None) == (dataset == "cancer")
+
+
+def test_the_live_protocol_names_each_leak_by_its_round(tmp_path):
+    more = ("--protocol", "live", "--leak-rounds", "0,last", "--taps", "type-1,global", "--defense", "fed_cdp_valid")
+    summary = strict_json(answer(f"run {TINY} --json --quiet", "--out", str(tmp_path), *more))
+    assert list(summary["taps"]) == ["type-1@0", "global@0", "type-1@1", "global@1"]
+    rows = pd.read_parquet(tmp_path / "rows.parquet")
+    # L = 2 iterations of B = 3 behind one update; behind a difference of global models those of K_t = 2 clients.
+    assert rows.groupby(["tap", "round"]).size().to_dict() == {
+        ("type-1", 0): 12,
+        ("type-1", 1): 12,
+        ("global", 0): 24,
+        ("global", 1): 24,
+    }
+
+
+def test_without_training_there_is_no_accuracy_and_a_note_says_so(tmp_path):
+    summary, _ = run_tiny(tmp_path, "--train-rounds", "0")
+    assert summary["accuracy"] is None
+    assert summary["rounds"] == 0
+    assert "train-rounds 0" in summary["notes"]["accuracy"]
+
+
+@pytest.mark.parametrize("name", names("defenses"))
+def test_epsilon_answers_for_a_defense_without_training(name):
+    found = strict_json(answer(f"epsilon {TINY} --defense {name} --json"))
+    assert found.keys() >= LEDGER
+    assert tuple(found["by_tap"]) == TAPS
+    for answered in (found, *found["by_tap"].values()):
+        assert answered["reason"]
+        assert (answered["valid"] is None) == (answered["q"] is None) == (answered["steps"] is None)
+    assert name.endswith("_valid") == (found["valid"] is not None) or not name.endswith("_valid")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_list_gives_a_list_of_objects(kind):
+    entries = strict_json(answer(f"list {kind} --json"))
+    assert [entry["name"] for entry in entries] == names(kind)
+    for entry in entries:
+        assert entry.keys() == {"name", "title", "cite"}
+        assert all(entry.values())
+
+
+def test_list_alone_gives_every_kind():
+    assert strict_json(answer("list --json")) == {kind: strict_json(answer(f"list {kind} --json")) for kind in KINDS}
+
+
+@pytest.mark.parametrize(("kind", "name"), FILES)
+def test_show_points_at_the_code_of_each_part(kind, name):
+    shown = answer(f"show {name}")
+    places = re.findall(r": (\w+)  \((\S+):(\d+)\)", shown)
+    assert places
+    for part, file, line in places:
+        lines = (HOME / file).read_text(encoding="utf-8").splitlines()
+        start = int(line) - 1
+        head = lines[start : start + 2]
+        assert any(re.match(rf"class {part}\b", text) for text in head), f"{file}:{line} is not {part}"
+    assert str(catalog_folder(kind) / f"{name}.yaml") in shown
+
+
+# A JSON Schema checker for what the schema of recipes uses; a keyword that it does not know is an error.
+
+TYPES = {"object": dict, "array": list, "string": str, "integer": int, "number": int | float, "null": type(None)}
+WORDS = {"title", "description", "default", "$schema"}
+
+
+def fits(value, schema: dict) -> bool:
+    """Say whether a value is one that a schema allows."""
+    return all(CHECKS[key](value, wanted, schema) for key, wanted in schema.items() if key not in WORDS)
+
+
+def _type(value, wanted: str, _: dict) -> bool:
+    if wanted == "boolean" or isinstance(value, bool):
+        return wanted == "boolean" and isinstance(value, bool)
+    return isinstance(value, TYPES[wanted])
+
+
+def _properties(value, wanted: dict, _: dict) -> bool:
+    return not isinstance(value, dict) or all(fits(value[k], inner) for k, inner in wanted.items() if k in value)
+
+
+def _additional(value, wanted, schema: dict) -> bool:
+    if not isinstance(value, dict):
+        return True
+    others = [inner for key, inner in value.items() if key not in schema.get("properties", {})]
+    return not others if wanted is False else all(fits(inner, wanted) for inner in others)
+
+
+def _items(value, wanted: dict, _: dict) -> bool:
+    return not isinstance(value, list) or all(fits(inner, wanted) for inner in value)
+
+
+def _prefix(value, wanted: list, _: dict) -> bool:
+    return not isinstance(value, list) or all(fits(v, inner) for v, inner in zip(value, wanted, strict=False))
+
+
+CHECKS = {
+    "type": _type,
+    "properties": _properties,
+    "additionalProperties": _additional,
+    "required": lambda value, wanted, _: not isinstance(value, dict) or value.keys() >= set(wanted),
+    "items": _items,
+    "prefixItems": _prefix,
+    "minItems": lambda value, wanted, _: not isinstance(value, list) or len(value) >= wanted,
+    "maxItems": lambda value, wanted, _: not isinstance(value, list) or len(value) <= wanted,
+    "anyOf": lambda value, wanted, _: any(fits(value, inner) for inner in wanted),
+    "const": lambda value, wanted, _: value == wanted,
+    "enum": lambda value, wanted, _: value in wanted,
+    "pattern": lambda value, wanted, _: not isinstance(value, str) or re.search(wanted, value) is not None,
+    "minimum": lambda value, wanted, _: not isinstance(value, int | float) or value >= wanted,
+    "maximum": lambda value, wanted, _: not isinstance(value, int | float) or value <= wanted,
+    "exclusiveMinimum": lambda value, wanted, _: not isinstance(value, int | float) or value > wanted,
+    "exclusiveMaximum": lambda value, wanted, _: not isinstance(value, int | float) or value < wanted,
+}
+
+
+@pytest.fixture(scope="module")
+def recipes_schema() -> dict:
+    """Return what `leakbench schema` prints."""
+    return strict_json(answer("schema"))
+
+
+@pytest.mark.parametrize(("kind", "name"), FILES)
+def test_the_schema_allows_a_recipe_and_refuses_a_field_that_is_not_known(kind, name, recipes_schema):
+    fields = yaml.safe_load((catalog_folder(kind) / f"{name}.yaml").read_text(encoding="utf-8"))
+    assert fits(fields, recipes_schema)
+    assert not fits({**fields, "colour": "red"}, recipes_schema)
+    for needed in ("title", "cite"):
+        assert not fits({key: value for key, value in fields.items() if key != needed}, recipes_schema)
+
+
+CLIPPED = {"title": "t", "cite": "c", "unit": "example"}
+
+
+@pytest.mark.parametrize(
+    ("example", "allowed"),
+    [
+        ([{"clip_layers": {"norm": 4.0}}], True),
+        ([{"clip_layers": {"norm": 4.0}}, "l2_max"], True),
+        (["l2_max_released"], True),
+        ([{"l2_max_released": {"floor": 0.5}}], True),
+        (["clip_layers"], False),
+        ([{"clip_layers": {"norm": 0}}], False),
+        ([{"clip_layers": {"norm": "4"}}], False),
+        ([{"clip_layers": {"norm": 4.0, "tile": 2}}], False),
+        ([{"clip_layer": {"norm": 4.0}}], False),
+        ([{"clip_layers": {"norm": 4.0}, "l2_max": {}}], False),
+        ({"clip_layers": {"norm": 4.0}}, False),
+    ],
+)
+def test_the_schema_knows_the_fields_of_a_part(example, allowed, recipes_schema):
+    assert fits({**CLIPPED, "example": example}, recipes_schema) is allowed
+
+
+def test_schema_can_be_written_to_a_file(tmp_path):
+    answer("schema", "--out", str(tmp_path / "deep" / "schema.json"))
+    assert (tmp_path / "deep" / "schema.json").read_text() == answer("schema")

@@ -1,0 +1,102 @@
+"""The recipe loader: what it builds, what it refuses and how it says so."""
+
+from pathlib import Path
+
+import pytest
+
+from leakbench.attack import Attack
+from leakbench.attack.gradient_matching import GradientMatching
+from leakbench.attack.start import Patterned
+from leakbench.defense import Defense
+from leakbench.defense.clip import ClipLayers
+from leakbench.errors import InputError
+from leakbench.recipe import construct, describe, load, resolve
+
+GOOD = """
+title: Mine
+cite: me
+method:
+  gradient_matching:
+    labels: last_layer
+    start: {patterned: {tile: 4}}
+    distance: squared_l2
+    descent: lbfgs
+"""
+
+
+def written(tmp_path: Path, text: str, name: str = "mine.yaml") -> Path:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_recipe_becomes_parts(tmp_path: Path) -> None:
+    """Names become parts, their fields are set, what is left out has the default."""
+    name, attack = resolve("attacks", Attack, str(written(tmp_path, GOOD)))
+    assert name == "mine"
+    assert isinstance(attack.method, GradientMatching)
+    assert attack.method.start == Patterned(tile=4)
+    assert attack.method.stop.limit == 300
+    assert attack.server.threat == "honest"
+
+
+def test_describe_is_plain_and_tells_parts_apart() -> None:
+    """The plain form names each part's class, so that two parts of equal fields have different hashes."""
+    defense = construct(Defense, {"title": "t", "cite": "c", "unit": "example", "example": [{"clip_layers": {"norm": 4.0}}]})
+    assert defense.example == (ClipLayers(norm=4.0),)
+    assert describe(defense)["example"] == [{"part": "ClipLayers", "norm": 4.0}]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("tile: 4", "tlie: 4"), "method: gradient_matching: start: patterned: unknown field 'tlie'; did you mean 'tile'?"),
+        (("tile: 4", "tile: four"), "tile: "),
+        (("tile: 4", "tile: 0"), "tile: "),
+        (("tile: 4", "tile: 2.5"), "tile: "),
+        (("tile: 4", "tile: true"), "tile: "),
+        (("patterned", "paterned"), "unknown part 'paterned'; did you mean 'patterned'?"),
+        (("title: Mine\n", ""), "missing field 'title'"),
+        (("cite: me\n", ""), "missing field 'cite'"),
+        (("cite: me", "cite: 7"), "cite: "),
+        (("title: Mine", "titel: Mine"), "unknown field 'titel'; did you mean 'title'?"),
+        (("    descent: lbfgs\n", ""), "missing field 'descent'"),
+        (("descent: lbfgs", "descent: {lbfgs: {history: .nan}}"), "history: "),
+        (("descent: lbfgs", "descent: [lbfgs]"), "descent: "),
+        (("cite: me", "cite: me\ncite: you"), "'cite' stands twice"),
+        (("cite: me", "cite: [me"), "not valid YAML"),
+    ],
+)
+def test_what_is_mistyped_is_refused_by_name(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    """One line that begins with the file and names the field."""
+    assert change[0] in GOOD
+    path = written(tmp_path, GOOD.replace(*change))
+    with pytest.raises(InputError) as caught:
+        load(Attack, path)
+    text = str(caught.value)
+    assert text.startswith(f"{path}: ")
+    assert message in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize("norm", [".nan", ".inf", "-1.0", "0"])
+def test_numbers_that_mean_nothing_are_refused(tmp_path: Path, norm: str) -> None:
+    """A clip at NaN, infinity, below or at zero."""
+    text = f"title: t\ncite: c\nunit: example\nexample: [{{clip_layers: {{norm: {norm}}}}}]\n"
+    with pytest.raises(InputError, match=r"example\.0: clip_layers: norm: "):
+        load(Defense, written(tmp_path, text))
+
+
+def test_a_list_or_a_word_is_no_recipe(tmp_path: Path) -> None:
+    """The top of a recipe is a mapping."""
+    for text in ("- a\n", "word\n", ""):
+        with pytest.raises(InputError, match="expected a mapping"):
+            load(Attack, written(tmp_path, text))
+
+
+def test_unknown_names_say_the_nearest() -> None:
+    """A typo in a catalog name."""
+    with pytest.raises(InputError, match="did you mean 'fed_alpha_cdp'"):
+        resolve("defenses", Defense, "fed_alpa_cdp")
+    with pytest.raises(InputError, match="no file"):
+        resolve("defenses", Defense, "./nowhere.yaml")
