@@ -42,7 +42,7 @@ class Request:
     leak_model: str | None = None
     protocol: str = "paper"
     taps: tuple[str, ...] = ("type-2", "type-1", "type-0")
-    victims: int = 20
+    victims: int = 10
     iterations: int | None = None
     train_rounds: int | None = None
     clients: int | None = None

@@ -110,7 +110,7 @@ def _cell_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="leakage points: type-2, type-1, type-0, global",
         ),
         click.option(
-            "--victims", type=int, default=20, show_default=True, help="how many victims at each leakage point"
+            "--victims", type=int, default=10, show_default=True, help="how many victims at each leakage point"
         ),
         click.option("--iterations", type=int, help="iterations of the attack [default: the recipe's]"),
         click.option("--train-rounds", type=int, help="rounds of training, 0 trains nothing [default: the dataset's]"),

@@ -153,7 +153,8 @@ def test_an_attack_runs(name, tmp_path):
 def test_small_pictures_and_tables_run_too(dataset, attack, defense, tmp_path):
     summary, _ = run_tiny(tmp_path, "--dataset", dataset, "--attack", attack, "--defense", defense)
     assert summary["cell"]["dataset"] == dataset
-    assert (summary["taps"]["type-2"]["ssim"] is None) == (dataset == "cancer")
+    assert summary["taps"]["type-2"]["psnr"] is not None
+    assert summary["taps"]["type-2"]["ssim"] is None  # Neither a table nor 8 x 8 pixels hold its window.
 
 
 def test_the_live_protocol_names_each_leak_by_its_round(tmp_path):
@@ -185,7 +186,7 @@ def test_epsilon_answers_for_a_defense_without_training(name):
     for answered in (found, *found["by_tap"].values()):
         assert answered["reason"]
         assert (answered["valid"] is None) == (answered["q"] is None) == (answered["steps"] is None)
-    assert name.endswith("_valid") == (found["valid"] is not None) or not name.endswith("_valid")
+    assert found["valid"] is not None or not name.endswith("_valid")
 
 
 @pytest.mark.parametrize("kind", KINDS)

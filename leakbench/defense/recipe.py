@@ -73,7 +73,7 @@ def without_noise(defense: Defense) -> Defense:
 
 
 def facts(defense: Defense, like: Parameters, batch: int, cohort: int) -> dict[str, tuple[Fact, ...]]:
-    """Return what each station does, found by running its real transforms on a zero signal of the real shapes.
+    """Return what each station does, found by running its real transforms on a signal of the real shapes.
 
     like: {parameter: (*p)}. batch: B, the examples merged at the example station. cohort: K_t, the updates merged at the server.
     """
@@ -82,9 +82,10 @@ def facts(defense: Defense, like: Parameters, batch: int, cohort: int) -> dict[s
     found = {}
     sensitivity = None
     for name, (count, averaged) in members.items():
-        zeros = {key: torch.zeros(1, count, *p.shape) for key, p in like.items()}
+        # So large that every clip binds, and a scale that is taken from the data is not by accident zero.
+        large = {key: torch.full((1, count, *p.shape), 1e6) for key, p in like.items()}
         # What the example station bounds, the batch station may still be scaled by; an update starts without a bound.
-        signal = Signal(zeros, averaged, sensitivity if name == "batch" else None)
+        signal = Signal(large, averaged, sensitivity if name == "batch" else None)
         after = apply(getattr(defense, name), signal, clock, (torch.Generator().manual_seed(0),))
         found[name], sensitivity = after.facts, after.sensitivity
     return found

@@ -1,0 +1,314 @@
+"""A run that is cut short, whenever and however, goes on where it stopped and ends with the same files as one that was not."""
+
+import fcntl
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from leakbench import cli
+from leakbench.cell import Cell, Request, resolve_cell
+from leakbench.experiment import execute
+from leakbench.store import open_run
+
+HOME = Path(__file__).parent.parent
+SEED = 20240229
+
+LIVE = """--defense fed_cdp_valid --protocol live --leak-rounds 0,3,last --taps type-2,type-1 --victims 4 --iterations 3
+ --train-rounds 6 --clients 8 --clients-per-round 4""".split()
+
+MINI = Request(
+    defense="fed_cdp_valid",
+    protocol="live",
+    leak_rounds=("0", "last"),
+    taps=("type-2", "type-1"),
+    victims=2,
+    iterations=1,
+    train_rounds=2,
+    clients=4,
+    clients_per_round=2,
+    local_iterations=2,
+    batch=2,
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Let this process compute as its children do, who have one thread: so the same bits are the same."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def command(folder: Path, *more: str) -> list[str]:
+    return ["run", *LIVE, "--out", str(folder), *more]
+
+
+def call(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
+    """Run the command line in this process; return (exit code, stdout, stderr)."""
+    monkeypatch.setattr(sys, "argv", ["leakbench", *arguments])
+    code = 0
+    try:
+        cli.main()
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+    return code, *capsys.readouterr()
+
+
+def start(folder: Path) -> subprocess.Popen[str]:
+    """Start the run in a process of its own and return once it has finished a first piece of work."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HOME)}
+    child = subprocess.Popen(
+        [sys.executable, "-c", "from leakbench.cli import main; main()", *command(folder)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stderr is not None
+    line = child.stderr.readline()
+    assert line.startswith("train: "), line
+    return child
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
+
+
+def assert_same_results(folder: Path, expected: Path) -> None:
+    """Compare all that was measured, bit by bit; wall times alone may differ."""
+    assert files(folder) == files(expected)
+    for name in ("rows.parquet", "rounds.parquet"):
+        pd.testing.assert_frame_equal(pd.read_parquet(folder / name), pd.read_parquet(expected / name), check_exact=True)
+    for path in expected.glob("*.safetensors"):
+        found, wanted = load_file(folder / path.name), load_file(path)
+        assert {k: (t.shape, t.tobytes()) for k, t in found.items()} == {
+            k: (t.shape, t.tobytes()) for k, t in wanted.items()
+        }
+    assert summary_of(folder) == summary_of(expected)
+
+
+def summary_of(folder: Path) -> dict:
+    """Return the summary of a finished run without what depends on the clock and the place."""
+    summary = json.loads((folder / "manifest.json").read_text())["summary"]
+    for tap in summary["taps"].values():
+        del tap["seconds"]
+    return {key: value for key, value in summary.items() if key != "folder"}
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory, one_thread) -> tuple[Path, float]:
+    """Return the folder of a run that nothing broke off, and the seconds that it took."""
+    folder = tmp_path_factory.mktemp("unbroken") / "run"
+    before, sys.argv = sys.argv, ["leakbench", *command(folder, "--quiet")]
+    began = time.monotonic()
+    try:
+        cli.main()
+    finally:
+        sys.argv = before
+    return folder, time.monotonic() - began
+
+
+def test_killed_three_times_at_random(unbroken, tmp_path, monkeypatch, capsys):
+    expected, seconds = unbroken
+    folder = tmp_path / "run"
+    chance = random.Random(SEED)
+    for _ in range(3):
+        child = start(folder)
+        time.sleep(chance.uniform(0.02, 0.15) * seconds)
+        child.kill()
+        child.communicate()
+        assert child.returncode == -signal.SIGKILL
+        assert not json.loads((folder / "manifest.json").read_text())["complete"]
+    assert call(monkeypatch, capsys, *command(folder))[0] == 0
+    assert_same_results(folder, expected)
+
+
+def test_interrupted_it_says_how_to_go_on_and_does(unbroken, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "run"
+    child = start(folder)
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate()
+    assert (child.returncode, out) == (130, "")
+    last = err.splitlines()[-1]
+    assert last == "leakbench: interrupted; what is finished is kept, the same command goes on from there"
+    assert "Traceback" not in err
+    assert call(monkeypatch, capsys, *command(folder))[0] == 0
+    assert_same_results(folder, unbroken[0])
+
+
+# What follows is one small cell, in this process.
+
+
+@pytest.fixture(scope="module")
+def cell() -> Cell:
+    return resolve_cell(MINI, None)
+
+
+def identity(cell: Cell) -> dict:
+    return {"hash": cell.hash, "cell": cell.names, "command": "test"}
+
+
+def go(cell: Cell, folder: Path, progress: Callable[..., None] = lambda *_: None) -> None:
+    with open_run(folder, identity(cell)) as run:
+        execute(cell, run, progress)
+
+
+@pytest.fixture(scope="module")
+def whole(cell, tmp_path_factory) -> Path:
+    """Return the folder of a small run that nothing broke off."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    go(cell, folder)
+    return folder
+
+
+class Stop:
+    """Progress that ends the run like Ctrl-C after so many pieces."""
+
+    def __init__(self, pieces: int) -> None:
+        self.left = pieces
+
+    def __call__(self, *_: object) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+def stopped(cell: Cell, folder: Path, pieces: int) -> list[Path]:
+    """Break a small run off after so many pieces; return the files of its parts."""
+    with pytest.raises(KeyboardInterrupt):
+        go(cell, folder, Stop(pieces))
+    return sorted((folder / "parts").iterdir())
+
+
+def test_from_every_moment_at_which_the_folder_changes(cell, whole, tmp_path, monkeypatch):
+    """The folder is copied before each file is put in place, which is what a kill at that moment leaves."""
+    folder, moments = tmp_path / "run", []
+    replace = Path.replace
+
+    def copying(self: Path, target: Path) -> Path:
+        if self.is_relative_to(folder):
+            moments.append(tmp_path / f"moment{len(moments)}")
+            shutil.copytree(folder, moments[-1])
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", copying)
+    go(cell, folder)
+    monkeypatch.undo()
+    assert_same_results(folder, whole)
+    assert len(moments) > 20
+    for moment in random.Random(SEED).sample(moments, 8):
+        go(cell, moment)
+        assert_same_results(moment, whole)
+
+
+def cut(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [cut, flip, Path.unlink])
+@pytest.mark.parametrize("kind", ["*.parquet", "type*.safetensors", "train*.safetensors"])
+def test_a_damaged_part_is_measured_again(kind, damage, cell, whole, tmp_path):
+    parts = stopped(cell, tmp_path / "run", 4)
+    chosen = [path for path in parts if path.match(kind)]
+    assert chosen
+    damage(chosen[0])
+    go(cell, tmp_path / "run")
+    assert_same_results(tmp_path / "run", whole)
+
+
+@pytest.mark.parametrize("name", ["model.round0.safetensors", "model.round2.safetensors"])
+def test_a_damaged_model_that_leaks_is_trained_again(name, cell, whole, tmp_path):
+    stopped(cell, tmp_path / "run", 3)
+    flip(tmp_path / "run" / name)
+    go(cell, tmp_path / "run")
+    assert_same_results(tmp_path / "run", whole)
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rounds.parquet", "reconstructions.safetensors", "model.safetensors"])
+def test_a_damaged_file_of_a_finished_run_is_measured_again(name, cell, whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "run")
+    flip(tmp_path / "run" / name)
+    go(cell, tmp_path / "run")
+    assert_same_results(tmp_path / "run", whole)
+
+
+def test_what_is_finished_is_not_done_again(cell, tmp_path):
+    stopped(cell, tmp_path / "run", 4)
+    kept = {p: p.stat().st_mtime_ns for p in (tmp_path / "run/parts").iterdir() if not p.name.startswith("train")}
+    assert kept
+    stopped(cell, tmp_path / "run", 4)
+    assert {p: p.stat().st_mtime_ns for p in kept} == kept
+
+
+def test_a_full_disk_is_one_line_and_the_run_goes_on(unbroken, tmp_path, monkeypatch, capsys):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        code, out, err = call(monkeypatch, capsys, *command(tmp_path / "run", "--quiet"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (code, out) == (2, "")
+    assert err.startswith("leakbench: ")
+    assert err.count("\n") == 1
+    assert "File too large" in err
+    assert not list(tmp_path.rglob("*.tmp"))
+    assert call(monkeypatch, capsys, *command(tmp_path / "run", "--quiet"))[0] == 0
+    assert_same_results(tmp_path / "run", unbroken[0])
+
+
+def test_a_second_process_is_refused_in_one_line(unbroken, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "run"
+    shutil.copytree(unbroken[0], folder)
+    with (folder / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code, out, err = call(monkeypatch, capsys, *command(folder))
+    assert (code, out) == (2, "")
+    assert err.startswith("leakbench: out: another leakbench is writing")
+    assert err.count("\n") == 1
+    assert str(folder) in err
+    assert call(monkeypatch, capsys, *command(folder))[0] == 0
+
+
+def test_a_finished_run_started_again_does_nothing(unbroken, monkeypatch, capsys):
+    folder, _ = unbroken
+    before = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.iterdir() if p.name != "report.html"}
+    page = (folder / "report.html").read_bytes()
+    outputs = [call(monkeypatch, capsys, *command(folder, "--json")) for _ in range(2)]
+    assert outputs[0] == outputs[1]
+    assert json.loads(outputs[0][1]) == json.loads((folder / "manifest.json").read_text())["summary"]
+    assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in before} == before
+    assert (folder / "report.html").read_bytes() == page
+
+
+def test_the_same_seed_gives_the_same_and_another_seed_something_else(cell, whole, tmp_path):
+    go(cell, tmp_path / "same")
+    assert_same_results(tmp_path / "same", whole)
+    other = resolve_cell(Request(**{**MINI.__dict__, "seed": 1}), None)
+    assert other.hash != cell.hash
+    go(other, tmp_path / "other")
+    rows, others = (pd.read_parquet(folder / "rows.parquet") for folder in (whole, tmp_path / "other"))
+    assert len(rows) == len(others)
+    assert not set(rows["rmse"]) & set(others["rmse"])
+    accuracy = [pd.read_parquet(f / "rounds.parquet")["loss"].tolist() for f in (whole, tmp_path / "other")]
+    assert accuracy[0] != accuracy[1]
