@@ -42,7 +42,9 @@ def test_a_recipe_becomes_parts(tmp_path: Path) -> None:
 
 def test_describe_is_plain_and_tells_parts_apart() -> None:
     """The plain form names each part's class, so that two parts of equal fields have different hashes."""
-    defense = construct(Defense, {"title": "t", "cite": "c", "unit": "example", "example": [{"clip_layers": {"norm": 4.0}}]})
+    defense = construct(
+        Defense, {"title": "t", "cite": "c", "unit": "example", "example": [{"clip_layers": {"norm": 4.0}}]}
+    )
     assert defense.example == (ClipLayers(norm=4.0),)
     assert describe(defense)["example"] == [{"part": "ClipLayers", "norm": 4.0}]
 
@@ -50,7 +52,10 @@ def test_describe_is_plain_and_tells_parts_apart() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("tile: 4", "tlie: 4"), "method: gradient_matching: start: patterned: unknown field 'tlie'; did you mean 'tile'?"),
+        (
+            ("tile: 4", "tlie: 4"),
+            "method: gradient_matching: start: patterned: unknown field 'tlie'; did you mean 'tile'?",
+        ),
         (("tile: 4", "tile: four"), "tile: "),
         (("tile: 4", "tile: 0"), "tile: "),
         (("tile: 4", "tile: 2.5"), "tile: "),

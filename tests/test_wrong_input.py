@@ -16,7 +16,7 @@ from leakbench.data import commands as data_commands
 from leakbench.data import find
 from leakbench.errors import InputError
 
-SMALL = "--victims 2 --iterations 1 --train-rounds 0 --taps type-2".split()
+SMALL = ["--victims", "2", "--iterations", "1", "--train-rounds", "0", "--taps", "type-2"]
 
 OWN = {"title": "mine", "cite": "nobody", "unit": "example"}
 CLIP = {"clip_layers": {"norm": 4.0}}
