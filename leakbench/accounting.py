@@ -35,7 +35,7 @@ def cell_epsilon(
         rounds=f.rounds,
         local_iterations=f.local_iterations,
         batch=f.batch,
-        examples_per_client=settings.examples_per_client,
+        examples_per_client=f.examples_per_client,
         copies=partition.mean_copies,
         most_copies=partition.most_copies,
         client_sampling=defense.cohorts,

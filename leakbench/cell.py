@@ -14,11 +14,10 @@ from leakbench.attack import Attack
 from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import load_dataset
-from leakbench.data.recipe import DatasetRecipe
+from leakbench.data.recipe import DatasetRecipe, Federation
 from leakbench.defense import Defense
 from leakbench.errors import InputError, nearest
 from leakbench.federated.leakage import TAPS
-from leakbench.federated.simulate import Federation
 from leakbench.models import MODELS, default_leak_model, default_model
 from leakbench.recipe import describe, resolve
 from leakbench.store import SCHEMA, content_hash
@@ -69,7 +68,6 @@ class Settings:
     model: str
     leak_model: str
     federation: Federation
-    examples_per_client: int
     success: float | None
     candidates: int
     seed: int
@@ -114,7 +112,6 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
         model=_model("model", request.model or default_model(data.shape)),
         leak_model=_model("leak-model", request.leak_model or default_leak_model(data.shape)),
         federation=federation,
-        examples_per_client=recipe.federation.examples_per_client,
         success=request.success,
         candidates=_at_least("candidates", request.candidates, 2),
         seed=_at_least("seed", request.seed, 0),
@@ -131,8 +128,7 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
         "names": names,
         "recipes": [describe(attack), describe(defense)],
         "data": data.content,
-        "settings": dataclasses.asdict(settings),
-        "partition": describe(recipe.federation.partition),
+        "settings": describe(settings),
     }
     return Cell(names, attack, defense, recipe, data, settings, content_hash(identity))
 
@@ -195,13 +191,13 @@ def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
         raise InputError(
             f"batch: got {numbers['batch']}, more than the {plain.examples_per_client} examples that a client holds"
         )
-    return Federation(
-        numbers["clients"],
-        numbers["clients-per-round"],
-        numbers["train-rounds"],
-        numbers["local-iterations"],
-        numbers["batch"],
-        plain.learning_rate,
+    return dataclasses.replace(
+        plain,
+        clients=numbers["clients"],
+        clients_per_round=numbers["clients-per-round"],
+        rounds=numbers["train-rounds"],
+        local_iterations=numbers["local-iterations"],
+        batch=numbers["batch"],
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -198,7 +197,7 @@ def _identity(cell: Any) -> dict[str, Any]:
         "command": shlex.join(["leakbench", *sys.argv[1:]]),
         "versions": versions(),
         "recipes": {name: describe(recipe) for name, recipe in recipes.items()},
-        "settings": dataclasses.asdict(cell.settings),
+        "settings": describe(cell.settings),
     }
 
 

@@ -29,9 +29,8 @@ WHOLE = ("rows.parquet", "rounds.parquet", "reconstructions.safetensors", "model
 
 def hand_out(cell: Cell) -> Partition:
     """Hand the training examples out to the clients of a cell."""
-    s = cell.settings
-    rng = generator(s.seed, "partition")
-    return cell.recipe.federation.partition(cell.data.train_targets, s.federation.clients, s.examples_per_client, rng)
+    f, rng = cell.settings.federation, generator(cell.settings.seed, "partition")
+    return f.partition(cell.data.train_targets, f.clients, f.examples_per_client, rng)
 
 
 def execute(cell: Cell, run: Run, progress: Progress, lpips_weights: Path | None = None) -> dict[str, Any]:

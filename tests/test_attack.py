@@ -1,6 +1,7 @@
 """Parts of an attack against closed forms, and the batched search against one victim at a time."""
 
 import dataclasses
+import itertools
 
 import pytest
 import torch
@@ -231,12 +232,12 @@ def test_snapshots_cover_the_search() -> None:
     at = snapshot_iterations(300)
     assert at[:40] == tuple(range(1, 41))
     assert at[-1] == 300
-    assert all(b / a <= 1.1 + 1 / a for a, b in zip(at[39:], at[40:], strict=False))
+    assert all(b / a <= 1.1 + 1 / a for a, b in itertools.pairwise(at))
 
 
 def test_identification_finds_the_victim_and_only_by_the_gradient() -> None:
     """Undefended, one example: all victims found among all faces; a gradient of pure noise finds as good as none."""
-    view, x, y = leaked(12, dtype=torch.float32)
+    view, _x, _y = leaked(12, dtype=torch.float32)
     data = load_dataset("faces")[2]
     pool = data.victims
     candidates = (data.train_inputs[pool], data.train_targets[pool])

@@ -34,7 +34,7 @@ def test_the_papers_federations(name, batch, rounds, examples):
     federation = resolve("datasets", DatasetRecipe, name)[1].federation
     assert (federation.clients, federation.clients_per_round, federation.local_iterations) == (1000, 100, 100)
     assert (federation.batch, federation.rounds, federation.examples_per_client) == (batch, rounds, examples)
-    assert federation.learning_rate == 0.05
+    assert federation.learning_rate == (0.2 if name == "cancer" else 0.05)
     assert federation.partition == (Shards() if name == "mnist" else Iid())
     assert federation.batch * federation.local_iterations == federation.examples_per_client
 

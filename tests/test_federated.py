@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.data.find import load_dataset
+from leakbench.data.recipe import Federation
 from leakbench.defense import Defense, without_noise
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.federated.client import Examples, Network, example_signal, mean_update
 from leakbench.federated.leakage import UNDEFENDED, View, leak
 from leakbench.federated.sampling import draw_batches, draw_clients
-from leakbench.federated.simulate import Federation, from_tensors, to_tensors, train
+from leakbench.federated.simulate import from_tensors, to_tensors, train
 from leakbench.models import build, one_hot, parameters
 from leakbench.recipe import names, resolve
 from leakbench.rng import generator, generators
@@ -120,7 +121,9 @@ def run(defense: Defense, rounds: int = 2, seed: int = 0, start_after: int | Non
     _, recipe, digits = load_dataset("digits")
     model = build("mlp", digits.shape, digits.classes, generator(0, "model"))
     partition = recipe.federation.partition(digits.train_targets, 6, 20, generator(0, "partition"))
-    federation = Federation(6, 3, rounds, 3, 4, 0.1)
+    federation = Federation(
+        rounds, batch=4, examples_per_client=20, clients=6, clients_per_round=3, local_iterations=3, learning_rate=0.1
+    )
 
     def trained(done: object = None) -> list:  # type: ignore[type-arg]
         start = parameters(model)
@@ -255,7 +258,7 @@ def test_the_global_tap_is_the_mean_update_of_the_cohort() -> None:
 @pytest.mark.parametrize("name", names("defenses"))
 @pytest.mark.parametrize("tap", ["type-2", "type-1", "type-0"])
 def test_the_truth_answers_what_leaked(name: str, tap: str) -> None:
-    """An attacker who knows the defense and guesses the truth sees, up to the noise, exactly what leaked: over L = 2 iterations too."""
+    """Who knows the defense and guesses the truth sees, up to the noise, exactly what leaked: over L = 2 iterations too."""
     defense = without_noise(resolve("defenses", Defense, name)[1])
     net, (x, y) = network(), data(2, 2, 3)
     x, y = x[:, None], y[:, None]

@@ -24,7 +24,7 @@ class Federation:
     The defaults are those that the Fed-alphaCDP paper shares among its sets; learning_rate is its released code's.
     """
 
-    rounds: Count
+    rounds: Annotated[int, Field(ge=0)]
     batch: Count
     examples_per_client: Count
     clients: Count = 1000

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from leakbench.data.dataset import Dataset
+from leakbench.data.recipe import Federation
 from leakbench.defense import Defense
 from leakbench.defense.transform import apply
 from leakbench.federated.client import Examples, Network, mean_update
@@ -20,19 +21,7 @@ from leakbench.models import one_hot
 from leakbench.rng import generator, generators
 from leakbench.types import Clock, Parameters, Signal
 
-__all__ = ["Counts", "Federation", "Round", "accuracy", "from_tensors", "lanes_per_chunk", "to_tensors", "train"]
-
-
-@dataclass(frozen=True)
-class Federation:
-    """How a federation trains: N clients, K_t of them a round, T rounds of L local iterations of batch B."""
-
-    clients: int
-    clients_per_round: int
-    rounds: int
-    local_iterations: int
-    batch: int
-    learning_rate: float
+__all__ = ["Counts", "Round", "accuracy", "from_tensors", "lanes_per_chunk", "to_tensors", "train"]
 
 
 @dataclass(frozen=True)
