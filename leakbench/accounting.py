@@ -43,5 +43,5 @@ def cell_epsilon(
         tensors=len(weights),
         largest=largest,
     )
-    found = facts(defense, weights, f.batch, f.clients_per_round)
+    found = facts(defense, len(weights), f)
     return epsilon(found, defense.unit, defense.claim, schedule, delta)

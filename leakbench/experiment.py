@@ -20,7 +20,7 @@ from leakbench.stage_attack import Judge, Leak, attack_leak
 from leakbench.stage_train import fresh_network, leaked_model, train_federation
 from leakbench.store import Run
 from leakbench.summary import summarise
-from leakbench.victims import Sent
+from leakbench.victims import Sent, knowledge, public_examples
 
 __all__ = ["execute", "hand_out"]
 
@@ -65,7 +65,8 @@ def _sent(cell: Cell, run: Run, round_number: int) -> Sent:
     model, start = fresh_network(cell, trained=live)
     weights = run.read_tensors(leaked_model(round_number)) if live else start
     network = Network(model, {n: weights[n].to(cell.settings.device) for n in start})
-    return Sent(*cell.attack.server(network, generator(cell.settings.seed, "server")))
+    rng = generator(cell.settings.seed, "server")
+    return Sent(*cell.attack.server(network, public_examples(cell), knowledge(cell), rng))
 
 
 def _finish(cell: Cell, run: Run, partition: Partition) -> dict[str, Any]:

@@ -28,8 +28,13 @@ def generators(seed: int, purpose: str, indices: Iterable[tuple[int, ...]]) -> G
     return tuple(generator(seed, purpose, *index) for index in indices)
 
 
-def normal(like: Tensor, rngs: Generators, members: int) -> Tensor:
-    """Return standard normal noise (lanes, members, *p) for `like` (lanes, *, *p): each lane draws from its own generator."""
+def normal(like: Tensor, rngs: Generators | None, members: int) -> Tensor:
+    """Return standard normal noise (lanes, members, *p) for `like` (lanes, *, *p): each lane draws from its own generator.
+
+    Zero where `rngs` is None: the deterministic part of a defense, as an attacker runs it on a guess.
+    """
+    if rngs is None:
+        return like.new_zeros(like.shape[0], members, *like.shape[2:])
     if len(rngs) != like.shape[0]:
         raise ValueError(f"rngs: got {len(rngs)} generators, expected one for each of {like.shape[0]} lanes")
     shape = (members, *like.shape[2:])

@@ -13,7 +13,9 @@ from leakbench import metrics
 from leakbench.attack.null import NullAttack
 from leakbench.types import Ranking, Reconstruction
 
-__all__ = ["COLUMNS", "Truth", "score"]
+__all__ = ["COLUMNS", "RANKS_ONLY", "Truth", "no_reconstruction", "score"]
+
+RANKS_ONLY = "the attack ranks, it does not reconstruct"
 
 COLUMNS = (
     *("tap", "round", "victim", "batch", "member", "example", "label", "label_guess", "failure", "failure_reason"),
@@ -33,6 +35,17 @@ class Truth:
     inputs: Tensor
     labels: Tensor
     examples: Tensor
+
+
+def no_reconstruction(truth: Truth) -> Reconstruction:
+    """Return the reconstruction of an attack that ranks: no answer for any example, no label (-1), no iteration."""
+    victims, members = truth.labels.shape
+    none = torch.zeros(victims, dtype=torch.int64)
+    blank = torch.full_like(truth.inputs, torch.nan)
+    certainty, trajectory = truth.inputs.new_zeros(victims, members), truth.inputs.new_zeros(0, victims)
+    return Reconstruction(
+        blank, torch.full_like(truth.labels, -1), certainty, trajectory, none, none, blank[None], (0,)
+    )
 
 
 def score(
@@ -83,7 +96,8 @@ def score(
         "evaluations": answer.evaluations[:, None].expand(victims, members),
     }
     rows = pd.DataFrame({name: np.asarray(c.cpu()).reshape(-1) for name, c in columns.items() if isinstance(c, Tensor)})
-    rows["failure_reason"] = np.where(rows["failure"], "the search diverged: its distance is not finite", "")
+    reason = "no finite answer" if answer.trajectory.numel() else RANKS_ONLY
+    rows["failure_reason"] = np.where(rows["failure"], reason, "")
     rows = rows.assign(tap=tap, round=round_number, eta=eta, candidates=ranking.scores.shape[1])
     return rows[list(COLUMNS)], inputs
 

@@ -12,15 +12,14 @@ from torch import Tensor
 from leakbench.attack.candidates import Candidates
 from leakbench.attack.null import NullAttack, null_attack
 from leakbench.cell import Cell
-from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.federated.partition import Partition
 from leakbench.metrics import Score
 from leakbench.progress import Progress
 from leakbench.rng import generator, generators
-from leakbench.scores import Truth, score
+from leakbench.scores import Truth, no_reconstruction, score
 from leakbench.store import Run
-from leakbench.types import Reconstruction
+from leakbench.types import Ranking, Reconstruction
 from leakbench.victims import Sent, Victims, aware, draw_victims, truth, view_of
 
 __all__ = ["Judge", "Leak", "attack_leak", "phase_name"]
@@ -66,7 +65,7 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:
         if not (run.has(f"{piece}.parquet") and run.has(f"{piece}.safetensors")):
             with run.timed(phase):
                 view = view_of(leak.cell, leak.tap, leak.round, victims, lanes, leak.sent)
-                twin = _twin(run, piece, view)
+                twin = _twin(run, piece, view, lanes)
                 if twin is None:
                     null = null or _null(leak, victims, judge.eta)
                     rows, tensors = _attack_chunk(leak, judge, null, victims, lanes, view)
@@ -78,18 +77,18 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:
         progress(phase, int(lanes[-1]) + 1, total)
 
 
-def _twin(run: Run, piece: str, view: View) -> str | None:
+def _twin(run: Run, piece: str, view: View, lanes: Tensor) -> str | None:
     """Return the piece of another tap that showed the attacker the very same bits, if there is one; remember this one's.
 
     Where no station acts between two taps they leak the same; the same search on the same bits is not made twice.
     """
-    digest = hashlib.sha256(str(view.examples).encode())
-    for name, update in view.update.items():
+    digest = hashlib.sha256(repr((view.examples, view.clock.round, lanes.tolist())).encode())
+    for name, update in (*view.network.parameters.items(), *view.update.items()):
         digest.update(name.encode() + update.cpu().numpy().tobytes())
     seen = run.manifest.setdefault("observations", {})
     seen[piece] = digest.hexdigest()
-    same_lanes = [p for p, d in seen.items() if p != piece and d == seen[piece] and p[-5:] == piece[-5:]]
-    return next((p for p in same_lanes if run.has(f"{p}.parquet") and run.has(f"{p}.safetensors")), None)
+    same = [p for p, d in seen.items() if p != piece and d == seen[piece]]
+    return next((p for p in same if run.has(f"{p}.parquet") and run.has(f"{p}.safetensors")), None)
 
 
 def _attack_chunk(
@@ -98,24 +97,12 @@ def _attack_chunk(
     cell = leak.cell
     rngs = generators(cell.settings.seed, "attack", [(leak.round, int(v)) for v in lanes])
     answer = cell.attack.method((view,), rngs)
-    if not isinstance(answer, Reconstruction):
-        raise InputError(f"attack: method {type(cell.attack.method).__name__} ranks; `run` takes one that reconstructs")
-    device = torch.device(cell.settings.device)
-    pool = _candidates(cell, victims.indices[:, 0, 0, 0])
-    candidates = (cell.data.train_inputs[pool].to(device), cell.data.train_targets[pool].to(device))
-    ranking = Candidates()(aware(view, cell), *candidates, _public(cell, device))
+    ranking = answer if isinstance(answer, Ranking) else Candidates()((aware(view, cell),), rngs)
     inputs, labels, examples = truth(cell, leak.tap, victims)
-    real = Truth(lanes, inputs[lanes].to(device), labels[lanes].to(device), examples[lanes])
-    rows, ordered = score(leak.tap, leak.round, answer, ranking, null, real, judge.eta, judge.lpips)
-    return rows, {"reconstruction": ordered, "truth": real.inputs, "trajectory": answer.trajectory}
-
-
-def _candidates(cell: Cell, victims: Tensor) -> Tensor:
-    """Return k candidate examples: the victims (V,) themselves, then others from among whom they were drawn."""
-    s, data = cell.settings, cell.data
-    others = data.victims[~torch.isin(data.victims, victims)]
-    more = others[torch.randperm(len(others), generator=generator(s.seed, "candidates"))]
-    return torch.cat([victims, more])[: max(s.candidates, len(victims))]
+    real = Truth(lanes, inputs[lanes].to(cell.settings.device), labels[lanes].to(cell.settings.device), examples[lanes])
+    reconstruction = answer if isinstance(answer, Reconstruction) else no_reconstruction(real)
+    rows, ordered = score(leak.tap, leak.round, reconstruction, ranking, null, real, judge.eta, judge.lpips)
+    return rows, {"reconstruction": ordered, "truth": real.inputs, "trajectory": reconstruction.trajectory}
 
 
 def _null(leak: Leak, victims: Victims, eta: float) -> NullAttack:
@@ -124,13 +111,6 @@ def _null(leak: Leak, victims: Victims, eta: float) -> NullAttack:
     labels = truth(leak.cell, leak.tap, victims)[1].flatten()
     rng = generator(leak.cell.settings.seed, "null")
     return null_attack(data.test_inputs, data.test_targets, len(labels), labels, eta, rng)
-
-
-def _public(cell: Cell, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return a few hundred public examples, for what stands in for a victim's unknown fellows."""
-    inputs, targets = cell.data.test_inputs, cell.data.test_targets
-    chosen = torch.randperm(len(targets), generator=generator(cell.settings.seed, "public"))[:256]
-    return inputs[chosen].to(device), targets[chosen].to(device)
 
 
 def _chunk(leak: Leak, victims: Victims, budget: int = 3_000_000_000) -> int:

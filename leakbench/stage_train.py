@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from leakbench.cell import Cell, Settings
+from leakbench.federated.client import Network
 from leakbench.federated.partition import Partition
 from leakbench.federated.simulate import Round, from_tensors, to_tensors, train
 from leakbench.models import build, parameters
@@ -45,7 +46,7 @@ def train_federation(cell: Cell, run: Run, partition: Partition, progress: Progr
     if leaked_model(0) in _leaked_models(s):
         run.write_tensors(leaked_model(0), start)
     began = time.perf_counter()
-    rounds = train(model, start, cell.data, partition, s.federation, cell.defense, s.seed, torch.device(s.device), done)
+    rounds = train(Network(model, start), cell.data, partition, s.federation, cell.defense, s.seed, done)
     for now in rounds:
         done = now
         rows = [*rows, {name: float(getattr(now, name)) for name in ROUND_COLUMNS}]

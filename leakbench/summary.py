@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from leakbench.cell import Cell
+from leakbench.scores import RANKS_ONLY
 from leakbench.stage_attack import phase_name
 from leakbench.statistics import proportion, wilson
 
@@ -75,6 +76,9 @@ def _tap(group: pd.DataFrame, seconds: float) -> dict[str, Any]:
         "evaluations": int(group["evaluations"].median()),
         "seconds": round(seconds, 2),
     }
+    if (group["failure_reason"] == RANKS_ONLY).all():
+        silent = ("failures", "asr", "asr_low", "asr_high", "label_accuracy")
+        return {**found, **dict.fromkeys(silent), "verdict": "no reconstruction"}
     return {**found, "verdict": _verdict(group, found)}
 
 
@@ -114,6 +118,9 @@ def _tap_notes(key: str, tap: dict[str, Any], group: pd.DataFrame, cell: Cell) -
         if tap[name] is None:
             failed = "more than half of the trials failed" if group["failure"].mean() > 0.5 else "no value"
             notes[f"taps.{key}.{name}"] = reasons.get(name, failed)
+    if tap["asr"] is None:
+        silent = ("asr", "failures", "label_accuracy", "iterations", "rmse", "psnr", "ssim", "lpips")
+        return {f"taps.{key}.{name}": RANKS_ONLY for name in silent}
     if tap["iterations"] is None:
         notes[f"taps.{key}.iterations"] = "no victim was reconstructed within eta"
     if key == "type-0" and cell.defense.server:

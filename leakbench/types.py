@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, TypeAlias, TypeVar, cast, dataclass_transform
+from typing import Annotated, Literal, TypeAlias, TypeVar, cast, dataclass_transform
 
 import torch
 from pydantic import ConfigDict, Field
@@ -28,6 +28,7 @@ __all__ = [
     "Ranking",
     "Reconstruction",
     "Signal",
+    "joined",
     "part",
 ]
 
@@ -79,7 +80,7 @@ class Fact:
     reason: why this breaks or weakens a guarantee, one sentence; empty where it does not.
     """
 
-    kind: str
+    kind: Literal["clip", "scale", "noise", "uncalibrated_noise", "other"]
     norm: float = float("inf")
     std: float = 0.0
     each: bool = False
@@ -114,6 +115,12 @@ class Signal:
     def replace(self, grads: Parameters, sensitivity: Tensor | None, fact: Fact) -> Signal:
         """Return the signal with new gradients and sensitivity and one more fact."""
         return dataclasses.replace(self, grads=grads, sensitivity=sensitivity, facts=(*self.facts, fact))
+
+    def gathered(self, cohort: int) -> Signal:
+        """Make every `cohort` lanes of one member the members of one lane; the largest sensitivity among them stays."""
+        grads = {name: g.reshape(-1, cohort, *g.shape[2:]) for name, g in self.grads.items()}
+        scale = None if self.sensitivity is None else self.sensitivity.reshape(-1, cohort).amax(1)
+        return dataclasses.replace(self, grads=grads, sensitivity=scale)
 
     def mean(self, members: int | None = None) -> Signal:
         """Merge the members: their sum over `members` (default: how many there are), as a signal of one member.
@@ -150,3 +157,11 @@ class Ranking:
     """An attacker's log-scores over k hypotheses: scores (V, k), highest is the attacker's answer."""
 
     scores: Tensor
+
+
+def joined(signals: list[Signal]) -> Signal:
+    """Put the lanes of several signals, which went through the same stations, side by side."""
+    first = signals[0]
+    grads = {name: torch.cat([s.grads[name] for s in signals]) for name in first.grads}
+    scales = [s.sensitivity for s in signals if s.sensitivity is not None]
+    return dataclasses.replace(first, grads=grads, sensitivity=torch.cat(scales) if scales else None)

@@ -10,17 +10,16 @@ import torch
 from torch import Tensor
 
 from leakbench.cell import Cell
-from leakbench.defense import without_noise
 from leakbench.errors import InputError
 from leakbench.federated.client import Network
-from leakbench.federated.leakage import Knowledge, View, leak
+from leakbench.federated.leakage import Knowledge, Public, View, leak
 from leakbench.federated.partition import Partition
 from leakbench.federated.sampling import draw_batches
 from leakbench.models import one_hot
 from leakbench.rng import generator, generators
 from leakbench.types import Clock
 
-__all__ = ["Sent", "Victims", "aware", "draw_victims", "truth", "view_of"]
+__all__ = ["Sent", "Victims", "aware", "draw_victims", "knowledge", "public_examples", "truth", "view_of"]
 
 
 @dataclass(frozen=True)
@@ -88,8 +87,33 @@ def truth(cell: Cell, tap: str, victims: Victims) -> tuple[Tensor, Tensor, Tenso
     return cell.data.train_inputs[indices], cell.data.train_targets[indices], indices
 
 
+def public_examples(cell: Cell, most: int = 256) -> Public:
+    """Return some of the test split, which holds no victim."""
+    chosen = torch.randperm(len(cell.data.test_targets), generator=generator(cell.settings.seed, "public"))[:most]
+    return _public(cell, cell.data.test_inputs[chosen], cell.data.test_targets[chosen])
+
+
+def candidates(cell: Cell, victims: Victims) -> Public:
+    """Return k candidate examples: the first of each victim, in their order, then others from among whom they were drawn."""
+    data, first = cell.data, victims.indices[:, 0, 0, 0]
+    others = data.victims[~torch.isin(data.victims, first)]
+    more = others[torch.randperm(len(others), generator=generator(cell.settings.seed, "candidates"))]
+    pool = torch.cat([first, more])[: max(cell.settings.candidates, len(first))]
+    return _public(cell, data.train_inputs[pool], data.train_targets[pool])
+
+
+def _public(cell: Cell, inputs: Tensor, labels: Tensor) -> Public:
+    return Public(inputs.to(cell.settings.device), labels.to(cell.settings.device))
+
+
+def knowledge(cell: Cell) -> Knowledge:
+    """Return what the threat model grants the attacker of a cell."""
+    public = f"test split of {cell.names['dataset']} ({len(cell.data.test_targets)} examples)"
+    return Knowledge(defense=cell.attack.knows == "defense", public=public)
+
+
 def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Tensor, sent: Sent) -> View:
-    """Return what an attacker who knows nothing of the defense sees of the victims in `lanes` (their positions among all)."""
+    """Return what the attacker sees of the victims in `lanes` (their positions among all)."""
     s = cell.settings
     device = torch.device(s.device)
     indices = victims.indices[lanes]
@@ -100,8 +124,8 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
     clock = Clock(round_number, 0, max(1, s.federation.rounds), steps)
     rate = s.federation.learning_rate
     with torch.no_grad():
-        update = leak(tap, sent.network, inputs, targets, rate, cell.defense, clock, rngs)
-    return View(
+        update = leak(tap, sent.network, inputs, targets, rate, cell.defense.stations, clock, rngs)
+    blind = View(
         tap=tap,
         network=sent.network,
         update=update,
@@ -111,12 +135,16 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
         learning_rate=rate,
         cohort=cohort,
         local_steps=steps,
-        knowledge=Knowledge(public=f"test split of {cell.names['dataset']}, {len(cell.data.test_targets)} examples"),
+        knowledge=knowledge(cell),
+        clock=clock,
+        public=public_examples(cell),
+        candidates=candidates(cell, victims),
         secret=sent.secret,
     )
+    return aware(blind, cell) if blind.knowledge.defense else blind
 
 
 def aware(view: View, cell: Cell) -> View:
     """Return the view of an attacker who knows the defense and runs its deterministic part on a guess."""
-    knowledge = dataclasses.replace(view.knowledge, defense=True)
-    return dataclasses.replace(view, defense=without_noise(cell.defense), knowledge=knowledge)
+    told = dataclasses.replace(view.knowledge, defense=True)
+    return dataclasses.replace(view, stations=cell.defense.stations, knowledge=told)

@@ -13,13 +13,15 @@ from leakbench.attack.descent import LbfgsDescent, snapshot_iterations
 from leakbench.attack.distance import SquaredL2
 from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.labels import Joint, LastLayer
+from leakbench.attack.lbfgs import Lbfgs, Objective
 from leakbench.attack.priors import TotalVariation
 from leakbench.attack.start import Normal, Patterned, Uniform
 from leakbench.attack.stop import Iterations
 from leakbench.data.find import load_dataset
+from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
 from leakbench.federated.client import Network
-from leakbench.federated.leakage import UNDEFENDED, View, leak
+from leakbench.federated.leakage import Public, View, leak
 from leakbench.models import build, one_hot, parameters
 from leakbench.recipe import resolve
 from leakbench.rng import generator, generators
@@ -38,7 +40,14 @@ def leaked(
         chosen[:, 1] = torch.nonzero(data.train_targets != data.train_targets[chosen[0, 0]])[:victims, 0]
     x, y = data.train_inputs[chosen], data.train_targets[chosen]
     update = leak(
-        tap, network, x[:, None, None], one_hot(y, data.classes)[:, None, None], 0.05, UNDEFENDED, Clock(0, 0, 1, 1), ()
+        tap,
+        network,
+        x[:, None, None],
+        one_hot(y, data.classes)[:, None, None],
+        0.05,
+        Stations(),
+        Clock(0, 0, 1, 1),
+        None,
     )
     view = View(tap, network, {n: u.detach() for n, u in update.items()}, batch, data.shape, data.classes, 0.05)
     return view.to(dtype), x, y
@@ -89,14 +98,22 @@ def test_ten_victims_together_follow_ten_searches_of_torch(name: str) -> None:
     class Watched:
         """The recipe's descent, with a record of all values."""
 
-        def __call__(self, objective, start, stop):  # type: ignore[no-untyped-def]
-            def watched(points: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
-                values, gradients = objective(points, lanes)
-                for lane, value in zip(lanes.tolist(), values.tolist(), strict=True):
-                    seen[lane].append(value)
-                return values, gradients
+        def __call__(self, start: Tensor) -> Lbfgs:
+            search = LbfgsDescent()(start)
+            assert isinstance(search, Lbfgs)
+            step = search.step
 
-            return LbfgsDescent()(watched, start, stop)
+            def watched(objective: Objective) -> Tensor:
+                def recorded(points: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
+                    values, gradients = objective(points, lanes)
+                    for lane, value in zip(lanes.tolist(), values.tolist(), strict=True):
+                        seen[lane].append(value)
+                    return values, gradients
+
+                return step(recorded)
+
+            search.step = watched  # type: ignore[method-assign]
+            return search
 
     dataclasses.replace(attack, descent=Watched())((view,), rngs(10))
     guess = attack.labels(view, rngs(10)).targets
@@ -219,7 +236,7 @@ def test_distance_and_prior_closed_forms() -> None:
         {"a": torch.ones(2, 3), "b": torch.zeros(2, 2)},
         {"a": torch.zeros(2, 3), "b": torch.full((2, 2), 2.0)},
     )
-    assert SquaredL2()(guess, seen).tolist() == [11.0, 11.0]
+    assert SquaredL2()(guess, seen, leaked(1)[0]).tolist() == [11.0, 11.0]
     edge = torch.zeros(1, 1, 1, 4, 4)
     edge[..., 2:] = 1.0
     assert float(TotalVariation(weight=3.0)(edge)) == pytest.approx(3.0 * 4 / 12)
@@ -240,12 +257,13 @@ def test_identification_finds_the_victim_and_only_by_the_gradient() -> None:
     view, _x, _y = leaked(12, dtype=torch.float32)
     data = load_dataset("faces")[2]
     pool = data.victims
-    candidates = (data.train_inputs[pool], data.train_targets[pool])
-    public = (data.test_inputs, data.test_targets)
-    assert torch.equal(Candidates()(view, *candidates, public).scores.argmax(1), torch.arange(12))
+    view = dataclasses.replace(view, candidates=Public(data.train_inputs[pool], data.train_targets[pool]))
+    assert torch.equal(Candidates()((view,), ()).scores.argmax(1), torch.arange(12))
     noise = {n: torch.randn(u.shape, generator=generator(0, n)) * 100 for n, u in view.update.items()}
-    blind = Candidates()(dataclasses.replace(view, update=noise), *candidates, public)
+    blind = Candidates()((dataclasses.replace(view, update=noise),), ())
     assert int((blind.scores.argmax(1) == torch.arange(12)).sum()) <= 2
+    with pytest.raises(InputError, match="names none"):
+        Candidates()((dataclasses.replace(view, candidates=None),), ())
 
 
 def test_identification_behind_a_batch_beats_chance() -> None:
@@ -255,7 +273,11 @@ def test_identification_behind_a_batch_beats_chance() -> None:
     first = data.victims[:24].reshape(12, 2)[:, 0]
     others = data.victims[~torch.isin(data.victims, first)]
     pool = torch.cat([first, others])
-    scores = Candidates()(
-        view, data.train_inputs[pool], data.train_targets[pool], (data.test_inputs, data.test_targets)
-    ).scores
-    assert int((scores.argmax(1) == torch.arange(12)).sum()) >= 4
+    told = dataclasses.replace(
+        view,
+        candidates=Public(data.train_inputs[pool], data.train_targets[pool]),
+        public=Public(data.test_inputs, data.test_targets),
+    )
+    assert int((Candidates()((told,), ()).scores.argmax(1) == torch.arange(12)).sum()) >= 4
+    with pytest.raises(InputError, match="public"):
+        Candidates()((dataclasses.replace(told, public=None),), ())

@@ -1,5 +1,6 @@
 """Clips against closed forms, noise against its standard deviation, and what is refused."""
 
+import dataclasses
 import math
 
 import pytest
@@ -7,14 +8,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakbench.defense import Defense, facts, without_noise
+from leakbench.data.recipe import Federation
+from leakbench.defense import Defense, facts
 from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.sensitivity import L2Max, L2MaxReleased
+from leakbench.defense.transform import Stations, apply
 from leakbench.errors import InputError
+from leakbench.privacy.claim import MomentsClaim
 from leakbench.recipe import names, resolve
 from leakbench.rng import generators
-from leakbench.types import Clock, Signal
+from leakbench.types import Clock, Generators, Signal
 
 CLOCK = Clock(0, 0, 1, 1)
 
@@ -36,7 +40,7 @@ def norms(signal: Signal) -> list[float]:
 
 def test_whole_clip_scales_all_tensors_alike() -> None:
     """(3, 4) has norm 5: at C = 2.5 both tensors halve; (0.3, 0.4) stays; zero stays zero, not NaN."""
-    clipped = ClipWhole(2.5)(signal((3.0, 4.0), (0.3, 0.4), (0.0, 0.0)), CLOCK, ())
+    clipped = ClipWhole(2.5)(signal((3.0, 4.0), (0.3, 0.4), (0.0, 0.0)), CLOCK, None)
     assert norms(clipped) == pytest.approx([1.5, 2.0, 0.3, 0.4, 0.0, 0.0])
     assert clipped.sensitivity is not None
     assert clipped.sensitivity.tolist() == [2.5]
@@ -45,7 +49,7 @@ def test_whole_clip_scales_all_tensors_alike() -> None:
 
 def test_layer_clip_bounds_each_tensor_and_owns_up_to_sqrt_m() -> None:
     """Each tensor is cut to C by itself; over M = 2 tensors a member is bounded by sqrt(2) C."""
-    clipped = ClipLayers(2.0)(signal((3.0, 4.0), (0.3, 4.0)), CLOCK, ())
+    clipped = ClipLayers(2.0)(signal((3.0, 4.0), (0.3, 4.0)), CLOCK, None)
     assert norms(clipped) == pytest.approx([2.0, 2.0, 0.3, 2.0])
     assert clipped.facts[-1].norm == pytest.approx(math.sqrt(2) * 2.0)
     assert clipped.sensitivity is not None
@@ -57,7 +61,7 @@ def test_layer_clip_bounds_each_tensor_and_owns_up_to_sqrt_m() -> None:
 def test_no_member_exceeds_what_the_clip_says(bound: float, a: float, b: float) -> None:
     """Whatever comes in, what a clip reports to the ledger holds."""
     for part in (ClipWhole(bound), ClipLayers(bound)):
-        clipped = part(signal((a, b)), CLOCK, ())
+        clipped = part(signal((a, b)), CLOCK, None)
         assert math.hypot(*norms(clipped)) <= clipped.facts[-1].norm * (1 + 1e-5)
 
 
@@ -65,7 +69,7 @@ def test_an_infinite_clip_changes_nothing() -> None:
     """A bound far above every norm leaves the gradients bit for bit."""
     before = signal((3.0, 4.0), (1.0, 2.0))
     for part in (ClipWhole(1e9), ClipLayers(1e9)):
-        after = part(before, CLOCK, ())
+        after = part(before, CLOCK, None)
         assert all(torch.equal(before.grads[n], after.grads[n]) for n in before.grads)
 
 
@@ -95,7 +99,7 @@ def test_members_and_lanes_draw_their_own_noise() -> None:
 
 def test_zero_multiplier_is_no_noise() -> None:
     """sigma = 0 changes nothing."""
-    before = ClipWhole(2.0)(signal((3.0, 4.0)), CLOCK, ())
+    before = ClipWhole(2.0)(signal((3.0, 4.0)), CLOCK, None)
     after = GaussianNoise(0.0, "sum")(before, CLOCK, generators(0, "noise", [(0,)]))
     assert all(torch.equal(before.grads[n], after.grads[n]) for n in before.grads)
 
@@ -103,8 +107,8 @@ def test_zero_multiplier_is_no_noise() -> None:
 def test_l2_max_is_the_largest_layer_norm_of_the_batch() -> None:
     """Of members with layer norms (1, 2), (3, 0.5) clipped at 4: S = 3; clipped at 2: S = 2."""
     for bound, expected in ((4.0, 3.0), (2.0, 2.0)):
-        clipped = ClipLayers(bound)(signal((1.0, 2.0), (3.0, 0.5)), CLOCK, ())
-        after = L2Max()(clipped, CLOCK, ())
+        clipped = ClipLayers(bound)(signal((1.0, 2.0), (3.0, 0.5)), CLOCK, None)
+        after = L2Max()(clipped, CLOCK, None)
         assert after.sensitivity is not None
         assert float(after.sensitivity[0]) == pytest.approx(expected)
         assert after.facts[-1].kind == "scale"
@@ -113,7 +117,7 @@ def test_l2_max_is_the_largest_layer_norm_of_the_batch() -> None:
 
 def test_l2_max_released_does_not_clip_and_takes_the_mean() -> None:
     """Own maxima 2, 3 and 40, limited to [0.1, 32]: nothing below 32 changes, the scale is (2 + 3 + 32) / 3."""
-    after = L2MaxReleased()(signal((1.0, 2.0), (3.0, 0.5), (40.0, 1.0)), CLOCK, ())
+    after = L2MaxReleased()(signal((1.0, 2.0), (3.0, 0.5), (40.0, 1.0)), CLOCK, None)
     assert norms(after) == pytest.approx([1.0, 2.0, 3.0, 0.5, 32.0, 1.0])
     assert after.sensitivity is not None
     assert float(after.sensitivity[0]) == pytest.approx(37 / 3)
@@ -125,7 +129,7 @@ def test_noise_and_l2_max_need_a_clip() -> None:
     with pytest.raises(InputError, match="no clip before it"):
         GaussianNoise(1.0, "each")(bare, CLOCK, generators(0, "noise", [(0,)]))
     with pytest.raises(InputError, match="no clip before it"):
-        L2Max()(bare, CLOCK, ())
+        L2Max()(bare, CLOCK, None)
     said = GaussianNoise(1.0, "each", uncalibrated=True)(bare, CLOCK, generators(0, "noise", [(0,)]))
     assert said.facts[-1].kind == "uncalibrated_noise"
 
@@ -144,24 +148,80 @@ def test_the_mean_divides_by_what_it_is_told() -> None:
     assert torch.allclose(merged.grads["a"], torch.full((1, 1, 2), 0.6))
 
 
+FEDERATION = Federation(rounds=3, batch=5, examples_per_client=20, clients=30, clients_per_round=10, local_iterations=4)
+
+
 def test_facts_come_from_the_real_transforms() -> None:
-    """fed_cdp_valid over 3 tensors at B = 5: clip 4 on an example, noise 24 on the sum; without_noise keeps the clip alone."""
-    defense = resolve("defenses", Defense, "fed_cdp_valid")[1]
-    found = facts(defense, {"a": torch.zeros(3, 4), "b": torch.zeros(7), "c": torch.zeros(2)}, batch=5, cohort=10)
+    """fed_cdp_valid at B = 5: clip 4 on an example, noise of 24 on the sum over the batch."""
+    found = facts(resolve("defenses", Defense, "fed_cdp_valid")[1], tensors=3, federation=FEDERATION)
     assert [(f.kind, f.norm) for f in found["example"]] == [("clip", 4.0)]
-    assert [(f.kind, f.std, f.each) for f in found["batch"][-1:]] == [("noise", 24.0, False)]
-    bare = without_noise(defense)
-    assert bare.example == defense.example
-    assert bare.batch == ()
+    assert [(f.kind, f.std, f.each) for f in found["batch"]] == [("noise", 24.0, False)]
+    assert found["client"] == found["server"] == ()
+
+
+def test_no_generators_no_noise() -> None:
+    """What an attacker runs on a guess is the clip alone."""
+    defense = resolve("defenses", Defense, "fed_cdp")[1]
+    before = signal((30.0, 40.0))
+    after = apply(defense.stations.example, before, CLOCK, None)
+    assert norms(after) == pytest.approx([4.0, 4.0])
+
+
+@dataclasses.dataclass(frozen=True)
+class Decaying:
+    """Noise that falls from 6 to 6 / rounds; it keeps to the slot and states its fact."""
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        return GaussianNoise(6.0 * (1 - clock.round / clock.rounds), "sum")(signal, clock, rngs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Silent:
+    """A transform that scales the gradients and states no fact."""
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        return dataclasses.replace(signal, grads={n: 1000 * g for n, g in signal.grads.items()})
+
+
+def test_decaying_noise_counts_at_its_weakest() -> None:
+    """Over three rounds the multiplier is 6, 4, 2: the ledger hears of 2 * 4."""
+    defense = Defense(title="t", cite="c", unit="example", example=(ClipWhole(4.0),), batch=(Decaying(),))
+    assert [f.std for f in facts(defense, 3, FEDERATION)["batch"]] == pytest.approx([8.0])
+
+
+def test_a_silent_transform_is_held_against_the_defense() -> None:
+    """Gradients that change without a fact become a fact of their own, and no epsilon follows."""
+    defense = Defense(
+        title="t", cite="c", unit="example", example=(ClipWhole(4.0), Silent()), batch=(GaussianNoise(6.0, "sum"),)
+    )
+    found = facts(defense, 3, FEDERATION)
+    assert [f.kind for f in found["example"]] == ["clip", "other"]
+    assert "Silent" in found["example"][1].reason
+
+
+def test_a_clip_at_the_client_calibrates_noise_at_the_server() -> None:
+    """DP-FedAvg (McMahan et al. 2018): clients clip at 2, the server adds 3 * 2 to the sum."""
+    stations = Stations(client=(ClipWhole(2.0),), server=(GaussianNoise(3.0, "sum"),))
+    zero = Signal({"a": torch.zeros(4, 1, 5_000)})
+    clipped = apply(stations.client, zero, CLOCK, None).gathered(4)
+    noised = apply(stations.server, clipped, CLOCK, generators(0, "noise", [(0,)]))
+    assert float(noised.grads["a"].sum(1).std()) == pytest.approx(6.0, rel=0.03)
+    defense = Defense(title="t", cite="c", unit="client", client=stations.client, server=stations.server)
+    assert [f.std for f in facts(defense, 3, FEDERATION)["server"]] == [6.0]
+
+
+def test_contradictions_in_a_recipe_are_refused() -> None:
+    """A claim for another unit; noise at the server that would depend on how many updates arrive."""
+    with pytest.raises(ValueError, match="claim"):
+        Defense(title="t", cite="c", unit="client", claim=MomentsClaim(unit="example", noise_multiplier=6.0))
+    with pytest.raises(ValueError, match="server"):
+        Defense(title="t", cite="c", unit="client", server=(ClipWhole(1.0), GaussianNoise(1.0, "mean")))
 
 
 @pytest.mark.parametrize("name", names("defenses"))
 def test_every_recipe_states_facts(name: str) -> None:
     """No recipe of the catalog breaks on the shapes of a model with and without biases."""
     defense = resolve("defenses", Defense, name)[1]
-    assert set(facts(defense, {"w": torch.zeros(2, 3), "b": torch.zeros(2)}, 3, 4)) == {
-        "example",
-        "batch",
-        "client",
-        "server",
-    }
+    found = facts(defense, 2, FEDERATION)
+    assert set(found) == {"example", "batch", "client", "server"}
+    assert all(f.kind != "other" for station in found.values() for f in station)

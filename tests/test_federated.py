@@ -9,11 +9,12 @@ from torch import Tensor, nn
 
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
-from leakbench.defense import Defense, without_noise
+from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
+from leakbench.defense.transform import Stations
 from leakbench.federated.client import Examples, Network, example_signal, mean_update
-from leakbench.federated.leakage import UNDEFENDED, View, leak
+from leakbench.federated.leakage import View, leak
 from leakbench.federated.sampling import draw_batches, draw_clients
 from leakbench.federated.simulate import from_tensors, to_tensors, train
 from leakbench.models import build, one_hot, parameters
@@ -22,6 +23,7 @@ from leakbench.rng import generator, generators
 from leakbench.types import Clock, Parameters
 
 CLOCK = Clock(0, 0, 1, 1)
+UNDEFENDED = Defense(title="none", cite="none", unit="example")
 
 
 def network(name: str = "cnn", shape: tuple[int, ...] = (1, 12, 12), classes: int = 4) -> Network:
@@ -62,9 +64,7 @@ def test_every_example_gets_its_own_gradient() -> None:
 def test_local_training_is_plain_sgd(per_example: bool) -> None:
     """Three local iterations of two clients equal a loop of SGD steps, with and without per-example gradients (infinite clip)."""
     net, (x, y) = network(), data(2, 3, 4)
-    defense = UNDEFENDED
-    if per_example:
-        defense = dataclasses.replace(UNDEFENDED, example=(ClipWhole(1e9), GaussianNoise(0.0, "each")))
+    defense = Stations(example=(ClipWhole(1e9), GaussianNoise(0.0, "each"))) if per_example else Stations()
     rngs = generators(0, "noise", [(0,), (1,)])
     mean = mean_update(net, Examples(x, y, torch.ones(2, 3, 4), 4), 0.1, defense, CLOCK, rngs)
     for lane in range(2):
@@ -79,7 +79,7 @@ def test_local_training_is_plain_sgd(per_example: bool) -> None:
 def test_padding_is_silent() -> None:
     """An example of weight 0 changes nothing, not even through its noise."""
     net, (x, y) = network(), data(1, 1, 3)
-    defense = dataclasses.replace(UNDEFENDED, example=(ClipWhole(1.0), GaussianNoise(1.0, "each")))
+    defense = Stations(example=(ClipWhole(1.0), GaussianNoise(1.0, "each")))
 
     def update(inputs: Tensor, weights: Tensor) -> Parameters:
         rngs = generators(0, "noise", [(0,)])
@@ -126,8 +126,7 @@ def run(defense: Defense, rounds: int = 2, seed: int = 0, start_after: int | Non
     )
 
     def trained(done: object = None) -> list:  # type: ignore[type-arg]
-        start = parameters(model)
-        return list(train(model, start, digits, partition, federation, defense, seed, torch.device("cpu"), done))  # type: ignore[arg-type]
+        return list(train(Network(model, parameters(model)), digits, partition, federation, defense, seed, done))  # type: ignore[arg-type]
 
     states = trained()
     if start_after is not None:
@@ -177,12 +176,12 @@ def test_server_noise_on_the_sum_is_divided_by_the_cohort() -> None:
     """sigma C on the sum of K_t = 3 updates: the global model moves by noise of sigma C / 3 more than without."""
     loud = dataclasses.replace(UNDEFENDED, server=(ClipWhole(1e-6), GaussianNoise(3e6, "sum")))
     moved = run(loud, rounds=1)[0]
-    quiet = run(without_noise(loud), rounds=1)[0]
+    quiet = run(dataclasses.replace(loud, server=loud.server[:1]), rounds=1)[0]
     noise = torch.cat([(moved[n] - quiet[n]).flatten() for n in moved])
     assert float(noise.std()) == pytest.approx(1.0, rel=0.05)
 
 
-def taps(defense: Defense, steps: int = 1, cohort: int = 1) -> dict[str, Parameters]:
+def taps(defense: Defense, steps: int = 1, cohort: int = 1, noise: bool = True) -> dict[str, Parameters]:
     """What leaks of two victims at every tap."""
     net = network()
     x, y = data(2 * cohort, steps, 3)
@@ -190,7 +189,7 @@ def taps(defense: Defense, steps: int = 1, cohort: int = 1) -> dict[str, Paramet
     found = {}
     for tap in ("type-2", "type-1", "type-0") if cohort == 1 else ("global",):
         rngs = generators(0, "noise", [(v, k) for v in range(2) for k in range(cohort)])
-        found[tap] = leak(tap, net, x, y, 0.1, defense, CLOCK, rngs)
+        found[tap] = leak(tap, net, x, y, 0.1, defense.stations, CLOCK, rngs if noise else None)
     return found
 
 
@@ -222,7 +221,7 @@ def test_undefended_taps_are_gradients() -> None:
 def test_noise_is_seen_from_its_station_on(name: str, noised: tuple[str, ...]) -> None:
     """Each defense's noise is in the taps behind its station and in no other."""
     defense = resolve("defenses", Defense, name)[1]
-    real, bare = taps(defense), taps(without_noise(defense))
+    real, bare = taps(defense), taps(defense, noise=False)
     for tap in real:
         assert (far(real[tap], bare[tap]) > 1e-3) == (tap in noised), tap
 
@@ -230,7 +229,7 @@ def test_noise_is_seen_from_its_station_on(name: str, noised: tuple[str, ...]) -
 def test_type_0_shows_the_noise_of_the_sum() -> None:
     """fed_sdp_server adds 24 to the sum: one update of lr * L in gradient units carries 24 / 0.1 of it."""
     defense = resolve("defenses", Defense, "fed_sdp_server")[1]
-    real, bare = taps(defense)["type-0"], taps(without_noise(defense))["type-0"]
+    real, bare = taps(defense)["type-0"], taps(defense, noise=False)["type-0"]
     noise = torch.cat([(real[n] - bare[n]).flatten() for n in real])
     assert float(noise.std()) == pytest.approx(240, rel=0.02)
 
@@ -239,7 +238,7 @@ def test_fed_cdp_noise_on_the_mean_is_sqrt_b_smaller() -> None:
     """The text's 24 on each of B = 3 examples: 24 at type-2, 24 / sqrt(3) on the mean at type-1; Algorithm 1: 24 on the mean."""
     for name, expected in (("fed_cdp", 24 / math.sqrt(3)), ("fed_cdp_algorithm1", 24.0), ("fed_cdp_valid", 8.0)):
         defense = resolve("defenses", Defense, name)[1]
-        real, bare = taps(defense), taps(without_noise(defense))
+        real, bare = taps(defense), taps(defense, noise=False)
         noise = torch.cat([(real["type-1"][n] - bare["type-1"][n]).flatten() for n in real["type-1"]])
         assert float(noise.std()) == pytest.approx(expected, rel=0.03), name
     noise = torch.cat([(real["type-2"][n] - bare["type-2"][n]).flatten() for n in real["type-2"]])
@@ -250,7 +249,7 @@ def test_the_global_tap_is_the_mean_update_of_the_cohort() -> None:
     """With K = 2 clients, `global` is the mean of what type-1 shows of each."""
     whole = taps(UNDEFENDED, steps=2, cohort=2)["global"]
     net, (x, y) = network(), data(4, 2, 3)
-    each = leak("type-1", net, x[:, None], y[:, None], 0.1, UNDEFENDED, CLOCK, ())
+    each = leak("type-1", net, x[:, None], y[:, None], 0.1, Stations(), CLOCK, None)
     for name, g in whole.items():
         torch.testing.assert_close(g, each[name].reshape(2, 2, *g.shape[1:]).mean(1))
 
@@ -259,12 +258,12 @@ def test_the_global_tap_is_the_mean_update_of_the_cohort() -> None:
 @pytest.mark.parametrize("tap", ["type-2", "type-1", "type-0"])
 def test_the_truth_answers_what_leaked(name: str, tap: str) -> None:
     """Who knows the defense and guesses the truth sees, up to the noise, exactly what leaked: over L = 2 iterations too."""
-    defense = without_noise(resolve("defenses", Defense, name)[1])
+    stations = resolve("defenses", Defense, name)[1].stations
     net, (x, y) = network(), data(2, 2, 3)
     x, y = x[:, None], y[:, None]
-    update = leak(tap, net, x, y, 0.1, defense, CLOCK, ())
+    update = leak(tap, net, x, y, 0.1, stations, CLOCK, None)
     view = View(
-        tap, net, update, batch=3, shape=(1, 12, 12), classes=4, learning_rate=0.1, local_steps=2, defense=defense
+        tap, net, update, batch=3, shape=(1, 12, 12), classes=4, learning_rate=0.1, local_steps=2, stations=stations
     )
     guess = (x[:, :, :1, :1], y[:, :, :1, :1]) if tap == "type-2" else (x, y)
     answer = view.respond(guess[0].flatten(1, 3), guess[1].flatten(1, 3))
@@ -277,7 +276,7 @@ def test_lanes_of_a_view_are_the_victims_asked_for() -> None:
     net, (x, y) = network(), data(2, 1, 1)
     own = {n: torch.stack([p, 2 * p]) for n, p in net.parameters.items()}
     lanes = Network(net.model, own, shared=False)
-    update = leak("type-1", lanes, x[:, None], y[:, None], 0.1, UNDEFENDED, CLOCK, ())
+    update = leak("type-1", lanes, x[:, None], y[:, None], 0.1, Stations(), CLOCK, None)
     view = View("type-1", lanes, update, batch=1, shape=(1, 12, 12), classes=4, learning_rate=0.1)
     second = view.respond(x[1:, 0], y[1:, 0], torch.tensor([1]))
     for n in update:

@@ -13,9 +13,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from leakbench.federated.leakage import View
+from leakbench.errors import InputError
+from leakbench.federated.leakage import Public, View
 from leakbench.models import one_hot
-from leakbench.types import Count, Parameters, Ranking, part
+from leakbench.types import Count, Generators, Parameters, Ranking, part
 
 __all__ = ["Candidates"]
 
@@ -33,25 +34,34 @@ class Candidates:
 
     chunk: Count = 64
 
-    def __call__(self, view: View, inputs: Tensor, labels: Tensor, public: tuple[Tensor, Tensor]) -> Ranking:
-        """Return scores (V, k) for candidates (k, *s) with labels (k,); `public` is (inputs, labels) that hold no victim."""
+    def __call__(self, views: tuple[View, ...], rngs: Generators) -> Ranking:
+        """Return scores (V, k) for the k candidates that the views name; several views of the same victims add their scores.
+
+        Raises InputError where a view names no candidates, or no public examples behind a batch.
+        """
+        return Ranking(torch.stack([self._scores(view) for view in views]).sum(0))
+
+    def _scores(self, view: View) -> Tensor:
+        if view.candidates is None:
+            raise InputError("candidates: the view names none to rank")
+        hypotheses = self._gradients(view, view.candidates)
         observed, share = _flat(view.update), 1.0 / view.examples
         if view.examples == 1:
-            return Ranking(torch.cat([_closeness(observed, g) for g in self._gradients(view, inputs, labels)], 1))
-        others = torch.cat(list(self._gradients(view, *public)))
+            return torch.cat([_closeness(observed, g) for g in hypotheses], 1)
+        if view.public is None:
+            raise InputError("candidates: behind a batch they need public examples, to stand for the unknown fellows")
+        others = torch.cat(list(self._gradients(view, view.public)))
         mean = others.mean(0)
         whiten = _whitening(others - mean)
         left = whiten(observed - (1 - share) * mean)
-        return Ranking(
-            torch.cat([_closeness(left, whiten(g * share)) for g in self._gradients(view, inputs, labels)], 1)
-        )
+        return torch.cat([_closeness(left, whiten(g * share)) for g in hypotheses], 1)
 
-    def _gradients(self, view: View, inputs: Tensor, labels: Tensor) -> Iterator[Tensor]:
+    def _gradients(self, view: View, examples: Public) -> Iterator[Tensor]:
         """Yield the gradients (chunk, p) that each example would have shown alone."""
         alone = replace(
             view, tap="type-0" if view.tap == "global" else view.tap, update={}, cohort=1, local_steps=1, batch=1
         )
-        targets = one_hot(labels, view.classes).to(inputs)
+        inputs, targets = examples.inputs, one_hot(examples.labels, view.classes).to(examples.inputs)
         with torch.no_grad():
             for x, y in zip(torch.split(inputs, self.chunk), torch.split(targets, self.chunk), strict=True):
                 yield _flat(alone.respond(x[:, None], y[:, None]))

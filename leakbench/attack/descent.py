@@ -12,12 +12,34 @@ from leakbench.attack.lbfgs import Lbfgs, Objective
 from leakbench.attack.stop import Stop
 from leakbench.types import Count, NonNegative, Positive, part
 
-__all__ = ["DESCENTS", "Descended", "Descent", "LbfgsDescent", "snapshot_iterations"]
+__all__ = ["DESCENTS", "Descended", "Descent", "LbfgsDescent", "Search", "descend", "snapshot_iterations"]
+
+
+class Search(Protocol):
+    """V searches under way, side by side: points (V, d), evaluations (V,), settled (V,) for who can never move again."""
+
+    points: Tensor
+    evaluations: Tensor
+    settled: Tensor
+
+    def step(self, objective: Objective) -> Tensor:
+        """Take one iteration in place; return the values (V,) at the points before it."""
+
+    def keep(self, lanes: Tensor) -> None:
+        """Drop every victim but those in `lanes`."""
+
+
+@runtime_checkable
+class Descent(Protocol):
+    """Begins searches from V starting points."""
+
+    def __call__(self, start: Tensor) -> Search:
+        """Return the searches from `start` (V, d), before their first iteration."""
 
 
 @dataclass(frozen=True)
 class Descended:
-    """What a descent found, V victims in d dimensions.
+    """What searches found, V victims in d dimensions.
 
     best: (V, d) point of the lowest value seen.  value: (V,) that value.  trajectory: (iterations, V), NaN once a victim has
     ended.  steps, evaluations: (V,).  snapshots: (n, V, d), the best point at the iterations `at`.
@@ -32,14 +54,6 @@ class Descended:
     at: tuple[int, ...]
 
 
-@runtime_checkable
-class Descent(Protocol):
-    """Minimises an objective from V starting points."""
-
-    def __call__(self, objective: Objective, start: Tensor, stop: Stop) -> Descended:
-        """Return the best points; `stop` is asked after each iteration."""
-
-
 def snapshot_iterations(limit: int) -> tuple[int, ...]:
     """Return the iterations (1-based) at which the best guess is kept: each of the first 40, then 10 % apart, and the last."""
     kept, latest = [], 0
@@ -47,6 +61,38 @@ def snapshot_iterations(limit: int) -> tuple[int, ...]:
         latest = latest + 1 if latest < 40 else min(limit, int(latest * 1.1))
         kept.append(latest)
     return tuple(kept)
+
+
+def descend(search: Search, objective: Objective, stop: Stop) -> Descended:
+    """Iterate until every search has ended; who has ended leaves the batch.
+
+    The value of an iteration is that at the point before its step, as the papers print it.
+    """
+    start, limit, at = search.points, stop.limit, snapshot_iterations(stop.limit)
+    victims, size = start.shape
+    best, value = start.clone(), start.new_full((victims,), torch.inf)
+    trajectory = start.new_full((limit, victims), torch.nan)
+    snapshots = start.new_zeros(len(at), victims, size)
+    steps = torch.zeros(victims, dtype=torch.int64, device=start.device)
+    evaluations = torch.zeros_like(steps)
+    lanes = torch.arange(victims, device=start.device)
+    for iteration in range(1, limit + 1):
+        before = search.points
+        values = search.step(lambda z, some, lanes=lanes: objective(z, lanes[some]))  # type: ignore[misc]
+        trajectory[iteration - 1, lanes] = values
+        steps[lanes], evaluations[lanes] = iteration, search.evaluations
+        better = values < value[lanes]
+        value[lanes[better]], best[lanes[better]] = values[better], before[better]
+        if iteration in at:
+            snapshots[at.index(iteration) :] = best
+        ended = stop(iteration, values) | search.settled
+        if ended.any():
+            lanes = lanes[~ended]
+            search.keep((~ended).nonzero().flatten())
+        if not len(lanes):
+            break
+    snapshots[-1] = best
+    return Descended(best, value, trajectory, steps, evaluations, snapshots, at)
 
 
 @part
@@ -62,37 +108,11 @@ class LbfgsDescent:
     tolerance_gradient: NonNegative = 1e-7
     tolerance_change: NonNegative = 1e-9
 
-    def __call__(self, objective: Objective, start: Tensor, stop: Stop) -> Descended:
-        """Minimise; the value of an iteration is that at the point before its step, as the papers print it."""
-        search = Lbfgs(
+    def __call__(self, start: Tensor) -> Search:
+        """Begin."""
+        return Lbfgs(
             start.clone(), self.history, self.inner, self.learning_rate, self.tolerance_gradient, self.tolerance_change
         )
-        victims, size = start.shape
-        limit = stop.limit
-        at = snapshot_iterations(limit)
-        best, value = start.clone(), start.new_full((victims,), torch.inf)
-        trajectory = start.new_full((limit, victims), torch.nan)
-        snapshots = start.new_zeros(len(at), victims, size)
-        steps = torch.zeros(victims, dtype=torch.int64, device=start.device)
-        evaluations = torch.zeros_like(steps)
-        lanes = torch.arange(victims, device=start.device)
-        for iteration in range(1, limit + 1):
-            before = search.points
-            values = search.step(lambda z, some, lanes=lanes: objective(z, lanes[some]))  # type: ignore[misc]
-            trajectory[iteration - 1, lanes] = values
-            steps[lanes], evaluations[lanes] = iteration, search.evaluations
-            better = values < value[lanes]
-            value[lanes[better]], best[lanes[better]] = values[better], before[better]
-            if iteration in at:
-                snapshots[at.index(iteration) :] = best
-            ended = stop(iteration, values) | search.settled
-            if ended.any():
-                lanes = lanes[~ended]
-                search.keep((~ended).nonzero().flatten())
-            if not len(lanes):
-                break
-        snapshots[-1] = best
-        return Descended(best, value, trajectory, steps, evaluations, snapshots, at)
 
 
 DESCENTS: dict[str, type[Descent]] = {"lbfgs": LbfgsDescent}

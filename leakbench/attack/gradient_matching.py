@@ -11,7 +11,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from leakbench.attack.descent import DESCENTS, Descent
+from leakbench.attack.descent import DESCENTS, Descent, descend
 from leakbench.attack.distance import DISTANCES, Distance
 from leakbench.attack.labels import LABELS, Labels
 from leakbench.attack.priors import PRIORS, Prior
@@ -66,7 +66,7 @@ class GradientMatching:
                 (gradients,) = torch.autograd.grad(values.sum(), leaf)
             return values.detach(), gradients
 
-        found = self.descent(objective, point.detach(), self.stop)
+        found = descend(self.descent(point.detach()), objective, self.stop)
         everyone = torch.arange(view.victims, device=point.device)
 
         def picture(points: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class GradientMatching:
         inputs = space.decode(z)
         value = space.energy(z)
         for view in views:
-            value = value + self.distance(view.respond(inputs, targets, lanes), view.observed(lanes))
+            value = value + self.distance(view.respond(inputs, targets, lanes), view.observed(lanes), view)
         for prior in self.priors:
             value = value + prior(inputs)
         return value

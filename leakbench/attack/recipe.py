@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Protocol, runtime_checkable
+from typing import Annotated, Literal, Protocol, runtime_checkable
 
+from leakbench.attack.candidates import Candidates
 from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.server import SERVERS, Honest, Server
 from leakbench.federated.leakage import View
@@ -21,15 +22,20 @@ class Method(Protocol):
         """Answer for the V victims that all views show; victim v draws from rngs[v]."""
 
 
-METHODS: dict[str, type[Method]] = {"gradient_matching": GradientMatching}
+METHODS: dict[str, type[Method]] = {"gradient_matching": GradientMatching, "candidates": Candidates}
 
 
 @part
 class Attack:
-    """The recipe of an attack."""
+    """The recipe of an attack.
+
+    knows: what the attacker is told of the defense: nothing (`oblivious`), or its recipe (`defense`), whose deterministic part it
+    then runs on its guesses.
+    """
 
     title: str
     cite: str
     method: Annotated[Method, *slot("method", METHODS)]
     note: str = ""
+    knows: Literal["oblivious", "defense"] = "oblivious"
     server: Annotated[Server, *slot("server", SERVERS)] = Honest()

@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from leakbench.federated.client import Network
+from leakbench.federated.leakage import Knowledge, Public
 from leakbench.types import part
 
 __all__ = ["SERVERS", "Honest", "Server"]
@@ -20,7 +21,9 @@ class Server(Protocol):
     def threat(self) -> str:
         """`honest`, `malicious parameters` or `malicious architecture`; stands over every table."""
 
-    def __call__(self, network: Network, rng: torch.Generator) -> tuple[Network, Any]:
+    def __call__(
+        self, network: Network, public: Public, knowledge: Knowledge, rng: torch.Generator
+    ) -> tuple[Network, Any]:
         """Return the network that is sent, and the secret that the readout will need."""
 
 
@@ -33,7 +36,9 @@ class Honest:
         """The plain case."""
         return "honest"
 
-    def __call__(self, network: Network, rng: torch.Generator) -> tuple[Network, Any]:
+    def __call__(
+        self, network: Network, public: Public, knowledge: Knowledge, rng: torch.Generator
+    ) -> tuple[Network, Any]:
         """Send the network as it is."""
         return network, None
 

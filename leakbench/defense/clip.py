@@ -33,7 +33,7 @@ class ClipWhole:
 
     norm: Positive
 
-    def __call__(self, signal: Signal, clock: Clock, rngs: Generators) -> Signal:
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Clip; `sensitivity` becomes `norm` in every lane."""
         squares = [n.square() for n in member_norms(signal).values()]
         factor = _factor(torch.stack(squares).sum(0).sqrt(), self.norm)
@@ -51,7 +51,7 @@ class ClipLayers:
 
     norm: Positive
 
-    def __call__(self, signal: Signal, clock: Clock, rngs: Generators) -> Signal:
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Clip; `sensitivity` becomes `norm` in every lane."""
         norms = member_norms(signal)
         grads = {name: _scaled(g, _factor(norms[name], self.norm)) for name, g in signal.grads.items()}

@@ -27,7 +27,7 @@ class GaussianNoise:
     to: Literal["each", "sum", "mean"]
     uncalibrated: bool = False
 
-    def __call__(self, signal: Signal, clock: Clock, rngs: Generators) -> Signal:
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Add the noise; raises InputError where no clip came before and `uncalibrated` is not set."""
         scale = signal.sensitivity
         if scale is None and not self.uncalibrated:

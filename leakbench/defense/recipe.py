@@ -7,16 +7,18 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
+from pydantic_core import PydanticCustomError
 
+from leakbench.data.recipe import Federation
 from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.sensitivity import L2Max, L2MaxReleased
-from leakbench.defense.transform import Transform, apply
-from leakbench.privacy.claim import CLAIMS, Claim, NoClaim
+from leakbench.defense.transform import STATIONS, Stations, Transform, apply
+from leakbench.privacy.claim import CLAIMS, Claim, MomentsClaim, NoClaim
 from leakbench.recipe import slot
-from leakbench.types import Clock, Fact, Parameters, Signal, part
+from leakbench.types import Clock, Fact, Signal, part
 
-__all__ = ["STATIONS", "TRANSFORMS", "Defense", "facts", "without_noise"]
+__all__ = ["TRANSFORMS", "Defense", "facts"]
 
 TRANSFORMS: dict[str, type[Transform]] = {
     "clip_whole": ClipWhole,
@@ -25,8 +27,6 @@ TRANSFORMS: dict[str, type[Transform]] = {
     "l2_max_released": L2MaxReleased,
     "gaussian_noise": GaussianNoise,
 }
-
-STATIONS = ("example", "batch", "client", "server")
 
 Step = Annotated[Transform, *slot("transform", TRANSFORMS)]
 
@@ -56,36 +56,62 @@ class Defense:
     claim: Annotated[Claim, *slot("claim", CLAIMS)] = NoClaim(reason="no epsilon is claimed")
     printed: dict[str, dict[str, float]] = Field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if isinstance(self.claim, MomentsClaim) and self.claim.unit != self.unit:
+            text = f"claim: its unit is {self.claim.unit!r}, the defense's is {self.unit!r}; expected the same"
+            raise PydanticCustomError("slot", "{text}", {"text": text})
+        if any(isinstance(t, GaussianNoise) and t.to == "mean" for t in self.server):
+            text = "server: noise `to: mean` depends on how many updates arrive; expected `to: sum` (K_t times the multiplier)"
+            raise PydanticCustomError("slot", "{text}", {"text": text})
 
-def without_noise(defense: Defense) -> Defense:
-    """Return the deterministic part of a defense: what an attacker who knows it can run on a guess."""
-
-    def keep(station: tuple[Transform, ...]) -> tuple[Transform, ...]:
-        return tuple(t for t in station if not isinstance(t, GaussianNoise))
-
-    return dataclasses.replace(
-        defense,
-        example=keep(defense.example),
-        batch=keep(defense.batch),
-        client=keep(defense.client),
-        server=keep(defense.server),
-    )
+    @property
+    def stations(self) -> Stations:
+        """What acts where, without the rest of the recipe."""
+        return Stations(self.example, self.batch, self.client, self.server)
 
 
-def facts(defense: Defense, like: Parameters, batch: int, cohort: int) -> dict[str, tuple[Fact, ...]]:
-    """Return what each station does, found by running its real transforms on a signal of the real shapes.
+def facts(defense: Defense, tensors: int, federation: Federation) -> dict[str, tuple[Fact, ...]]:
+    """Return what each station does, found by running its real transforms in every round of a federation.
 
-    like: {parameter: (*p)}. batch: B, the examples merged at the example station. cohort: K_t, the updates merged at the server.
+    tensors: number of parameter tensors, of one element each here. Where a fact changes over the rounds or local iterations (a
+    scale that decays), its weakest form stands: the least noise, the widest clip.
     """
-    clock = Clock(round=0, local_iteration=0, rounds=1, local_iterations=1)
-    members = {"example": (batch, 1), "batch": (1, batch), "client": (1, 1), "server": (cohort, 1)}
-    found = {}
-    sensitivity = None
-    for name, (count, averaged) in members.items():
-        # So large that every clip binds, and a scale that is taken from the data is not by accident zero.
-        large = {key: torch.full((1, count, *p.shape), 1e6) for key, p in like.items()}
-        # What the example station bounds, the batch station may still be scaled by; an update starts without a bound.
-        signal = Signal(large, averaged, sensitivity if name == "batch" else None)
-        after = apply(getattr(defense, name), signal, clock, (torch.Generator().manual_seed(0),))
-        found[name], sensitivity = after.facts, after.sensitivity
+    f = federation
+    when = [
+        Clock(t, step, f.rounds, f.local_iterations)
+        for t in range(max(1, f.rounds))
+        for step in sorted({0, f.local_iterations - 1})
+    ]
+    found: dict[str, tuple[Fact, ...]] = {}
+    for clock in when:
+        now = _facts_at(defense.stations, tensors, f.batch, clock)
+        found = {name: _weakest(found.get(name, now[name]), now[name]) for name in STATIONS}
     return found
+
+
+def _facts_at(stations: Stations, tensors: int, batch: int, clock: Clock) -> dict[str, tuple[Fact, ...]]:
+    def through(name: str, signal: Signal) -> Signal:
+        station = getattr(stations, name)
+        rngs = tuple(torch.Generator().manual_seed(0) for _ in range(signal.lanes))
+        after = apply(station, signal, clock, rngs)
+        found[name] = after.facts[len(signal.facts) :]
+        return after
+
+    def large(lanes: int, members: int) -> Signal:
+        # So large that every clip binds, and a scale that is taken from the data is not by accident zero.
+        return Signal({str(i): torch.full((lanes, members, 1), 1e6) for i in range(tensors)})
+
+    found: dict[str, tuple[Fact, ...]] = {}
+    through("batch", through("example", large(1, batch)).mean())
+    # No transform may depend on how many updates arrive, so two stand for all of them.
+    through("server", through("client", large(2, 1)).gathered(2))
+    return found
+
+
+def _weakest(before: tuple[Fact, ...], now: tuple[Fact, ...]) -> tuple[Fact, ...]:
+    if [f.kind for f in before] != [f.kind for f in now]:
+        return (*before, Fact("other", reason="what the station does changes in kind over the rounds"))
+    return tuple(
+        dataclasses.replace(a, norm=max(a.norm, b.norm), std=min(a.std, b.std))
+        for a, b in zip(before, now, strict=True)
+    )

@@ -21,7 +21,7 @@ class L2Max:
     the batch station the members are one mean gradient: the reading of their Algorithm 1, lines 16 and 17.
     """
 
-    def __call__(self, signal: Signal, clock: Clock, rngs: Generators) -> Signal:
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Leave the gradients alone; `sensitivity` becomes (lanes,) maxima."""
         if signal.sensitivity is None:
             raise InputError("l2_max: no clip before it at this station; put clip_layers or clip_whole first")
@@ -42,7 +42,7 @@ class L2MaxReleased:
     floor: Positive = 0.1
     ceiling: Positive = 32.0
 
-    def __call__(self, signal: Signal, clock: Clock, rngs: Generators) -> Signal:
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Clip at the ceiling; `sensitivity` becomes the members' mean limit, (lanes,)."""
         own = torch.stack(list(member_norms(signal).values())).amax(0).clamp(self.floor, self.ceiling)
         clipped = ClipLayers(norm=self.ceiling)(signal, clock, rngs)

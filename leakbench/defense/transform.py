@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+import dataclasses
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from leakbench.types import Clock, Generators, Signal
+from leakbench.types import Clock, Fact, Generators, Signal
 
-__all__ = ["Transform", "apply"]
+__all__ = ["STATIONS", "Stations", "Transform", "apply"]
+
+STATIONS = ("example", "batch", "client", "server")
 
 
 @runtime_checkable
 class Transform(Protocol):
     """One step of a defense at one station."""
 
-    def __call__(self, signal: Signal, clock: Clock, rngs: Generators) -> Signal:
-        """Return the transformed signal; `rngs` holds one generator a lane and is the only source of randomness."""
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Return the transformed signal with one more `Fact`, from which the ledger learns what was done.
+
+        rngs: one generator a lane, the only source of randomness, to be drawn from by `leakbench.rng.normal`. None asks for the
+        deterministic part alone, as an attacker runs it on a guess: what is drawn is then zero.
+        """
 
 
-def apply(station: tuple[Transform, ...], signal: Signal, clock: Clock, rngs: Generators) -> Signal:
-    """Run the transforms of one station in order."""
+@dataclass(frozen=True)
+class Stations:
+    """What acts on an example's gradient, on the mean over a batch, on a client's update, and on the updates at the server."""
+
+    example: tuple[Transform, ...] = ()
+    batch: tuple[Transform, ...] = ()
+    client: tuple[Transform, ...] = ()
+    server: tuple[Transform, ...] = ()
+
+
+def apply(station: tuple[Transform, ...], signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+    """Run the transforms of one station in order; one that changes the gradients and states no fact is held against the epsilon."""
     for transform in station:
-        signal = transform(signal, clock, rngs)
+        after = transform(signal, clock, rngs)
+        if after.grads is not signal.grads and after.facts == signal.facts:
+            name = type(transform).__name__
+            silent = Fact("other", reason=f"{name} changes the gradients and does not say how")
+            after = dataclasses.replace(after, facts=(*after.facts, silent))
+        signal = after
     return signal

@@ -1,6 +1,6 @@
 """What one client does in one round: L local iterations, each through the `example` and `batch` stations of the defense.
 
-Clients are lanes. The same function, differentiated, is what an attacker unrolls (`leakbench.federated.view`).
+Clients are lanes. The same functions, differentiated, are what an attacker unrolls (`leakbench.federated.leakage`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,18 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from leakbench.defense import Defense
-from leakbench.defense.transform import apply
+from leakbench.defense.transform import Stations, apply
 from leakbench.types import Clock, Generators, Parameters, Signal
 
-__all__ = ["Examples", "LocalIteration", "Network", "example_signal", "local_iterations", "mean_update"]
+__all__ = [
+    "Examples",
+    "LocalIteration",
+    "Network",
+    "client_update",
+    "example_signal",
+    "local_iterations",
+    "mean_update",
+]
 
 
 @dataclass(frozen=True)
@@ -91,16 +98,16 @@ def _mean_signal(network: Network, examples: Examples, step: int) -> Signal:
 
 
 def _iteration(
-    network: Network, examples: Examples, step: int, defense: Defense, clock: Clock, rngs: Generators
+    network: Network, examples: Examples, step: int, stations: Stations, clock: Clock, rngs: Generators | None
 ) -> LocalIteration:
-    if defense.example:
-        each = apply(defense.example, example_signal(network, examples, step), clock, rngs)
+    if stations.example:
+        each = apply(stations.example, example_signal(network, examples, step), clock, rngs)
         # Padding must stay silent: whatever the station did to it (noise) does not enter the mean.
         kept = {n: g * _like(examples.weights[:, step], g) for n, g in each.grads.items()}
         mean = replace(each, grads=kept).mean(examples.batch)
     else:
         each = mean = _mean_signal(network, examples, step)
-    return LocalIteration(each, apply(defense.batch, mean, clock, rngs))
+    return LocalIteration(each, apply(stations.batch, mean, clock, rngs))
 
 
 def _like(weights: Tensor, grad: Tensor) -> Tensor:
@@ -108,7 +115,12 @@ def _like(weights: Tensor, grad: Tensor) -> Tensor:
 
 
 def local_iterations(
-    network: Network, examples: Examples, learning_rate: float, defense: Defense, clock: Clock, rngs: Generators
+    network: Network,
+    examples: Examples,
+    learning_rate: float,
+    stations: Stations,
+    clock: Clock,
+    rngs: Generators | None,
 ) -> Iterator[LocalIteration]:
     """Yield each of L local SGD iterations (Wei et al., TPDS 2023, Algorithm 1, lines 6 to 20).
 
@@ -117,21 +129,40 @@ def local_iterations(
     steps = examples.inputs.shape[1]
     for step in range(steps):
         now = replace(clock, local_iteration=step, local_iterations=steps)
-        done = _iteration(network, examples, step, defense, now, rngs)
+        done = _iteration(network, examples, step, stations, now, rngs)
         yield done
         if step + 1 < steps:
             network = network.moved({n: g[:, 0] for n, g in done.batch.grads.items()}, learning_rate)
 
 
 def mean_update(
-    network: Network, examples: Examples, learning_rate: float, defense: Defense, clock: Clock, rngs: Generators
+    network: Network,
+    examples: Examples,
+    learning_rate: float,
+    stations: Stations,
+    clock: Clock,
+    rngs: Generators | None,
 ) -> Parameters:
     """Return the mean over the L local iterations of what a client descends along: {p: (K, *p)}.
 
     The client's update is W_L - W_0 = -learning_rate * L * this; at L = 1 it is the batch's (sanitised) gradient.
     """
     total: Parameters = {}
-    for iteration in local_iterations(network, examples, learning_rate, defense, clock, rngs):
+    for iteration in local_iterations(network, examples, learning_rate, stations, clock, rngs):
         step = {n: g[:, 0] for n, g in iteration.batch.grads.items()}
         total = {n: total[n] + g for n, g in step.items()} if total else step
     return {n: g / examples.inputs.shape[1] for n, g in total.items()}
+
+
+def client_update(
+    network: Network,
+    examples: Examples,
+    learning_rate: float,
+    stations: Stations,
+    clock: Clock,
+    rngs: Generators | None,
+) -> Signal:
+    """Return the clients' updates W_L - W_0 after the `client` station: K lanes of one member."""
+    mean = mean_update(network, examples, learning_rate, stations, clock, rngs)
+    length = -learning_rate * examples.inputs.shape[1]
+    return apply(stations.client, Signal({n: g.unsqueeze(1) * length for n, g in mean.items()}), clock, rngs)

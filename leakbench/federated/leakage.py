@@ -15,16 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leakbench.defense import Defense
-from leakbench.defense.transform import apply
-from leakbench.federated.client import Examples, Network, local_iterations, mean_update
-from leakbench.types import Clock, Generators, Parameters, Signal
+from leakbench.defense.transform import Stations, apply
+from leakbench.federated.client import Examples, Network, client_update, local_iterations, mean_update
+from leakbench.types import Clock, Generators, Parameters
 
-__all__ = ["TAPS", "UNDEFENDED", "Knowledge", "View", "leak"]
+__all__ = ["TAPS", "Knowledge", "Public", "View", "leak"]
 
 TAPS = ("type-2", "type-1", "type-0", "global")
-
-UNDEFENDED = Defense(title="no defense", cite="", unit="example")
 
 
 def leak(
@@ -33,9 +30,9 @@ def leak(
     inputs: Tensor,
     targets: Tensor,
     learning_rate: float,
-    defense: Defense,
+    stations: Stations,
     clock: Clock,
-    rngs: Generators,
+    rngs: Generators | None,
 ) -> Parameters:
     """Return what an attacker at `tap` reads of each of V victims, {p: (V, *p)}, in units of a gradient.
 
@@ -49,35 +46,40 @@ def leak(
     weights = inputs.new_ones(victims * cohort, steps, batch)
     examples = Examples(inputs.flatten(0, 1), targets.flatten(0, 1), weights, batch)
     if tap == "type-2":
-        if not defense.example:  # No station mixes the batch, so the victim's gradient needs no fellows.
+        if not stations.example:  # No station mixes the batch, so the victim's gradient needs no fellows.
             x, y, w = (t[:, :1, :1] for t in (examples.inputs, examples.targets, examples.weights))
             examples = Examples(x, y, w, batch=1)
-        first = next(local_iterations(network, examples, learning_rate, defense, clock, rngs))
+        first = next(local_iterations(network, examples, learning_rate, stations, clock, rngs))
         return {n: g[:, 0] for n, g in first.examples.grads.items()}
-    mean = mean_update(network, examples, learning_rate, defense, clock, rngs)
-    if not defense.client and not defense.server and cohort == 1:
-        return mean
-    scale = -learning_rate * steps
-    signal = Signal({n: g.unsqueeze(1) * scale for n, g in mean.items()})
-    signal = apply(defense.client, signal, clock, rngs)
-    if tap != "type-1":
-        members = {n: g.reshape(victims, cohort, *g.shape[2:]) for n, g in signal.grads.items()}
-        signal = apply(defense.server, Signal(members), clock, rngs[::cohort])
-    return {n: g.mean(1) / scale for n, g in signal.grads.items()}
+    server = () if tap == "type-1" else stations.server
+    if not stations.client and not server and cohort == 1:
+        # Nothing acts on the update, so it is not scaled up and down again: the leak keeps the gradient's bits.
+        return mean_update(network, examples, learning_rate, stations, clock, rngs)
+    signal = client_update(network, examples, learning_rate, stations, clock, rngs)
+    signal = apply(server, signal.gathered(cohort), clock, None if rngs is None else rngs[::cohort])
+    return {n: g.mean(1) / (-learning_rate * steps) for n, g in signal.grads.items()}
 
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What the threat model grants the attacker beside the leaked gradient; the report prints it.
+    """What the threat model grants the attacker beside the leaked gradient; it stands under the table.
 
-    labels: `inferred` or `given`.  defense: whether the attacker knows the defense's recipe.  public: what public data is.
+    labels: `inferred` or `given`.  defense: whether the attacker knows the defense's recipe.  public: what public data it has.
     """
 
     labels: str = "inferred"
     batch_size: bool = True
     learning_rate: bool = True
     defense: bool = False
-    public: str = ""
+    public: str = "none"
+
+
+@dataclass(frozen=True)
+class Public:
+    """Examples that anyone may know, none of them a victim: inputs (P, *s), labels (P,)."""
+
+    inputs: Tensor
+    labels: Tensor
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,8 @@ class View:
 
     network: as the clients got it, with one set of parameters for all victims or one for each.
     update: what leaked, {p: (V, *p)}.  cohort K, local_steps L, batch B: an input guess is (V, M = K * L * B, *s).
-    defense: the deterministic part that the attacker runs on a guess (empty for an attacker who does not know it).
-    noise_std: standard deviation of the noise on `update`, where the attacker knows it.
+    stations: the defense whose deterministic part the attacker runs on a guess; empty for one who does not know it.
+    clock: when it leaked.  public: public examples.  candidates: the hypotheses of a ranking, among which the victim is.
     secret: what a lying server remembers of how it built the model.
     """
 
@@ -101,8 +103,10 @@ class View:
     cohort: int = 1
     local_steps: int = 1
     knowledge: Knowledge = field(default_factory=Knowledge)
-    defense: Defense = UNDEFENDED
-    noise_std: float | None = None
+    stations: Stations = field(default_factory=Stations)
+    clock: Clock = field(default_factory=lambda: Clock(0, 0, 1, 1))
+    public: Public | None = None
+    candidates: Public | None = None
     secret: Any = None
 
     @property
@@ -126,7 +130,7 @@ class View:
         grid = (1, 1, 1) if self.tap == "type-2" else (self.cohort, self.local_steps, self.batch)
         x = inputs.reshape(inputs.shape[0], *grid, *self.shape)
         y = targets.reshape(targets.shape[0], *grid, self.classes)
-        return leak(self.tap, network, x, y, self.learning_rate, self.defense, Clock(0, 0, 1, self.local_steps), ())
+        return leak(self.tap, network, x, y, self.learning_rate, self.stations, self.clock, None)
 
     def observed(self, lanes: Tensor | None = None) -> Parameters:
         """Return the leaked update of all victims, or of those in `lanes`."""

@@ -14,12 +14,12 @@ from leakbench.data.dataset import Dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense
 from leakbench.defense.transform import apply
-from leakbench.federated.client import Examples, Network, mean_update
+from leakbench.federated.client import Examples, Network, client_update
 from leakbench.federated.partition import Partition
 from leakbench.federated.sampling import draw_batches, draw_clients
 from leakbench.models import one_hot
 from leakbench.rng import generator, generators
-from leakbench.types import Clock, Parameters, Signal
+from leakbench.types import Clock, Parameters, Signal, joined
 
 __all__ = ["Counts", "Round", "accuracy", "from_tensors", "lanes_per_chunk", "to_tensors", "train"]
 
@@ -35,6 +35,19 @@ class Counts:
     updates: Tensor
     uses: Tensor
     rounds: Tensor
+
+    @classmethod
+    def none(cls, examples: int, clients: int) -> Counts:
+        """Return the counts before the first round."""
+        return cls(*(torch.zeros(n, dtype=torch.int64) for n in (examples, examples, clients)))
+
+    def plus(self, held: Tensor, uses: Tensor, clients: Tensor) -> Counts:
+        """Add one round: the examples held by (K, |D_i|) the `clients` (K,) that took part, and their uses (n,)."""
+        return Counts(
+            self.updates + torch.bincount(held.flatten(), minlength=len(self.updates)),
+            self.uses + uses,
+            self.rounds + torch.bincount(clients, minlength=len(self.rounds)),
+        )
 
 
 @dataclass(frozen=True)
@@ -62,98 +75,69 @@ def lanes_per_chunk(parameters: Parameters, batch: int, per_example: bool, budge
 
 
 def train(
-    model: nn.Module,
-    start: Parameters,
+    network: Network,
     data: Dataset,
     partition: Partition,
     federation: Federation,
     defense: Defense,
     seed: int,
-    device: torch.device,
     done: Round | None = None,
 ) -> Iterator[Round]:
-    """Train from `start` (or go on after the round `done`), yielding every round; the same seed gives the same rounds."""
-    inputs, targets = data.train_inputs.to(device), data.train_targets.to(device)
-    parameters = {n: p.to(device) for n, p in (done.parameters if done else start).items()}
-    counts = (
-        done.counts
-        if done
-        else Counts(*(torch.zeros(n, dtype=torch.int64) for n in (*[len(targets)] * 2, federation.clients)))
+    """Train from `network` (or go on after the round `done`), yielding every round; the same seed gives the same rounds."""
+    device = next(iter(network.parameters.values())).device
+    parameters = {n: (done.parameters if done else network.parameters)[n].to(device) for n in network.parameters}
+    counts = done.counts if done else Counts.none(len(data.train_targets), federation.clients)
+    data = dataclasses.replace(
+        data, train_inputs=data.train_inputs.to(device), train_targets=data.train_targets.to(device)
     )
     for index in range(done.round + 1 if done else 0, federation.rounds):
         clock = Clock(index, 0, federation.rounds, federation.local_iterations)
         rng = generator(seed, "clients", index)
         clients = draw_clients(federation.clients, federation.clients_per_round, defense.cohorts, rng)
         held = partition.indices[clients]
-        updates, uses = _updates(
-            model, parameters, (inputs, targets), data.classes, clients, held, federation, defense, seed, clock
-        )
-        signal = apply(defense.server, Signal(updates), clock, generators(seed, "server noise", [(index,)]))
-        spread = _spread(updates)
+        network = Network(network.model, parameters)
+        updates, uses = _updates(network, data, clients, held, federation, defense, seed, clock)
+        spread = _spread(updates.grads)
+        signal = apply(defense.stations.server, updates, clock, generators(seed, "server noise", [(index,)]))
         step = signal.mean(federation.clients_per_round)
         parameters = {n: p + step.grads[n][0, 0] for n, p in parameters.items()}
-        right, loss = accuracy(model, parameters, data.test_inputs, data.test_targets)
-        counts = Counts(
-            counts.updates + torch.bincount(held.flatten(), minlength=len(targets)),
-            counts.uses + uses,
-            counts.rounds + torch.bincount(clients, minlength=federation.clients),
-        )
+        right, loss = accuracy(network.model, parameters, data.test_inputs, data.test_targets)
+        counts = counts.plus(held, uses, clients)
         yield Round(index, parameters, counts, right, loss, *spread)
 
 
 def _updates(
-    model: nn.Module,
-    parameters: Parameters,
-    examples: tuple[Tensor, Tensor],
-    classes: int,
+    network: Network,
+    data: Dataset,
     clients: Tensor,
     held: Tensor,
     federation: Federation,
     defense: Defense,
     seed: int,
     clock: Clock,
-) -> tuple[Parameters, Tensor]:
-    """Return the updates of one round's clients after the `client` station, and how often each example (n,) was used.
-
-    The updates are members of one lane, {p: (1, K, *p)}.
-    """
-    inputs, targets = examples
-    uses = torch.zeros(len(targets), dtype=torch.int64)
-    chunk = lanes_per_chunk(parameters, federation.batch, bool(defense.example))
-    parts: list[Parameters] = []
+) -> tuple[Signal, Tensor]:
+    """Return the updates of one round's clients, members of one lane, and how often each example (n,) was used."""
+    f = federation
+    uses = torch.zeros(len(data.train_targets), dtype=torch.int64)
+    chunk = lanes_per_chunk(network.parameters, f.batch, bool(defense.example))
+    parts: list[Signal] = []
     for ids, lists in zip(torch.split(clients, chunk), torch.split(held, chunk), strict=True):
         lanes = [(clock.round, int(i)) for i in ids]
-        batches = draw_batches(
-            defense.batches,
-            lists.shape[1],
-            federation.local_iterations,
-            federation.batch,
-            generators(seed, "batches", lanes),
-        )
+        batch_rngs = generators(seed, "batches", lanes)
+        batches = draw_batches(defense.batches, lists.shape[1], f.local_iterations, f.batch, batch_rngs)
         chosen = lists.gather(1, batches.positions.flatten(1)).reshape(batches.positions.shape)
-        uses += torch.bincount(chosen.flatten(), batches.weights.flatten().double(), minlength=len(targets)).long()
-        chosen = chosen.to(inputs.device)
+        uses += torch.bincount(chosen.flatten(), batches.weights.flatten().double(), minlength=len(uses)).long()
+        chosen = chosen.to(data.train_targets.device)
+        targets = one_hot(data.train_targets[chosen], data.classes)
+        examples = Examples(data.train_inputs[chosen], targets, batches.weights.to(targets), f.batch)
+        rngs = generators(seed, "noise", lanes)
         with torch.no_grad():
-            mean = mean_update(
-                Network(model, parameters),
-                Examples(
-                    inputs[chosen],
-                    one_hot(targets[chosen], classes),
-                    batches.weights.to(inputs.device),
-                    federation.batch,
-                ),
-                federation.learning_rate,
-                defense,
-                clock,
-                generators(seed, "client noise", lanes),
-            )
-        scale = -federation.learning_rate * federation.local_iterations
-        signal = Signal({n: g.unsqueeze(1) * scale for n, g in mean.items()})
-        parts.append(apply(defense.client, signal, clock, generators(seed, "update noise", lanes)).grads)
+            parts.append(client_update(network, examples, f.learning_rate, defense.stations, clock, rngs))
     # A Poisson cohort can be empty; one update of zeros adds nothing to the sum, and the server still adds its noise.
     if not parts:
-        return {n: p.new_zeros(1, 1, *p.shape) for n, p in parameters.items()}, uses
-    return {n: torch.cat([p[n] for p in parts]).transpose(0, 1) for n in parameters}, uses
+        nothing = Signal({n: p.new_zeros(1, 1, *p.shape) for n, p in network.parameters.items()})
+        return apply(defense.stations.client, nothing, clock, None), uses
+    return joined(parts).gathered(len(clients)), uses
 
 
 def _spread(updates: Parameters) -> tuple[float, float]:
