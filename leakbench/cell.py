@@ -18,11 +18,13 @@ from leakbench.data.recipe import DatasetRecipe, Federation
 from leakbench.defense import Defense
 from leakbench.errors import InputError, nearest
 from leakbench.federated.leakage import TAPS
+from leakbench.metrics import Score, load_lpips
 from leakbench.models import MODELS, default_leak_model, default_model
+from leakbench.provenance import versions
 from leakbench.recipe import describe, resolve
 from leakbench.store import SCHEMA, content_hash
 
-__all__ = ["PROTOCOLS", "Cell", "Request", "Settings", "resolve_cell"]
+__all__ = ["PROTOCOLS", "Cell", "Request", "Settings", "identity", "resolve_cell"]
 
 PROTOCOLS = ("paper", "live")
 
@@ -52,6 +54,7 @@ class Request:
     leak_rounds: tuple[str, ...] = ("0",)
     success: float | None = None
     candidates: int = 1000
+    lpips_weights: Path | None = None
     seed: int = 0
     device: str = "cpu"
 
@@ -70,6 +73,7 @@ class Settings:
     federation: Federation
     success: float | None
     candidates: int
+    lpips: str
     seed: int
     device: str
 
@@ -84,7 +88,13 @@ class Cell:
     recipe: DatasetRecipe
     data: Dataset
     settings: Settings
+    lpips: Score | str
     hash: str
+
+    @property
+    def name(self) -> str:
+        """A name for its folder."""
+        return "-".join([self.names["dataset"], self.names["defense"], self.names["attack"], self.hash[:8]])
 
 
 def _at_least(name: str, value: int, least: int) -> int:
@@ -103,6 +113,7 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
     device = _device(request.device)
     data_name, recipe, data = load_dataset(request.dataset, data_dir, progress=progress)
     federation = _federation(request, recipe)
+    lpips, weights = _lpips(request.lpips_weights)
     settings = Settings(
         protocol=request.protocol,
         taps=tuple(tap for tap in TAPS if tap in request.taps),
@@ -114,6 +125,7 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
         federation=federation,
         success=request.success,
         candidates=_at_least("candidates", request.candidates, 2),
+        lpips=weights,
         seed=_at_least("seed", request.seed, 0),
         device=str(device),
     )
@@ -122,7 +134,7 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
             f"victims: got {settings.victims}, the set {data_name!r} holds {len(data.victims)} that may be attacked"
         )
     names = {"defense": defense_name, "attack": attack_name, "dataset": data_name}
-    identity = {
+    content = {
         "schema": SCHEMA,
         "version": __version__,
         "names": names,
@@ -130,7 +142,32 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
         "data": data.content,
         "settings": describe(settings),
     }
-    return Cell(names, attack, defense, recipe, data, settings, content_hash(identity))
+    return Cell(names, attack, defense, recipe, data, settings, lpips, content_hash(content))
+
+
+def _lpips(folder: Path | None) -> tuple[Score | str, str]:
+    """Return (LPIPS or the reason why there is none, the weights' file name, which holds their checksum)."""
+    score = load_lpips(folder)
+    if folder is None:
+        return score, ""
+    if isinstance(score, str):
+        raise InputError(f"lpips-weights: {str(folder)!r}: {score.removeprefix('n/a: ')}")
+    return score, ", ".join(sorted(path.name for path in folder.glob("*.pth")))
+
+
+def identity(cell: Cell, command: str) -> dict[str, Any]:
+    """Return what the manifest of a cell's run says from the start."""
+    recipes = {"attack": cell.attack, "defense": cell.defense, "dataset": cell.recipe}
+    return {
+        "hash": cell.hash,
+        "cell": {**cell.names, "seed": cell.settings.seed},
+        "seed": cell.settings.seed,
+        "device": cell.settings.device,
+        "command": command,
+        "versions": versions(),
+        "recipes": {name: describe(recipe) for name, recipe in recipes.items()},
+        "settings": describe(cell.settings),
+    }
 
 
 def _check_words(request: Request) -> None:

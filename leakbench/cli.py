@@ -83,84 +83,71 @@ def _bad_success(text: str) -> float:
     raise InputError(f"success: got {text!r}, expected a threshold like 'rmse<=0.1'")
 
 
-def _cell_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    options = [
-        click.option(
-            "--defense", default="none", show_default=True, help="name in the catalog, or a .yaml of your own"
-        ),
-        click.option("--attack", default="cpl", show_default=True, help="name in the catalog, or a .yaml of your own"),
-        click.option(
-            "--dataset", default="faces", show_default=True, help="name in the catalog, or a .yaml of your own"
-        ),
+NAME = "name in the catalog, or a .yaml of your own"
+OF_DATASET = "[default: the dataset's]"
+
+
+def _with(options: list[Callable[..., Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+_federation_options = _with(
+    [
+        click.option("--defense", default="none", show_default=True, help=NAME),
+        click.option("--dataset", default="faces", show_default=True, help=NAME),
         click.option("--model", help="the network that is trained [default: cnn for pictures, mlp for tables]"),
+        click.option("--train-rounds", type=int, help=f"rounds of training, 0 trains nothing {OF_DATASET}"),
+        click.option("--clients", type=int, help=f"N {OF_DATASET}"),
+        click.option("--clients-per-round", type=int, help=f"K_t {OF_DATASET}"),
+        click.option("--local-iterations", type=int, help=f"L {OF_DATASET}"),
+        click.option("--batch", type=int, help=f"B {OF_DATASET}"),
+        click.option("--seed", type=int, default=0, show_default=True),
+        click.option(
+            "--data-dir", type=FOLDER, help="where data sets lie [default: $LEAKBENCH_DATA, the user's cache]"
+        ),
+    ]
+)
+
+PROTOCOL = "paper: the leak is from a sigmoid LeNet at random weights, L = 1; live: from the model that is trained"
+_attack_options = _with(
+    [
+        click.option("--attack", default="cpl", show_default=True, help=NAME),
+        click.option("--protocol", default="paper", show_default=True, help=PROTOCOL),
         click.option(
             "--leak-model", help="paper protocol: the network that leaks [default: lenet_cpl, or mlp_sigmoid]"
         ),
-        click.option(
-            "--protocol",
-            default="paper",
-            show_default=True,
-            help="paper: the leak is from a sigmoid LeNet at random weights, L = 1; live: from the model that is trained",
-        ),
-        click.option(
-            "--taps",
-            default="type-2,type-1,type-0",
-            show_default=True,
-            help="leakage points: type-2, type-1, type-0, global",
-        ),
-        click.option(
-            "--victims", type=int, default=10, show_default=True, help="how many victims at each leakage point"
-        ),
+        click.option("--taps", default="type-2,type-1,type-0", show_default=True, help="leakage points; also: global"),
+        click.option("--victims", type=int, default=10, show_default=True, help="victims at each leakage point"),
         click.option("--iterations", type=int, help="iterations of the attack [default: the recipe's]"),
-        click.option("--train-rounds", type=int, help="rounds of training, 0 trains nothing [default: the dataset's]"),
-        click.option("--clients", type=int, help="N [default: the dataset's]"),
-        click.option("--clients-per-round", type=int, help="K_t [default: the dataset's]"),
-        click.option("--local-iterations", type=int, help="L [default: the dataset's]"),
-        click.option("--batch", type=int, help="B [default: the dataset's]"),
-        click.option(
-            "--leak-batch",
-            type=click.IntRange(min=1),
-            help="examples in one leaked batch at types 1 and 0 [default: B]",
-        ),
-        click.option(
-            "--leak-rounds",
-            default="0",
-            show_default=True,
-            help="live protocol: rounds trained before the leak, like 0,1,5,last",
-        ),
-        click.option(
-            "--success", help="what counts as a reconstruction, like 'rmse<=0.1' [default: calibrated on the dataset]"
-        ),
-        click.option("--candidates", type=int, default=1000, show_default=True, help="k of the identification among k"),
-        click.option("--seed", type=int, default=0, show_default=True),
+        click.option("--leak-batch", type=int, help="examples in one leaked batch at types 1 and 0 [default: B]"),
+        click.option("--leak-rounds", default="0", show_default=True, help="live: rounds before the leak, as 0,1,last"),
+        click.option("--success", help="what counts as a reconstruction, like 'rmse<=0.1' [default: calibrated]"),
+        click.option("--candidates", type=int, default=1000, show_default=True, help="k of identification among k"),
         click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ..."),
-        click.option(
-            "--data-dir",
-            type=FOLDER,
-            help="where data sets lie [default: $LEAKBENCH_DATA, then the user's cache]",
-        ),
+        click.option("--lpips-weights", type=FOLDER, help="folder with torchvision's squeezenet or alexnet weights"),
     ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+)
 
 
 @commands.command()
-@_cell_options
-@click.option("--lpips-weights", type=FOLDER, help="folder with torchvision's squeezenet or alexnet weights")
+@_federation_options
+@_attack_options
 @click.option(
     "--out", type=click.Path(path_type=Path), help="the run's folder [default: runs/DATASET-DEFENSE-ATTACK-HASH]"
 )
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object instead of the table")
 @click.option("--quiet", is_flag=True, help="no progress")
-def run(
-    lpips_weights: Path | None, out: Path | None, as_json: bool, quiet: bool, data_dir: Path | None, **given: Any
-) -> None:
+def run(out: Path | None, as_json: bool, quiet: bool, data_dir: Path | None, **given: Any) -> None:
     """Train a federation with a defense, attack it at its leakage points, and print one table.
 
     The same command goes on where it was cut short. Without options: an undefended embedded cell, offline.
     """
-    from leakbench.cell import Request, resolve_cell  # noqa: PLC0415
+    from leakbench.cell import Request, identity, resolve_cell  # noqa: PLC0415
     from leakbench.experiment import execute  # noqa: PLC0415
     from leakbench.progress import Reporter  # noqa: PLC0415
     from leakbench.report.page import write_report  # noqa: PLC0415
@@ -170,11 +157,9 @@ def run(
     given["success"] = _success(given["success"])
     reporter = Reporter(quiet=quiet)
     cell = resolve_cell(Request(**given), data_dir, reporter)
-    folder = (
-        out or Path("runs") / f"{'-'.join(cell.names[k] for k in ('dataset', 'defense', 'attack'))}-{cell.hash[:8]}"
-    )
-    with open_run(folder, _identity(cell)) as opened:
-        summary = execute(cell, opened, reporter, lpips_weights)
+    folder = out or Path("runs") / cell.name
+    with open_run(folder, identity(cell, shlex.join(["leakbench", *sys.argv[1:]]))) as opened:
+        summary = execute(cell, opened, reporter)
         page = write_report(folder)
     reporter.close()
     if as_json:
@@ -182,23 +167,6 @@ def run(
         return
     _print_table(summary)
     click.echo(f"rows: {folder / 'rows.parquet'}   report: {page}")
-
-
-def _identity(cell: Any) -> dict[str, Any]:
-    from leakbench.provenance import versions  # noqa: PLC0415
-    from leakbench.recipe import describe  # noqa: PLC0415
-
-    recipes = {"attack": cell.attack, "defense": cell.defense, "dataset": cell.recipe}
-    return {
-        "hash": cell.hash,
-        "cell": {**cell.names, "seed": cell.settings.seed},
-        "seed": cell.settings.seed,
-        "device": cell.settings.device,
-        "command": shlex.join(["leakbench", *sys.argv[1:]]),
-        "versions": versions(),
-        "recipes": {name: describe(recipe) for name, recipe in recipes.items()},
-        "settings": describe(cell.settings),
-    }
 
 
 def _print_table(summary: dict[str, Any]) -> None:
@@ -255,7 +223,7 @@ def schema(out: Path | None) -> None:
 
 
 @commands.command()
-@_cell_options
+@_federation_options
 @click.option("--delta", type=float, default=1e-5, show_default=True, help="of the valid epsilon")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
 def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) -> None:
@@ -264,8 +232,6 @@ def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) ->
     from leakbench.cell import Request, resolve_cell  # noqa: PLC0415
     from leakbench.experiment import hand_out  # noqa: PLC0415
 
-    given.update(taps=_words("taps", given["taps"]), leak_rounds=_words("leak-rounds", given["leak_rounds"]))
-    given["success"] = _success(given["success"])
     cell = resolve_cell(Request(**given), data_dir)
     f = cell.settings.federation
     found = cell_epsilon(cell.defense, cell.data, cell.settings, hand_out(cell), None, delta).as_dict()

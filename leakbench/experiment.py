@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -13,7 +12,7 @@ from leakbench.accounting import cell_epsilon
 from leakbench.cell import Cell
 from leakbench.federated.client import Network
 from leakbench.federated.partition import Partition
-from leakbench.metrics import load_lpips, success_threshold
+from leakbench.metrics import success_threshold
 from leakbench.progress import Progress
 from leakbench.rng import generator
 from leakbench.stage_attack import Judge, Leak, attack_leak
@@ -33,7 +32,7 @@ def hand_out(cell: Cell) -> Partition:
     return f.partition(cell.data.train_targets, f.clients, f.examples_per_client, rng)
 
 
-def execute(cell: Cell, run: Run, progress: Progress, lpips_weights: Path | None = None) -> dict[str, Any]:
+def execute(cell: Cell, run: Run, progress: Progress) -> dict[str, Any]:
     """Do whatever of the cell is not yet in the run's folder and return its summary; what was cut short goes on where it stopped.
 
     Pieces are as small as one round of training or one chunk of victims, each written whole before the next begins. The
@@ -47,7 +46,7 @@ def execute(cell: Cell, run: Run, progress: Progress, lpips_weights: Path | None
         partition = hand_out(cell)
         pool = cell.data.train_inputs[cell.data.victims]
         eta = s.success if s.success is not None else success_threshold(pool, generator(s.seed, "eta"))
-        judge = Judge(eta, load_lpips(lpips_weights))
+        judge = Judge(eta, cell.lpips)
     if s.protocol == "live":
         train_federation(cell, run, partition, progress)
     for round_number in s.leak_rounds:

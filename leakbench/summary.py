@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -11,6 +12,7 @@ from leakbench.cell import Cell
 from leakbench.scores import RANKS_ONLY
 from leakbench.stage_attack import phase_name
 from leakbench.statistics import proportion, wilson
+from leakbench.victims import knowledge
 
 __all__ = ["summarise"]
 
@@ -42,6 +44,7 @@ def summarise(
         "epsilon": epsilon,
         "taps": taps,
         "notes": notes,
+        "knowledge": dataclasses.asdict(knowledge(cell)),
         "claims": _claims(cell, taps, rounds, epsilon),
         "folder": folder,
     }

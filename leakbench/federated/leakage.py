@@ -64,10 +64,10 @@ def leak(
 class Knowledge:
     """What the threat model grants the attacker beside the leaked gradient; it stands under the table.
 
-    labels: `inferred` or `given`.  defense: whether the attacker knows the defense's recipe.  public: what public data it has.
+    labels: `not given` or `given`.  defense: whether the attacker knows the defense's recipe.  public: what public data it has.
     """
 
-    labels: str = "inferred"
+    labels: str = "not given"
     batch_size: bool = True
     learning_rate: bool = True
     defense: bool = False

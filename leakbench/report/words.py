@@ -78,6 +78,7 @@ COLUMNS = (
 # That one attack failed is no protection, so the sentence claims none.
 _VERDICTS = {
     "leaks": "leaks at",
+    "no reconstruction": "gives no pictures at",
     "unclear": "may leak at",
     "protected": "shows no more than the null attacker has at",
 }
@@ -114,7 +115,13 @@ def training(summary: Summary) -> str:
     """Return the line of accuracy, rounds, threat and protocol."""
     rounds = summary["rounds"]
     accuracy = f"accuracy {number(summary['accuracy'], 3)} after {rounds} {'round' if rounds == 1 else 'rounds'}"
-    return f"{accuracy} | threat: {summary['threat']} | protocol: {summary['protocol']}"
+    line = f"{accuracy} | threat: {summary['threat']} | protocol: {summary['protocol']}"
+    told = summary.get("knowledge")
+    if not told:
+        return line
+    granted = [name.replace("_", " ") for name in ("batch_size", "learning_rate") if told[name]]
+    defense = "the defense's recipe" if told["defense"] else "nothing of the defense"
+    return f"{line} | the attacker knows: model, {', '.join(granted)}, {defense}; labels {told['labels']}; public: {told['public']}"
 
 
 @dataclass(frozen=True)
