@@ -124,7 +124,11 @@ _attack_options = _with(
         click.option("--taps", default="type-2,type-1,type-0", show_default=True, help="leakage points; also: global"),
         click.option("--victims", type=int, default=10, show_default=True, help="victims at each leakage point"),
         click.option("--iterations", type=int, help="iterations of the attack [default: the recipe's]"),
-        click.option("--leak-batch", type=int, help="examples in one leaked batch at types 1 and 0 [default: B]"),
+        click.option(
+            "--leak-batch",
+            type=click.IntRange(min=1),
+            help="examples in one leaked batch at types 1 and 0 [default: B]",
+        ),
         click.option("--leak-rounds", default="0", show_default=True, help="live: rounds before the leak, as 0,1,last"),
         click.option("--success", help="what counts as a reconstruction, like 'rmse<=0.1' [default: calibrated]"),
         click.option("--candidates", type=int, default=1000, show_default=True, help="k of identification among k"),

@@ -21,7 +21,9 @@ HOME = Path(__file__).parent.parent
 FILES = [(kind, name) for kind in KINDS for name in names(kind)]
 TAPS = ("type-2", "type-1", "type-0")
 
-TINY = "--victims 2 --train-rounds 1 --clients 4 --clients-per-round 2 --local-iterations 2 --batch 3"
+FEDERATION = "--train-rounds 1 --clients 4 --clients-per-round 2 --local-iterations 2 --batch 3"
+TINY = f"{FEDERATION} --victims 2"
+TINY = f"--victims 2 {FEDERATION}"
 
 SUMMARY = {"cell", "accuracy", "rounds", "threat", "epsilon", "taps", "folder", "notes"}
 CELL = {"defense", "attack", "dataset", "seed", "hash"}
@@ -204,7 +206,7 @@ def test_without_training_there_is_no_accuracy_and_a_note_says_so(tmp_path):
 
 @pytest.mark.parametrize("name", names("defenses"))
 def test_epsilon_answers_for_a_defense_without_training(name):
-    found = strict_json(answer(f"epsilon {TINY} --defense {name} --json"))
+    found = strict_json(answer(f"epsilon {FEDERATION} --defense {name} --json"))
     assert found.keys() >= LEDGER
     assert tuple(found["by_tap"]) == TAPS
     for answered in (found, *found["by_tap"].values()):
