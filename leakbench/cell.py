@@ -15,11 +15,11 @@ from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import DatasetRecipe, Federation
-from leakbench.defense import Defense
+from leakbench.defense import Defense, facts
 from leakbench.errors import InputError, nearest
 from leakbench.federated.leakage import TAPS
 from leakbench.metrics import Score, load_lpips
-from leakbench.models import MODELS, default_leak_model, default_model
+from leakbench.models import MODELS, build, default_leak_model, default_model
 from leakbench.provenance import versions
 from leakbench.recipe import describe, resolve
 from leakbench.store import SCHEMA, content_hash
@@ -27,6 +27,8 @@ from leakbench.store import SCHEMA, content_hash
 __all__ = ["PROTOCOLS", "Cell", "Request", "Settings", "identity", "resolve_cell"]
 
 PROTOCOLS = ("paper", "live")
+
+MOST_INDICES = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
         protocol=request.protocol,
         taps=tuple(tap for tap in TAPS if tap in request.taps),
         victims=_at_least("victims", request.victims, 1),
-        leak_batch=_at_least("leak-batch", request.leak_batch or federation.batch, 1),
+        leak_batch=_at_least("leak-batch", federation.batch if request.leak_batch is None else request.leak_batch, 1),
         leak_rounds=_leak_rounds(request, federation.rounds),
         model=_model("model", request.model or default_model(data.shape)),
         leak_model=_model("leak-model", request.leak_model or default_leak_model(data.shape)),
@@ -129,6 +131,7 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
         seed=_at_least("seed", request.seed, 0),
         device=str(device),
     )
+    _check_fit(settings, data, defense)
     if settings.victims > len(data.victims):
         raise InputError(
             f"victims: got {settings.victims}, the set {data_name!r} holds {len(data.victims)} that may be attacked"
@@ -143,6 +146,26 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
         "settings": describe(settings),
     }
     return Cell(names, attack, defense, recipe, data, settings, lpips, content_hash(content))
+
+
+def _check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
+    """Refuse at once what would otherwise be found out after minutes of work."""
+    f = s.federation
+    if f.clients * f.examples_per_client > MOST_INDICES:
+        raise InputError(
+            f"clients: {f.clients} clients of {f.examples_per_client} examples are more than {MOST_INDICES} indices"
+        )
+    for name in {s.model, s.leak_model if s.protocol == "paper" else s.model}:
+        build(name, data.shape, data.classes, torch.Generator())
+    facts(defense, 2, dataclasses.replace(f, rounds=1))
+    if s.protocol == "live":
+        needed = s.victims * (f.clients_per_round if "global" in s.taps else 1)
+        if needed > f.clients:
+            raise InputError(f"victims: {needed} clients are needed in the live protocol, there are {f.clients}")
+        if s.leak_batch > f.examples_per_client:
+            raise InputError(
+                f"leak-batch: got {s.leak_batch}, more than the {f.examples_per_client} examples that a client holds"
+            )
 
 
 def _lpips(folder: Path | None) -> tuple[Score | str, str]:
@@ -194,8 +217,8 @@ def _with_iterations(attack: Attack, limit: int) -> Attack:
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=device).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise InputError(f"device: {name!r} cannot be used ({str(error).splitlines()[0]}); try cpu") from None
     return device
 

@@ -18,6 +18,8 @@ import torch.nn.functional as F
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from leakbench.errors import InputError
+
 __all__ = [
     "LPIPS_ABSENT",
     "Score",
@@ -152,10 +154,10 @@ def success_threshold(examples: Tensor, rng: torch.Generator, most: int = 3000, 
     """
     chosen = examples[torch.randperm(len(examples), generator=rng)[:most].to(examples.device)]
     if not chosen.isfinite().all():
-        raise ValueError("examples: got values that are not finite, expected [0, 1]")
+        raise InputError("examples: got values that are not finite, expected [0, 1]")
     distinct = torch.from_numpy(np.unique(chosen.flatten(1).clamp(0, 1).cpu().numpy(), axis=0))
     if len(distinct) < 2:
-        raise ValueError(f"examples: got {len(distinct)} distinct, expected at least 2 to measure a distance")
+        raise InputError(f"examples: got {len(distinct)} distinct, expected at least 2 to measure a distance")
     chunks = []
     for start in range(0, len(distinct), 500):
         # Only pairs i < j: half the work, and no example beside itself.

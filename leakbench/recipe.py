@@ -6,6 +6,7 @@ A slot is written as a part's name (`space: pixels`) or a part's name with its f
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import entry_points
@@ -109,11 +110,15 @@ class _UniqueKeys(yaml.SafeLoader):
 
 def load(cls: type[T], path: Path) -> T:
     """Read one recipe file into `cls` (which must have `title` and `cite`); every error is one line that starts with the file."""
+    if not re.fullmatch("[a-z][a-z0-9_]*", path.stem):
+        raise InputError(
+            f"{path}: got the file name {path.stem!r}, expected small letters, digits and _, since it is the name"
+        )
     try:
         fields = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, TypeError, RecursionError) as error:
         raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
     try:
         return construct(cls, fields)

@@ -28,6 +28,7 @@ __all__ = [
     "Ranking",
     "Reconstruction",
     "Signal",
+    "Text",
     "joined",
     "part",
 ]
@@ -43,6 +44,7 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
+Text = Annotated[str, Field(min_length=1)]
 
 T = TypeVar("T")
 

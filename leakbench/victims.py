@@ -65,10 +65,6 @@ def draw_victims(cell: Cell, tap: str, round_number: int, partition: Partition) 
 def _live_victims(cell: Cell, round_number: int, cohort: int, partition: Partition) -> Victims:
     s = cell.settings
     f = s.federation
-    if s.victims * cohort > f.clients:
-        raise InputError(
-            f"victims: {s.victims * cohort} clients are needed in the live protocol, there are {f.clients}"
-        )
     clients = torch.randperm(f.clients, generator=generator(s.seed, "victims"))[: s.victims * cohort]
     lanes = [(round_number, int(c)) for c in clients]
     # A leaked Poisson batch is shown at its expected size, which the attacker is told.

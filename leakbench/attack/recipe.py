@@ -9,7 +9,7 @@ from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.server import SERVERS, Honest, Server
 from leakbench.federated.leakage import View
 from leakbench.recipe import slot
-from leakbench.types import Generators, Ranking, Reconstruction, part
+from leakbench.types import Generators, Ranking, Reconstruction, Text, part
 
 __all__ = ["METHODS", "Attack", "Method"]
 
@@ -33,8 +33,8 @@ class Attack:
     then runs on its guesses.
     """
 
-    title: str
-    cite: str
+    title: Text
+    cite: Text
     method: Annotated[Method, *slot("method", METHODS)]
     note: str = ""
     knows: Literal["oblivious", "defense"] = "oblivious"

@@ -12,7 +12,7 @@ from leakbench.data.formats import FORMATS, Format
 from leakbench.data.nested import nested
 from leakbench.federated.partition import PARTITIONS, Iid, Partitioner
 from leakbench.recipe import slot
-from leakbench.types import Count, Positive, part
+from leakbench.types import Count, Positive, Text, part
 
 __all__ = ["DatasetRecipe", "Federation", "Origin"]
 
@@ -74,8 +74,8 @@ class DatasetRecipe:
     license: its terms, shortly.  origin: None for an embedded set.
     """
 
-    title: str
-    cite: str
+    title: Text
+    cite: Text
     license: str
     format: Annotated[Format, *slot("format", FORMATS)]
     federation: Annotated[Federation, nested(Federation)]

@@ -14,9 +14,10 @@ from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.sensitivity import L2Max, L2MaxReleased
 from leakbench.defense.transform import STATIONS, Stations, Transform, apply
+from leakbench.errors import InputError
 from leakbench.privacy.claim import CLAIMS, Claim, MomentsClaim, NoClaim
 from leakbench.recipe import slot
-from leakbench.types import Clock, Fact, Signal, part
+from leakbench.types import Clock, Fact, Signal, Text, part
 
 __all__ = ["TRANSFORMS", "Defense", "facts"]
 
@@ -43,8 +44,8 @@ class Defense:
     printed: what the paper prints, {`accuracy` | `epsilon` | `rmse TAP`: {dataset: value}}, to stand beside the measurement.
     """
 
-    title: str
-    cite: str
+    title: Text
+    cite: Text
     unit: Literal["example", "client"]
     note: str = ""
     example: tuple[Step, ...] = ()
@@ -93,7 +94,10 @@ def _facts_at(stations: Stations, tensors: int, batch: int, clock: Clock) -> dic
     def through(name: str, signal: Signal) -> Signal:
         station = getattr(stations, name)
         rngs = tuple(torch.Generator().manual_seed(0) for _ in range(signal.lanes))
-        after = apply(station, signal, clock, rngs)
+        try:
+            after = apply(station, signal, clock, rngs)
+        except InputError as error:
+            raise InputError(f"defense: at the {name} station, {error}") from None
         found[name] = after.facts[len(signal.facts) :]
         return after
 
