@@ -122,8 +122,10 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
         victims=_at_least("victims", request.victims, 1),
         leak_batch=_at_least("leak-batch", federation.batch if request.leak_batch is None else request.leak_batch, 1),
         leak_rounds=_leak_rounds(request, federation.rounds),
-        model=_model("model", request.model or default_model(data.shape)),
-        leak_model=_model("leak-model", request.leak_model or default_leak_model(data.shape)),
+        model=_model("model", default_model(data.shape) if request.model is None else request.model),
+        leak_model=_model(
+            "leak-model", default_leak_model(data.shape) if request.leak_model is None else request.leak_model
+        ),
         federation=federation,
         success=request.success,
         candidates=_at_least("candidates", request.candidates, 2),
@@ -151,6 +153,12 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
 def _check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
     """Refuse at once what would otherwise be found out after minutes of work."""
     f = s.federation
+    if s.candidates < s.victims <= len(data.victims):
+        raise InputError(f"candidates: got {s.candidates}, fewer than the {s.victims} victims, who are among them")
+    if f.local_iterations * f.batch > MOST_INDICES:
+        raise InputError(
+            f"local-iterations: {f.local_iterations} of batch {f.batch} are more than {MOST_INDICES} examples"
+        )
     if f.clients * f.examples_per_client > MOST_INDICES:
         raise InputError(
             f"clients: {f.clients} clients of {f.examples_per_client} examples are more than {MOST_INDICES} indices"

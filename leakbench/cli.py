@@ -178,7 +178,8 @@ def _print_table(summary: dict[str, Any]) -> None:
 
     from leakbench.report.table import print_table  # noqa: PLC0415
 
-    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "120"))
+    columns = os.environ.get("COLUMNS", "")
+    width = None if sys.stdout.isatty() else int(columns) if columns.isdecimal() else 120
     print_table(summary, Console(width=width, highlight=False))
 
 

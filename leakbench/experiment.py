@@ -39,7 +39,7 @@ def execute(cell: Cell, run: Run, progress: Progress) -> dict[str, Any]:
     `paper` protocol attacks first, since its leak does not depend on the training.
     """
     if run.manifest["complete"] and all(run.has(name) for name in WHOLE):
-        return dict(run.manifest["summary"])
+        return {**run.manifest["summary"], "folder": str(run.folder)}
     run.manifest["complete"] = False
     s = cell.settings
     with run.timed("prepare"):

@@ -122,7 +122,7 @@ def load(cls: type[T], path: Path) -> T:
         raise InputError(f"{path}: cannot be read: {error}") from None
     try:
         return construct(cls, fields)
-    except InputError as error:
+    except (InputError, RecursionError) as error:
         raise InputError(f"{path}: {error}") from None
 
 

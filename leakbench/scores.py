@@ -71,7 +71,7 @@ def score(
     failed = ~rmse.isfinite()
     first = torch.zeros_like(failed)
     first[:, 0] = True
-    found = (ranking.scores.argmax(1).cpu() == truth.lanes)[:, None].expand(victims, members)
+    found = _identified(ranking.scores.cpu(), truth.lanes)[:, None].expand(victims, members)
     null_rmse = _null(null, null.best_for_rmse, truth)
     null_success = _null(null, null.best_for_success, truth) <= eta
     columns: dict[str, Tensor | np.ndarray] = {
@@ -90,7 +90,7 @@ def score(
         "success": rmse <= eta,
         "null_rmse": null_rmse,
         "null_success": null_success,
-        "identified": torch.where(first, found.double(), torch.nan),
+        "identified": torch.where(first, found, torch.nan),
         "iterations": answer.steps[:, None].expand(victims, members),
         "iterations_to_success": _iterations_to_success(answer, truth, eta),
         "evaluations": answer.evaluations[:, None].expand(victims, members),
@@ -105,6 +105,14 @@ def score(
 def _ordered(inputs: Tensor, order: Tensor) -> Tensor:
     index = order.reshape(*order.shape, *[1] * (inputs.dim() - 2)).expand(*order.shape, *inputs.shape[2:])
     return inputs.gather(1, index)
+
+
+def _identified(scores: Tensor, own: Tensor) -> Tensor:
+    """Return (V,): 1 where the own candidate alone scores highest, 1 / n where n tie; 0 else, also where none is finite."""
+    best = scores.nan_to_num(nan=-torch.inf, posinf=-torch.inf).amax(1, keepdim=True)
+    tied = (scores == best) & best.isfinite()
+    mine = tied.gather(1, own[:, None])[:, 0]
+    return mine.double() / tied.sum(1).clamp_min(1)
 
 
 def _null(null: NullAttack, guesser: str, truth: Truth) -> Tensor:

@@ -160,8 +160,6 @@ def open_run(folder: Path, identity: dict[str, Any]) -> Iterator[Run]:
     Where nothing was finished, nothing is left behind.
     """
     with _locked(folder):
-        for left in folder.rglob(".*.tmp"):
-            left.unlink(missing_ok=True)
         new = not (folder / "manifest.json").exists()
         if new:
             if any(p.name != ".lock" for p in folder.iterdir()):
@@ -171,6 +169,7 @@ def open_run(folder: Path, identity: dict[str, Any]) -> Iterator[Run]:
         else:
             manifest = read_manifest(folder)
             _check_manifest(folder, manifest, identity["hash"])
+            _sweep(folder)
             run = Run(folder, {**manifest, "command": identity["command"]})
             if manifest["complete"] and (folder / "parts").exists():
                 run.forget("parts/")
@@ -182,8 +181,18 @@ def open_run(folder: Path, identity: dict[str, Any]) -> Iterator[Run]:
                 (folder / "manifest.json").unlink()
 
 
+def _sweep(folder: Path) -> None:
+    """Remove the temporary files that a killed process left in a run's folder; whatever else lies there is not ours."""
+    for place in (folder, folder / "parts"):
+        for ending in ("json", "parquet", "safetensors", "html"):
+            for left in place.glob(f".*.{ending}.*.tmp"):
+                left.unlink(missing_ok=True)
+
+
 def _check_manifest(folder: Path, manifest: dict[str, Any], wanted: str) -> None:
-    kinds = {"hash": str, "files": dict, "phases": dict, "complete": bool}
+    kinds: dict[str, type] = {"hash": str, "files": dict, "phases": dict, "complete": bool}
+    if manifest.get("complete") is True:
+        kinds["summary"] = dict
     for name, kind in kinds.items():
         if not isinstance(manifest.get(name), kind):
             raise InputError(f"{folder / 'manifest.json'}: {name} is missing or damaged; move it away to measure again")
@@ -196,11 +205,14 @@ def _check_manifest(folder: Path, manifest: dict[str, Any], wanted: str) -> None
 def _locked(folder: Path) -> Iterator[None]:
     """Hold a folder for this process alone, making it where it is not; what holds no run at the end is as it was before."""
     path = folder / ".lock"
-    missing = [p for p in (folder, *folder.parents) if not p.exists()]
-    fresh = not path.exists()
     try:
+        str(folder).encode()
+        missing = [p for p in (folder, *folder.parents) if not p.exists()]
+        fresh = not path.exists()
         folder.mkdir(parents=True, exist_ok=True)
         lock = path.open("a")
+    except ValueError as error:
+        raise InputError(f"out: {str(folder)!r} is no name for a folder: {error}; give another --out") from None
     except OSError as error:
         raise InputError(
             f"out: cannot write to {str(folder)!r}: {error.strerror}; give another folder with --out"

@@ -29,6 +29,9 @@ def summarise(
         key = f"{tap}@{round_number}" if s.protocol == "live" else str(tap)
         taps[key] = _tap(group, phases.get(phase_name(cell, str(tap), round_number), 0.0))
         notes.update(_tap_notes(key, taps[key], group, cell))
+    if not rounds["loss"].map(math.isfinite).all():
+        first = int(rounds.loc[~rounds["loss"].map(math.isfinite), "round"].iloc[0])
+        notes["training"] = f"diverged in round {first + 1}: from then on the model gives no finite answer"
     if rounds.empty:
         notes["accuracy"] = "no round was trained (--train-rounds 0)"
     if epsilon["claimed"] is None:
@@ -72,7 +75,7 @@ def _tap(group: pd.DataFrame, seconds: float) -> dict[str, Any]:
         "identified_high": bounds[1],
         "candidates": int(group["candidates"].iloc[0]),
         "eta": float(group["eta"].iloc[0]),
-        "null_rmse": float(group["null_rmse"].median()),
+        "null_rmse": _number(float(group["null_rmse"].median())),
         **{name: _median(group[name]) for name in ("rmse", "psnr", "ssim", "lpips")},
         "label_accuracy": float((group["label"] == group["label_guess"]).mean()),
         "iterations": _number(group["iterations_to_success"].median()),
@@ -98,7 +101,7 @@ def _number(value: float) -> float | None:
 
 
 def _verdict(group: pd.DataFrame, found: dict[str, Any]) -> str:
-    """Return `leaks`, `protected` or `unclear`, each against the null attacker.
+    """Return `leaks`, `protected` or `unclear`, each against the null attacker; `attack failed` where half gave no answer.
 
     leaks: the ASR's interval lies above the null's estimate and the null's interval below the ASR, or significantly more
     than half of the victims are closer than the null's guess. protected: the ASR lies in the null's interval or below, and
@@ -107,7 +110,9 @@ def _verdict(group: pd.DataFrame, found: dict[str, Any]) -> str:
     better = proportion((group["rmse"] < group["null_rmse"]).to_numpy(), group["batch"].to_numpy())
     if (found["asr_low"] > found["null_asr"] and found["asr"] > found["null_asr_high"]) or better[1] > 0.5:
         return "leaks"
-    if found["asr"] <= found["null_asr_high"] and (found["rmse"] is None or found["rmse"] >= found["null_rmse"]):
+    if found["rmse"] is None:
+        return "attack failed"
+    if found["asr"] <= found["null_asr_high"] and found["rmse"] >= found["null_rmse"]:
         return "protected"
     return "unclear"
 

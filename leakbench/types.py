@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias, TypeVar, cast, dataclass_transform
 
 import torch
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor
 
@@ -39,8 +39,16 @@ Parameters: TypeAlias = dict[str, Tensor]
 Generators: TypeAlias = tuple[torch.Generator, ...]
 """One generator a lane, so that what a lane draws does not depend on which lanes stand beside it."""
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+def _in_single_precision(value: float) -> float:
+    """Refuse what would silently become zero or infinite, since computations run in float32."""
+    if value and not 1e-30 <= value <= 1e30:
+        raise ValueError("expected a number between 1e-30 and 1e30, as single precision holds")
+    return value
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_in_single_precision)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_in_single_precision)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 from leakbench.errors import InputError
 from leakbench.report import print_table, write_report
+from leakbench.store import checksum
 
 POINTS = (("type-2", 1), ("type-1", 3), ("type-0", 3))
 
@@ -74,10 +75,9 @@ def run_folder(
         "schema": 1, "hash": "ab12" * 16, "seed": 3, "device": "cpu", "command": "leakbench run --attack cpl",
         "versions": {"leakbench": "0.1.0", "torch": "2.15"}, "settings": {"victims": victims},
         "recipes": {"attack": {"title": "CPL"}, "defense": {"title": "Fed-CDP"}, "dataset": {"title": "faces"}},
-        "summary": summary, "phases": {"attack type-2": 12.5}, "files": {"rows.parquet": "c0ffee"},
+        "summary": summary, "phases": {"attack type-2": 12.5}, "files": {"model.safetensors": "c0ffee"},
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     rows_of(points, victims).to_parquet(folder / "rows.parquet", index=False)
     columns = ("round", "accuracy", "loss", "between_client_variance", "update_scale")
     pd.DataFrame([[r, 0.5 + 0.1 * r, 1.0, np.nan, 0.3] for r in range(rounds)], columns=columns).to_parquet(
@@ -91,6 +91,9 @@ def run_folder(
         answer[3:] = torch.nan
         tensors[f"{tap}.round{leak or 0}.truth"], tensors[f"{tap}.round{leak or 0}.reconstruction"] = truth, answer
     save_file(tensors, folder / "reconstructions.safetensors")
+    for name in ("rows.parquet", "rounds.parquet", "reconstructions.safetensors"):
+        manifest["files"][name] = checksum(folder / name)  # type: ignore[index]
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     return folder
 
 
@@ -226,6 +229,14 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, harm: st
     with pytest.raises(InputError, match=name):
         write_report(tmp_path)
     assert not (tmp_path / "report.html").exists()
+
+
+def test_a_file_that_somebody_changed_is_refused(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+    rows = pd.read_parquet(folder / "rows.parquet")
+    rows.assign(rmse=0.0, success=True).to_parquet(folder / "rows.parquet", index=False)
+    with pytest.raises(InputError, match=r"rows\.parquet: is not what the run wrote"):
+        write_report(folder)
 
 
 def test_a_run_without_a_summary_is_refused(tmp_path: Path) -> None:

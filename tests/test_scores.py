@@ -106,3 +106,19 @@ def test_verdicts() -> None:
     assert found["verdict"] in ("unclear", "protected")
     nearly = 0.5 + 0.1 * (real.inputs - 0.5)
     assert _tap(rows_of(real, answer(nearly, real.labels), total=20, eta=1e-9), 0.0)["verdict"] == "leaks"
+
+
+def test_identification_by_nothing_is_chance() -> None:
+    """Equal scores name the victim with probability 1 / k; scores that are not finite never do."""
+    real = truth(2, 1)
+    null = NullAttack({"public mean": torch.full((2, *SHAPE), 0.5)}, {}, {}, "public mean", "public mean")
+    for scores, expected in ((torch.zeros(2, 8), 1 / 8), (torch.full((2, 8), torch.nan), 0.0)):
+        rows = score("type-2", 0, answer(real.inputs, real.labels), Ranking(scores), null, real, 0.1, "n/a")[0]
+        assert rows["identified"].tolist() == [expected, expected]
+
+
+def test_an_attack_that_gave_nothing_protects_nobody() -> None:
+    """Where every answer is missing the verdict is that the attack failed."""
+    real = truth(4, 1)
+    rows = rows_of(real, answer(real.inputs * torch.nan, real.labels), total=4)
+    assert _tap(rows, 0.0)["verdict"] == "attack failed"

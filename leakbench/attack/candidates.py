@@ -51,6 +51,8 @@ class Candidates:
         if view.public is None:
             raise InputError("candidates: behind a batch they need public examples, to stand for the unknown fellows")
         others = torch.cat(list(self._gradients(view, view.public)))
+        if not others.isfinite().all():  # A model that has diverged tells nobody apart.
+            return observed.new_full((len(observed), len(view.candidates.labels)), torch.nan)
         mean = others.mean(0)
         whiten = _whitening(others - mean)
         left = whiten(observed - (1 - share) * mean)

@@ -8,6 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from leakbench.errors import InputError
+
 __all__ = ["Dataset", "Feature"]
 
 
@@ -59,6 +61,38 @@ class Dataset:
     def shape(self) -> tuple[int, ...]:
         """Shape of one input, *s."""
         return tuple(self.train_inputs.shape[1:])
+
+    def check(self, name: str) -> None:
+        """Raise InputError for data that cannot be what they claim to be, however they were read."""
+        splits = (
+            _Split("training", self.train_inputs, self.train_targets),
+            _Split("test", self.test_inputs, self.test_targets),
+        )
+        for split in splits:
+            if problem := _problem(split, self.shape, self.classes):
+                raise InputError(f"dataset {name!r}: {problem}")
+
+
+@dataclass(frozen=True)
+class _Split:
+    name: str
+    inputs: Tensor
+    targets: Tensor
+
+
+def _problem(split: _Split, shape: tuple[int, ...], classes: int) -> str:
+    inputs, targets = split.inputs, split.targets
+    if not len(inputs):
+        return f"its {split.name} split is empty"
+    if len(inputs) != len(targets):
+        return f"its {split.name} split holds {len(inputs)} examples and {len(targets)} labels"
+    if tuple(inputs.shape[1:]) != shape:
+        return f"its {split.name} split holds examples of shape {tuple(inputs.shape[1:])}, expected {shape}"
+    if not bool(((inputs >= 0) & (inputs <= 1)).all()):
+        return f"its {split.name} split holds values that are not in [0, 1]"
+    if int(targets.min()) < 0 or int(targets.max()) >= classes:
+        return f"its {split.name} split holds label {int(targets.max())}, expected 0 to {classes - 1}"
+    return ""
 
 
 def everyone(targets: Tensor) -> Tensor:

@@ -42,6 +42,7 @@ def load_dataset(
                 folder = _fetched(recipe.format, recipe.origin, offline, progress)
     home = user_cache()
     data = recipe.format(folder, Cache(home / "decoded" if home else None, warn))
+    data.check(name)
     return name, recipe, dataclasses.replace(data, name=name)
 
 

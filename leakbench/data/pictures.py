@@ -54,6 +54,9 @@ class Idx:
         """Read the set; raises InputError for a file that is missing, damaged, or not idx."""
         train, test = (unit(_idx(folder, f, 3)).unsqueeze(1) for f in (self.train_images, self.test_images))
         labels, answers = (torch.from_numpy(_idx(folder, f, 1)).long() for f in (self.train_labels, self.test_labels))
+        for pictures, of, file in ((train, labels, self.train_labels), (test, answers, self.test_labels)):
+            if len(pictures) != len(of):
+                raise InputError(f"{within(folder) / file.file}: {len(of)} labels for {len(pictures)} pictures")
         names = self.class_names
         return Dataset("", "image", train, labels, test, answers, names, everyone(labels), identity(self.files))
 

@@ -87,7 +87,9 @@ def _one_hot(column: pd.Series[Any], values: tuple[str, ...]) -> Tensor:
 def scaled(values: Tensor, names: tuple[str, ...], parts: Split) -> tuple[Tensor, list[Feature]]:
     """Scale columns (n, f) to [0, 1] float32 by their range in the training split; say what each column is."""
     low, high = values[parts[0]].amin(0), values[parts[0]].amax(0)
-    inputs = ((values - low) / (high - low)).clamp(0, 1).float()
+    # A column that is constant in the training split says nothing; it becomes 0.
+    width = torch.where(high > low, high - low, 1.0)
+    inputs = ((values - low) / width).clamp(0, 1).float()
     bounds = zip(names, low.tolist(), high.tolist(), strict=True)
     return inputs, [Feature(name, i, i + 1, (), a, b) for i, (name, a, b) in enumerate(bounds)]
 

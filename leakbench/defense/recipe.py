@@ -55,7 +55,7 @@ class Defense:
     batches: Literal["fixed", "split", "poisson"] = "fixed"
     cohorts: Literal["fixed", "poisson"] = "fixed"
     claim: Annotated[Claim, *slot("claim", CLAIMS)] = NoClaim(reason="no epsilon is claimed")
-    printed: dict[str, dict[str, float]] = Field(default_factory=dict)
+    printed: dict[str, dict[str, Annotated[float, Field(allow_inf_nan=False)]]] = Field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if isinstance(self.claim, MomentsClaim) and self.claim.unit != self.unit:
@@ -80,7 +80,7 @@ def facts(defense: Defense, tensors: int, federation: Federation) -> dict[str, t
     f = federation
     when = [
         Clock(t, step, f.rounds, f.local_iterations)
-        for t in range(max(1, f.rounds))
+        for t in _rounds(f.rounds)
         for step in sorted({0, f.local_iterations - 1})
     ]
     found: dict[str, tuple[Fact, ...]] = {}
@@ -88,6 +88,12 @@ def facts(defense: Defense, tensors: int, federation: Federation) -> dict[str, t
         now = _facts_at(defense.stations, tensors, f.batch, clock)
         found = {name: _weakest(found.get(name, now[name]), now[name]) for name in STATIONS}
     return found
+
+
+def _rounds(rounds: int, most: int = 1000) -> list[int]:
+    """Return every round, or of more than `most` so many at equal steps, with the first and the last among them."""
+    step = max(1, rounds // most)
+    return sorted({*range(0, max(1, rounds), step), max(0, rounds - 1)})
 
 
 def _facts_at(stations: Stations, tensors: int, batch: int, clock: Clock) -> dict[str, tuple[Fact, ...]]:

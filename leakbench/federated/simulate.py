@@ -155,7 +155,8 @@ def accuracy(model: nn.Module, parameters: Parameters, inputs: Tensor, targets: 
     right, loss = 0, 0.0
     for x, y in zip(torch.split(inputs, 500), torch.split(targets, 500), strict=True):
         logits = functional_call(model, parameters, (x.to(device),))
-        right += int((logits.argmax(1).cpu() == y).sum())
+        answered = logits.isfinite().all(1).cpu()  # The argmax of NaN is class 0, which would count as an answer.
+        right += int(((logits.argmax(1).cpu() == y) & answered).sum())
         loss += float(nn.functional.cross_entropy(logits, y.to(device), reduction="sum"))
     return right / len(targets), loss / len(targets)
 

@@ -18,7 +18,7 @@ from leakbench.errors import InputError
 from leakbench.report.figures import threshold_figure, training_figure
 from leakbench.report.gallery import galleries
 from leakbench.report.words import COLUMNS, epsilons, interval, notes, number, reading, training
-from leakbench.store import read_manifest, write_atomically
+from leakbench.store import checksum, read_manifest, write_atomically
 
 __all__ = ["write_report"]
 
@@ -34,6 +34,9 @@ def write_report(folder: Path) -> Path:
     manifest = read_manifest(folder)
     if "summary" not in manifest:
         raise InputError(f"{folder / 'manifest.json'}: has no summary; the run is not finished, run it again to go on")
+    for name in ("rows.parquet", "rounds.parquet", "reconstructions.safetensors"):
+        if (folder / name).is_file() and checksum(folder / name) != manifest["files"].get(name):
+            raise InputError(f"{folder / name}: is not what the run wrote; run the cell again to measure it anew")
     rows = _read(folder / "rows.parquet", pd.read_parquet)
     rounds = _read(folder / "rounds.parquet", pd.read_parquet)
     arrays = _read(folder / "reconstructions.safetensors", load_file)

@@ -79,6 +79,7 @@ COLUMNS = (
 _VERDICTS = {
     "leaks": "leaks at",
     "no reconstruction": "gives no pictures at",
+    "attack failed": "gave no finite answer for half of the victims or more (which protects nobody) at",
     "unclear": "may leak at",
     "protected": "shows no more than the null attacker has at",
 }
