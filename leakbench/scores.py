@@ -28,13 +28,14 @@ COLUMNS = (
 class Truth:
     """What really stood behind what leaked, of the victims `lanes` (V,): inputs (V, M, *s), labels and examples (V, M).
 
-    `lanes` are the victims' positions among all victims of the cell.
+    `lanes` are the victims' positions among all victims of the cell; own (V,) those of their first examples among the candidates.
     """
 
     lanes: Tensor
     inputs: Tensor
     labels: Tensor
     examples: Tensor
+    own: Tensor
 
 
 def no_reconstruction(truth: Truth) -> Reconstruction:
@@ -60,7 +61,7 @@ def score(
 ) -> tuple[pd.DataFrame, Tensor]:
     """Return (rows, reconstruction (V, M, *s) in the order of the truth).
 
-    ranking: over k candidates, of which the i-th is the first example of the cell's i-th victim; scored for that example alone.
+    ranking: over k candidates, of which `truth.own` says where each victim's first example stands; scored for that example alone.
     null: guesses for all V * M examples of the cell's victims.
     A missing or non-finite answer is a failure and counts against the attacker.
     """
@@ -71,7 +72,7 @@ def score(
     failed = ~rmse.isfinite()
     first = torch.zeros_like(failed)
     first[:, 0] = True
-    found = _identified(ranking.scores.cpu(), truth.lanes)[:, None].expand(victims, members)
+    found = _identified(ranking.scores.cpu(), truth.own)[:, None].expand(victims, members)
     null_rmse = _null(null, null.best_for_rmse, truth)
     null_success = _null(null, null.best_for_success, truth) <= eta
     columns: dict[str, Tensor | np.ndarray] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from leakbench.attack.candidates import Candidates
 from leakbench.attack.null import NullAttack, null_attack
+from leakbench.attack.recipe import RANKINGS
 from leakbench.cell import Cell
 from leakbench.federated.leakage import View
 from leakbench.federated.partition import Partition
@@ -20,7 +22,7 @@ from leakbench.rng import generator, generators
 from leakbench.scores import Truth, no_reconstruction, score
 from leakbench.store import Run
 from leakbench.types import Ranking, Reconstruction
-from leakbench.victims import Sent, Victims, aware, draw_victims, truth, view_of
+from leakbench.victims import Sent, Victims, aware, candidates, draw_victims, truth, view_of
 
 __all__ = ["Judge", "Leak", "attack_leak", "phase_name"]
 
@@ -96,10 +98,19 @@ def _attack_chunk(
 ) -> tuple[pd.DataFrame, dict[str, Tensor]]:
     cell = leak.cell
     rngs = generators(cell.settings.seed, "attack", [(leak.round, int(v)) for v in lanes])
-    answer = cell.attack.method((view,), rngs)
-    ranking = answer if isinstance(answer, Ranking) else Candidates()((aware(view, cell),), rngs)
+    shown, own = candidates(cell, victims)
+    ranks = isinstance(cell.attack.method, tuple(RANKINGS.values()))
+    answer = cell.attack.method((dataclasses.replace(view, candidates=shown) if ranks else view,), rngs)
+    told = dataclasses.replace(aware(view, cell), candidates=shown)
+    ranking = answer if isinstance(answer, Ranking) else Candidates()((told,), rngs)
     inputs, labels, examples = truth(cell, leak.tap, victims)
-    real = Truth(lanes, inputs[lanes].to(cell.settings.device), labels[lanes].to(cell.settings.device), examples[lanes])
+    real = Truth(
+        lanes,
+        inputs[lanes].to(cell.settings.device),
+        labels[lanes].to(cell.settings.device),
+        examples[lanes],
+        own[lanes],
+    )
     reconstruction = answer if isinstance(answer, Reconstruction) else no_reconstruction(real)
     rows, ordered = score(leak.tap, leak.round, reconstruction, ranking, null, real, judge.eta, judge.lpips)
     return rows, {"reconstruction": ordered, "truth": real.inputs, "trajectory": reconstruction.trajectory}

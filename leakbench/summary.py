@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import pandas as pd
+from scipy.stats import binomtest
 
 from leakbench.cell import Cell
 from leakbench.scores import RANKS_ONLY
@@ -15,6 +16,8 @@ from leakbench.statistics import proportion, wilson
 from leakbench.victims import knowledge
 
 __all__ = ["summarise"]
+
+LEAST_VICTIMS = 10  # Of fewer, the null attacker's interval holds nearly everything.
 
 
 def summarise(
@@ -34,6 +37,10 @@ def summarise(
         notes["training"] = f"diverged in round {first + 1}: from then on the model gives no finite answer"
     if rounds.empty:
         notes["accuracy"] = "no round was trained (--train-rounds 0)"
+    if s.protocol == "paper":
+        notes["epsilon.by_tap"] = (
+            "of the model that is trained; the leak above is from another network, as the protocol says"
+        )
     if epsilon["claimed"] is None:
         notes["epsilon.claimed"] = epsilon["claimed_formula"] or epsilon["reason"]
     if epsilon["valid"] is None:
@@ -78,7 +85,7 @@ def _tap(group: pd.DataFrame, seconds: float) -> dict[str, Any]:
         "null_rmse": _number(float(group["null_rmse"].median())),
         **{name: _median(group[name]) for name in ("rmse", "psnr", "ssim", "lpips")},
         "label_accuracy": float((group["label"] == group["label_guess"]).mean()),
-        "iterations": _number(group["iterations_to_success"].median()),
+        "iterations": _number(group["iterations_to_success"].fillna(math.inf).median()),
         "evaluations": int(group["evaluations"].median()),
         "seconds": round(seconds, 2),
     }
@@ -101,18 +108,23 @@ def _number(value: float) -> float | None:
 
 
 def _verdict(group: pd.DataFrame, found: dict[str, Any]) -> str:
-    """Return `leaks`, `protected` or `unclear`, each against the null attacker; `attack failed` where half gave no answer.
+    """Return `leaks`, `protected` or `unclear`, each against the null attacker, or what lies between.
 
     leaks: the ASR's interval lies above the null's estimate and the null's interval below the ASR, or significantly more
     than half of the victims are closer than the null's guess. protected: the ASR lies in the null's interval or below, and
-    the median RMSE is not below the null's.
+    the median RMSE is not below the null's, and victims are not identified more often than by chance (binomial test at 1 %):
+    else it `identifies`. `attack failed` where half of the victims or more got no answer.
     """
     better = proportion((group["rmse"] < group["null_rmse"]).to_numpy(), group["batch"].to_numpy())
     if (found["asr_low"] > found["null_asr"] and found["asr"] > found["null_asr_high"]) or better[1] > 0.5:
         return "leaks"
+    first = group["identified"].dropna()
+    if binomtest(int(first.sum()), len(first), 1 / found["candidates"], "greater").pvalue < 0.01:
+        return "identifies"
     if found["rmse"] is None:
         return "attack failed"
-    if found["asr"] <= found["null_asr_high"] and found["rmse"] >= found["null_rmse"]:
+    shown = found["asr"] <= found["null_asr_high"] and found["rmse"] >= found["null_rmse"]
+    if shown and found["victims"] >= LEAST_VICTIMS:
         return "protected"
     return "unclear"
 
@@ -130,7 +142,7 @@ def _tap_notes(key: str, tap: dict[str, Any], group: pd.DataFrame, cell: Cell) -
         silent = ("asr", "failures", "label_accuracy", "iterations", "rmse", "psnr", "ssim", "lpips")
         return {f"taps.{key}.{name}": RANKS_ONLY for name in silent}
     if tap["iterations"] is None:
-        notes[f"taps.{key}.iterations"] = "no victim was reconstructed within eta"
+        notes[f"taps.{key}.iterations"] = "fewer than half of the examples were reconstructed within eta"
     if key == "type-0" and cell.defense.server:
         notes["taps.type-0"] = (
             "read after the server's station, the paper's convention; a server that reads updates on arrival sees the type-1 row"

@@ -19,7 +19,7 @@ from leakbench.models import one_hot
 from leakbench.rng import generator, generators
 from leakbench.types import Clock
 
-__all__ = ["Sent", "Victims", "aware", "draw_victims", "knowledge", "public_examples", "truth", "view_of"]
+__all__ = ["Sent", "Victims", "aware", "candidates", "draw_victims", "knowledge", "public_examples", "truth", "view_of"]
 
 
 @dataclass(frozen=True)
@@ -89,13 +89,20 @@ def public_examples(cell: Cell, most: int = 256) -> Public:
     return _public(cell, cell.data.test_inputs[chosen], cell.data.test_targets[chosen])
 
 
-def candidates(cell: Cell, victims: Victims) -> Public:
-    """Return k candidate examples: the first of each victim, in their order, then others from among whom they were drawn."""
-    data, first = cell.data, victims.indices[:, 0, 0, 0]
-    others = data.victims[~torch.isin(data.victims, first)]
-    more = others[torch.randperm(len(others), generator=generator(cell.settings.seed, "candidates"))]
-    pool = torch.cat([first, more])[: max(cell.settings.candidates, len(first))]
-    return _public(cell, data.train_inputs[pool], data.train_targets[pool])
+def candidates(cell: Cell, victims: Victims) -> tuple[Public, Tensor]:
+    """Return (k candidate examples in an order that says nothing, the position (V,) of each victim's first example among them).
+
+    The others are drawn from among those who could have been victims; who stands behind a leaked batch is none of them, since it
+    would be a right answer too.
+    """
+    s, data, first = cell.settings, cell.data, victims.indices[:, 0, 0, 0]
+    others = data.victims[~torch.isin(data.victims, victims.indices.flatten())]
+    rng = generator(s.seed, "candidates")
+    drawn = others[torch.randperm(len(others), generator=rng)[: max(0, s.candidates - len(first))]]
+    pool = torch.cat([first, drawn])
+    order = torch.randperm(len(pool), generator=rng)
+    own = order.argsort()[: len(first)]
+    return _public(cell, data.train_inputs[pool[order]], data.train_targets[pool[order]]), own
 
 
 def _public(cell: Cell, inputs: Tensor, labels: Tensor) -> Public:
@@ -134,7 +141,6 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
         knowledge=knowledge(cell),
         clock=clock,
         public=public_examples(cell),
-        candidates=candidates(cell, victims),
         secret=sent.secret,
     )
     return aware(blind, cell) if blind.knowledge.defense else blind

@@ -144,11 +144,13 @@ def test_cpl_rebuilds_faces_and_dlg_does_less() -> None:
 
 
 def test_the_answer_is_the_least_distance_met_not_the_last() -> None:
-    """The trajectory's minimum is the certainty; snapshots never get worse by the attacker's own distance."""
+    """The certainty is no worse than the trajectory's minimum; the last snapshot is the answer."""
     view, _, _ = leaked(3, dtype=torch.float32)
     answer = method("dlg", 6)((view,), rngs(3))
     best = answer.trajectory.nan_to_num(nan=torch.inf).amin(0)
-    torch.testing.assert_close(-answer.certainty[:, 0], best)
+    assert (
+        -answer.certainty[:, 0] <= best
+    ).all()  # Less only where the last step, which no iteration evaluates, was the best.
     assert answer.snapshots == tuple(range(1, 7))
     torch.testing.assert_close(answer.iterates[-1], answer.inputs)
 

@@ -19,7 +19,8 @@ def truth(victims: int, members: int, first: int = 0) -> Truth:
     rng = torch.Generator().manual_seed(5)
     inputs = torch.rand(20, members, *SHAPE, generator=rng)[first : first + victims]
     labels = torch.arange(20 * members).reshape(20, members)[first : first + victims]
-    return Truth(torch.arange(first, first + victims), inputs, labels, labels + 100)
+    lanes = torch.arange(first, first + victims)
+    return Truth(lanes, inputs, labels, labels + 100, lanes)
 
 
 def answer(inputs: Tensor, labels: Tensor, iterates: Tensor | None = None) -> Reconstruction:
@@ -122,3 +123,75 @@ def test_an_attack_that_gave_nothing_protects_nobody() -> None:
     real = truth(4, 1)
     rows = rows_of(real, answer(real.inputs * torch.nan, real.labels), total=4)
     assert _tap(rows, 0.0)["verdict"] == "attack failed"
+
+
+def test_a_batch_is_one_trial() -> None:
+    """Three members of each batch all alike: the interval is that of the batches, not of three times as many."""
+    real = truth(8, 3)
+    inputs = real.inputs.clone()
+    inputs[4:] = 1 - inputs[4:]
+    tap = _tap(rows_of(real, answer(inputs, real.labels), total=8), 0.0)
+    low, high = wilson(4, 8)
+    assert tap["asr"] == 0.5
+    assert tap["asr_low"] <= low + 0.03
+    assert tap["asr_high"] >= high - 0.03
+
+
+def table(**changes: object) -> pd.DataFrame:
+    """20 victims far from the truth, whom nobody identifies; the null attacker is closer to half of them."""
+    n = 20
+    plain = {
+        "tap": "type-2", "round": 0, "victim": range(n), "batch": range(n), "member": 0, "label": 0, "label_guess": 1,
+        "failure": False, "failure_reason": "", "rmse": 0.3, "psnr": 10.0, "ssim": 0.1, "lpips": np.nan, "success": False,
+        "eta": 0.1, "null_rmse": [0.2] * 10 + [0.4] * 10, "null_success": False, "identified": 0.0, "candidates": 1000,
+        "iterations": 9, "iterations_to_success": np.nan, "evaluations": 9,
+    }  # fmt: skip
+    return pd.DataFrame({**plain, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({"rmse": 0.5}, "protected"),
+        ({"rmse": 0.25}, "unclear"),  # closer than the null's median guess, but not to more than half of the victims
+        ({"rmse": 0.5, "success": [True] * 12 + [False] * 8}, "leaks"),  # by ASR alone
+        ({"rmse": 0.15}, "leaks"),  # by RMSE alone
+        ({"rmse": 0.5, "success": [True] * 3 + [False] * 17}, "protected"),  # within the null attacker's interval
+        ({"rmse": 0.5, "identified": 1.0}, "identifies"),
+        ({"rmse": np.nan, "failure": True}, "attack failed"),
+    ],
+)
+def test_each_clause_of_the_verdict(changes: dict[str, object], verdict: str) -> None:
+    """One clause at a time decides."""
+    assert _tap(table(**changes), 0.0)["verdict"] == verdict
+
+
+def test_few_victims_prove_no_protection() -> None:
+    """Of five failed attacks nothing follows."""
+    assert _tap(table(rmse=0.5)[:5], 0.0)["verdict"] == "unclear"
+
+
+def test_medians_take_failures_as_the_worst() -> None:
+    """11 of 20 without a value: no median; the null's RMSE is its median; iterations need half of the victims."""
+    tap = _tap(table(psnr=[np.nan] * 11 + [50.0] * 9, ssim=[np.nan] * 11 + [0.9] * 9), 0.0)
+    assert (tap["psnr"], tap["ssim"]) == (None, None)
+    assert tap["null_rmse"] == pytest.approx(0.3)
+    assert _tap(table(iterations_to_success=[3.0] * 8 + [np.nan] * 12), 0.0)["iterations"] is None
+    assert _tap(table(iterations_to_success=[3.0] * 12 + [np.nan] * 8), 0.0)["iterations"] == 3.0
+
+
+def test_each_null_column_has_its_own_guesser() -> None:
+    """The guess that is best for ASR is not the one that is best for RMSE."""
+    real = truth(2, 1)
+    null = NullAttack({"a": real.inputs[:, 0], "b": torch.zeros(2, *SHAPE)}, {}, {}, "a", "b")
+    rows = score("type-2", 0, answer(real.inputs, real.labels), Ranking(torch.zeros(2, 8)), null, real, 0.1, "n/a")[0]
+    assert rows["null_success"].all()
+    assert (rows["null_rmse"] > 0.4).all()
+
+
+def test_iterates_of_a_batch_are_matched_too() -> None:
+    """An iterate in another order than the truth is a success."""
+    real = truth(1, 3)
+    turned = real.inputs[:, torch.tensor([1, 2, 0])]
+    rows = rows_of(real, answer(turned, real.labels, turned[None]), total=1)
+    assert rows["iterations_to_success"].tolist() == [1.0, 1.0, 1.0]

@@ -87,6 +87,12 @@ def descend(search: Search, objective: Objective, stop: Stop) -> Descended:
             snapshots[at.index(iteration) :] = best
         ended = stop(iteration, values) | search.settled
         if ended.any():
+            # A step ends at a point that nobody has evaluated yet.
+            over = lanes[ended]
+            last = objective(search.points[ended], over)[0]
+            evaluations[over] += 1
+            better = last < value[over]
+            value[over[better]], best[over[better]] = last[better], search.points[ended][better]
             lanes = lanes[~ended]
             search.keep((~ended).nonzero().flatten())
         if not len(lanes):

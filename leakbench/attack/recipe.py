@@ -11,7 +11,7 @@ from leakbench.federated.leakage import View
 from leakbench.recipe import slot
 from leakbench.types import Generators, Ranking, Reconstruction, Text, part
 
-__all__ = ["METHODS", "Attack", "Method"]
+__all__ = ["METHODS", "RANKINGS", "Attack", "Method"]
 
 
 @runtime_checkable
@@ -22,7 +22,10 @@ class Method(Protocol):
         """Answer for the V victims that all views show; victim v draws from rngs[v]."""
 
 
-METHODS: dict[str, type[Method]] = {"gradient_matching": GradientMatching, "candidates": Candidates}
+RANKINGS: dict[str, type[Method]] = {"candidates": Candidates}
+"""Methods that answer with a Ranking; only they are shown the candidates."""
+
+METHODS: dict[str, type[Method]] = {"gradient_matching": GradientMatching, **RANKINGS}
 
 
 @part

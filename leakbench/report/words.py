@@ -47,7 +47,7 @@ COLUMNS = (
     ),
     Column(
         "null ASR",
-        "The same for the null attacker, who reads no gradient: the best constant guess from public data. Only what "
+        "The same for the null attacker, who reads no gradient: the best guess from public data and the victim's label. Only what "
         "lies above it has leaked.",
         _plain("null_asr"),
     ),
@@ -58,7 +58,11 @@ COLUMNS = (
         "better than an equal one.",
         _plain("rmse", 4),
     ),
-    Column("null RMSE", "Median RMSE of the null attacker's guess.", _plain("null_rmse", 4)),
+    Column(
+        "null RMSE",
+        "Median RMSE of the null attacker's guess.",
+        _plain("null_rmse", 4),
+    ),
     Column("PSNR", "Median peak signal-to-noise ratio in dB, capped at 100; higher is closer.", _plain("psnr", 1)),
     Column("SSIM", "Median structural similarity (Wang et al. 2004), 1 for equal pictures.", _plain("ssim")),
     Column(
@@ -80,6 +84,7 @@ _VERDICTS = {
     "leaks": "leaks at",
     "no reconstruction": "gives no pictures at",
     "attack failed": "gave no finite answer for half of the victims or more (which protects nobody) at",
+    "identifies": "rebuilds no pictures but tells who the victims are at",
     "unclear": "may leak at",
     "protected": "shows no more than the null attacker has at",
 }

@@ -1,0 +1,228 @@
+"""What a cell hands to the attacker, to the judge and to the training: the right thing and nothing more."""
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+from leakbench.attack.descent import descend
+from leakbench.attack.lbfgs import Objective
+from leakbench.attack.stop import Iterations
+from leakbench.cell import Cell, Request, identity, resolve_cell
+from leakbench.data.find import load_dataset
+from leakbench.data.recipe import Federation
+from leakbench.defense import Defense
+from leakbench.defense.clip import ClipWhole
+from leakbench.defense.noise import GaussianNoise
+from leakbench.defense.transform import Stations
+from leakbench.experiment import execute, hand_out
+from leakbench.federated.client import Examples, Network, local_iterations, mean_update
+from leakbench.federated.sampling import draw_clients
+from leakbench.federated.simulate import Round, train
+from leakbench.metrics import success_threshold
+from leakbench.models import build, one_hot, parameters
+from leakbench.rng import generator, generators
+from leakbench.stage_train import fresh_network
+from leakbench.store import open_run
+from leakbench.types import Clock, Fact, Parameters, Signal
+from leakbench.victims import Sent, candidates, draw_victims, view_of
+
+CLOCK = Clock(0, 0, 1, 1)
+
+
+def flat(gradients: Parameters) -> Tensor:
+    return torch.cat([g.flatten(1) for g in gradients.values()], 1)
+
+
+def cell(**asked: object) -> Cell:
+    return resolve_cell(Request(**{"victims": 4, "train_rounds": 0, **asked}), None)  # type: ignore[arg-type]
+
+
+def test_the_same_victims_stand_first_at_every_tap() -> None:
+    """Whatever the tap, victim v is the same example, with fellows that are others."""
+    some = cell(leak_batch=3)
+    handed = hand_out(some)
+    first = [draw_victims(some, tap, 0, handed).indices for tap in ("type-2", "type-1", "type-0")]
+    assert all(torch.equal(first[0], other) for other in first[1:])
+    assert all(len(set(batch.flatten().tolist())) == 3 for batch in first[0])
+    assert torch.isin(first[0], some.data.victims).all()
+
+
+def test_an_oblivious_view_holds_the_leak_and_no_truth() -> None:
+    """fed_cdp: noise of 24, another for each victim; no stations to run, no candidates among which the truth would be."""
+    some = cell(defense="fed_cdp")
+    victims = draw_victims(some, "type-2", 0, hand_out(some))
+    model, weights = fresh_network(some, trained=False)
+    view = view_of(some, "type-2", 0, victims, torch.arange(4), Sent(Network(model, weights)))
+    assert view.stations == Stations()
+    assert view.candidates is None
+    assert not view.knowledge.defense
+    noise = flat(view.update)
+    assert 23 < float(noise.std()) < 25
+    assert (torch.corrcoef(noise) - torch.eye(4)).abs().max() < 0.1
+    assert view.public is not None
+    seen = view.public.inputs.flatten(1)
+    truth = some.data.train_inputs[victims.indices.flatten()].flatten(1)
+    assert torch.cdist(truth, seen).min() > 1e-3
+
+
+def test_candidates_hold_each_victim_once_and_no_fellow() -> None:
+    """The position says nothing of the victim; who stands in a leaked batch beside it is no candidate."""
+    some = cell(leak_batch=3)
+    victims = draw_victims(some, "type-1", 0, hand_out(some))
+    shown, own = candidates(some, victims)
+    first = some.data.train_inputs[victims.indices[:, 0, 0, 0]]
+    assert torch.equal(shown.inputs[own], first)
+    assert len(shown.labels) == 75 - 4 * 2
+    assert own.tolist() != [0, 1, 2, 3]
+    fellows = some.data.train_inputs[victims.indices[:, 0, 0, 1:].flatten()].flatten(1)
+    assert torch.cdist(fellows, shown.inputs.flatten(1)).min() > 1e-3
+
+
+def test_a_cell_is_judged_by_its_own_data(tmp_path: Path) -> None:
+    """eta is the set's; the null attacker guesses from the test split with the label; the first of a batch is identified."""
+    some = cell(defense="none", dataset="digits", attack="identification", victims=20, leak_batch=2, taps=("type-1",))
+    with open_run(tmp_path / "run", identity(some, "test")) as run:
+        summary = execute(some, run, lambda phase, done, total: None)
+    rows = pd.read_parquet(tmp_path / "run" / "rows.parquet")
+    pool = some.data.train_inputs[some.data.victims]
+    assert rows["eta"].unique().tolist() == [pytest.approx(success_threshold(pool, generator(0, "eta")))]
+    of_class = torch.stack([some.data.test_inputs[some.data.test_targets == c].mean(0) for c in range(10)])
+    truth = some.data.train_inputs[torch.tensor(rows["example"])]
+    expected = (of_class[torch.tensor(rows["label"])] - truth).square().flatten(1).mean(1).sqrt()
+    torch.testing.assert_close(torch.tensor(rows["null_rmse"]).float(), expected, rtol=1e-4, atol=1e-5)
+    assert summary["taps"]["type-1"]["identified"] >= 0.9
+    assert summary["taps"]["type-1"]["candidates"] == 1000
+
+
+def rounds_of(defense: Defense, rounds: int = 2) -> tuple[list[Round], Parameters]:
+    """Two rounds of 3 of 6 clients on the digits, and the weights before the first."""
+    _, recipe, digits = load_dataset("digits")
+    model = build("mlp", digits.shape, digits.classes, generator(0, "model"))
+    handed = recipe.federation.partition(digits.train_targets, 6, 20, generator(0, "partition"))
+    federation = Federation(rounds, 4, 20, clients=6, clients_per_round=3, local_iterations=3, learning_rate=0.1)
+    start = parameters(model)
+    return list(train(Network(model, start), digits, handed, federation, defense, 0)), start
+
+
+def moves(states: list[Round], start: Parameters) -> list[Tensor]:
+    weights = [start, *(s.parameters for s in states)]
+    return [torch.cat([(b[n] - a[n]).flatten() for n in a]) for a, b in itertools.pairwise(weights)]
+
+
+def test_every_round_draws_anew() -> None:
+    """The noise of two rounds is unrelated, and so are their cohorts."""
+    loud = (ClipWhole(1e-6), GaussianNoise(1e6, "each"))
+    states, start = rounds_of(Defense(title="t", cite="c", unit="client", client=loud))
+    first, second = moves(states, start)
+    assert abs(float(torch.corrcoef(torch.stack([first, second]))[0, 1])) < 0.05
+    # Three clients draw 1 each on their sum: 1 / sqrt(3) on the mean, which one noise for all three would not give.
+    assert float(first.std()) == pytest.approx(3**-0.5, rel=0.05)
+    cohorts = {tuple(draw_clients(100, 10, "fixed", generator(0, "clients", t)).tolist()) for t in range(3)}
+    assert len(cohorts) == 3
+    assert not torch.equal(states[0].counts.rounds * 2, states[1].counts.rounds)
+
+
+def test_every_local_iteration_draws_anew() -> None:
+    """The noise of two local iterations is unrelated."""
+    model = build("mlp", (9,), 2, generator(0, "model"))
+    x, y = torch.rand(1, 2, 3, 9), one_hot(torch.zeros(1, 2, 3, dtype=torch.int64), 2)
+    loud = Stations(example=(ClipWhole(1e-6), GaussianNoise(1e6, "each")))
+    examples = Examples(x, y, torch.ones(1, 2, 3), 3)
+    rngs = generators(0, "noise", [(0,)])
+    one, two = (
+        flat(i.batch.grads)[0]
+        for i in local_iterations(Network(model, parameters(model)), examples, 0.1, loud, CLOCK, rngs)
+    )
+    assert abs(float(torch.corrcoef(torch.stack([one, two]))[0, 1])) < 0.05
+
+
+def test_padding_brings_no_noise_and_the_divisor_is_the_expected_batch() -> None:
+    """Two examples and one of padding at B = 4: the sum of two noises over 4."""
+    model = build("mlp", (9,), 2, generator(0, "model"))
+    x, y = torch.rand(1, 1, 3, 9), one_hot(torch.zeros(1, 1, 3, dtype=torch.int64), 2)
+    loud = Stations(example=(ClipWhole(1e-6), GaussianNoise(1e6, "each")))
+    examples = Examples(x, y, torch.tensor([[[1.0, 1.0, 0.0]]]), 4)
+    update = mean_update(Network(model, parameters(model)), examples, 0.1, loud, CLOCK, generators(0, "noise", [(0,)]))
+    assert float(flat(update).std()) == pytest.approx(2**0.5 / 4, rel=0.03)
+
+
+def test_a_poisson_cohort_is_divided_by_its_expected_size() -> None:
+    """Noise of 1 on the sum of whoever came moves the model by 1 / K_t, whatever their number."""
+    quiet = (ClipWhole(1e-6), GaussianNoise(1e6, "sum"))
+    defense = Defense(title="t", cite="c", unit="client", server=quiet, cohorts="poisson")
+    states, start = rounds_of(defense, rounds=4)
+    came = [
+        int(b.counts.rounds.sum() - a)
+        for a, b in zip([0, *(s.counts.rounds.sum() for s in states)], states, strict=False)
+    ]
+    assert len(set(came)) > 1
+    for move in moves(states, start):
+        assert float(move.std()) == pytest.approx(1 / 3, rel=0.05)
+
+
+def test_the_ledger_counts_what_took_part() -> None:
+    """Two rounds of 3 clients with 20 examples each, 3 iterations of 4; Poisson batches count what was drawn, not the padding."""
+    states, _ = rounds_of(Defense(title="t", cite="c", unit="example"))
+    counts = states[-1].counts
+    assert int(counts.rounds.sum()) == 2 * 3
+    assert int(counts.updates.sum()) == 2 * 3 * 20
+    assert int(counts.uses.sum()) == 2 * 3 * 3 * 4
+    drawn = rounds_of(Defense(title="t", cite="c", unit="example", batches="poisson"))[0][-1].counts.uses
+    assert 0.5 * 72 < int(drawn.sum()) < 1.5 * 72
+
+
+def test_spread_of_updates() -> None:
+    """Updates of 1 and 3 in every coordinate: V_c = 1, U_s = 4 (Geyer et al., section 3)."""
+    from leakbench.federated.simulate import _spread  # noqa: PLC0415
+
+    updates = {"a": torch.tensor([1.0, 3.0])[None, :, None].expand(1, 2, 5)}
+    assert _spread(updates) == (pytest.approx(1.0), pytest.approx(4.0))
+
+
+def test_sensitivities_of_lanes() -> None:
+    """Gathered, the largest counts; in noise, each lane's own."""
+    lanes = Signal(
+        {"a": torch.zeros(2, 1, 20_000)}, sensitivity=torch.tensor([1.0, 10.0]), facts=(Fact("clip", norm=10.0),)
+    )
+    gathered = lanes.gathered(2).sensitivity
+    assert gathered is not None
+    assert gathered.tolist() == [10.0]
+    noised = GaussianNoise(1.0, "each")(lanes, CLOCK, generators(0, "noise", [(0,), (1,)])).grads["a"]
+    assert noised.std(2).flatten().tolist() == pytest.approx([1.0, 10.0], rel=0.03)
+
+
+@dataclasses.dataclass
+class Scripted:
+    """A search whose values are 3, 1, 2 at the points 0, 1, 2, and 5 at its end."""
+
+    points: Tensor
+    evaluations: Tensor
+    settled: Tensor
+
+    def step(self, objective: Objective) -> Tensor:
+        values = objective(self.points, torch.arange(len(self.points)))[0]
+        self.points = self.points + 1
+        return values
+
+    def keep(self, lanes: Tensor) -> None:
+        self.points, self.evaluations, self.settled = self.points[lanes], self.evaluations[lanes], self.settled[lanes]
+
+
+@pytest.mark.parametrize(("script", "best"), [((3.0, 1.0, 2.0, 5.0), 1.0), ((3.0, 2.0, 2.0, 1.0), 3.0)])
+def test_the_best_point_is_kept_even_if_it_is_the_last(script: tuple[float, ...], best: float) -> None:
+    """The least value met, wherever it was; the snapshots say when."""
+
+    def objective(points: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.tensor([script[int(p)] for p in points[:, 0]]), torch.zeros_like(points)
+
+    one = torch.zeros(1, dtype=torch.int64)
+    found = descend(Scripted(torch.zeros(1, 1), one.clone(), one.bool()), objective, Iterations(limit=3))
+    assert found.best.item() == best
+    assert found.trajectory[:, 0].tolist() == list(script[:3])
+    if best == 1.0:
+        assert found.snapshots[:, 0, 0].tolist() == [0.0, 1.0, 1.0]
