@@ -102,10 +102,10 @@ _federation_options = _with(
         click.option("--dataset", default="faces", show_default=True, help=NAME),
         click.option("--model", help="the network that is trained [default: cnn for pictures, mlp for tables]"),
         click.option("--train-rounds", type=int, help=f"rounds of training, 0 trains nothing {OF_DATASET}"),
-        click.option("--clients", type=int, help=f"N {OF_DATASET}"),
-        click.option("--clients-per-round", type=int, help=f"K_t {OF_DATASET}"),
-        click.option("--local-iterations", type=int, help=f"L {OF_DATASET}"),
-        click.option("--batch", type=int, help=f"B {OF_DATASET}"),
+        click.option("--clients", type=int, help=f"how many there are, N {OF_DATASET}"),
+        click.option("--clients-per-round", type=int, help=f"how many take part in a round, K_t {OF_DATASET}"),
+        click.option("--local-iterations", type=int, help=f"steps of a client in a round, L {OF_DATASET}"),
+        click.option("--batch", type=int, help=f"examples in a step, B {OF_DATASET}"),
         click.option("--seed", type=int, default=0, show_default=True),
         click.option(
             "--data-dir", type=FOLDER, help="where data sets lie [default: $LEAKBENCH_DATA, the user's cache]"
@@ -123,7 +123,7 @@ _attack_options = _with(
         ),
         click.option("--taps", default="type-2,type-1,type-0", show_default=True, help="leakage points; also: global"),
         click.option("--victims", type=int, default=10, show_default=True, help="victims at each leakage point"),
-        click.option("--iterations", type=int, help="iterations of the attack [default: the recipe's]"),
+        click.option("--iterations", type=int, help="iterations of an attack that searches [default: the recipe's]"),
         click.option(
             "--leak-batch",
             type=click.IntRange(min=1),

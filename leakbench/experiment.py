@@ -76,6 +76,7 @@ def _finish(cell: Cell, run: Run, partition: Partition) -> dict[str, Any]:
     rounds = run.read_rows("rounds.parquet")
     epsilon = cell_epsilon(cell.defense, cell.data, cell.settings, partition, _largest(run)).as_dict()
     run.manifest["summary"] = summarise(cell, rows, rounds, epsilon, run.manifest["phases"], str(run.folder))
+    run.manifest["summary"]["notes"].update(_same_leaks(cell, run))
     run.manifest["complete"] = True
     run.save()
     run.forget("parts/")
@@ -95,6 +96,18 @@ def _joined(cell: Cell, run: Run) -> tuple[pd.DataFrame, dict[str, Tensor]]:
             for what, axis in (("reconstruction", 0), ("truth", 0), ("trajectory", 1)):
                 tensors[key + what] = torch.cat([h[what] for h in held], axis)
     return pd.concat(rows, ignore_index=True), tensors
+
+
+def _same_leaks(cell: Cell, run: Run) -> dict[str, str]:
+    """Return a note for every leakage point whose attacker was shown the same bits as at one before it."""
+    first: dict[str, str] = {}
+    notes = {}
+    for piece, digest in run.manifest.get("observations", {}).items():
+        tap, number = piece.removeprefix("parts/").split(".")[:2]
+        key = f"{tap}@{number.removeprefix('round')}" if cell.settings.protocol == "live" else tap
+        if first.setdefault(digest, key) != key:
+            notes[f"taps.{key}"] = f"shows the attacker the same bits as {first[digest]}: nothing acts between the two"
+    return notes
 
 
 def _largest(run: Run) -> dict[str, int] | None:

@@ -62,6 +62,7 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:
     total = len(victims.indices)
     null: NullAttack | None = None
     phase = phase_name(leak.cell, leak.tap, leak.round)
+    progress(phase, 0, total)
     for lanes in torch.split(torch.arange(total), _chunk(leak, victims)):
         piece = f"parts/{leak.name}.{int(lanes[0]):05d}"
         if not (run.has(f"{piece}.parquet") and run.has(f"{piece}.safetensors")):

@@ -46,6 +46,7 @@ def train_federation(cell: Cell, run: Run, partition: Partition, progress: Progr
     if leaked_model(0) in _leaked_models(s):
         run.write_tensors(leaked_model(0), start)
     began = time.perf_counter()
+    progress("train", done.round + 1 if done else 0, s.federation.rounds)
     rounds = train(Network(model, start), cell.data, partition, s.federation, cell.defense, s.seed, done)
     for now in rounds:
         done = now

@@ -86,7 +86,7 @@ _VERDICTS = {
     "attack failed": "gave no finite answer for half of the victims or more (which protects nobody) at",
     "identifies": "rebuilds no pictures but tells who the victims are at",
     "unclear": "may leak at",
-    "protected": "shows no more than the null attacker has at",
+    "protected": "gave this attack no more than the null attacker has at",
 }
 
 
@@ -95,8 +95,11 @@ def reading(summary: Summary) -> str:
     cell = summary["cell"]
     found: dict[str, list[str]] = {}
     for name, tap in summary["taps"].items():
-        beside = f"{name} (ASR {number(tap.get('asr'))}, null attacker {number(tap.get('null_asr'))})"
-        found.setdefault(tap.get("verdict") or "unclear", []).append(beside)
+        verdict = tap.get("verdict") or "unclear"
+        beside = f"ASR {number(tap.get('asr'))}, null attacker {number(tap.get('null_asr'))}"
+        if verdict in ("identifies", "no reconstruction"):
+            beside = f"identified {interval(tap, 'identified')} of {tap.get('victims')} among {tap.get('candidates')}"
+        found.setdefault(verdict, []).append(f"{name} ({beside})")
     ordered = sorted(found, key=lambda verdict: (*_VERDICTS, verdict).index(verdict))
     parts = [f"{_VERDICTS.get(verdict, f'is {verdict} at')} {_listed(found[verdict])}" for verdict in ordered]
     subject = f"Training on {cell['dataset']} with the defense {cell['defense']}, read by the attack {cell['attack']}"
