@@ -290,6 +290,7 @@ CHECKS = {
     "const": lambda value, wanted, _: value == wanted,
     "enum": lambda value, wanted, _: value in wanted,
     "pattern": lambda value, wanted, _: not isinstance(value, str) or re.search(wanted, value) is not None,
+    "minLength": lambda value, wanted, _: not isinstance(value, str) or len(value) >= wanted,
     "minimum": lambda value, wanted, _: not isinstance(value, int | float) or value >= wanted,
     "maximum": lambda value, wanted, _: not isinstance(value, int | float) or value <= wanted,
     "exclusiveMinimum": lambda value, wanted, _: not isinstance(value, int | float) or value > wanted,

@@ -27,6 +27,9 @@ from leakbench.store import open_run
 HOME = Path(__file__).parent.parent
 SEED = 20240229
 
+LISTENING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+"""A shell that starts the tests in the background lets its children ignore SIGINT; these must not."""
+
 LIVE = [
     *("--defense", "fed_cdp_valid", "--protocol", "live", "--leak-rounds", "0,last", "--taps", "type-2,type-1"),
     *("--victims", "3", "--iterations", "2", "--train-rounds", "8"),
@@ -74,9 +77,9 @@ def call(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
 
 @contextmanager
 def started(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Start the run in a process of its own and hand it over once a first piece of work is finished."""
+    """Start the run in a process of its own and hand it over once its first stage has begun."""
     child = subprocess.Popen(
-        [sys.executable, "-c", "from leakbench.cli import main; main()", *command(folder)],
+        [sys.executable, "-c", f"{LISTENING}; from leakbench.cli import main; main()", *command(folder)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HOME)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -182,8 +185,8 @@ class Stop:
     def __init__(self, pieces: int) -> None:
         self.left = pieces
 
-    def __call__(self, *_: object) -> None:
-        self.left -= 1
+    def __call__(self, phase: str, done: int, total: int | None) -> None:
+        self.left -= done > 0  # Nothing is finished when a stage says that it begins.
         if self.left == 0:
             raise KeyboardInterrupt
 
