@@ -19,10 +19,10 @@ from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.stop import Iterations
 from leakbench.cell import Request, resolve_cell
 from leakbench.experiment import hand_out
-from leakbench.federated.client import Network
 from leakbench.federated.leakage import View
 from leakbench.rng import generators
 from leakbench.stage_train import fresh_network
+from leakbench.types import Network
 from leakbench.victims import Sent, draw_victims, view_of
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from leakbench.accounting import cell_epsilon
 from leakbench.cell import Cell
-from leakbench.federated.client import Network
 from leakbench.federated.partition import Partition
+from leakbench.federated.simulate import from_sent
 from leakbench.metrics import success_threshold
 from leakbench.progress import Progress
 from leakbench.rng import generator
@@ -19,6 +19,7 @@ from leakbench.stage_attack import Judge, Leak, attack_leak
 from leakbench.stage_train import fresh_network, leaked_model, train_federation
 from leakbench.store import Run
 from leakbench.summary import summarise
+from leakbench.types import Network
 from leakbench.victims import Sent, knowledge, public_examples
 
 __all__ = ["execute", "hand_out"]
@@ -62,8 +63,11 @@ def _sent(cell: Cell, run: Run, round_number: int) -> Sent:
     """Return what the server sends: the sigmoid LeNet at random weights, or in the live protocol what was trained so far."""
     live = cell.settings.protocol == "live"
     model, start = fresh_network(cell, trained=live)
-    weights = run.read_tensors(leaked_model(round_number)) if live else start
-    network = Network(model, {n: weights[n].to(cell.settings.device) for n in start})
+    weights, memory = from_sent(run.read_tensors(leaked_model(round_number))) if live else (start, {})
+    device = cell.settings.device
+    network = Network(
+        model, {n: weights[n].to(device) for n in start}, memory={n: m.to(device) for n, m in memory.items()}
+    )
     rng = generator(cell.settings.seed, "server")
     return Sent(*cell.attack.server(network, public_examples(cell), knowledge(cell), rng))
 

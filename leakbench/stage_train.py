@@ -9,14 +9,13 @@ import torch
 from torch import nn
 
 from leakbench.cell import Cell, Settings
-from leakbench.federated.client import Network
 from leakbench.federated.partition import Partition
-from leakbench.federated.simulate import Round, from_tensors, to_tensors, train
+from leakbench.federated.simulate import Round, from_tensors, sent_tensors, to_tensors, train
 from leakbench.models import build, parameters
 from leakbench.progress import Progress
 from leakbench.rng import generator
 from leakbench.store import Run
-from leakbench.types import Parameters
+from leakbench.types import Network, Parameters
 
 __all__ = ["ROUND_COLUMNS", "fresh_network", "leaked_model", "train_federation"]
 
@@ -44,7 +43,7 @@ def train_federation(cell: Cell, run: Run, partition: Partition, progress: Progr
     model, start = fresh_network(cell, trained=True)
     done, rows = _checkpoint(run, _leaked_models(s))
     if leaked_model(0) in _leaked_models(s):
-        run.write_tensors(leaked_model(0), start)
+        run.write_tensors(leaked_model(0), sent_tensors(start, {}))
     began = time.perf_counter()
     progress("train", done.round + 1 if done else 0, s.federation.rounds)
     rounds = train(Network(model, start), cell.data, partition, s.federation, cell.defense, s.seed, done)
@@ -52,12 +51,12 @@ def train_federation(cell: Cell, run: Run, partition: Partition, progress: Progr
         done = now
         rows = [*rows, {name: float(getattr(now, name)) for name in ROUND_COLUMNS}]
         if leaked_model(now.round + 1) in _leaked_models(s):
-            run.write_tensors(leaked_model(now.round + 1), now.parameters)
+            run.write_tensors(leaked_model(now.round + 1), sent_tensors(now.parameters, now.memory))
         run.add_seconds("train", time.perf_counter() - began)
         began = time.perf_counter()
         _write_checkpoint(run, now, rows)
         progress("train", now.round + 1, s.federation.rounds)
-    run.write_tensors("model.safetensors", to_tensors(done) if done else {f"model.{n}": p for n, p in start.items()})
+    run.write_tensors("model.safetensors", to_tensors(done) if done else sent_tensors(start, {}))
     run.write_rows("rounds.parquet", pd.DataFrame(rows, columns=list(ROUND_COLUMNS)).astype({"round": int}))
 
 

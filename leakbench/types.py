@@ -7,13 +7,13 @@ behind one update, `*s` the shape of one input, `*p` the shape of one parameter.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias, TypeVar, cast, dataclass_transform
 
 import torch
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass as pydantic_dataclass
-from torch import Tensor
+from torch import Tensor, nn
 
 __all__ = [
     "Clock",
@@ -21,6 +21,8 @@ __all__ = [
     "Fact",
     "Fraction",
     "Generators",
+    "Local",
+    "Network",
     "NonNegative",
     "Parameters",
     "Positive",
@@ -98,6 +100,42 @@ class Fact:
 
 
 @dataclass(frozen=True)
+class Network:
+    """What a server sends: a model, the parameters it is run with, and what the defense remembers from the rounds before.
+
+    parameters: one set {p: (*p)} if `shared`, else one a lane {p: (K, *p)}.  memory: {name: (*m)}, see `Signal.memory`.
+    """
+
+    model: nn.Module
+    parameters: Parameters
+    shared: bool = True
+    memory: Parameters = field(default_factory=dict)
+
+    def moved(self, direction: Parameters, length: float) -> Network:
+        """Return the network after a step of -length along {p: (K, *p)}, a set of parameters a lane."""
+        stepped = {n: self.parameters[n] - length * g for n, g in direction.items()}
+        return dataclasses.replace(self, parameters=stepped, shared=False)
+
+    @property
+    def axis(self) -> int | None:
+        """The parameters' lane axis, as `torch.func.vmap` takes it."""
+        return None if self.shared else 0
+
+
+@dataclass(frozen=True)
+class Local:
+    """What a client has at hand beside a signal: the network that the signal belongs to and the examples behind it.
+
+    network: at the `example` and `batch` stations as it is in that local iteration, at `client` as the server sent it.
+    inputs: (lanes, B, *s) of one batch, at `client` (lanes, L * B, *s).  targets: the same with (classes).
+    """
+
+    network: Network
+    inputs: Tensor
+    targets: Tensor
+
+
+@dataclass(frozen=True)
 class Signal:
     """Gradients or updates on their way through the four stations of a defense.
 
@@ -105,12 +143,17 @@ class Signal:
     averaged: how many items each member is already the mean of (1 for one example's gradient or one client's update).
     sensitivity: (lanes,) the scale that calibrated noise multiplies; None until a clip or a sensitivity rule sets it.
     facts: what has been done so far, oldest first.
+    memory: {name: (lanes, holders, *m)}, what a transform leaves for its next use: from one local iteration to the next, then to
+        the server (there the holders are the K clients), and as their mean to every client of the next round.
+    local: what a client has beside the signal; None at the server.
     """
 
     grads: Parameters
     averaged: int = 1
     sensitivity: Tensor | None = None
     facts: tuple[Fact, ...] = ()
+    memory: Parameters = field(default_factory=dict)
+    local: Local | None = None
 
     @property
     def lanes(self) -> int:
@@ -126,20 +169,27 @@ class Signal:
         """Return the signal with new gradients and sensitivity and one more fact."""
         return dataclasses.replace(self, grads=grads, sensitivity=sensitivity, facts=(*self.facts, fact))
 
+    def remembering(self, name: str, value: Tensor) -> Signal:
+        """Return the signal with `value` (lanes, holders, *m) left under `name` for the next use."""
+        return dataclasses.replace(self, memory={**self.memory, name: value})
+
     def gathered(self, cohort: int) -> Signal:
         """Make every `cohort` lanes of one member the members of one lane; the largest sensitivity among them stays."""
         grads = {name: g.reshape(-1, cohort, *g.shape[2:]) for name, g in self.grads.items()}
+        memory = {name: m.reshape(-1, cohort, *m.shape[2:]) for name, m in self.memory.items()}
         scale = None if self.sensitivity is None else self.sensitivity.reshape(-1, cohort).amax(1)
-        return dataclasses.replace(self, grads=grads, sensitivity=scale)
+        return dataclasses.replace(self, grads=grads, sensitivity=scale, memory=memory, local=None)
 
     def mean(self, members: int | None = None) -> Signal:
         """Merge the members: their sum over `members` (default: how many there are), as a signal of one member.
 
-        A fixed `members` is the expected size of a Poisson-sampled batch or cohort, so that the divisor is no secret.
+        A fixed `members` is the expected size of a Poisson-sampled batch or cohort, so that the divisor is no secret. What several
+        holders remember becomes their mean.
         """
         n = self.members if members is None else members
         merged = {name: g.sum(1, keepdim=True) / n for name, g in self.grads.items()}
-        return dataclasses.replace(self, grads=merged, averaged=self.averaged * n)
+        memory = {name: m.mean(1, keepdim=True) for name, m in self.memory.items()}
+        return dataclasses.replace(self, grads=merged, averaged=self.averaged * n, memory=memory)
 
 
 @dataclass(frozen=True)
@@ -173,5 +223,7 @@ def joined(signals: list[Signal]) -> Signal:
     """Put the lanes of several signals, which went through the same stations, side by side."""
     first = signals[0]
     grads = {name: torch.cat([s.grads[name] for s in signals]) for name in first.grads}
+    memory = {name: torch.cat([s.memory[name] for s in signals]) for name in first.memory}
     scales = [s.sensitivity for s in signals if s.sensitivity is not None]
-    return dataclasses.replace(first, grads=grads, sensitivity=torch.cat(scales) if scales else None)
+    scale = torch.cat(scales) if scales else None
+    return dataclasses.replace(first, grads=grads, sensitivity=scale, memory=memory, local=None)

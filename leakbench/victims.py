@@ -11,13 +11,12 @@ from torch import Tensor
 
 from leakbench.cell import Cell
 from leakbench.errors import InputError
-from leakbench.federated.client import Network
 from leakbench.federated.leakage import Knowledge, Public, View, leak
 from leakbench.federated.partition import Partition
 from leakbench.federated.sampling import draw_batches
 from leakbench.models import one_hot
 from leakbench.rng import generator, generators
-from leakbench.types import Clock
+from leakbench.types import Clock, Network
 
 __all__ = ["Sent", "Victims", "aware", "candidates", "draw_victims", "knowledge", "public_examples", "truth", "view_of"]
 

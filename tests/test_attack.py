@@ -20,12 +20,11 @@ from leakbench.attack.stop import Iterations
 from leakbench.data.find import load_dataset
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
-from leakbench.federated.client import Network
 from leakbench.federated.leakage import Public, View, leak
 from leakbench.models import build, one_hot, parameters
 from leakbench.recipe import resolve
 from leakbench.rng import generator, generators
-from leakbench.types import Clock, Reconstruction
+from leakbench.types import Clock, Network, Reconstruction
 
 
 def leaked(

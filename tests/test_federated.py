@@ -13,14 +13,14 @@ from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import Stations
-from leakbench.federated.client import Examples, Network, example_signal, mean_update
+from leakbench.federated.client import Examples, example_signal, mean_update
 from leakbench.federated.leakage import View, leak
 from leakbench.federated.sampling import draw_batches, draw_clients
 from leakbench.federated.simulate import from_tensors, to_tensors, train
 from leakbench.models import build, one_hot, parameters
 from leakbench.recipe import names, resolve
 from leakbench.rng import generator, generators
-from leakbench.types import Clock, Parameters
+from leakbench.types import Clock, Network, Parameters
 
 CLOCK = Clock(0, 0, 1, 1)
 UNDEFENDED = Defense(title="none", cite="none", unit="example")
@@ -73,7 +73,7 @@ def test_local_training_is_plain_sgd(per_example: bool) -> None:
             g = plain_gradient(net, weights, x[lane, step], y[lane, step])
             weights = {n: w - 0.1 * g[n] for n, w in weights.items()}
         for name, w in weights.items():
-            torch.testing.assert_close(net.parameters[name] - 0.3 * mean[name][lane], w, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(net.parameters[name] - 0.3 * mean.grads[name][lane, 0], w, rtol=1e-4, atol=1e-6)
 
 
 def test_padding_is_silent() -> None:
@@ -83,7 +83,7 @@ def test_padding_is_silent() -> None:
 
     def update(inputs: Tensor, weights: Tensor) -> Parameters:
         rngs = generators(0, "noise", [(0,)])
-        return mean_update(net, Examples(inputs, y, weights, 2), 0.1, defense, CLOCK, rngs)
+        return mean_update(net, Examples(inputs, y, weights, 2), 0.1, defense, CLOCK, rngs).grads
 
     weights = torch.tensor([[[1.0, 1.0, 0.0]]])
     other = x.clone()

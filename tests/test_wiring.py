@@ -20,7 +20,7 @@ from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import Stations
 from leakbench.experiment import execute, hand_out
-from leakbench.federated.client import Examples, Network, local_iterations, mean_update
+from leakbench.federated.client import Examples, client_update, local_iterations, mean_update
 from leakbench.federated.sampling import draw_clients
 from leakbench.federated.simulate import Round, train
 from leakbench.metrics import success_threshold
@@ -28,7 +28,7 @@ from leakbench.models import build, one_hot, parameters
 from leakbench.rng import generator, generators
 from leakbench.stage_train import fresh_network
 from leakbench.store import open_run
-from leakbench.types import Clock, Fact, Parameters, Signal
+from leakbench.types import Clock, Fact, Generators, Local, Network, Parameters, Signal
 from leakbench.victims import Sent, candidates, draw_victims, view_of
 
 CLOCK = Clock(0, 0, 1, 1)
@@ -114,6 +114,50 @@ def moves(states: list[Round], start: Parameters) -> list[Tensor]:
     return [torch.cat([(b[n] - a[n]).flatten() for n in a]) for a, b in itertools.pairwise(weights)]
 
 
+@dataclasses.dataclass(frozen=True)
+class Remember:
+    """A transform that counts its uses under `name` and leaves the gradients alone; it adds `each` for every use."""
+
+    name: str
+    each: float = 1.0
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        before = signal.memory.get(self.name, torch.zeros(signal.lanes, 1))
+        return signal.remembering(self.name, before + self.each)
+
+
+def test_what_a_defense_remembers_travels_with_the_model() -> None:
+    """L = 3 uses a round at the clients, one at the server; each round begins with the mean that the last one left."""
+    parts = {"example": (Remember("uses"),), "client": (Remember("updates"),), "server": (Remember("updates", 10.0),)}
+    states, _ = rounds_of(Defense(title="t", cite="c", unit="client", **parts))  # type: ignore[arg-type]
+    assert [{n: float(m) for n, m in s.memory.items()} for s in states] == [
+        {"uses": 3.0, "updates": 11.0},
+        {"uses": 6.0, "updates": 22.0},
+    ]
+
+
+def test_a_client_has_its_examples_beside_the_signal() -> None:
+    """At the example station one batch and the network of that iteration, at the client all L batches and the network as sent."""
+    seen: list[Local] = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Look:
+        def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+            assert signal.local is not None
+            seen.append(signal.local)
+            return signal
+
+    model = build("mlp", (9,), 2, generator(0, "model"))
+    x, y = torch.rand(2, 3, 4, 9), one_hot(torch.zeros(2, 3, 4, dtype=torch.int64), 2)
+    sent = Network(model, parameters(model))
+    examples = Examples(x, y, torch.ones(2, 3, 4), 4)
+    client_update(sent, examples, 0.1, Stations(example=(Look(),), client=(Look(),)), CLOCK, None)
+    assert [look.inputs.shape for look in seen] == [(2, 4, 9)] * 3 + [(2, 12, 9)]
+    assert torch.equal(seen[1].inputs, x[:, 1])
+    assert torch.equal(seen[3].inputs, x.flatten(1, 2))
+    assert [look.network.shared for look in seen] == [True, False, False, True]
+
+
 def test_every_round_draws_anew() -> None:
     """The noise of two rounds is unrelated, and so are their cohorts."""
     loud = (ClipWhole(1e-6), GaussianNoise(1e6, "each"))
@@ -148,7 +192,7 @@ def test_padding_brings_no_noise_and_the_divisor_is_the_expected_batch() -> None
     loud = Stations(example=(ClipWhole(1e-6), GaussianNoise(1e6, "each")))
     examples = Examples(x, y, torch.tensor([[[1.0, 1.0, 0.0]]]), 4)
     update = mean_update(Network(model, parameters(model)), examples, 0.1, loud, CLOCK, generators(0, "noise", [(0,)]))
-    assert float(flat(update).std()) == pytest.approx(2**0.5 / 4, rel=0.03)
+    assert float(flat(update.grads).std()) == pytest.approx(2**0.5 / 4, rel=0.03)
 
 
 def test_a_poisson_cohort_is_divided_by_its_expected_size() -> None:

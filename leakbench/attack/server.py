@@ -6,9 +6,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from leakbench.federated.client import Network
 from leakbench.federated.leakage import Knowledge, Public
-from leakbench.types import part
+from leakbench.types import Network, part
 
 __all__ = ["SERVERS", "Honest", "Server"]
 

@@ -13,36 +13,16 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from leakbench.defense.transform import Stations, apply
-from leakbench.types import Clock, Generators, Parameters, Signal
+from leakbench.types import Clock, Generators, Local, Network, Parameters, Signal
 
 __all__ = [
     "Examples",
     "LocalIteration",
-    "Network",
     "client_update",
     "example_signal",
     "local_iterations",
     "mean_update",
 ]
-
-
-@dataclass(frozen=True)
-class Network:
-    """A model with the parameters it is run with: one set {p: (*p)} if `shared`, else one a lane {p: (K, *p)}."""
-
-    model: nn.Module
-    parameters: Parameters
-    shared: bool = True
-
-    def moved(self, direction: Parameters, length: float) -> Network:
-        """Return the network after a step of -length along {p: (K, *p)}, a set of parameters a lane."""
-        stepped = {n: self.parameters[n] - length * g for n, g in direction.items()}
-        return Network(self.model, stepped, shared=False)
-
-    @property
-    def axis(self) -> int | None:
-        """The parameters' lane axis, as `torch.func.vmap` takes it."""
-        return None if self.shared else 0
 
 
 @dataclass(frozen=True)
@@ -67,7 +47,8 @@ class LocalIteration:
     """One local iteration of K clients.
 
     examples: the signal after the `example` station (members = B; one member that is already the batch's mean where the
-    defense leaves examples alone and nothing needs them one by one).  batch: the signal after the `batch` station.
+    defense leaves examples alone and nothing needs them one by one).  batch: the signal after the `batch` station, with what
+    its transforms remember for the next local iteration.
     """
 
     examples: Signal
@@ -98,15 +79,24 @@ def _mean_signal(network: Network, examples: Examples, step: int) -> Signal:
 
 
 def _iteration(
-    network: Network, examples: Examples, step: int, stations: Stations, clock: Clock, rngs: Generators | None
+    network: Network,
+    examples: Examples,
+    step: int,
+    memory: Parameters,
+    stations: Stations,
+    clock: Clock,
+    rngs: Generators | None,
 ) -> LocalIteration:
+    inputs, targets, weights = examples.at(step)
+    local = Local(network, inputs, targets)
     if stations.example:
-        each = apply(stations.example, example_signal(network, examples, step), clock, rngs)
+        plain = replace(example_signal(network, examples, step), memory=memory, local=local)
+        each = apply(stations.example, plain, clock, rngs)
         # Padding must stay silent: whatever the station did to it (noise) does not enter the mean.
-        kept = {n: g * _like(examples.weights[:, step], g) for n, g in each.grads.items()}
+        kept = {n: g * _like(weights, g) for n, g in each.grads.items()}
         mean = replace(each, grads=kept).mean(examples.batch)
     else:
-        each = mean = _mean_signal(network, examples, step)
+        each = mean = replace(_mean_signal(network, examples, step), memory=memory, local=local)
     return LocalIteration(each, apply(stations.batch, mean, clock, rngs))
 
 
@@ -126,11 +116,13 @@ def local_iterations(
 
     Differentiable with respect to the examples' inputs and targets.
     """
-    steps = examples.inputs.shape[1]
+    clients, steps = examples.inputs.shape[:2]
+    memory = {n: m.expand(clients, 1, *m.shape) for n, m in network.memory.items()}
     for step in range(steps):
         now = replace(clock, local_iteration=step, local_iterations=steps)
-        done = _iteration(network, examples, step, stations, now, rngs)
+        done = _iteration(network, examples, step, memory, stations, now, rngs)
         yield done
+        memory = done.batch.memory
         if step + 1 < steps:
             network = network.moved({n: g[:, 0] for n, g in done.batch.grads.items()}, learning_rate)
 
@@ -142,16 +134,17 @@ def mean_update(
     stations: Stations,
     clock: Clock,
     rngs: Generators | None,
-) -> Parameters:
-    """Return the mean over the L local iterations of what a client descends along: {p: (K, *p)}.
+) -> Signal:
+    """Return the mean over the L local iterations of what a client descends along: K lanes of one member.
 
     The client's update is W_L - W_0 = -learning_rate * L * this; at L = 1 it is the batch's (sanitised) gradient.
     """
     total: Parameters = {}
+    memory: Parameters = {}
     for iteration in local_iterations(network, examples, learning_rate, stations, clock, rngs):
-        step = {n: g[:, 0] for n, g in iteration.batch.grads.items()}
+        step, memory = iteration.batch.grads, iteration.batch.memory
         total = {n: total[n] + g for n, g in step.items()} if total else step
-    return {n: g / examples.inputs.shape[1] for n, g in total.items()}
+    return Signal({n: g / examples.inputs.shape[1] for n, g in total.items()}, memory=memory)
 
 
 def client_update(
@@ -165,4 +158,9 @@ def client_update(
     """Return the clients' updates W_L - W_0 after the `client` station: K lanes of one member."""
     mean = mean_update(network, examples, learning_rate, stations, clock, rngs)
     length = -learning_rate * examples.inputs.shape[1]
-    return apply(stations.client, Signal({n: g.unsqueeze(1) * length for n, g in mean.items()}), clock, rngs)
+    update = Signal(
+        {n: g * length for n, g in mean.grads.items()},
+        memory=mean.memory,
+        local=Local(network, examples.inputs.flatten(1, 2), examples.targets.flatten(1, 2)),
+    )
+    return apply(stations.client, update, clock, rngs)

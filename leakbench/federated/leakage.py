@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from leakbench.defense.transform import Stations, apply
-from leakbench.federated.client import Examples, Network, client_update, local_iterations, mean_update
-from leakbench.types import Clock, Generators, Parameters
+from leakbench.federated.client import Examples, client_update, local_iterations, mean_update
+from leakbench.types import Clock, Generators, Network, Parameters
 
 __all__ = ["TAPS", "Knowledge", "Public", "View", "leak"]
 
@@ -54,7 +54,8 @@ def leak(
     server = () if tap == "type-1" else stations.server
     if not stations.client and not server and cohort == 1:
         # Nothing acts on the update, so it is not scaled up and down again: the leak keeps the gradient's bits.
-        return mean_update(network, examples, learning_rate, stations, clock, rngs)
+        mean = mean_update(network, examples, learning_rate, stations, clock, rngs)
+        return {n: g[:, 0] for n, g in mean.grads.items()}
     signal = client_update(network, examples, learning_rate, stations, clock, rngs)
     signal = apply(server, signal.gathered(cohort), clock, None if rngs is None else rngs[::cohort])
     return {n: g.mean(1) / (-learning_rate * steps) for n, g in signal.grads.items()}
@@ -142,5 +143,10 @@ class View:
         def cast(tensors: Parameters) -> Parameters:
             return {n: t.to(dtype) for n, t in tensors.items()}
 
-        network = Network(deepcopy(self.network.model).to(dtype), cast(self.network.parameters), self.network.shared)
+        network = replace(
+            self.network,
+            model=deepcopy(self.network.model).to(dtype),
+            parameters=cast(self.network.parameters),
+            memory=cast(self.network.memory),
+        )
         return replace(self, network=network, update=cast(self.update))

@@ -14,14 +14,24 @@ from leakbench.data.dataset import Dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense
 from leakbench.defense.transform import apply
-from leakbench.federated.client import Examples, Network, client_update
+from leakbench.federated.client import Examples, client_update
 from leakbench.federated.partition import Partition
 from leakbench.federated.sampling import draw_batches, draw_clients
 from leakbench.models import one_hot
 from leakbench.rng import generator, generators
-from leakbench.types import Clock, Parameters, Signal, joined
+from leakbench.types import Clock, Network, Parameters, Signal, joined
 
-__all__ = ["Counts", "Round", "accuracy", "from_tensors", "lanes_per_chunk", "to_tensors", "train"]
+__all__ = [
+    "Counts",
+    "Round",
+    "accuracy",
+    "from_sent",
+    "from_tensors",
+    "lanes_per_chunk",
+    "sent_tensors",
+    "to_tensors",
+    "train",
+]
 
 
 @dataclass(frozen=True)
@@ -54,13 +64,15 @@ class Counts:
 class Round:
     """What one round left behind.
 
-    round: 0-based.  parameters: {p: (*p)} of the global model after it.  counts: who has taken part how often.
+    round: 0-based.  parameters: {p: (*p)} of the global model after it.  memory: {name: (*m)}, what the defense remembers.
+    counts: who has taken part how often.
     accuracy, loss: on the test split.  between_client_variance: V_c, the mean over coordinates of the variance between the
     clients' updates; update_scale: U_s, the mean squared coordinate of their mean (Geyer et al. 2017, section 3).
     """
 
     round: int
     parameters: Parameters
+    memory: Parameters
     counts: Counts
     accuracy: float
     loss: float
@@ -86,6 +98,7 @@ def train(
     """Train from `network` (or go on after the round `done`), yielding every round; the same seed gives the same rounds."""
     device = next(iter(network.parameters.values())).device
     parameters = {n: (done.parameters if done else network.parameters)[n].to(device) for n in network.parameters}
+    memory = {n: m.to(device) for n, m in (done.memory if done else network.memory).items()}
     counts = done.counts if done else Counts.none(len(data.train_targets), federation.clients)
     data = dataclasses.replace(
         data, train_inputs=data.train_inputs.to(device), train_targets=data.train_targets.to(device)
@@ -95,15 +108,16 @@ def train(
         rng = generator(seed, "clients", index)
         clients = draw_clients(federation.clients, federation.clients_per_round, defense.cohorts, rng)
         held = partition.indices[clients]
-        network = Network(network.model, parameters)
+        network = Network(network.model, parameters, memory=memory)
         updates, uses = _updates(network, data, clients, held, federation, defense, seed, clock)
         spread = _spread(updates.grads)
         signal = apply(defense.stations.server, updates, clock, generators(seed, "server noise", [(index,)]))
         step = signal.mean(federation.clients_per_round)
         parameters = {n: p + step.grads[n][0, 0] for n, p in parameters.items()}
+        memory = {n: m[0, 0] for n, m in step.memory.items()}
         right, loss = accuracy(network.model, parameters, data.test_inputs, data.test_targets)
         counts = counts.plus(held, uses, clients)
-        yield Round(index, parameters, counts, right, loss, *spread)
+        yield Round(index, parameters, memory, counts, right, loss, *spread)
 
 
 def _updates(
@@ -135,7 +149,8 @@ def _updates(
             parts.append(client_update(network, examples, f.learning_rate, defense.stations, clock, rngs))
     # A Poisson cohort can be empty; one update of zeros adds nothing to the sum, and the server still adds its noise.
     if not parts:
-        nothing = Signal({n: p.new_zeros(1, 1, *p.shape) for n, p in network.parameters.items()})
+        zeros = {n: p.new_zeros(1, 1, *p.shape) for n, p in network.parameters.items()}
+        nothing = Signal(zeros, memory={n: m[None, None] for n, m in network.memory.items()})
         return apply(defense.stations.client, nothing, clock, None), uses
     return joined(parts).gathered(len(clients)), uses
 
@@ -164,12 +179,25 @@ def accuracy(model: nn.Module, parameters: Parameters, inputs: Tensor, targets: 
 def to_tensors(now: Round) -> dict[str, Tensor]:
     """Return what a checkpoint of a round holds beside its row of figures."""
     counts = {f"counts.{f.name}": getattr(now.counts, f.name) for f in dataclasses.fields(Counts)}
-    return {**{f"model.{n}": p for n, p in now.parameters.items()}, **counts}
+    return {**sent_tensors(now.parameters, now.memory), **counts}
+
+
+def sent_tensors(parameters: Parameters, memory: Parameters) -> dict[str, Tensor]:
+    """Return what a file of a network holds: its parameters and what the defense remembers."""
+    return {**{f"model.{n}": p for n, p in parameters.items()}, **{f"memory.{n}": m for n, m in memory.items()}}
+
+
+def from_sent(held: dict[str, Tensor]) -> tuple[Parameters, Parameters]:
+    """Return (parameters, memory) of the file of a network."""
+
+    def under(prefix: str) -> Parameters:
+        return {n.removeprefix(prefix): t for n, t in held.items() if n.startswith(prefix)}
+
+    return under("model."), under("memory.")
 
 
 def from_tensors(held: dict[str, Tensor], row: dict[str, float]) -> Round:
     """Return the round of a checkpoint and its row of figures."""
-    parameters = {n.removeprefix("model."): t for n, t in held.items() if n.startswith("model.")}
     counts = Counts(*(held[f"counts.{f.name}"] for f in dataclasses.fields(Counts)))
     figures = [row[name] for name in ("accuracy", "loss", "between_client_variance", "update_scale")]
-    return Round(int(row["round"]), parameters, counts, *figures)
+    return Round(int(row["round"]), *from_sent(held), counts, *figures)
