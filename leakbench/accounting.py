@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import torch
-
-from leakbench.cell import Settings
+from leakbench.cell import Settings, probe_of
 from leakbench.data.dataset import Dataset
 from leakbench.defense import Defense, facts
 from leakbench.federated.partition import Partition
-from leakbench.models import build, parameters
 from leakbench.privacy.epsilon import Epsilon, epsilon
 from leakbench.privacy.ledger import Schedule
 
@@ -28,7 +25,7 @@ def cell_epsilon(
     largest: what the run counted (`Schedule.largest`); None before it.
     """
     f = settings.federation
-    weights = parameters(build(settings.model, data.shape, data.classes, torch.Generator().manual_seed(0)))
+    probe = probe_of(data, settings)
     schedule = Schedule(
         clients=f.clients,
         clients_per_round=f.clients_per_round,
@@ -40,8 +37,7 @@ def cell_epsilon(
         most_copies=partition.most_copies,
         client_sampling=defense.cohorts,
         batch_sampling=defense.batches,
-        tensors=len(weights),
+        tensors=len(probe.network.parameters),
         largest=largest,
     )
-    found = facts(defense, len(weights), f)
-    return epsilon(found, defense.unit, defense.claim, schedule, delta)
+    return epsilon(facts(defense, probe), defense.unit, defense.claim, schedule, delta)

@@ -15,16 +15,17 @@ from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import DatasetRecipe, Federation
-from leakbench.defense import Defense, facts
+from leakbench.defense import Defense, Probe, facts_at
 from leakbench.errors import InputError, nearest
 from leakbench.federated.leakage import TAPS
 from leakbench.metrics import Score, load_lpips
-from leakbench.models import MODELS, build, default_leak_model, default_model
+from leakbench.models import MODELS, build, default_leak_model, default_model, parameters
 from leakbench.provenance import versions
 from leakbench.recipe import describe, resolve
 from leakbench.store import SCHEMA, content_hash
+from leakbench.types import Clock, Network
 
-__all__ = ["PROTOCOLS", "Cell", "Request", "Settings", "identity", "resolve_cell"]
+__all__ = ["PROTOCOLS", "Cell", "Request", "Settings", "identity", "probe_of", "resolve_cell"]
 
 PROTOCOLS = ("paper", "live")
 
@@ -165,7 +166,7 @@ def _check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
         )
     for name in {s.model, s.leak_model if s.protocol == "paper" else s.model}:
         build(name, data.shape, data.classes, torch.Generator())
-    facts(defense, 2, dataclasses.replace(f, rounds=1))
+    facts_at(defense, probe_of(data, s), Clock(0, 0, f.rounds, f.local_iterations))
     if s.protocol == "live":
         needed = s.victims * (f.clients_per_round if "global" in s.taps else 1)
         if needed > f.clients:
@@ -174,6 +175,13 @@ def _check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
             raise InputError(
                 f"leak-batch: got {s.leak_batch}, more than the {f.examples_per_client} examples that a client holds"
             )
+
+
+def probe_of(data: Dataset, settings: Settings) -> Probe:
+    """Return the network and federation of a cell, in which its defense is tried out."""
+    rng = torch.Generator().manual_seed(0)
+    model = build(settings.model, data.shape, data.classes, rng)
+    return Probe(Network(model, parameters(model)), data.shape, data.classes, settings.federation)
 
 
 def _lpips(folder: Path | None) -> tuple[Score | str, str]:
