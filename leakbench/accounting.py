@@ -10,7 +10,7 @@ from leakbench.defense import Defense, facts
 from leakbench.federated.partition import Partition
 from leakbench.models import build, parameters
 from leakbench.privacy.epsilon import Epsilon, epsilon
-from leakbench.privacy.ledger import Schedule
+from leakbench.privacy.ledger import Phase, Schedule
 
 __all__ = ["cell_epsilon"]
 
@@ -43,5 +43,7 @@ def cell_epsilon(
         tensors=len(weights),
         largest=largest,
     )
+    # Where a fact changes over the rounds, its weakest form stands for all of them.
     found = facts(defense, len(weights), f)
-    return epsilon(found, defense.unit, defense.claim, schedule, delta)
+    phases = (Phase(found, f.rounds, f.local_iterations, True, f.clients_per_round),) if f.rounds else ()
+    return epsilon(phases, defense.unit, defense.claim, schedule, delta)
