@@ -74,7 +74,12 @@ def _joined(found: list[Phase]) -> tuple[Phase, ...]:
     """Make neighbouring rounds that are one phase each, and the same one, a single phase."""
     joined: list[Phase] = []
     for phase in found:
-        if joined and phase.ends and joined[-1].ends and dataclasses.replace(phase, rounds=joined[-1].rounds) == joined[-1]:
+        if (
+            joined
+            and phase.ends
+            and joined[-1].ends
+            and dataclasses.replace(phase, rounds=joined[-1].rounds) == joined[-1]
+        ):
             phase = dataclasses.replace(phase, rounds=phase.rounds + joined.pop().rounds)  # noqa: PLW2901
         joined.append(phase)
     return tuple(joined)
