@@ -31,8 +31,8 @@ ORDERS = (
     *range(256, 1025, 32),
 )
 
-FEW = 16
-"""Kinds of mechanism up to which no order is left out, at 20 ms each."""
+FEW = 4
+"""Kinds of mechanism up to which no order is left out, at 0.1 to 0.3 s each."""
 
 MANY, RATIO = 128, 1.01
 """Kinds of mechanism up to which `pld` rounds nothing, at 20 ms each; the ratio of the grid to which it then rounds."""

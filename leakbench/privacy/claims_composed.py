@@ -68,7 +68,7 @@ class MomentsClaim:
     delta: Probability = 1e-5
     accountant: Literal["moments_2017", "rdp", "pld"] = "moments_2017"
     extra_rounds: int = 0
-    decay: Annotated[Decay | None, *slot("decay", DECAYS)] = None
+    decay: Annotated[Decay, *slot("decay", DECAYS)] | None = None
 
     def __call__(self, schedule: Schedule) -> Claimed:
         """Return the epsilon at `delta` for this federation; none where no round was trained."""
@@ -95,7 +95,7 @@ class CompositionClaim:
     noise_multiplier: NonNegative
     delta: Probability = 1e-5
     digits: Count | None = None
-    decay: Annotated[Decay | None, *slot("decay", DECAYS)] = None
+    decay: Annotated[Decay, *slot("decay", DECAYS)] | None = None
 
     def __call__(self, schedule: Schedule) -> Claimed:
         """Return the epsilon as it would be printed, with the total delta that it really has; none without a round."""

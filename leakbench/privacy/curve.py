@@ -51,23 +51,33 @@ def _within(part: Part) -> Reals:
 
 
 def epsilon_curve(
-    phases: Sequence[Phase], unit: Unit, schedule: Schedule, delta: float = 1e-5, conversion: Conversion = "tight"
+    phases: Sequence[Phase],
+    unit: Unit,
+    schedule: Schedule,
+    delta: float = 1e-5,
+    conversion: Conversion = "tight",
+    orders: Sequence[int] = INTEGER_ORDERS,
 ) -> Reals:
     """Return (R,): the epsilon at `delta` after each round, for the observer of released models.
 
     Raises InputError for a delta out of (0, 1) and as `spent` does.
     """
     _checked("delta", delta)
-    return epsilon_at(INTEGER_ORDERS, spent(phases, unit, schedule), delta, conversion)
+    return epsilon_at(orders, spent(phases, unit, schedule, orders), delta, conversion)
 
 
 def delta_curve(
-    phases: Sequence[Phase], unit: Unit, schedule: Schedule, epsilon: float = 8.0, conversion: Conversion = "tight"
+    phases: Sequence[Phase],
+    unit: Unit,
+    schedule: Schedule,
+    epsilon: float = 8.0,
+    conversion: Conversion = "tight",
+    orders: Sequence[int] = INTEGER_ORDERS,
 ) -> Reals:
     """Return (R,): the delta at `epsilon` after each round, for the observer of released models; raises as `spent`."""
     if not epsilon > 0:
         raise InputError(f"epsilon: got {epsilon}, expected a number > 0")
-    return delta_at(INTEGER_ORDERS, spent(phases, unit, schedule), epsilon, conversion)
+    return delta_at(orders, spent(phases, unit, schedule, orders), epsilon, conversion)
 
 
 def composition_curve(name: str, mechanisms: Mechanisms, delta: float, digits: int | None = None) -> Reals:
