@@ -107,10 +107,10 @@ def test_zero_multiplier_is_no_noise() -> None:
 def test_l2_max_is_the_largest_layer_norm_of_the_batch() -> None:
     """Of members with layer norms (1, 2), (3, 0.5) clipped at 4: S = 3; clipped at 2: S = 2."""
     for bound, expected in ((4.0, 3.0), (2.0, 2.0)):
-        clipped = ClipLayers(bound)(signal((1.0, 2.0), (3.0, 0.5)), CLOCK, None)
-        after = L2Max()(clipped, CLOCK, None)
-        assert after.sensitivity is not None
-        assert float(after.sensitivity[0]) == pytest.approx(expected)
+        for layers in ((1.0, 2.0), (3.0, 0.5)), ((2.0, 1.0), (0.5, 3.0)):
+            after = L2Max()(ClipLayers(bound)(signal(*layers), CLOCK, None), CLOCK, None)
+            assert after.sensitivity is not None
+            assert float(after.sensitivity[0]) == pytest.approx(expected)
         assert after.facts[-1].kind == "scale"
         assert "data-dependent" in after.facts[-1].reason
 
@@ -121,6 +121,9 @@ def test_l2_max_released_does_not_clip_and_takes_the_mean() -> None:
     assert norms(after) == pytest.approx([1.0, 2.0, 3.0, 0.5, 32.0, 1.0])
     assert after.sensitivity is not None
     assert float(after.sensitivity[0]) == pytest.approx(37 / 3)
+    small = L2MaxReleased()(signal((0.05, 0.01), (1.0, 0.5)), CLOCK, None).sensitivity
+    assert small is not None
+    assert float(small[0]) == pytest.approx((0.1 + 1.0) / 2)
 
 
 def test_noise_and_l2_max_need_a_clip() -> None:
@@ -132,6 +135,9 @@ def test_noise_and_l2_max_need_a_clip() -> None:
         L2Max()(bare, CLOCK, None)
     said = GaussianNoise(1.0, "each", uncalibrated=True)(bare, CLOCK, generators(0, "noise", [(0,)]))
     assert said.facts[-1].kind == "uncalibrated_noise"
+    zero = Signal({"a": torch.zeros(1, 1, 20_000)})
+    noised = GaussianNoise(0.5, "each", uncalibrated=True)(zero, CLOCK, generators(0, "noise", [(0,)]))
+    assert float(noised.grads["a"].std()) == pytest.approx(0.5, rel=0.03)
 
 
 @pytest.mark.parametrize("norm", [0.0, -1.0, math.nan, math.inf])
@@ -157,6 +163,8 @@ def test_facts_come_from_the_real_transforms() -> None:
     assert [(f.kind, f.norm) for f in found["example"]] == [("clip", 4.0)]
     assert [(f.kind, f.std, f.each) for f in found["batch"]] == [("noise", 24.0, False)]
     assert found["client"] == found["server"] == ()
+    on_mean = Defense(title="t", cite="c", unit="example", batch=(ClipWhole(4.0), GaussianNoise(6.0, "mean")))
+    assert facts(on_mean, 3, FEDERATION)["batch"][1].std == 24.0 * 5
 
 
 def test_no_generators_no_noise() -> None:
@@ -187,6 +195,27 @@ def test_decaying_noise_counts_at_its_weakest() -> None:
     """Over three rounds the multiplier is 6, 4, 2: the ledger hears of 2 * 4."""
     defense = Defense(title="t", cite="c", unit="example", example=(ClipWhole(4.0),), batch=(Decaying(),))
     assert [f.std for f in facts(defense, 3, FEDERATION)["batch"]] == pytest.approx([8.0])
+
+
+def test_the_last_of_many_rounds_is_among_those_that_are_asked() -> None:
+    """Of 2,500 rounds not all are run through; the last, with the least noise, is."""
+    defense = Defense(title="t", cite="c", unit="example", example=(ClipWhole(4.0),), batch=(Decaying(),))
+    many = dataclasses.replace(FEDERATION, rounds=2500)
+    assert [f.std for f in facts(defense, 3, many)["batch"]] == pytest.approx([6.0 / 2500 * 4])
+
+
+@dataclasses.dataclass(frozen=True)
+class Widening:
+    """A clip at 1 that widens by 1 in every local iteration."""
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        return ClipWhole(1.0 + clock.local_iteration)(signal, clock, rngs)
+
+
+def test_a_clip_that_widens_counts_at_its_widest() -> None:
+    """Over four local iterations from 1 to 4: the ledger hears of 4."""
+    defense = Defense(title="t", cite="c", unit="example", example=(Widening(),))
+    assert [f.norm for f in facts(defense, 3, FEDERATION)["example"]] == [4.0]
 
 
 def test_a_silent_transform_is_held_against_the_defense() -> None:
