@@ -108,10 +108,10 @@ def test_zero_multiplier_is_no_noise() -> None:
 def test_l2_max_is_the_largest_layer_norm_of_the_batch() -> None:
     """Of members with layer norms (1, 2), (3, 0.5) clipped at 4: S = 3; clipped at 2: S = 2."""
     for bound, expected in ((4.0, 3.0), (2.0, 2.0)):
-        clipped = ClipLayers(bound)(signal((1.0, 2.0), (3.0, 0.5)), CLOCK, None)
-        after = L2Max()(clipped, CLOCK, None)
-        assert after.sensitivity is not None
-        assert float(after.sensitivity[0]) == pytest.approx(expected)
+        for layers in ((1.0, 2.0), (3.0, 0.5)), ((2.0, 1.0), (0.5, 3.0)):
+            after = L2Max()(ClipLayers(bound)(signal(*layers), CLOCK, None), CLOCK, None)
+            assert after.sensitivity is not None
+            assert float(after.sensitivity[0]) == pytest.approx(expected)
         assert after.facts[-1].kind == "scale"
         assert "data-dependent" in after.facts[-1].reason
 
@@ -122,6 +122,9 @@ def test_l2_max_released_does_not_clip_and_takes_the_mean() -> None:
     assert norms(after) == pytest.approx([1.0, 2.0, 3.0, 0.5, 32.0, 1.0])
     assert after.sensitivity is not None
     assert float(after.sensitivity[0]) == pytest.approx(37 / 3)
+    small = L2MaxReleased()(signal((0.05, 0.01), (1.0, 0.5)), CLOCK, None).sensitivity
+    assert small is not None
+    assert float(small[0]) == pytest.approx((0.1 + 1.0) / 2)
 
 
 def test_noise_and_l2_max_need_a_clip() -> None:
@@ -133,6 +136,9 @@ def test_noise_and_l2_max_need_a_clip() -> None:
         L2Max()(bare, CLOCK, None)
     said = GaussianNoise(1.0, "each", uncalibrated=True)(bare, CLOCK, generators(0, "noise", [(0,)]))
     assert said.facts[-1].kind == "uncalibrated_noise"
+    zero = Signal({"a": torch.zeros(1, 1, 20_000)})
+    noised = GaussianNoise(0.5, "each", uncalibrated=True)(zero, CLOCK, generators(0, "noise", [(0,)]))
+    assert float(noised.grads["a"].std()) == pytest.approx(0.5, rel=0.03)
 
 
 @pytest.mark.parametrize("norm", [0.0, -1.0, math.nan, math.inf])
@@ -158,6 +164,8 @@ def test_facts_come_from_the_real_transforms() -> None:
     assert [(f.kind, f.norm) for f in found["example"]] == [("clip", 4.0)]
     assert [(f.kind, f.std, f.each) for f in found["batch"]] == [("noise", 24.0, False)]
     assert found["client"] == found["server"] == ()
+    on_mean = Defense(title="t", cite="c", unit="example", batch=(ClipWhole(4.0), GaussianNoise(6.0, "mean")))
+    assert facts_of(on_mean, FEDERATION)["batch"][1].std == 24.0 * 5
 
 
 def test_no_generators_no_noise() -> None:
@@ -204,6 +212,20 @@ def test_a_scale_that_falls_within_a_round_is_seen() -> None:
     blocks = phases(defense, probe(FEDERATION))
     assert [b.facts["batch"][0].std for b in blocks] == pytest.approx([24.0, 18.0, 12.0, 6.0])
     assert [(b.rounds, b.local_iterations, b.ends) for b in blocks] == [(3, 1, i == 3) for i in range(4)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Widening:
+    """A clip at 1 that widens by 1 in every local iteration."""
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        return ClipWhole(1.0 + clock.local_iteration)(signal, clock, rngs)
+
+
+def test_a_clip_that_widens_is_a_phase_each() -> None:
+    """Over four local iterations from 1 to 4: the ledger hears of each."""
+    defense = Defense(title="t", cite="c", unit="example", example=(Widening(),))
+    assert [b.facts["example"][0].norm for b in phases(defense, probe(FEDERATION))] == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_a_silent_transform_is_held_against_the_defense() -> None:

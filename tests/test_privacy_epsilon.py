@@ -9,6 +9,7 @@ import pytest
 
 from leakbench.errors import InputError
 from leakbench.privacy.accountants import pld
+from leakbench.privacy.calibration import calibrated
 from leakbench.privacy.claim import MomentsClaim, NoClaim
 from leakbench.privacy.epsilon import Epsilon, epsilon
 from leakbench.privacy.ledger import Phase, Schedule
@@ -124,6 +125,25 @@ def test_copies_count_as_participations() -> None:
     assert answer.steps == 10000
     assert answer.by_tap["type-2"].steps == 131
     assert answer.by_tap["type-2"].participations["largest"] == 99
+
+
+def test_how_often_an_example_is_used() -> None:
+    """Expected uses are rounded up; a split of 500 into batches of 300 has one batch a pass, begun by each participation."""
+    once = dataclasses.replace(MNIST, rounds=1, local_iterations=1, copies=1.0)
+    assert once.uses() == 1
+    split = dataclasses.replace(once, rounds=10, batch=300, batch_sampling="split")
+    assert (split.passes(), split.uses()) == (1, 10)
+    assert dataclasses.replace(split, local_iterations=3).passes() == 3
+    assert dataclasses.replace(split, batch_sampling="fixed").uses() == 6
+
+
+def test_the_smallest_of_clips_in_a_row_bounds_until_noise_is_added() -> None:
+    """Clips at 4 and 9 bound by 4, at 4 and 2 by 2; after a noise the next clip counts alone."""
+    for other, bound in ((9.0, 4.0), (2.0, 2.0)):
+        in_a_row = {"example": (CLIP, Fact("clip", norm=other)), "batch": (ON_SUM,)}
+        assert [n.bound for n in calibrated(in_a_row, "example", 5)[0]] == [bound]
+    again = {"example": (CLIP, ON_EACH, Fact("clip", norm=9.0)), "batch": (ON_SUM,)}
+    assert [(n.bound, n.part) for n in calibrated(again, "example", 5)[0]] == [(4.0, 0), (9.0, 1)]
 
 
 def test_fed_sdp_at_the_server() -> None:
