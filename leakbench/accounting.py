@@ -25,7 +25,7 @@ def cell_epsilon(
     largest: what the run counted (`Schedule.largest`); None before it.
     """
     f = settings.federation
-    probe = probe_of(data, settings)
+    probe = probe_of(defense, data, settings)
     schedule = Schedule(
         clients=f.clients,
         clients_per_round=f.clients_per_round,
