@@ -348,6 +348,17 @@ def test_a_leak_is_drawn_anew_for_each_victim_and_the_same_at_every_tap() -> Non
     assert {n: u.shape[1:] for n, u in one.items()} == {n: p.shape for n, p in net.parameters.items()}
 
 
+def test_the_draws_do_not_hide_the_features_of_one_example() -> None:
+    """The bottleneck's first layer has a bias: its weights' gradient over its bias's is the features, whatever was drawn."""
+    model, given = bottleneck(), examples(1, 1)
+    draws = generators(0, "leak draws", [(0,)])
+    x, y = given.inputs[:, None], given.targets[:, None]
+    seen = leak("type-1", network(model), x, y, 0.1, Stations(), CLOCK, None, draws)
+    row = int(seen["encoder.bias"][0].abs().argmax())
+    read = seen["encoder.weight"][0, row] / seen["encoder.bias"][0, row]
+    torch.testing.assert_close(read, model.features(given.inputs[0, 0])[0], rtol=1e-4, atol=1e-5)
+
+
 def test_training_draws_from_its_own_generators() -> None:
     """The draws move the model, the same seed gives the same rounds, and noise elsewhere leaves them as they are."""
     _, recipe, digits = load_dataset("digits")
