@@ -19,7 +19,6 @@ __all__ = [
     "Examples",
     "LocalIteration",
     "client_update",
-    "drawn",
     "example_signal",
     "local_iterations",
     "mean_update",
@@ -31,7 +30,7 @@ class Examples:
     """What K clients train on: inputs (K, L, B, *s), targets (K, L, B, classes), weights (K, L, B), of which 0 marks padding.
 
     batch: the B that sums over a batch are divided by, the expected size of a Poisson batch.
-    draws: (K, L, B, k), the numbers that a sampling network takes, see `drawn`; None for zeros.
+    draws: (K, L, B, k), the numbers that a sampling network takes (`leakbench.federated.sampling`); None for zeros.
     """
 
     inputs: Tensor
@@ -49,23 +48,6 @@ class Examples:
         if self.draws is None:
             return self.weights.new_zeros(*self.weights[:, step].shape, count)
         return self.draws[:, step]
-
-
-def drawn(network: Network, weights: Tensor, rngs: Generators | None) -> Tensor | None:
-    """Return what a sampling network draws for the examples of weights (K, L, B): (K, L, B, k) standard normal numbers.
-
-    Each lane draws from its own generator, and no more than its own largest batch holds, so that the padding which it owes to the
-    lanes beside it moves nothing. None where the network draws nothing, and where `rngs` is None: the mean, as an attacker
-    runs it on a guess.
-    """
-    if rngs is None or network.draws == 0:
-        return None
-    draws = weights.new_zeros(*weights.shape, network.draws)
-    for lane, weight, rng in zip(draws, weights, rngs, strict=True):
-        own = int((weight > 0).sum(-1).max())
-        shape = (lane.shape[0], own, network.draws)
-        lane[:, :own] = torch.randn(shape, generator=rng, dtype=draws.dtype).to(draws.device)
-    return draws
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from leakbench.defense.transform import Stations, apply
-from leakbench.federated.client import Examples, client_update, drawn, local_iterations, mean_update
+from leakbench.federated.client import Examples, client_update, local_iterations, mean_update
+from leakbench.federated.sampling import drawn
 from leakbench.types import Clock, Generators, Network, Parameters
 
 __all__ = ["TAPS", "Knowledge", "Public", "View", "leak"]

@@ -14,9 +14,9 @@ from leakbench.data.dataset import Dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense
 from leakbench.defense.transform import apply
-from leakbench.federated.client import Examples, client_update, drawn
+from leakbench.federated.client import Examples, client_update
 from leakbench.federated.partition import Partition
-from leakbench.federated.sampling import draw_batches, draw_clients
+from leakbench.federated.sampling import draw_batches, draw_clients, drawn
 from leakbench.models import one_hot
 from leakbench.rng import generator, generators
 from leakbench.types import Clock, Network, Parameters, Signal, joined
