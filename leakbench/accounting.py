@@ -1,15 +1,15 @@
-"""The epsilons of one cell: its defense's facts and its federation's schedule, handed to the ledger."""
+"""The epsilons of one cell: what its defense does over its federation, handed to the ledger."""
 
 from __future__ import annotations
 
 from leakbench.cell import Settings, probe_of
 from leakbench.data.dataset import Dataset
-from leakbench.defense import Defense, facts
+from leakbench.defense import Defense, Probe, phases
 from leakbench.federated.partition import Partition
 from leakbench.privacy.epsilon import Epsilon, epsilon
 from leakbench.privacy.ledger import Schedule
 
-__all__ = ["cell_epsilon"]
+__all__ = ["cell_epsilon", "schedule_of"]
 
 
 def cell_epsilon(
@@ -24,20 +24,27 @@ def cell_epsilon(
 
     largest: what the run counted (`Schedule.largest`); None before it.
     """
-    f = settings.federation
     probe = probe_of(defense, data, settings)
-    schedule = Schedule(
+    schedule = schedule_of(defense, probe, partition.mean_copies, partition.most_copies, largest)
+    return epsilon(phases(defense, probe), defense.unit, defense.claim, schedule, delta)
+
+
+def schedule_of(
+    defense: Defense, probe: Probe, copies: float, most_copies: int, largest: dict[str, int] | None = None
+) -> Schedule:
+    """Return how a federation trains under a defense; copies, most_copies: at how many clients one example lies."""
+    f = probe.federation
+    return Schedule(
         clients=f.clients,
         clients_per_round=f.clients_per_round,
         rounds=f.rounds,
         local_iterations=f.local_iterations,
         batch=f.batch,
         examples_per_client=f.examples_per_client,
-        copies=partition.mean_copies,
-        most_copies=partition.most_copies,
+        copies=copies,
+        most_copies=most_copies,
         client_sampling=defense.cohorts,
         batch_sampling=defense.batches,
         tensors=len(probe.network.parameters),
         largest=largest,
     )
-    return epsilon(facts(defense, probe), defense.unit, defense.claim, schedule, delta)

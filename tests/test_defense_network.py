@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from leakbench.cell import Cell, Request, resolve_cell
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
-from leakbench.defense import Defense, Probe, facts
+from leakbench.defense import Defense, Probe, facts_at
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.network import extended
 from leakbench.defense.noise import GaussianNoise
@@ -216,9 +216,9 @@ def test_the_ledger_hears_of_a_mask_that_mixes_a_batch() -> None:
     mask, noise = Soteria(share=0.5), GaussianNoise(1.0, "sum")
     own = Defense(title="t", cite="c", unit="example", example=(mask, ClipWhole(1.0)), batch=(noise,))
     shared = Defense(title="t", cite="c", unit="example", example=(ClipWhole(1.0),), batch=(mask, noise))
-    first = facts(own, probe)["example"][0]
+    first = facts_at(own, probe, CLOCK)["example"][0]
     assert (first.kind, first.reason) == ("other", "")
-    assert "whole private batch" in facts(shared, probe)["batch"][0].reason
+    assert "whole private batch" in facts_at(shared, probe, CLOCK)["batch"][0].reason
 
 
 # PRECODE

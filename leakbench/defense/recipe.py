@@ -7,9 +7,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic_core import PydanticCustomError
 
-from leakbench.defense.clip import ClipLayers, ClipWhole
+from leakbench.defense.clip import ClipLayers, ClipLayersShared, ClipWhole
+from leakbench.defense.median import ClipInverted, ClipMedian
 from leakbench.defense.network import NETWORKS, Extension
-from leakbench.defense.noise import GaussianNoise
+from leakbench.defense.noise import GaussianNoise, LaplaceNoise
+from leakbench.defense.prune import PruneRandom, PruneThreshold, PruneThresholdReleased
 from leakbench.defense.sensitivity import L2Max, L2MaxReleased
 from leakbench.defense.soteria import Soteria
 from leakbench.defense.transform import Stations, Transform
@@ -22,9 +24,16 @@ __all__ = ["TRANSFORMS", "Defense"]
 TRANSFORMS: dict[str, type[Transform]] = {
     "clip_whole": ClipWhole,
     "clip_layers": ClipLayers,
+    "clip_layers_shared": ClipLayersShared,
+    "clip_median": ClipMedian,
+    "clip_inverted": ClipInverted,
     "l2_max": L2Max,
     "l2_max_released": L2MaxReleased,
     "gaussian_noise": GaussianNoise,
+    "laplace_noise": LaplaceNoise,
+    "prune_threshold": PruneThreshold,
+    "prune_threshold_released": PruneThresholdReleased,
+    "prune_random": PruneRandom,
     "soteria": Soteria,
 }
 
