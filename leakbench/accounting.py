@@ -24,7 +24,7 @@ def cell_epsilon(
 
     largest: what the run counted (`Schedule.largest`); None before it.
     """
-    probe = probe_of(data, settings)
+    probe = probe_of(defense, data, settings)
     schedule = schedule_of(defense, probe, partition.mean_copies, partition.most_copies, largest)
     return epsilon(phases(defense, probe), defense.unit, defense.claim, schedule, delta)
 
