@@ -11,8 +11,9 @@ from leakbench.federated.partition import Partition
 from leakbench.models import build, parameters
 from leakbench.privacy.epsilon import Epsilon, epsilon
 from leakbench.privacy.ledger import Schedule
+from leakbench.types import Fact
 
-__all__ = ["cell_epsilon"]
+__all__ = ["cell_epsilon", "cell_facts", "cell_schedule"]
 
 
 def cell_epsilon(
@@ -27,9 +28,22 @@ def cell_epsilon(
 
     largest: what the run counted (`Schedule.largest`); None before it.
     """
+    schedule = cell_schedule(defense, data, settings, partition, largest)
+    return epsilon(cell_facts(defense, settings, schedule), defense.unit, defense.claim, schedule, delta)
+
+
+def cell_facts(defense: Defense, settings: Settings, schedule: Schedule) -> dict[str, tuple[Fact, ...]]:
+    """Return what each station of a defense does, for a model of as many tensors as the schedule's."""
+    return facts(defense, schedule.tensors, settings.federation)
+
+
+def cell_schedule(
+    defense: Defense, data: Dataset, settings: Settings, partition: Partition, largest: dict[str, int] | None
+) -> Schedule:
+    """Return how the federation of a cell trains and samples, as the ledger takes it."""
     f = settings.federation
     weights = parameters(build(settings.model, data.shape, data.classes, torch.Generator().manual_seed(0)))
-    schedule = Schedule(
+    return Schedule(
         clients=f.clients,
         clients_per_round=f.clients_per_round,
         rounds=f.rounds,
@@ -43,5 +57,3 @@ def cell_epsilon(
         tensors=len(weights),
         largest=largest,
     )
-    found = facts(defense, len(weights), f)
-    return epsilon(found, defense.unit, defense.claim, schedule, delta)
