@@ -12,7 +12,7 @@ from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.sensitivity import L2Max
 from leakbench.defense.transform import Stations
 from leakbench.privacy.audit.bounds import both_ways, direct_epsilon
-from leakbench.privacy.audit.canary import direction, pair
+from leakbench.privacy.audit.canary import Neighbours, direction
 from leakbench.privacy.audit.coupled import Coupled, check
 from leakbench.privacy.audit.noise import measure
 from leakbench.privacy.audit.release import DefenseRelease
@@ -143,8 +143,12 @@ def test_unequal_tensors_are_measured_each() -> None:
 def test_a_norm_of_1_05_among_1_is_told_by_l2_max() -> None:
     """5 examples of layer norm 1, one of 1.05 instead of none: the noise tells; a published audit has 4.91 from 2 x 1000 trials."""
     of = release(5, example=(LAYERS, L2_MAX, noise("each")))
-    unit = direction(SHAPES, 5, generator(0, "test"))
-    neighbours = pair({n: u[0] for n, u in unit.items()}, {n: u[1:] for n, u in unit.items()}, 1.05, 1.0)
+    absent = {
+        n: u.index_fill(0, torch.tensor([0]), 0.0)[None] for n, u in direction(SHAPES, 5, generator(0, "test")).items()
+    }
+    canary = direction(SHAPES, 1, generator(1, "test"))
+    present = {n: a.clone().index_copy(1, torch.tensor([0]), 1.05 * canary[n][None]) for n, a in absent.items()}
+    neighbours = Neighbours(present, absent)
     scores = executed(of, neighbours, 1000)
     rates = both_ways(scores.present, scores.absent, lambda r: direct_epsilon(r, 1e-5))
     assert max(float(direct_epsilon(r, 1e-5)) for r in rates) >= 3

@@ -79,6 +79,9 @@ def not_a_number(update):
 def only_clips(update):
     return {n: g * min(1.0, 2.0 / max(norm(update), 1e-30)) for n, g in update.items()}
 
+def whisper(update, rng):
+    return {n: 1e8 * g * min(1.0, 2.0 / max(norm(update), 1e-30)) + rng.normal(0.0, 1.0, g.shape) for n, g in update.items()}
+
 def constant(update):
     return {n: np.ones_like(g) for n, g in update.items()}
 
@@ -278,6 +281,8 @@ def test_a_function_without_noise(audited: Any) -> None:
     clips = audited("--callable", "audited_functions:only_clips", "--dataset", "cancer", "--trials", "200")
     assert (clips["verdict"], clips["sigma_measured"], clips["clip_holds"]) == ("no guarantee", 0, True)
     assert clips["lower_bound"] > 2
+    whisper = audited("--callable", "audited_functions:whisper", "--dataset", "cancer", "--trials", "200")
+    assert (whisper["verdict"], whisper["valid"]) == ("no guarantee", None)
     constant = audited("--callable", "audited_functions:constant", "--dataset", "cancer", "--trials", "200")
     assert constant["lower_bound"] == 0
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from leakbench.types import Parameters
 
-__all__ = ["BOUNDLESS", "FAR", "Neighbours", "direction", "focused", "joined", "neighbours", "opposed", "pair"]
+__all__ = ["BOUNDLESS", "FAR", "Neighbours", "direction", "focused", "joined", "neighbours", "opposed"]
 
 FAR = 1e6
 """Norm of a canary's tensors that every clip is expected to bind."""
@@ -82,19 +82,9 @@ def focused(shapes: Mapping[str, tuple[int, ...]], members: int, scale: float, r
 
 def joined(several: Sequence[Neighbours]) -> Neighbours:
     """Put pairs side by side."""
-    first = several[0]
-    sides = ({n: torch.cat([s[n] for s in side]) for n in first.present} for side in _sides(several))
-    return Neighbours(*sides)
-
-
-def _sides(several: Sequence[Neighbours]) -> tuple[list[Parameters], list[Parameters]]:
-    return [s.present for s in several], [s.absent for s in several]
-
-
-def pair(canary: Parameters, others: Parameters, norm: float, other_norm: float) -> Neighbours:
-    """Return the pair of a canary {p: (*p)}, times `norm`, beside others {p: (members - 1, *p)}, times `other_norm`."""
-    beside = {n: torch.cat([t.new_zeros(1, *t.shape[1:]), t * other_norm]) for n, t in others.items()}
-    return _pairs(canary, beside, torch.tensor([norm]))
+    names = several[0].present
+    present = {n: torch.cat([s.present[n] for s in several]) for n in names}
+    return Neighbours(present, {n: torch.cat([s.absent[n] for s in several]) for n in names})
 
 
 def _pairs(canary: Parameters, others: Parameters, scales: Tensor) -> Neighbours:

@@ -112,7 +112,9 @@ def _stated(cell: Cell, schedule: Schedule, run: Mechanism | None, whole: bool, 
     if run is not None and whole:
         q = "" if run.sampling_rate == 1 else f" at q={run.sampling_rate:.4g} ({run.sampling})"
         claimed = _claimed(cell.defense.claim, schedule, {"delta": delta})
-        return Stated(claimed, epsilon.valid, epsilon.reason, f"all is of the whole run, {run.steps} releases{q}")
+        adjacency = "add-or-remove" if run.sampling == "poisson" and run.sampling_rate < 1 else "zero-out"
+        scope = f"all is of the whole run, {run.steps} releases{q}, {adjacency} adjacency"
+        return Stated(claimed, epsilon.valid, epsilon.reason, scope)
     # One release that uses the unit for certain: neither the run's number of steps nor its sampling enters.
     one = dataclasses.replace(
         schedule,
@@ -126,7 +128,7 @@ def _stated(cell: Cell, schedule: Schedule, run: Mechanism | None, whole: bool, 
     valid = None
     if epsilon.valid is not None and run is not None:
         valid = best(Mechanism(run.noise_multiplier, 1.0, 1), delta)[0]
-    scope = f"all is of one release with the unit in it (q=1), not of the {schedule.rounds} rounds"
+    scope = f"all is of one release with the unit in it (q=1), zero-out adjacency, not of the {schedule.rounds} rounds"
     return Stated(claimed, valid, epsilon.reason, scope)
 
 

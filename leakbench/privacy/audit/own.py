@@ -150,7 +150,8 @@ def audit_callable(
     valid, missing = None, _missing(found, bound)
     if not missing and bound:
         multiplier = found.sigma if release.seeded and found.sigma else float(found.noise.std.min()) / bound
-        valid = best(Mechanism(multiplier, 1.0, 1), delta)[0]
+        value = best(Mechanism(multiplier, 1.0, 1), delta)[0]
+        valid, missing = (value, "") if value < math.inf else (None, "so little noise gives no finite epsilon")
     claimed = None if sigma is None else best(Mechanism(sigma, 1.0, 1), delta)[0]
     scope = "all is of one release of one client's update; valid as far as these checks see"
     stated = Stated(claimed, valid, missing, scope)
