@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import optimize, stats
 from scipy.special import log_ndtr, ndtr
 
-__all__ = ["fixed_size_epsilon", "gaussian_delta", "visible_epsilon"]
+__all__ = ["fixed_size_epsilon", "fixed_size_losses", "gaussian_delta", "visible_epsilon"]
 
 Reals: TypeAlias = NDArray[np.float64]
 
@@ -28,8 +28,10 @@ TAIL = 9.0
 NEGLIGIBLE = 1e-20
 
 
-def gaussian_delta(epsilon: float, shift: Reals) -> Reals:
+def gaussian_delta(epsilon: float | Reals, shift: float | Reals) -> Reals:
     """Return the delta of a Gaussian mechanism at `epsilon`, shift = sensitivity / standard deviation, >= 0, any shape.
+
+    A shift of 0 has no delta at an epsilon >= 0, and is not meant for others.
 
     Balle and Wang, ICML 2018, Theorem 8 (the analytic Gaussian mechanism).
     """
@@ -79,20 +81,27 @@ def _added(epsilon: Reals, sigma: float, rate: float) -> Reals:
 def fixed_size_epsilon(sigma: float, rate: float, steps: int, delta: float, interval: float) -> float:
     """Return the epsilon of `steps` Gaussian sums over a sample of fixed size without replacement; adjacency: zero-out.
 
+    interval: step of the grid of losses, rounded to the safe side.
+    """
+    return float(fixed_size_losses(sigma, rate, interval).self_compose(steps).get_epsilon_for_delta(delta))
+
+
+def fixed_size_losses(sigma: float, rate: float, interval: float) -> Any:
+    """Return the privacy losses, of dp_accounting, of one Gaussian sum over a sample of fixed size without replacement.
+
     One sum is over m of n members, q = m / n, and one unit's contribution x is replaced by zero. Given all other
     members, the sample holds either the unit or, in its place, another contribution y: P = (1-q) N(y) + q N(x) is to be
     told from Q = (1-q) N(y) + q N(0). By advanced joint convexity (Balle, Barthe and Gaboardi, NeurIPS 2018, Theorem
     2), H(P || Q) = q H_alpha(N(x) || (1-beta) N(y) + beta N(0)), largest at y = -x (a mixture of Gaussians is dominated
     by the one on a line whose shifts have the same lengths: Choquette-Choo et al., ICLR 2024), and H(Q || P) is largest
     at y = x. The pair of Poisson sampling is too optimistic here, because y tells the attacker that the unit is absent.
-    interval: step of the grid of losses, rounded to the safe side.
+    interval: as in `fixed_size_epsilon`.
     """
     from dp_accounting.pld import privacy_loss_distribution  # noqa: PLC0415  (takes a second)
 
     removed = _loss_mass(_removed, _added, sigma, rate, interval)
     added = _loss_mass(_added, _removed, sigma, rate, interval)
-    single = privacy_loss_distribution.PrivacyLossDistribution(removed, added)
-    return float(single.self_compose(steps).get_epsilon_for_delta(delta))
+    return privacy_loss_distribution.PrivacyLossDistribution(removed, added)
 
 
 def _loss_mass(above: Divergence, below: Divergence, sigma: float, rate: float, interval: float) -> Any:
