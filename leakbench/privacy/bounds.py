@@ -11,6 +11,7 @@ of the same test that an epsilon comes from (Neyman and Pearson): no sampling, a
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,7 +22,7 @@ from leakbench.errors import InputError
 from leakbench.privacy.accountants import LEAST_NOISE, Mechanism
 from leakbench.privacy.pairs import TAIL, fixed_size_losses, gaussian_delta
 
-__all__ = ["gaussian_robustness", "reconstruction_robustness"]
+__all__ = ["Seen", "gaussian_robustness", "reconstruction_robustness"]
 
 Reals = NDArray[np.float64]
 
@@ -33,6 +34,25 @@ UNRESOLVED = 1e-9
 
 LARGEST = 50.0
 """An epsilon above it bounds nothing for a kappa above exp(-50), and one below its negative gives 1."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What an attacker was shown of one unit.
+
+    sigma: noise over the unit's bound, of each of `releases` releases that are known to hold the unit.
+    before: what else was released of it earlier, such as the training of the model at which it leaks; None for nothing.
+    """
+
+    sigma: float
+    releases: int
+    before: Mechanism | None = None
+
+    def robustness(self, kappas: ArrayLike) -> Reals:
+        """Return gamma(kappa) of all of it together; see `reconstruction_robustness`."""
+        if self.before is None or self.sigma < LEAST_NOISE:
+            return reconstruction_robustness(kappas, Mechanism(self.sigma, 1.0, self.releases))
+        return reconstruction_robustness(kappas, self.before, math.sqrt(self.releases) / self.sigma)
 
 
 def gaussian_robustness(kappas: ArrayLike, shift: float) -> Reals:
