@@ -12,6 +12,7 @@ from leakbench.accounting import cell_epsilon
 from leakbench.cell import Cell
 from leakbench.federated.partition import Partition
 from leakbench.federated.simulate import from_sent
+from leakbench.limits import leak_key, limits_of
 from leakbench.metrics import success_threshold
 from leakbench.progress import Progress
 from leakbench.rng import generator
@@ -78,8 +79,12 @@ def _finish(cell: Cell, run: Run, partition: Partition) -> dict[str, Any]:
     run.write_rows("rows.parquet", rows)
     run.write_tensors("reconstructions.safetensors", tensors)
     rounds = run.read_rows("rounds.parquet")
-    epsilon = cell_epsilon(cell.defense, cell.data, cell.settings, partition, _largest(run)).as_dict()
-    run.manifest["summary"] = summarise(cell, rows, rounds, epsilon, run.manifest["phases"], str(run.folder))
+    largest = _largest(run)
+    with run.timed("epsilon and bounds"):
+        epsilon = cell_epsilon(cell.defense, cell.data, cell.settings, partition, largest).as_dict()
+        limits = limits_of(cell, lambda number: _sent(cell, run, number), partition, largest)
+    phases, folder = run.manifest["phases"], str(run.folder)
+    run.manifest["summary"] = summarise(cell, rows, rounds, epsilon, limits, phases, folder)
     run.manifest["summary"]["notes"].update(_same_leaks(cell, run))
     run.manifest["complete"] = True
     run.save()
@@ -108,7 +113,7 @@ def _same_leaks(cell: Cell, run: Run) -> dict[str, str]:
     notes = {}
     for piece, digest in run.manifest.get("observations", {}).items():
         tap, number = piece.removeprefix("parts/").split(".")[:2]
-        key = f"{tap}@{number.removeprefix('round')}" if cell.settings.protocol == "live" else tap
+        key = leak_key(cell, tap, int(number.removeprefix("round")))
         if first.setdefault(digest, key) != key:
             notes[f"taps.{key}"] = f"shows the attacker the same bits as {first[digest]}: nothing acts between the two"
     return notes

@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import binom
+from scipy.stats import beta, binom
 from scipy.stats import t as student
 from torch import Tensor
 
-__all__ = ["median_interval", "paired_bootstrap", "proportion", "threshold_curve", "wilson"]
+__all__ = ["exact_low", "median_interval", "paired_bootstrap", "proportion", "threshold_curve", "wilson"]
 
 Values: TypeAlias = Tensor | ArrayLike
 Floats: TypeAlias = NDArray[np.float64]
@@ -53,6 +53,22 @@ def proportion(success: Values, cluster: Values, confidence: float = 0.95) -> In
     trials = _effective_trials(sums, sizes, share, confidence)
     low, high = wilson(share * trials, trials, confidence)
     return share, low, high
+
+
+def exact_low(success: Values, cluster: Values, confidence: float = 0.95) -> float:
+    """Return the exact lower limit of a share, for which no luck of few trials passes as evidence.
+
+    success: (n,) in [0, 1], NaN a failure; cluster: (n,) as in `proportion`. Clopper and Pearson's limit (Biometrika 26,
+    1934) at the effective sample size (Korn and Graubard 1998); Wilson's is too high near 0, where a single success of 10
+    would refute a share of .0179 that gives one in every sixth. 0 for no trials.
+    """
+    outcome = np.nan_to_num(_floats(success), nan=0.0)
+    sums, sizes = _by_cluster(outcome, cluster)
+    share = float(outcome.mean()) if len(outcome) else 0.0
+    if share == 0:
+        return 0.0
+    trials = _effective_trials(sums, sizes, share, confidence)
+    return float(beta.ppf((1 - confidence) / 2, share * trials, (1 - share) * trials + 1))
 
 
 def _effective_trials(sums: Floats, sizes: Floats, share: float, confidence: float) -> float:

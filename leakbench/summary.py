@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 from scipy.stats import binomtest
 
 from leakbench.cell import Cell
+from leakbench.limits import Limits, leak_key, limited
 from leakbench.scores import RANKS_ONLY
 from leakbench.stage_attack import phase_name
 from leakbench.statistics import proportion, wilson
@@ -21,17 +23,26 @@ LEAST_VICTIMS = 10  # Of fewer, the null attacker's interval holds nearly everyt
 
 
 def summarise(
-    cell: Cell, rows: pd.DataFrame, rounds: pd.DataFrame, epsilon: dict[str, Any], phases: dict[str, float], folder: str
+    cell: Cell,
+    rows: pd.DataFrame,
+    rounds: pd.DataFrame,
+    epsilon: dict[str, Any],
+    limits: Mapping[str, Limits],
+    phases: dict[str, float],
+    folder: str,
 ) -> dict[str, Any]:
     """Return the summary of a finished cell; what does not exist is None, with its reason under `notes`."""
     s = cell.settings
     notes: dict[str, str] = {}
+    violations: list[dict[str, Any]] = []
     taps = {}
     for (number, tap), group in rows.groupby(["round", "tap"], sort=False):
         round_number = int(str(number))
-        key = f"{tap}@{round_number}" if s.protocol == "live" else str(tap)
-        taps[key] = _tap(group, phases.get(phase_name(cell, str(tap), round_number), 0.0))
-        notes.update(_tap_notes(key, taps[key], group, cell))
+        key = leak_key(cell, str(tap), round_number)
+        found = _tap(group, phases.get(phase_name(cell, str(tap), round_number), 0.0))
+        taps[key], why, broken = limited(key, found, group, limits[key])
+        notes.update(_tap_notes(key, taps[key], group, cell) | why)
+        violations += broken
     if not rounds["loss"].map(math.isfinite).all():
         first = int(rounds.loc[~rounds["loss"].map(math.isfinite), "round"].iloc[0])
         notes["training"] = f"diverged in round {first + 1}: from then on the model gives no finite answer"
@@ -53,6 +64,7 @@ def summarise(
         "rounds": len(rounds),
         "epsilon": epsilon,
         "taps": taps,
+        "violations": violations,
         "notes": notes,
         "knowledge": dataclasses.asdict(knowledge(cell)),
         "claims": _claims(cell, taps, rounds, epsilon),

@@ -302,3 +302,48 @@ def test_the_terminal_table_without_values() -> None:
     summary.update(accuracy=None, epsilon=None)
     assert "accuracy n/a after 2 rounds" in printed(summary, 120)
     assert "no leakage point" in printed({**summary, "taps": {}}, 80)
+
+
+def summary_with_bounds() -> dict[str, Any]:
+    summary = summary_of()
+    limits = {"asr_bound": 0.31, "identified_bound": 0.0021, "label_bound": 0.14, "rmse_floor": 0.2345}
+    summary["taps"]["type-2"].update(limits, seen={"sigma": 2.0, "releases": 1, "before": []})
+    for name in ("type-1", "type-0"):
+        summary["taps"][name].update(dict.fromkeys([*limits, "seen"]))
+        summary["notes"].update({f"taps.{name}.{field}": "none: trusts the server" for field in limits})
+    summary["notes"]["taps.type-2.rmse_floor"] = "the prior is a Gaussian"
+    summary["violations"] = [{"tap": "type-2", "measure": "asr", "value": 0.85, "low": 0.62, "bound": 0.31}]
+    return summary
+
+
+def test_bounds_stand_under_the_table(tmp_path: Path) -> None:
+    """One line for the point that has them; why the others have none is said with epsilon."""
+    summary = summary_with_bounds()
+    line = "type-2: at most ASR 0.31, identified 0.0021, label 0.14 by the valid epsilon of what was seen"
+    floor = "type-2: RMSE at least 0.2345 on average by Fisher information, for a Gaussian prior"
+    folder = run_folder(tmp_path, summary=summary)
+    texts = (printed(summary, 120), " ".join(page_of(folder).shown.split()))
+    for text in texts:
+        assert line in text and floor in text
+        assert "rmse_floor at type-2: the prior is a Gaussian" in text
+        assert "_bound at" not in text and "no bound" not in text and "rmse_floor at type-1" not in text
+
+
+def test_a_reason_that_stands_nowhere_else_is_said() -> None:
+    summary = summary_with_bounds()
+    for field in ("identified_bound", "label_bound"):
+        summary["taps"]["type-2"][field] = None
+        summary["notes"][f"taps.type-2.{field}"] = "none: alike"
+    assert "type-2: no bound on identified, label: none: alike" in printed(summary, 120)
+
+
+def test_a_broken_bound_is_an_error(tmp_path: Path) -> None:
+    summary = summary_with_bounds()
+    line = (
+        "error: type-2: ASR 0.85 (at least 0.62 with 95 % confidence) is above its bound 0.31: the guarantee does not "
+        "hold, or a bug is here"
+    )
+    assert line in " ".join(printed(summary, 120).split())
+    page = page_of(run_folder(tmp_path, summary=summary))
+    assert line in " ".join(page.shown.split())
+    assert line not in " ".join(page_of(run_folder(tmp_path / "sound", summary=summary_of())).shown.split())

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from leakbench.attack.null import NullAttack
 from leakbench.cell import Request, resolve_cell
+from leakbench.leak_bounds import Guard
+from leakbench.leak_floor import Floor
+from leakbench.limits import Limits
 from leakbench.scores import Truth, score
 from leakbench.statistics import wilson
 from leakbench.summary import _tap, summarise
@@ -272,7 +275,9 @@ def test_a_summary_is_of_the_trained_model_and_of_the_attack() -> None:
     some = dataclasses.replace(plain, defense=dataclasses.replace(plain.defense, printed=printed))
     rounds = pd.DataFrame({"round": [0, 1], "accuracy": [0.9, 0.5], "loss": [1.0, 1.0]})
     epsilon = {"claimed": None, "claimed_formula": "none", "valid": None, "reason": "none"}
-    found = summarise(some, table(rmse=0.15), rounds, epsilon, {"attack type-2": 7.0}, "runs/one")
+    guard = Guard(sigma=None, reason="none: no noise", unit="example", before=(), commonest=0.5, related="")
+    limits = {"type-2": Limits(guard, Floor(None, None, "none: no noise"))}
+    found = summarise(some, table(rmse=0.15), rounds, epsilon, limits, {"attack type-2": 7.0}, "runs/one")
     assert (found["accuracy"], found["rounds"], found["taps"]["type-2"]["seconds"]) == (0.5, 2, 7.0)
     assert [(c["what"], c["claimed"], c["measured"]) for c in found["claims"]] == [
         ("accuracy", 0.9, 0.5),

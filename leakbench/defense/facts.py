@@ -111,7 +111,8 @@ def _large(probe: Probe, members: int) -> Signal:
     device = next(iter(grads.values())).device
     inputs = torch.full((1, probe.federation.batch, *probe.shape), 0.5, device=device)
     targets = torch.full((1, probe.federation.batch, probe.classes), 1 / probe.classes, device=device)
-    return Signal(grads, local=Local(probe.network, inputs, targets))
+    memory = {n: m[None, None] for n, m in probe.network.memory.items()}
+    return Signal(grads, memory=memory, local=Local(probe.network, inputs, targets))
 
 
 def _repeated(update: Signal, cohort: int) -> Signal:

@@ -17,7 +17,7 @@ from scipy.special import log_ndtr, ndtr
 from leakbench.privacy.mechanism import Mechanism, Mechanisms
 from leakbench.privacy.renyi import Reals
 
-__all__ = ["composed_epsilon", "fixed_size_epsilon", "gaussian_delta", "visible_epsilon"]
+__all__ = ["composed_epsilon", "fixed_size_epsilon", "gaussian_delta", "losses", "visible_epsilon"]
 
 Divergence: TypeAlias = Callable[[Reals, float, float], Reals]
 """(epsilons >= 0, sigma, rate) -> H."""
@@ -28,14 +28,14 @@ TAIL = 9.0
 NEGLIGIBLE = 1e-20
 
 
-def gaussian_delta(epsilon: float, shift: Reals) -> Reals:
-    """Return the delta of a Gaussian mechanism at `epsilon`, shift = sensitivity / standard deviation, >= 0, any shape.
+def gaussian_delta(epsilon: float | Reals, shift: float | Reals) -> Reals:
+    """Return the delta of a Gaussian mechanism at `epsilon`, shift = sensitivity / standard deviation, >= 0; shapes that broadcast.
 
     Balle and Wang, ICML 2018, Theorem 8 (the analytic Gaussian mechanism).
     """
     safe = np.maximum(shift, 1e-300)
     delta = ndtr(safe / 2 - epsilon / safe) - np.exp(epsilon + log_ndtr(-safe / 2 - epsilon / safe))
-    return np.where(shift > 0, np.clip(delta, 0.0, 1.0), 0.0)
+    return np.where(np.asarray(shift) > 0, np.clip(delta, 0.0, 1.0), 0.0)
 
 
 def visible_epsilon(sigma: float, rate: float, steps: int, delta: float) -> float:
@@ -96,11 +96,15 @@ def composed_epsilon(mechanisms: Mechanisms, delta: float, interval: float) -> f
 
     interval: step of the grid of losses, rounded to the safe side.
     """
-    losses = [_loss(m, interval).self_compose(m.steps) for m in mechanisms]
-    total = losses[0]
-    for loss in losses[1:]:
-        total = total.compose(loss)
-    return float(total.get_epsilon_for_delta(delta))
+    return float(losses(mechanisms, interval).get_epsilon_for_delta(delta))
+
+
+def losses(mechanisms: Mechanisms, interval: float) -> Any:
+    """Return the privacy losses of dp_accounting of all steps together, rounded to the safe side; at least one mechanism."""
+    total, *others = (_loss(m, interval).self_compose(m.steps) for m in mechanisms)
+    for other in others:
+        total = total.compose(other)
+    return total
 
 
 def _loss(mechanism: Mechanism, interval: float) -> Any:

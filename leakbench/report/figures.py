@@ -14,9 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.image import imsave
 from numpy.typing import NDArray
 
-from leakbench.statistics import threshold_curve
+from leakbench.privacy.bounds import Seen
+from leakbench.statistics import proportion, threshold_curve
 
-__all__ = ["picture", "threshold_figure", "training_figure"]
+__all__ = ["bound_curve", "picture", "threshold_figure", "training_figure"]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's, which stay apart for the colour-blind; lines differ in their dashes too."""
@@ -62,11 +63,11 @@ def training_figure(rounds: pd.DataFrame) -> str | None:
     return _png(figure)
 
 
-def threshold_figure(groups: Mapping[str, pd.DataFrame]) -> str | None:
+def threshold_figure(groups: Mapping[str, pd.DataFrame], seen: Mapping[str, Seen] | None = None) -> str | None:
     """Return ASR against the RMSE that counts as success, one line a leakage point, the null attacker grey.
 
     groups: {leakage point: its rows}. The cross is the null attacker's best guess for success at eta, which need not be
-    the guess of least RMSE that its line shows.
+    the guess of least RMSE that its line shows.  seen: {leakage point: what was seen there}; its bound is a thin line.
     """
     groups = {name: rows for name, rows in groups.items() if len(rows)}
     if not groups:
@@ -82,11 +83,28 @@ def threshold_figure(groups: Mapping[str, pd.DataFrame]) -> str | None:
         axes.step(
             thresholds, threshold_curve(_floats(rows["rmse"]), thresholds), dash, where="post", label=name, color=colour
         )
+        if seen and name in seen:
+            most = bound_curve(rows, seen[name], thresholds)
+            axes.plot(thresholds, most, dash, label=f"{name} at most", color=colour, linewidth=0.9, alpha=0.7)
     _draw_null(axes, everyone, thresholds, eta)
     axes.set(xlabel="RMSE that counts as success", ylabel="ASR", ylim=(-0.02, 1.02), xlim=(0, thresholds[-1]))
     axes.grid(alpha=0.25)
     figure.legend(loc="outside lower center", ncols=3)
     return _png(figure)
+
+
+def bound_curve(rows: pd.DataFrame, seen: Seen, thresholds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the most (k,) that the ASR of one leakage point may be at each threshold (k,), by what was seen there.
+
+    thresholds: rising.  Its kappa is the upper limit of the null attacker's ASR at that threshold, times the guesses in
+    one answer.
+    """
+    scores, chances = _floats(rows["null_rmse"]), int(rows["member"].max()) + 1
+    hits = [scores <= threshold for threshold in thresholds]
+    upper = {int(hit.sum()): proportion(hit, rows["batch"].to_numpy())[2] for hit in hits}
+    kappas = np.array([min(1.0, chances * upper[int(hit.sum())]) for hit in hits])
+    # No hit at all bounds a few batches less tightly than a few hits do; the truth never falls with the threshold.
+    return seen.robustness(np.maximum.accumulate(kappas))
 
 
 def _draw_null(axes: Axes, rows: pd.DataFrame, thresholds: NDArray[np.float64], eta: float) -> None:

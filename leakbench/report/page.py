@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from leakbench.errors import InputError
+from leakbench.report.bounds import bounds, seen_at, violations
 from leakbench.report.figures import threshold_figure, training_figure
 from leakbench.report.gallery import galleries
 from leakbench.report.words import COLUMNS, epsilons, interval, notes, number, reading, training
@@ -79,10 +80,12 @@ def _render(
         claimed=claimed,
         observed=observed,
         notes=notes(summary),
+        bounds=bounds(summary),
+        violations=violations(summary),
         failures=_failures(rows),
         galleries=galleries(arrays, rows),
         training_figure=training_figure(rounds),
-        threshold_figure=threshold_figure(_points(rows, summary)),
+        threshold_figure=threshold_figure(_points(rows, summary), seen_at(summary)),
         files=files,
     )
     return page

@@ -11,6 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from leakbench.report.bounds import bounds, violations
 from leakbench.report.words import COLUMNS, Column, batches, epsilons, notes, reading, training
 
 __all__ = ["print_table"]
@@ -25,7 +26,9 @@ def print_table(summary: Mapping[str, Any], console: Console) -> None:
     _print_hanging(reading(summary), console)
     for table in _tables(summary["taps"], console):
         console.print(table)
-    for line in (*batches(summary).splitlines(), training(summary), *_epsilon_lines(summary)):
+    for line in violations(summary):
+        _print_hanging(line, console, style="bold red")
+    for line in (*batches(summary).splitlines(), *bounds(summary), training(summary), *_epsilon_lines(summary)):
         _print_hanging(line, console)
     for what, reason in notes(summary):
         _print_hanging(f"{what}: {reason}", console, style="dim")

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from leakbench.report.bounds import FIELDS
+
 __all__ = ["COLUMNS", "Column", "batches", "epsilons", "interval", "notes", "number", "reading", "training"]
 
 Tap: TypeAlias = Mapping[str, Any]
@@ -58,11 +60,7 @@ COLUMNS = (
         "better than an equal one.",
         _plain("rmse", 4),
     ),
-    Column(
-        "null RMSE",
-        "Median RMSE of the null attacker's guess.",
-        _plain("null_rmse", 4),
-    ),
+    Column("null RMSE", "Median RMSE of the null attacker's guess.", _plain("null_rmse", 4)),
     Column("PSNR", "Median peak signal-to-noise ratio in dB, capped at 100; higher is closer.", _plain("psnr", 1)),
     Column("SSIM", "Median structural similarity (Wang et al. 2004), 1 for equal pictures.", _plain("ssim")),
     Column(
@@ -190,6 +188,8 @@ def notes(summary: Summary) -> list[tuple[str, str]]:
         if area == "epsilon" and summary.get("epsilon"):
             continue  # said beside the number itself
         name, _, field = rest.partition(".")
+        if area == "taps" and (field in FIELDS or (field == "rmse_floor" and summary["taps"][name][field] is None)):
+            continue  # said among the bounds
         what, where = (field, name) if area == "taps" else (key, "")
         grouped.setdefault((what, reason.removeprefix("n/a: ")), []).append(where)
     lines = []

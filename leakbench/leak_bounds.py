@@ -1,0 +1,176 @@
+"""Beside each measurement of a leakage point: what the noise that was seen allows any attack at most.
+
+The bound belongs to the leak, not to the training: to the network that leaked, with as many releases of one unit as the
+attack was shown. In the `paper` protocol that is one, not amplified by sampling, since the victim is in the leaked batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+
+from leakbench.accounting import schedule_of
+from leakbench.cell import Cell, probe_of
+from leakbench.defense import Probe, facts_at, phases
+from leakbench.federated.partition import Iid, Partition
+from leakbench.privacy.bounds import Seen
+from leakbench.privacy.ledger import Phase, Schedule, Unit
+from leakbench.privacy.mechanism import LEAST_NOISE, Mechanisms
+from leakbench.privacy.observers import observations
+from leakbench.statistics import exact_low
+from leakbench.types import Clock, Fact, Network
+
+__all__ = ["BOUNDS", "Guard", "bounded", "guards", "leak_facts", "violations"]
+
+BOUNDS = {"asr": "asr_bound", "identified": "identified_bound", "label_accuracy": "label_bound"}
+"""{measurement: its bound} in the summary of a leakage point."""
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What stands between one unit and what leaked at one point.
+
+    sigma: noise over one unit's bound, in each release; None where nothing is guaranteed, and `reason` says why.
+    before: the training that made the model which leaked; nothing for a model that saw no data.
+    commonest: the largest share of one label among public examples, or among those who may be victims.
+    related: why what is known of the other examples tells of the victim; empty where it does not.
+    """
+
+    sigma: float | None
+    reason: str
+    unit: Unit
+    before: Mechanisms
+    commonest: float
+    related: str
+
+
+def leak_facts(cell: Cell, network: Network, round_number: int) -> dict[str, tuple[Fact, ...]]:
+    """Return what each station does to the gradients of the network that leaks after so many rounds; see `facts_at`."""
+    s = cell.settings
+    held = max(s.leak_batch, s.federation.examples_per_client)
+    federation = dataclasses.replace(s.federation, batch=s.leak_batch, examples_per_client=held)
+    steps = federation.local_iterations if s.protocol == "live" else 1
+    clock = Clock(round_number, 0, max(1, federation.rounds), steps)
+    return facts_at(cell.defense, Probe(network, cell.data.shape, cell.data.classes, federation), clock)
+
+
+def guards(
+    cell: Cell, network: Network, rounds: int, partition: Partition, largest: dict[str, int] | None
+) -> dict[str, Guard]:
+    """Return {leakage point: its guard} for a leak from a network after `rounds` rounds of training.
+
+    rounds: 0 in the `paper` protocol, whose network saw no data.  largest: what the run counted (`Schedule.largest`).
+    """
+    before = _training(cell, rounds, partition, largest) if rounds else ()
+    leak = _leak(cell, len(network.parameters))
+    phase = Phase(leak_facts(cell, network, rounds), 1, 1, True, leak.clients_per_round)
+    public, pool = cell.data.test_targets, cell.data.train_targets[cell.data.victims]
+    commonest = max(float(torch.bincount(labels).max()) / len(labels) for labels in (public, pool))
+    found = {}
+    for tap, seen in observations((phase,), cell.defense.unit, leak).items():
+        sigma, reason = (None, seen) if isinstance(seen, str) else (seen.mechanisms[0].noise_multiplier, "")
+        if sigma is not None and sigma < LEAST_NOISE:
+            sigma, reason = None, "none: no finite epsilon"
+        if isinstance(before, str):
+            sigma, reason = None, reason or before
+        trained = () if isinstance(before, str) else before
+        found[tap] = Guard(sigma, reason, cell.defense.unit, trained, commonest, _related(cell, tap, rounds))
+    return found
+
+
+def _leak(cell: Cell, tensors: int) -> Schedule:
+    """Return the leak as a schedule: everyone in its batch and cohort is there for certain, in the number asked for."""
+    f, batch = cell.settings.federation, cell.settings.leak_batch
+    return Schedule(
+        clients=f.clients,
+        clients_per_round=f.clients_per_round,
+        rounds=1,
+        local_iterations=1,
+        batch=batch,
+        examples_per_client=max(batch, f.examples_per_client),
+        copies=1.0,
+        most_copies=1,
+        client_sampling="fixed",
+        batch_sampling="fixed",
+        tensors=tensors,
+    )
+
+
+def _training(cell: Cell, rounds: int, partition: Partition, largest: dict[str, int] | None) -> Mechanisms | str:
+    """Return what the rounds before the leak released of one unit to whoever got their model, or why nothing is known."""
+    probe = probe_of(cell.defense, cell.data, cell.settings)
+    whole = schedule_of(cell.defense, probe, partition.mean_copies, partition.most_copies, largest)
+    first = _first(phases(cell.defense, probe), rounds)
+    seen = observations(first, cell.defense.unit, dataclasses.replace(whole, rounds=rounds))["global"]
+    return seen if isinstance(seen, str) else seen.mechanisms
+
+
+def _first(training: tuple[Phase, ...], rounds: int) -> tuple[Phase, ...]:
+    """Return the phases of the first rounds of a training."""
+    found, left = [], rounds
+    for phase in training:
+        if left > 0:
+            found.append(dataclasses.replace(phase, rounds=min(phase.rounds, left)))
+        left -= phase.rounds if phase.ends else 0
+    return tuple(found)
+
+
+def _related(cell: Cell, tap: str, rounds: int) -> str:
+    f, alone = cell.settings.federation, tap == "type-2" and not rounds
+    if cell.defense.unit == "client" or cell.settings.protocol == "paper" or isinstance(f.partition, Iid) or alone:
+        return ""
+    return "none: a client's examples are alike here (partition), so that its others tell of the victim"
+
+
+def bounded(tap: Mapping[str, Any], group: pd.DataFrame, guard: Guard) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return (the bounds on a leakage point's measurements and what they rest on, {field: why it is None}).
+
+    tap: its measurements; group: its rows.  An answer of M guesses is matched to M examples, so that each has M chances
+    to be hit; of identification there is one answer.
+    """
+    absent = {**dict.fromkeys(BOUNDS.values()), "null_label": guard.commonest, "seen": None}
+    if guard.sigma is None:
+        return absent, dict.fromkeys(BOUNDS.values(), guard.reason)
+    releases = 1 if guard.unit == "client" else int(group.groupby(["victim", "example"]).size().max())
+    seen, chances = Seen(guard.sigma, releases, guard.before), tap["batch"]
+    kappas = (
+        min(1.0, chances * tap["null_asr_high"]),
+        1 / tap["candidates"],
+        min(1.0, chances * guard.commonest),
+    )
+    try:
+        gammas = seen.robustness(kappas).tolist()
+    except (ArithmeticError, MemoryError, ValueError):
+        return absent, dict.fromkeys(BOUNDS.values(), "none: the privacy losses span more than can be held")
+    found = {**absent, **dict(zip(BOUNDS.values(), gammas, strict=True)), "seen": dataclasses.asdict(seen)}
+    if not guard.related:
+        return found, {}
+    fields = ("identified_bound", "label_bound")
+    return {**found, **dict.fromkeys(fields)}, dict.fromkeys(fields, guard.related)
+
+
+def violations(name: str, tap: Mapping[str, Any], group: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the measurements of a leakage point that are significantly above their bounds: a wrong guarantee, or a bug.
+
+    Each with its value and the exact lower 95 % limit (`exact_low`) that lies above the bound.
+    """
+    first = group.dropna(subset=["identified"])
+    outcomes = {
+        "asr": (group["success"], group["batch"]),
+        "identified": (first["identified"], first["victim"]),
+        "label_accuracy": (group["label"] == group["label_guess"], group["batch"]),
+    }
+    found = []
+    for measure, (outcome, cluster) in outcomes.items():
+        value, bound = tap[measure], tap[BOUNDS[measure]]
+        if value is None or bound is None:
+            continue
+        low = exact_low(outcome.to_numpy(dtype=float), cluster.to_numpy())
+        if low > bound:
+            found.append({"tap": name, "measure": measure, "value": value, "low": low, "bound": bound})
+    return found

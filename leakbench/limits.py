@@ -1,0 +1,67 @@
+"""What no attack at a leakage point can do better than, put beside what was measured there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from leakbench.cell import Cell
+from leakbench.federated.partition import Partition
+from leakbench.leak_bounds import Guard, bounded, guards, violations
+from leakbench.leak_floor import Floor, floor
+from leakbench.victims import Sent
+
+__all__ = ["Limits", "leak_key", "limited", "limits_of"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one leakage point at one round: the noise that bounds its success rates, and the floor of its RMSE."""
+
+    guard: Guard
+    floor: Floor
+
+
+def leak_key(cell: Cell, tap: str, round_number: int) -> str:
+    """Return the name of a leakage point in the summary: with its round where several may leak."""
+    return f"{tap}@{round_number}" if cell.settings.protocol == "live" else tap
+
+
+def limits_of(
+    cell: Cell, sent: Callable[[int], Sent], partition: Partition, largest: dict[str, int] | None
+) -> dict[str, Limits]:
+    """Return {name of a leakage point: its limits}; depends on the cell alone, so that a resumed run finds the same.
+
+    sent: {round: what the server sent then}.  largest: what the run counted (`Schedule.largest`).
+    """
+    found = {}
+    for number in cell.settings.leak_rounds:
+        network = sent(number)
+        by_tap = guards(cell, network.network, number, partition, largest)
+        for tap in cell.settings.taps:
+            lowest = floor(cell, network, tap, number, partition)
+            found[leak_key(cell, tap, number)] = Limits(by_tap[tap], lowest)
+    return found
+
+
+def limited(
+    name: str, tap: dict[str, Any], group: pd.DataFrame, limits: Limits
+) -> tuple[dict[str, Any], dict[str, str], list[dict[str, Any]]]:
+    """Return (a leakage point's measurements and limits, notes on these, the measurements above their bounds).
+
+    tap: the measurements; group: their rows.
+    """
+    bounds, absent = bounded(tap, group, limits.guard)
+    found = {**tap, **bounds, "rmse_floor": limits.floor.rmse, "rmse_floor_unbiased": limits.floor.unbiased}
+    notes = {f"taps.{name}.{field}": reason for field, reason in absent.items()}
+    notes[f"taps.{name}.rmse_floor"] = limits.floor.note
+    if bounds["seen"] is not None and tap["batch"] > 1:
+        whose = "client, given the other clients" if limits.guard.unit == "client" else "example, given the others"
+        notes[f"taps.{name}.bounds"] = (
+            f"of one {whose} behind the update; each of its {tap['batch']} guesses is a chance, so that kappa is that many "
+            "times the rate of one"
+        )
+    return found, notes, violations(name, found, group)

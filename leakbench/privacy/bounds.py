@@ -1,0 +1,140 @@
+"""Reconstruction robustness: how often any attack whatever can be right about one unit, given what was released of it.
+
+Let an attacker without the release be right with probability at most kappa: one guess within the threshold, one
+candidate of k, one label. With the release it is right with probability at most gamma(kappa), the largest true-positive
+rate at false-positive rate kappa of telling the release with the unit from the release without it (Balle, Cherubin and
+Hayes, IEEE S&P 2022, arXiv 2201.04845, Theorem 2; Hayes, Mahloujifar and Balle, NeurIPS 2023, arXiv 2302.07225, Theorem
+2). All other data are taken as known to the attacker, so gamma bounds one unit given the others. It is the error curve
+of the same test that an epsilon comes from (Neyman and Pearson): no sampling, and every step is rounded upwards.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+from scipy.special import ndtr, ndtri
+
+from leakbench.errors import InputError
+from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism, Mechanisms, gathered
+from leakbench.privacy.pairs import TAIL, gaussian_delta, losses
+
+__all__ = ["Seen", "gaussian_robustness", "reconstruction_robustness"]
+
+Reals = NDArray[np.float64]
+
+GRID = 4001
+"""Number of epsilons tried; each gives an upper bound, so that a coarse grid is loose but never wrong."""
+
+UNRESOLVED = 1e-9
+"""Probability beyond the largest epsilon tried, far below any kappa that a finite list of candidates gives."""
+
+GRAIN = 1.01
+"""Ratio of the grid to which many different noises are rounded down."""
+
+LARGEST = 50.0
+"""An epsilon above it bounds nothing for a kappa above exp(-50), and one below its negative gives 1."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What an attacker was shown of one unit.
+
+    sigma: noise over the unit's bound, of each of `releases` releases that are known to hold the unit.
+    before: what else was released of it earlier, such as the training of the model at which it leaks.
+    """
+
+    sigma: float
+    releases: int
+    before: Mechanisms = ()
+
+    def robustness(self, kappas: ArrayLike) -> Reals:
+        """Return gamma(kappa) of all of it together; see `reconstruction_robustness`."""
+        return reconstruction_robustness(kappas, (*self.before, Mechanism(self.sigma, 1.0, self.releases)))
+
+
+def gaussian_robustness(kappas: ArrayLike, shift: float) -> Reals:
+    """Return gamma(kappa) of Gaussian releases that are known to hold the unit: Phi(Phi^-1(kappa) + shift).
+
+    kappas: any shape, in [0, 1].  shift: root of the sum over the releases of (bound / standard deviation)^2, >= 0:
+    sqrt(steps) / sigma for equal ones (Hayes et al. 2023, section 3; Dong, Roth and Su, JRSS B 2022, Corollary 3.3).
+    """
+    return np.asarray(ndtr(ndtri(_checked(kappas)) + shift), dtype=np.float64)
+
+
+def reconstruction_robustness(kappas: ArrayLike, mechanisms: Mechanisms) -> Reals:
+    """Return gamma(kappa) of all steps of several mechanisms together, in the shape of the kappas.
+
+    kappas: in [0, 1]. The larger of both directions of the pair counts (the unit added, the unit taken away). Raises
+    InputError for a kappa out of range; ArithmeticError, MemoryError or ValueError where the losses span more than can be
+    held.
+    """
+    levels, telling = _checked(kappas), [m for m in mechanisms if not m.idle]
+    if any(m.noise_multiplier < LEAST_NOISE for m in telling):
+        return np.ones_like(levels)
+    shift = math.sqrt(sum(m.steps / m.noise_multiplier**2 for m in telling if m.sampling_rate == 1))
+    sampled = gathered(m for m in telling if m.sampling_rate < 1)
+    if not sampled:
+        return gaussian_robustness(levels, shift)
+    with np.errstate(all="ignore"):
+        if len(sampled) == 1 and sampled[0].sampling == "visible":
+            epsilons, deltas = _visible(sampled[0], shift)
+        else:
+            epsilons, deltas = _sampled(gathered(sampled, GRAIN if len(sampled) > 1 else None), shift)
+        # P(E) <= delta(epsilon) + exp(epsilon) Q(E) for every epsilon, and the least of these is attained.
+        rates = np.array([np.min(deltas + np.exp(epsilons) * kappa) for kappa in levels.flat])
+    return np.asarray(np.clip(rates, levels.ravel(), 1.0).reshape(levels.shape), dtype=np.float64)
+
+
+def _checked(kappas: ArrayLike) -> Reals:
+    levels = np.asarray(kappas, dtype=np.float64)
+    if not ((levels >= 0) & (levels <= 1)).all():
+        raise InputError(f"kappa: got {levels.tolist()}, expected probabilities in [0, 1]")
+    return levels
+
+
+def _sampled(mechanisms: Mechanisms, shift: float) -> tuple[Reals, Reals]:
+    """Return (epsilons, deltas) from the discrete privacy losses of dp_accounting, rounded to the safe side."""
+    beside = (Mechanism(1 / shift, 1.0, 1),) if shift > 0 else ()
+    total = losses((*mechanisms, *beside), max(_interval(m) for m in mechanisms))
+    largest = float(total.get_epsilon_for_delta(UNRESOLVED))
+    if not math.isfinite(largest):
+        raise ArithmeticError("the privacy losses have no finite end")
+    epsilons = _grid(largest)
+    return epsilons, np.asarray(total.get_delta_for_epsilon(epsilons))
+
+
+def _grid(largest: float) -> Reals:
+    end = min(largest, LARGEST)
+    return np.linspace(-end, end, GRID)
+
+
+def _interval(mechanism: Mechanism) -> float:
+    """Return the step of the grid of losses: a twentieth of the standard deviation of one step's loss.
+
+    Rounding adds up to a quarter of the step squared to a variance, here 0.06 %. It is coarser where one step would
+    span more than 20,000 of it, or where the mean loss of all would be more than 50,000.
+    """
+    sigma, q = mechanism.noise_multiplier, mechanism.sampling_rate
+    spread = q * math.sqrt(math.expm1(min(1 / sigma**2, 50.0)))
+    span = math.log1p(q * math.expm1(min(0.5 / sigma**2 + TAIL / sigma, 700.0)))
+    mean = mechanism.steps * min(q * 0.5 / sigma**2, spread**2)
+    return max(min(spread / 20, 0.01), span / 20_000, mean / 50_000)
+
+
+def _visible(mechanism: Mechanism, shift: float) -> tuple[Reals, Reals]:
+    """Return (epsilons, deltas) where each use is visible: the mean over the binomial number of uses, in closed form."""
+    uses = stats.binom(mechanism.steps, mechanism.sampling_rate)
+    low, high = int(uses.ppf(1e-17)), int(uses.isf(UNRESOLVED * 1e-3)) + 1
+    counts = np.arange(max(low, 0), min(high, mechanism.steps) + 1)
+    weights = uses.pmf(counts)
+    weights[0] += uses.cdf(counts[0] - 1)
+    shifts = np.hypot(np.sqrt(counts) / mechanism.noise_multiplier, shift)
+    largest = shifts[-1] ** 2 / 2 + TAIL * shifts[-1]
+    epsilons = _grid(float(largest))
+    nothing = np.maximum(0.0, -np.expm1(epsilons))  # what two equal outputs show
+    each = [w * (nothing if s == 0 else gaussian_delta(epsilons, s)) for w, s in zip(weights, shifts, strict=True)]
+    return epsilons, np.sum(each, axis=0) + uses.sf(counts[-1])

@@ -1,0 +1,66 @@
+"""What no attack can do better than, and what did: lines that the terminal and the page share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from leakbench.privacy.bounds import Seen
+from leakbench.privacy.mechanism import Mechanism
+
+__all__ = ["FIELDS", "bounds", "seen_at", "violations"]
+
+FIELDS = {"asr_bound": "ASR", "identified_bound": "identified", "label_bound": "label"}
+"""{field of a leakage point: how its measurement is called}."""
+
+MEASURES = {"asr": "ASR", "identified": "identified", "label_accuracy": "label accuracy"}
+
+BROKEN = "the guarantee does not hold, or a bug is here"
+
+
+def bounds(summary: Mapping[str, Any]) -> list[str]:
+    """Return a line for each set of leakage points with the same bounds; why there are none stands with epsilon."""
+    epsilon = summary.get("epsilon") or {}
+    said = {epsilon.get("reason"), *(tap.get("reason") for tap in (epsilon.get("by_tap") or {}).values())}
+    lines: dict[str, list[str]] = {}
+    for name, tap in summary["taps"].items():
+        for text in _texts(name, tap, summary["notes"], said):
+            lines.setdefault(text, []).append(name)
+    return [f"{', '.join(names)}: {text}" for text, names in lines.items()]
+
+
+def _texts(name: str, tap: Mapping[str, Any], notes: Mapping[str, str], said: set[str | None]) -> list[str]:
+    found = [f"{what} {_share(tap[field])}" for field, what in FIELDS.items() if tap.get(field) is not None]
+    texts = [f"at most {', '.join(found)} by the valid epsilon of what was seen"] if found else []
+    missing: dict[str, list[str]] = {}
+    for field, what in FIELDS.items():
+        reason = notes.get(f"taps.{name}.{field}")
+        if tap.get(field) is None and reason and reason not in said:
+            missing.setdefault(reason, []).append(what)
+    texts += [f"no bound on {', '.join(whats)}: {reason}" for reason, whats in missing.items()]
+    if tap.get("rmse_floor") is not None:
+        texts.append(f"RMSE at least {tap['rmse_floor']:.4f} on average by Fisher information, for a Gaussian prior")
+    return texts
+
+
+def _share(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.0995 or value == 0 else f"{value:.2g}"
+
+
+def violations(summary: Mapping[str, Any]) -> list[str]:
+    """Return a line for each measurement that is significantly above its bound."""
+    return [
+        f"error: {found['tap']}: {MEASURES[found['measure']]} {_share(found['value'])} (at least {_share(found['low'])} "
+        f"with 95 % confidence) is above its bound {_share(found['bound'])}: {BROKEN}"
+        for found in summary.get("violations", ())
+    ]
+
+
+def seen_at(summary: Mapping[str, Any]) -> dict[str, Seen]:
+    """Return {leakage point: what was seen there of one unit} for the points that have a bound."""
+    found = {}
+    for name, tap in summary["taps"].items():
+        if seen := tap.get("seen"):
+            before = tuple(Mechanism(**mechanism) for mechanism in seen["before"])
+            found[name] = Seen(seen["sigma"], seen["releases"], before)
+    return found

@@ -1,0 +1,251 @@
+"""The bounds and the floor of a leakage point: of the noise that was really seen, and never below what it allows."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.stats import binomtest
+
+from leakbench.catalog import list_kind
+from leakbench.cell import Cell, Request, identity, resolve_cell
+from leakbench.experiment import execute, hand_out
+from leakbench.federated.client import Network
+from leakbench.federated.partition import Shards
+from leakbench.leak_bounds import Guard, bounded, guards, leak_facts, violations
+from leakbench.leak_floor import floor, noise_std
+from leakbench.privacy.bounds import Seen, gaussian_robustness
+from leakbench.privacy.mechanism import Mechanism
+from leakbench.report.bounds import bounds, seen_at
+from leakbench.report.bounds import violations as lines_of
+from leakbench.report.figures import bound_curve
+from leakbench.stage_train import fresh_network
+from leakbench.statistics import exact_low, wilson
+from leakbench.store import open_run
+from leakbench.victims import Sent, aware, draw_victims, truth, view_of
+
+
+def cell(**asked: Any) -> Cell:
+    return resolve_cell(Request(**{"victims": 3, "train_rounds": 0, "dataset": "digits", **asked}), None)
+
+
+def of(some: Cell, rounds: int = 0) -> dict[str, Guard]:
+    return guards(some, leaking(some), rounds, hand_out(some), None)
+
+
+def leaking(some: Cell) -> Network:
+    """The sigmoid LeNet of 10 tensors, four convolutions and a linear layer with biases; live, the network that is trained."""
+    return Network(*fresh_network(some, trained=some.settings.protocol == "live"))
+
+
+def test_the_noise_is_that_of_the_network_that_leaks() -> None:
+    """fed_cdp, sigma 6, clipped layer by layer: over sqrt(10) for the LeNet, whatever is trained; sqrt(B) noises in a batch."""
+    found = of(cell(defense="fed_cdp", leak_batch=5))
+    assert found["type-2"].sigma == pytest.approx(6 / 10**0.5)
+    assert found["type-1"].sigma == pytest.approx(6 * (5 / 10) ** 0.5)
+    assert of(cell(defense="fed_cdp", leak_batch=2))["type-1"].sigma == pytest.approx(6 * (2 / 10) ** 0.5)
+    assert found["type-1"].before == ()
+
+
+def test_no_noise_no_bound() -> None:
+    """fed_cdp_valid adds it after type-2; fed_sdp_server after type-1; without a defense there is none."""
+    assert of(cell(defense="fed_cdp_valid"))["type-2"].reason.startswith("none: noise is added after this tap")
+    assert of(cell(defense="fed_sdp_server"))["type-1"].reason == "none: trusts the server"
+    assert of(cell(defense="fed_alpha_cdp"))["type-2"].reason.startswith("none: data-dependent sensitivity")
+    assert all(guard.sigma is None for guard in of(cell()).values())
+
+
+def table(victims: int, members: int, **changes: Any) -> pd.DataFrame:
+    n = victims * members
+    columns = {
+        "victim": np.repeat(np.arange(victims), members), "batch": np.repeat(np.arange(victims), members),
+        "member": np.tile(np.arange(members), victims), "example": np.arange(n), "label": 0, "label_guess": 1,
+        "success": False, "null_rmse": np.linspace(0.1, 0.3, n), "eta": 0.1,
+        "identified": np.where(np.tile(np.arange(members), victims) == 0, 0.0, np.nan),
+    }  # fmt: skip
+    return pd.DataFrame({**columns, **changes})
+
+
+MEASURED = {"batch": 1, "null_asr_high": 0.2, "candidates": 1000, "asr": 0.0, "identified": 0.0, "label_accuracy": 0.0}
+SURE = Guard(sigma=2.0, reason="", unit="example", before=(), commonest=0.1, related="")
+
+
+def test_each_bound_starts_from_its_own_null() -> None:
+    """ASR from the null attacker's upper limit, identification from 1 / k, labels from the commonest; sigma 2: shift 1 / 2."""
+    found, absent = bounded(MEASURED, table(10, 1), SURE)
+    expected = gaussian_robustness([0.2, 1e-3, 0.1], 0.5)
+    assert [found[f] for f in ("asr_bound", "identified_bound", "label_bound")] == pytest.approx(expected.tolist())
+    assert absent == {}
+    assert found["seen"] == {"sigma": 2.0, "releases": 1, "before": ()}
+
+
+def test_each_guess_of_a_batch_is_a_chance() -> None:
+    """Three guesses matched to three examples: three times kappa for ASR and labels, once for identification."""
+    found, _ = bounded({**MEASURED, "batch": 3}, table(4, 3), SURE)
+    expected = gaussian_robustness([0.6, 1e-3, 0.3], 0.5)
+    assert [found[f] for f in ("asr_bound", "identified_bound", "label_bound")] == pytest.approx(expected.tolist())
+    assert bounded({**MEASURED, "batch": 6}, table(2, 6), SURE)[0]["asr_bound"] == 1.0
+
+
+def test_uses_of_one_example_are_counted() -> None:
+    """An example drawn into three local iterations of a round is released three times; a client's update is one release."""
+    rows = table(2, 4, example=[1, 1, 1, 2, 3, 4, 5, 6])
+    assert bounded({**MEASURED, "batch": 4}, rows, SURE)[0]["seen"]["releases"] == 3
+    whole = dataclasses.replace(SURE, unit="client")
+    assert bounded({**MEASURED, "batch": 4}, rows, whole)[0]["seen"]["releases"] == 1
+
+
+def test_where_there_is_no_bound_the_reason_stands() -> None:
+    found, absent = bounded(MEASURED, table(5, 1), dataclasses.replace(SURE, sigma=None, reason="none: no clip"))
+    assert [found[f] for f in ("asr_bound", "identified_bound", "label_bound", "seen")] == [None] * 4
+    assert set(absent.values()) == {"none: no clip"}
+    found, absent = bounded(MEASURED, table(5, 1), dataclasses.replace(SURE, related="none: alike"))
+    assert found["asr_bound"] is not None
+    assert absent == {"identified_bound": "none: alike", "label_bound": "none: alike"}
+
+
+def test_the_model_of_the_live_protocol_has_seen_its_data() -> None:
+    """Leaks of round 3 come after three rounds of released models; those of round 0 after none."""
+    some = cell(defense="fed_cdp_valid", protocol="live", train_rounds=5, leak_rounds=("0", "3"))
+    assert of(some, 0)["type-1"].before == ()
+    (before,) = of(some, 3)["type-1"].before
+    assert (before.noise_multiplier, before.sampling_rate, before.sampling) == (6.0, 0.05, "poisson")
+    assert before.steps >= 3 * some.settings.federation.local_iterations
+    later = bounded(MEASURED, table(5, 1), of(some, 3)["type-1"])[0]["identified_bound"]
+    assert later > bounded(MEASURED, table(5, 1), of(some, 0)["type-1"])[0]["identified_bound"]
+
+
+def test_clients_of_few_labels_give_each_other_away() -> None:
+    some = cell(defense="fed_cdp", protocol="live", train_rounds=5)
+    few = dataclasses.replace(some.settings.federation, partition=Shards())
+    alike = dataclasses.replace(some, settings=dataclasses.replace(some.settings, federation=few))
+    assert of(alike, 0)["type-2"].related == ""
+    assert of(alike, 0)["type-1"].related.startswith("none: a client's examples are alike")
+    assert of(some, 0)["type-1"].related == ""
+
+
+def test_a_measurement_above_its_bound_is_a_violation() -> None:
+    """All ten identified where .0048 is the most: the numbers, on the terminal and the page."""
+    rows = table(10, 1, identified=1.0)
+    tap = {**MEASURED, "identified": 1.0}
+    tap = {**tap, **bounded(tap, rows, SURE)[0]}
+    (found,) = violations("type-2", tap, rows)
+    low = binomtest(10, 10).proportion_ci(method="exact").low
+    assert found["low"] == pytest.approx(low)
+    assert (found["tap"], found["measure"], found["value"]) == ("type-2", "identified", 1.0)
+    (line,) = lines_of({"violations": [found]})
+    assert line.startswith(
+        "error: type-2: identified 1.00 (at least 0.69 with 95 % confidence) is above its bound 0.0048"
+    )
+    assert line.endswith("the guarantee does not hold, or a bug is here")
+
+
+@pytest.mark.parametrize("measure", ["success", "label_guess"])
+def test_each_measurement_is_held_against_its_own_bound(measure: str) -> None:
+    rows = table(40, 1, **{measure: True if measure == "success" else 0})
+    tap = {**MEASURED, "asr": float(rows["success"].mean()), "label_accuracy": float((rows["label_guess"] == 0).mean())}
+    tap = {**tap, **bounded(tap, rows, SURE)[0]}
+    assert [v["measure"] for v in violations("t", tap, rows)] == ["asr" if measure == "success" else "label_accuracy"]
+
+
+def test_luck_is_no_violation() -> None:
+    """One of ten, where the bound is .0048: it happens in one run of twenty, and Wilson's limit would call it proof."""
+    rows = table(10, 1, identified=[1.0] + [0.0] * 9)
+    tap = {**MEASURED, "identified": 0.1, **bounded(MEASURED, rows, SURE)[0]}
+    assert wilson(1, 10)[0] > tap["identified_bound"]
+    assert violations("type-2", tap, rows) == []
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(1, 10), (5, 10), (9, 50), (10, 10)])
+def test_the_exact_limit_is_clopper_and_pearsons(successes: int, trials: int) -> None:
+    outcome = np.arange(trials) < successes
+    expected = binomtest(successes, trials).proportion_ci(method="exact").low
+    assert exact_low(outcome, np.arange(trials)) == pytest.approx(expected)
+    assert exact_low(outcome.repeat(3), np.arange(trials).repeat(3)) <= expected + 0.02
+    assert exact_low([], []) == 0
+
+
+NOISY = [(name, tap) for name in ("fed_cdp", "fed_cdp_algorithm1", "fed_cdp_valid", "fed_sdp_client", "fed_sdp_server")
+         for tap in ("type-2", "type-1", "type-0", "global")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "tap"), NOISY)
+def test_the_noise_of_the_floor_is_what_the_stations_add(name: str, tap: str) -> None:
+    """What leaks, less what would leak without noise, measured at every point of five defenses."""
+    some = cell(defense=name, leak_batch=3, clients=4, clients_per_round=4)
+    model, weights = fresh_network(some, trained=False)
+    victims = draw_victims(some, tap, 0, hand_out(some))
+    view = aware(view_of(some, tap, 0, victims, torch.arange(3), Sent(Network(model, weights))), some)
+    inputs, labels, _ = truth(some, tap, victims)
+    bare = view.respond(inputs, torch.nn.functional.one_hot(labels, 10).float())
+    noise = torch.cat([(view.update[n] - bare[n]).flatten() for n in bare])
+    cohort = victims.indices.shape[1]
+    f = some.settings.federation
+    expected = noise_std(leak_facts(some, leaking(some), 0), tap, 3, cohort, 1, f.learning_rate)
+    if isinstance(expected, str):
+        assert expected == "none: no noise"
+        assert float(noise.abs().max()) < 1e-5
+    else:
+        assert float(noise.std()) == pytest.approx(expected, rel=0.03)
+
+
+def test_where_no_floor_is_defined() -> None:
+    """Noise scaled by the data; noise of one local iteration that the next is run with."""
+    some = cell(defense="fed_alpha_cdp")
+    assert str(noise_std(leak_facts(some, leaking(some), 0), "type-2", 5, 1, 1, 0.05)).startswith(
+        "none: data-dependent"
+    )
+    plain = cell(defense="fed_cdp")
+    done = leak_facts(plain, leaking(plain), 0)
+    assert str(noise_std(done, "type-1", 5, 1, 2, 0.05)).startswith("none: the noise of one local iteration")
+    assert isinstance(noise_std(done, "type-2", 5, 1, 2, 0.05), float)
+
+
+def test_every_defense_has_a_bound_or_a_reason() -> None:
+    """The whole catalog; and its floor is at most what a guess of the prior's mean misses."""
+    for entry in list_kind("defenses"):
+        some = cell(defense=entry["name"], taps=("type-2", "type-1"), leak_batch=2)
+        model, weights = fresh_network(some, trained=False)
+        for tap, guard in of(some).items():
+            assert (guard.sigma is None) == guard.reason.startswith("none: "), (entry["name"], tap)
+        for tap in some.settings.taps:
+            found = floor(some, Sent(Network(model, weights)), tap, 0, hand_out(some))
+            assert (found.rmse is None) == found.note.startswith("none: ")
+            if found.rmse is not None:
+                assert 0 < found.rmse <= float(some.data.test_inputs.var(0).mean()) ** 0.5 + 1e-6
+
+
+def test_a_run_prints_its_bounds(tmp_path: Path) -> None:
+    """Identification behind fed_cdp: the summary, the lines, and the curve that passes through the bound at eta."""
+    some = cell(defense="fed_cdp", attack="identification", victims=20, taps=("type-2", "type-1"))
+    with open_run(tmp_path / "run", identity(some, "test")) as run:
+        summary = json.loads(json.dumps(execute(some, run, lambda phase, done, total: None)))
+    tap = summary["taps"]["type-2"]
+    assert tap["seen"]["sigma"] == pytest.approx(6 / 10**0.5)
+    assert tap["identified_bound"] == pytest.approx(float(gaussian_robustness(1e-3, 10**0.5 / 6)))
+    assert summary["violations"] == []
+    said = bounds(summary)
+    assert any(line.startswith("type-2: at most ASR ") and "identified 0.0052" in line for line in said)
+    rows = pd.read_parquet(tmp_path / "run" / "rows.parquet")
+    rows = rows[rows["tap"] == "type-2"].assign(null_rmse=lambda r: np.where(r["null_success"], 0.0, 1.0))
+    curve = bound_curve(rows, seen_at(summary)["type-2"], np.array([rows["eta"].iloc[0], 1.0]))
+    assert curve.tolist() == pytest.approx([tap["asr_bound"], 1.0])
+
+
+def test_what_was_seen_survives_the_summary() -> None:
+    seen = Seen(1.5, 2, (Mechanism(6.0, 0.05, 40, "visible"),))
+    summary = {"taps": {"type-1@3": {"seen": json.loads(json.dumps(dataclasses.asdict(seen)))}, "type-2@3": {}}}
+    assert seen_at(summary) == {"type-1@3": seen}
+
+
+def test_the_bound_never_falls_with_the_threshold() -> None:
+    """Five batches of two, the first hits all in two batches: below and above that the curve only rises."""
+    rows = table(5, 2, null_rmse=[0.1, 0.9, 0.2, 0.9, 0.9, 0.3, 0.9, 0.9, 0.4, 0.9])
+    curve = bound_curve(rows, Seen(1.0, 1), np.linspace(0, 1, 51))
+    assert (np.diff(curve) >= 0).all()
+    assert curve[0] == pytest.approx(float(gaussian_robustness(min(1.0, 2 * wilson(0, 5)[1]), 1.0)))
+    assert curve[-1] == 1.0
