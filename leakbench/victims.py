@@ -123,7 +123,7 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
     targets = one_hot(cell.data.train_targets[indices], cell.data.classes).to(device)
     cohort, steps, batch = indices.shape[1:]
     rngs = generators(s.seed, "leak noise", [(round_number, int(v), k) for v in lanes for k in range(cohort)])
-    clock = Clock(round_number, 0, max(1, s.federation.rounds), steps)
+    clock = Clock(round_number, 0, max(1, s.federation.rounds), steps, s.federation.clients_per_round)
     rate = s.federation.learning_rate
     with torch.no_grad():
         update = leak(tap, sent.network, inputs, targets, rate, cell.defense.stations, clock, rngs)

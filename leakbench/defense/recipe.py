@@ -37,6 +37,8 @@ class Defense:
     batches: how a client draws its batches: `fixed` (B of its examples without replacement, anew in each local iteration),
         `split` (one pass over a shuffled, fixed split), `poisson` (each example with probability B / |D_i|).
     cohorts: how the server draws its clients: `fixed` (K_t of N) or `poisson` (each with probability K_t / N).
+    on_dropout: what a round does of which a client fails (`Federation.dropout`): `continue` sums up who is left, still divided by
+        K_t, to which the noise is calibrated; `abort` changes nothing and releases nothing.
     printed: what the paper prints, {`accuracy` | `epsilon` | `rmse TAP`: {dataset: value}}, to stand beside the measurement.
     """
 
@@ -50,6 +52,7 @@ class Defense:
     server: tuple[Step, ...] = ()
     batches: Literal["fixed", "split", "poisson"] = "fixed"
     cohorts: Literal["fixed", "poisson"] = "fixed"
+    on_dropout: Literal["continue", "abort"] = "continue"
     claim: Annotated[Claim, *slot("claim", CLAIMS)] = NoClaim(reason="no epsilon is claimed")
     printed: dict[str, dict[str, Annotated[float, Field(allow_inf_nan=False)]]] = Field(default_factory=dict)
 
