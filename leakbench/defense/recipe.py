@@ -7,9 +7,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic_core import PydanticCustomError
 
+from leakbench.defense.adaclip import AdaClip, AdaClipReleased
 from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.noise import GaussianNoise
+from leakbench.defense.quantile import AdaptClip, ClipQuantile, QuantileNoise, QuantileNoiseReleased
 from leakbench.defense.sensitivity import L2Max, L2MaxReleased
+from leakbench.defense.share import ShareOfNoise
 from leakbench.defense.transform import Stations, Transform
 from leakbench.privacy.claim import CLAIMS, Claim, MomentsClaim, NoClaim
 from leakbench.recipe import slot
@@ -23,6 +26,13 @@ TRANSFORMS: dict[str, type[Transform]] = {
     "l2_max": L2Max,
     "l2_max_released": L2MaxReleased,
     "gaussian_noise": GaussianNoise,
+    "share_of_noise": ShareOfNoise,
+    "clip_quantile": ClipQuantile,
+    "quantile_noise": QuantileNoise,
+    "quantile_noise_released": QuantileNoiseReleased,
+    "adapt_clip": AdaptClip,
+    "adaclip": AdaClip,
+    "adaclip_released": AdaClipReleased,
 }
 
 Step = Annotated[Transform, *slot("transform", TRANSFORMS)]
