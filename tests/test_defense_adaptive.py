@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ BATCH = Local(Network(nn.Identity(), {}), torch.zeros(1), torch.zeros(1))
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
+def one_thread() -> Iterator[None]:
     """Let the tiny federations run on one core."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -139,13 +140,13 @@ def test_released_adaclip_step_by_step() -> None:
 
 def sequence(clip: Transform, gradients: tuple[float, ...]) -> list[tuple[float, float, float]]:
     """Return (released, m, s) after each of one member's gradients of one coordinate."""
-    found, memory = [], {}
+    found: list[tuple[float, float, float]] = []
+    memory: Parameters = {}
     for g in gradients:
         after = clip(Signal({"a": torch.full((1, 1, 1), g)}, memory=memory), CLOCK, None)
         memory = after.memory
-        found.append(
-            tuple(float(t) for t in (after.grads["a"], memory["adaclip.mean.a"], memory["adaclip.deviation.a"]))
-        )
+        mean, deviation = memory["adaclip.mean.a"], memory["adaclip.deviation.a"]
+        found.append((float(after.grads["a"]), float(mean), float(deviation)))
     return found
 
 
