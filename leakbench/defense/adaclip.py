@@ -25,11 +25,13 @@ MEAN, DEVIATION = "adaclip.mean.", "adaclip.deviation."
 class AdaClip:
     """Release b (clip((g - m) / b) + noise) + m for each member g, and learn m and b from what was released.
 
-    Pichapati et al., Algorithm 2: b_i = sqrt(s_i) sqrt(sum of s), m <- beta1 m + (1 - beta1) g~, s^2 <- beta2 s^2 + (1 - beta2) v,
+    Pichapati et al.'s algorithm: b_i = sqrt(s_i) sqrt(sum of s), m <- beta1 m + (1 - beta1) g~, s^2 <- beta2 s^2 + (1 - beta2) v,
     with v = (g~ - m)^2 - b^2 sigma^2 within [floor, ceiling], of the m before its step; g~ and v enter as means over the members.
 
     multiplier: sigma, in units of `norm`.  norm: the clip bound in the scaled coordinates, 1 in the paper.
     beta1, beta2, floor, ceiling (h1, h2 of a variance): the constants of the released DP-dSNE code.
+
+    A member that is missing counts as m, to which it would have been clipped at 0.
     """
 
     multiplier: NonNegative
@@ -106,7 +108,7 @@ def _recalled(signal: Signal, initial: float) -> tuple[Parameters, Parameters]:
 
 
 def _scale(deviation: Parameters) -> Parameters:
-    """Return b_i = sqrt(s_i) sqrt(sum of s over all coordinates): the least noise for E|w|^2 <= 1 (Pichapati et al., Theorem 2)."""
+    """Return b_i = sqrt(s_i) sqrt(sum of s over all coordinates): the least noise with E|w|^2 <= 1."""
     total = torch.stack([s.flatten(2).sum(2) for s in deviation.values()]).sum(0)
     return {n: s.sqrt() * _like(total, s).sqrt() for n, s in deviation.items()}
 
