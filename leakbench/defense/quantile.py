@@ -58,8 +58,8 @@ class ClipQuantile:
 class AdaptClip:
     """Set the bound for the next use: C <- C exp(-learning_rate (b - target)), b the share of members within C.
 
-    Andrew et al., Algorithm 1, the geometric update, with b = 1/2 + (sum of votes) / m. m: of a batch its expected size B, at the `batch` station; of
-    a cohort K_t, at the `server` station. Raises InputError where no clip_quantile came before.
+    Andrew et al., Algorithm 1, the geometric update, with b = 1/2 + (sum of votes) / m. m: of a batch its expected size B, at the
+    `batch` station; of a cohort K_t, at the `server` station. Raises InputError where no clip_quantile came before.
     """
 
     target: Probability = 0.5
