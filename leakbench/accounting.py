@@ -1,19 +1,18 @@
-"""The epsilons of one cell: its defense's facts and its federation's schedule, handed to the ledger."""
+"""The epsilons of one cell: what its defense does over its federation, handed to the ledger."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 
 from leakbench.cell import Settings, probe_of
 from leakbench.data.dataset import Dataset
-from leakbench.defense import Defense, facts
+from leakbench.defense import Defense, Probe, phases
 from leakbench.federated.partition import Partition
 from leakbench.privacy.epsilon import Epsilon, epsilon
-from leakbench.privacy.ledger import Schedule
+from leakbench.privacy.ledger import Phase, Schedule
 from leakbench.types import Fact
 
-__all__ = ["cell_epsilon"]
+__all__ = ["cell_epsilon", "schedule_of"]
 
 
 def cell_epsilon(
@@ -28,43 +27,55 @@ def cell_epsilon(
 
     largest: what the run counted (`Schedule.largest`); None before it.
     """
-    f = settings.federation
-    probe = probe_of(data, settings)
-    schedule = Schedule(
+    probe = probe_of(defense, data, settings)
+    schedule = schedule_of(defense, probe, partition.mean_copies, partition.most_copies, largest)
+    training = phases(defense, probe)
+    found = _explained(epsilon(training, defense.unit, defense.claim, schedule, delta), _noises(training))
+    own = defense.unit == "client" and any(fact.each for fact in _noises(training, "client", "server"))
+    failing = settings.federation.dropout if defense.on_dropout == "continue" else 0.0
+    return _without_others(found, failing) if own and failing else found
+
+
+def schedule_of(
+    defense: Defense, probe: Probe, copies: float, most_copies: int, largest: dict[str, int] | None = None
+) -> Schedule:
+    """Return how a federation trains under a defense; copies, most_copies: at how many clients one example lies."""
+    f = probe.federation
+    return Schedule(
         clients=f.clients,
         clients_per_round=f.clients_per_round,
         rounds=f.rounds,
         local_iterations=f.local_iterations,
         batch=f.batch,
         examples_per_client=f.examples_per_client,
-        copies=partition.mean_copies,
-        most_copies=partition.most_copies,
+        copies=copies,
+        most_copies=most_copies,
         client_sampling=defense.cohorts,
         batch_sampling=defense.batches,
         tensors=len(probe.network.parameters),
         largest=largest,
     )
-    done = facts(defense, probe)
-    found = _explained(epsilon(done, defense.unit, defense.claim, schedule, delta), done)
-    failing = f.dropout if defense.on_dropout == "continue" else 0.0
-    return _without_others(found, done, failing) if failing else found
 
 
-def _explained(found: Epsilon, done: Mapping[str, tuple[Fact, ...]]) -> Epsilon:
+def _noises(training: tuple[Phase, ...], *stations: str) -> list[Fact]:
+    """Return the noises of the named stations, of all where none is named."""
+    chosen = [facts for phase in training for name, facts in phase.facts.items() if not stations or name in stations]
+    return [fact for facts in chosen for fact in facts if fact.kind == "noise"]
+
+
+def _explained(found: Epsilon, noises: list[Fact]) -> Epsilon:
     """Add to each valid epsilon what the noises say of themselves."""
-    more = dict.fromkeys(fact.reason for station in done.values() for fact in station if fact.kind == "noise")
-    said = "".join(f"; {reason}" for reason in more if reason)
+    said = "".join(f"; {reason}" for reason in dict.fromkeys(fact.reason for fact in noises) if reason)
     taps = {n: dataclasses.replace(t, reason=t.reason + said * (t.valid is not None)) for n, t in found.by_tap.items()}
     return dataclasses.replace(found, reason=found.reason + said * (found.valid is not None), by_tap=taps)
 
 
-def _without_others(found: Epsilon, done: Mapping[str, tuple[Fact, ...]], dropout: float) -> Epsilon:
+def _without_others(found: Epsilon, dropout: float) -> Epsilon:
     """Return what holds of released models where clients, and their noise, may be missing from the sum.
 
     A model is computed from a client's update, so whoever sees models learns no more of it than whoever reads that update.
     """
-    own = any(fact.kind == "noise" and fact.each for name in ("client", "server") for fact in done[name])
-    if found.unit != "client" or found.valid is None or not own:
+    if found.valid is None:
         return found
     alone = found.by_tap["type-1"]
     missing = f"clients drop out with probability {dropout:g}, so only a client's own noise counts"

@@ -16,6 +16,7 @@ from leakbench.data.dataset import Dataset
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import DatasetRecipe, Federation
 from leakbench.defense import Defense, Probe, facts_at
+from leakbench.defense.network import extended
 from leakbench.errors import InputError, nearest
 from leakbench.federated.leakage import TAPS
 from leakbench.metrics import Score, load_lpips
@@ -169,10 +170,11 @@ def _check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
             f"clients: {f.clients} clients of {f.examples_per_client} examples are more than {MOST_INDICES} indices"
         )
     for name in {s.model, s.leak_model if s.protocol == "paper" else s.model}:
-        build(name, data.shape, data.classes, torch.Generator())
-    facts_at(defense, probe_of(data, s), Clock(0, 0, f.rounds, f.local_iterations, f.clients_per_round))
+        facts_at(
+            defense, _probe(defense, data, f, name), Clock(0, 0, f.rounds, f.local_iterations, f.clients_per_round)
+        )
     if s.protocol == "live":
-        needed = s.victims * (f.clients_per_round if "global" in s.taps else 1)
+        needed = s.victims * (f.clients_per_round if any(map(defense.shows_sum, s.taps)) else 1)
         if needed > f.clients:
             raise InputError(f"victims: {needed} clients are needed in the live protocol, there are {f.clients}")
         if s.leak_batch > f.examples_per_client:
@@ -181,11 +183,16 @@ def _check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
             )
 
 
-def probe_of(data: Dataset, settings: Settings) -> Probe:
-    """Return the network and federation of a cell, in which its defense is tried out."""
+def probe_of(defense: Defense, data: Dataset, settings: Settings) -> Probe:
+    """Return the network that is trained in a cell, with what the defense adds to it, and the federation."""
+    return _probe(defense, data, settings.federation, settings.model)
+
+
+def _probe(defense: Defense, data: Dataset, federation: Federation, name: str) -> Probe:
     rng = torch.Generator().manual_seed(0)
-    model = build(settings.model, data.shape, data.classes, rng)
-    return Probe(Network(model, parameters(model)), data.shape, data.classes, settings.federation)
+    plain = build(name, data.shape, data.classes, rng)
+    model = extended(defense.network, plain, data.shape, data.classes, rng)
+    return Probe(Network(model, parameters(model)), data.shape, data.classes, federation)
 
 
 def _lpips(folder: Path | None) -> tuple[Score | str, str]:

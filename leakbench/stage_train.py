@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from leakbench.cell import Cell, Settings
+from leakbench.defense.network import extended
 from leakbench.federated.partition import Partition
 from leakbench.federated.simulate import Round, from_tensors, sent_tensors, to_tensors, train
 from leakbench.models import build, parameters
@@ -28,10 +29,16 @@ def leaked_model(round_number: int) -> str:
 
 
 def fresh_network(cell: Cell, trained: bool) -> tuple[nn.Module, Parameters]:
-    """Return the network that is trained, or the one from which the `paper` protocol leaks, at its first weights."""
+    """Return the network that is trained, or the one from which the `paper` protocol leaks, at its first weights.
+
+    What the defense adds to it draws its weights apart, so that the rest starts as without the defense.
+    """
     s = cell.settings
     purpose, name = ("model", s.model) if trained else ("leak model", s.leak_model)
-    model = build(name, cell.data.shape, cell.data.classes, generator(s.seed, purpose)).to(s.device)
+    shape, classes = cell.data.shape, cell.data.classes
+    plain = build(name, shape, classes, generator(s.seed, purpose))
+    rng = generator(s.seed, f"{purpose} extension")
+    model = extended(cell.defense.network, plain, shape, classes, rng).to(s.device)
     return model, parameters(model)
 
 

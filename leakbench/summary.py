@@ -146,7 +146,12 @@ def _tap_notes(key: str, tap: dict[str, Any], group: pd.DataFrame, cell: Cell) -
         return {f"taps.{key}.{name}": RANKS_ONLY for name in silent}
     if tap["iterations"] is None:
         notes[f"taps.{key}.iterations"] = "fewer than half of the examples were reconstructed within eta"
-    if key == "type-0" and cell.defense.server:
+    if key.partition("@")[0] == "type-0" and cell.defense.aggregation == "secure":
+        clients = cell.settings.federation.clients_per_round
+        notes[f"taps.{key}"] = (
+            f"read from the mean update of {clients} clients: with secure aggregation no single one reaches the server"
+        )
+    elif key == "type-0" and cell.defense.server:
         notes["taps.type-0"] = (
             "read after the server's station, the paper's convention; a server that reads updates on arrival sees the type-1 row"
         )

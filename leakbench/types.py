@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, TypeAlias, TypeVar, cast, dataclass_transform
+from typing import Annotated, Literal, Protocol, TypeAlias, TypeVar, cast, dataclass_transform, runtime_checkable
 
 import torch
 from pydantic import AfterValidator, ConfigDict, Field
@@ -29,6 +29,7 @@ __all__ = [
     "Probability",
     "Ranking",
     "Reconstruction",
+    "Sampling",
     "Signal",
     "Text",
     "joined",
@@ -102,6 +103,17 @@ class Fact:
     reason: str = ""
 
 
+@runtime_checkable
+class Sampling(Protocol):
+    """What a network has that draws random numbers in training, beside the plain `forward(inputs)`, which draws none.
+
+    draws: k, how many standard normal numbers one example takes. `forward(inputs, draws)` with draws (n, k) returns (logits (n,
+    classes), penalty (n,)); each example's penalty is added to its loss.
+    """
+
+    draws: int
+
+
 @dataclass(frozen=True)
 class Network:
     """What a server sends: a model, the parameters it is run with, and what the defense remembers from the rounds before.
@@ -120,6 +132,11 @@ class Network:
         return dataclasses.replace(self, parameters=stepped, shared=False)
 
     @property
+    def draws(self) -> int:
+        """How many standard normal numbers an example takes in training, see `Sampling`; 0 where the model draws none."""
+        return int(getattr(self.model, "draws", 0))
+
+    @property
     def axis(self) -> int | None:
         """The parameters' lane axis, as `torch.func.vmap` takes it."""
         return None if self.shared else 0
@@ -131,11 +148,13 @@ class Local:
 
     network: at the `example` and `batch` stations as it is in that local iteration, at `client` as the server sent it.
     inputs: (lanes, B, *s) of one batch, at `client` (lanes, L * B, *s).  targets: the same with (classes).
+    weights: the same, of which 0 marks padding; None where there is none.
     """
 
     network: Network
     inputs: Tensor
     targets: Tensor
+    weights: Tensor | None = None
 
 
 @dataclass(frozen=True)

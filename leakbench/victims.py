@@ -39,11 +39,11 @@ class Victims:
 def draw_victims(cell: Cell, tap: str, round_number: int, partition: Partition) -> Victims:
     """Draw the victims of one tap by seed; the same V victims stand first in their batches at every tap.
 
-    `paper`: V distinct examples, each with B - 1 fellows (and, for `global`, K_t - 1 other clients), L = 1. `live`: V clients with
-    the batches that they use in that round.
+    `paper`: V distinct examples, each with B - 1 fellows (and, where only a sum is seen, K_t - 1 other clients), L = 1.
+    `live`: V clients with the batches that they use in that round.
     """
     s = cell.settings
-    cohort = s.federation.clients_per_round if tap == "global" else 1
+    cohort = s.federation.clients_per_round if cell.defense.shows_sum(tap) else 1
     if s.protocol == "live":
         return _live_victims(cell, round_number, cohort, partition)
     pool = cell.data.victims
@@ -122,11 +122,12 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
     inputs = cell.data.train_inputs[indices].to(device)
     targets = one_hot(cell.data.train_targets[indices], cell.data.classes).to(device)
     cohort, steps, batch = indices.shape[1:]
-    rngs = generators(s.seed, "leak noise", [(round_number, int(v), k) for v in lanes for k in range(cohort)])
+    clients = [(round_number, int(v), k) for v in lanes for k in range(cohort)]
+    rngs, draws = generators(s.seed, "leak noise", clients), generators(s.seed, "leak draws", clients)
     clock = Clock(round_number, 0, max(1, s.federation.rounds), steps, s.federation.clients_per_round)
     rate = s.federation.learning_rate
     with torch.no_grad():
-        update = leak(tap, sent.network, inputs, targets, rate, cell.defense.stations, clock, rngs)
+        update = leak(tap, sent.network, inputs, targets, rate, cell.defense.stations, clock, rngs, draws)
     blind = View(
         tap=tap,
         network=sent.network,

@@ -15,9 +15,11 @@ from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.labels import Joint, LastLayer
 from leakbench.attack.lbfgs import Lbfgs, Objective
 from leakbench.attack.priors import TotalVariation
+from leakbench.attack.space import Coordinates, Pixels
 from leakbench.attack.start import Normal, Patterned, Uniform
 from leakbench.attack.stop import Iterations
 from leakbench.data.find import load_dataset
+from leakbench.defense.clip import ClipWhole
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View, leak
@@ -155,13 +157,81 @@ def test_the_answer_is_the_least_distance_met_not_the_last() -> None:
 
 
 def test_a_diverged_search_is_no_answer() -> None:
-    """A leaked gradient of infinity gives NaN, not a picture."""
-    view, _, _ = leaked(2, dtype=torch.float32)
-    broken = {n: u.clone() for n, u in view.update.items()}
-    broken[next(iter(broken))][1] = torch.inf
-    answer = method("cpl", 3)((dataclasses.replace(view, update=broken),), rngs(2))
-    assert answer.inputs[0].isfinite().all()
-    assert answer.inputs[1].isnan().all()
+    """A leaked gradient of infinity gives NaN, not a picture; the others are searched on as if alone."""
+    view, attack = linear("type-1", batch=1), method("cpl", 4)
+    view.update["weight"][1] *= -1  # another label than its neighbours'
+    whole = attack((view,), rngs(3))
+    assert len(set(whole.labels.flatten().tolist())) == 2
+    for victim in range(3):
+        broken = {n: u.clone() for n, u in view.update.items()}
+        broken["bias"][victim] = torch.inf
+        answer = attack((dataclasses.replace(view, update=broken),), rngs(3))
+        others = torch.arange(3) != victim
+        assert answer.inputs[victim].isnan().all()
+        torch.testing.assert_close(answer.inputs[others], whole.inputs[others])
+        torch.testing.assert_close(answer.trajectory[:, others], whole.trajectory[:, others], equal_nan=True)
+
+
+@dataclasses.dataclass
+class Still:
+    """A search that stays where it is."""
+
+    points: Tensor
+    evaluations: Tensor
+    settled: Tensor
+
+    def step(self, objective: Objective) -> Tensor:
+        return objective(self.points, torch.arange(len(self.points)))[0]
+
+    def keep(self, lanes: Tensor) -> None:
+        self.points, self.evaluations, self.settled = self.points[lanes], self.evaluations[lanes], self.settled[lanes]
+
+
+@dataclasses.dataclass(frozen=True)
+class Opposite:
+    """A descent to minus the start."""
+
+    def __call__(self, start: Tensor) -> Still:
+        none = torch.zeros(len(start), dtype=torch.int64)
+        return Still(-start, none, ~none.bool())
+
+
+@dataclasses.dataclass(frozen=True)
+class Weighted:
+    """The inputs themselves, with the energy 3 |z|^2."""
+
+    def __call__(self, view: View) -> Coordinates:
+        return dataclasses.replace(Pixels()(view), energy=lambda z: 3 * z.flatten(1).square().sum(1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Total:
+    """The sum of the inputs as a penalty."""
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        return inputs.flatten(1).sum(1)
+
+
+def test_the_answer_is_where_the_search_ended() -> None:
+    """Inputs, clamped, and labels of the end; its certainty is minus the distance, the space's energy and the priors."""
+    view = linear("type-1", batch=2)
+    attack = GradientMatching(
+        labels=Joint(),
+        start=Normal(),
+        distance=SquaredL2(),
+        descent=Opposite(),
+        space=Weighted(),
+        priors=(Total(),),
+        stop=Iterations(limit=1),
+    )
+    answer = attack((view,), rngs(3))
+    same = rngs(3)
+    logits, x = -Joint()(view, same).targets, -Normal()(view, same)
+    torch.testing.assert_close(answer.inputs, x.clamp(0, 1))
+    assert torch.equal(answer.labels, logits.argmax(-1))
+    distance = SquaredL2()(view.respond(x, logits.softmax(-1)), view.update, view)
+    value = distance + 3 * x.flatten(1).square().sum(1) + x.flatten(1).sum(1)
+    torch.testing.assert_close(answer.certainty, -value[:, None].expand(3, 2))
 
 
 def test_several_views_add_their_distances() -> None:
@@ -240,7 +310,8 @@ def test_distance_and_prior_closed_forms() -> None:
     assert SquaredL2()(guess, seen, leaked(1)[0]).tolist() == [11.0, 11.0]
     edge = torch.zeros(1, 1, 1, 4, 4)
     edge[..., 2:] = 1.0
-    assert float(TotalVariation(weight=3.0)(edge)) == pytest.approx(3.0 * 4 / 12)
+    for either in (edge, edge.mT):
+        assert float(TotalVariation(weight=3.0)(either)) == pytest.approx(3.0 * 4 / 12)
     assert float(TotalVariation(weight=3.0)(torch.rand(1, 1, 5))) == 0.0
 
 
@@ -263,6 +334,8 @@ def test_identification_finds_the_victim_and_only_by_the_gradient() -> None:
     noise = {n: torch.randn(u.shape, generator=generator(0, n)) * 100 for n, u in view.update.items()}
     blind = Candidates()((dataclasses.replace(view, update=noise),), ())
     assert int((blind.scores.argmax(1) == torch.arange(12)).sum()) <= 2
+    both = Candidates()((view, dataclasses.replace(view, update=noise)), ())
+    torch.testing.assert_close(both.scores, Candidates()((view,), ()).scores + blind.scores)
     with pytest.raises(InputError, match="names none"):
         Candidates()((dataclasses.replace(view, candidates=None),), ())
 
@@ -282,3 +355,62 @@ def test_identification_behind_a_batch_beats_chance() -> None:
     assert int((Candidates()((told,), ()).scores.argmax(1) == torch.arange(12)).sum()) >= 4
     with pytest.raises(InputError, match="public"):
         Candidates()((dataclasses.replace(told, public=None),), ())
+
+
+def linear(tap: str, batch: int) -> View:
+    """A linear model of 12 weights, three random updates, 10 public examples and 8 candidates, in float64."""
+    rng = generator(0, "linear")
+    model = torch.nn.Linear(5, 2).double()
+    weights = {n: torch.randn(p.shape, generator=rng, dtype=torch.float64) for n, p in model.named_parameters()}
+    update = {n: torch.randn(3, *w.shape, generator=rng, dtype=torch.float64) for n, w in weights.items()}
+    shown = torch.rand(18, 5, generator=rng, dtype=torch.float64), torch.randint(2, (18,), generator=rng)
+    return View(
+        tap,
+        Network(model, weights),
+        update,
+        batch,
+        (5,),
+        2,
+        0.1,
+        public=Public(shown[0][:10], shown[1][:10]),
+        candidates=Public(shown[0][10:], shown[1][10:]),
+    )
+
+
+def test_identification_behind_a_batch_is_the_gaussian_likelihood() -> None:
+    """Of M = 3: mean g / 3 + 2 / 3 m and covariance S + r, with r what one half of the sample leaves of the other."""
+    view = linear("type-1", batch=3)
+
+    def gradients(some: Public) -> Tensor:
+        found = []
+        for x, y in zip(some.inputs, some.labels, strict=True):
+            held = {n: p.clone().requires_grad_() for n, p in view.network.parameters.items()}
+            loss = torch.nn.functional.cross_entropy(torch.func.functional_call(view.network.model, held, (x,)), y)
+            found.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(held.values()))]))
+        return torch.stack(found)
+
+    assert view.public is not None
+    assert view.candidates is not None
+    others = gradients(view.public)
+    mean = others.mean(0)
+    centred = others - mean
+    first, second = centred[:5], centred[5:]
+    left = second - second @ torch.linalg.pinv(first) @ first
+    r = left.square().sum(1).mean() / 12
+    precision = torch.linalg.inv(centred.T @ centred / 10 + r * torch.eye(12, dtype=torch.float64))
+    observed = torch.cat([u.flatten(1) for u in view.update.values()], 1)
+    away = observed[:, None] - (gradients(view.candidates) / 3 + 2 / 3 * mean)
+    expected = -r * torch.einsum("vki,ij,vkj->vk", away, precision, away)
+    scores = Candidates(chunk=3)((view,), ()).scores
+    torch.testing.assert_close(scores - scores[:, :1], expected - expected[:, :1], rtol=1e-6, atol=1e-9)
+
+
+def test_identification_reads_a_candidate_where_the_leak_was_read() -> None:
+    """The mean update has passed the server's station, as type-0 has and type-1 has not."""
+    stations = Stations(server=(ClipWhole(1e-3),))
+    type_0, type_1, whole = (
+        Candidates()((dataclasses.replace(linear(tap, batch=2), stations=stations),), ()).scores
+        for tap in ("type-0", "type-1", "global")
+    )
+    assert torch.equal(whole, type_0)
+    assert not torch.allclose(whole, type_1)

@@ -15,6 +15,7 @@ from leakbench.attack import Attack
 from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.catalog import KINDS
 from leakbench.cli import commands
+from leakbench.defense import Defense
 from leakbench.recipe import catalog_folder, load, names
 
 HOME = Path(__file__).parent.parent
@@ -101,7 +102,10 @@ def check_contract(summary: dict) -> None:
 
 def check_rows(summary: dict, rows: pd.DataFrame) -> None:
     """One row for each example behind each leak, in order, whether the attack answered or not."""
-    expected = [(t, v, m) for t in TAPS for v in range(2) for m in range(1 if t == "type-2" else 3)]
+    defense = load(Defense, catalog_folder("defenses") / f"{summary['cell']['defense']}.yaml")
+    # B = 3 examples behind one update, behind a sum those of K_t = 2 clients.
+    behind = {t: 1 if t == "type-2" else 6 if defense.shows_sum(t) else 3 for t in TAPS}
+    expected = [(t, v, m) for t in TAPS for v in range(2) for m in range(behind[t])]
     assert list(zip(rows["tap"], rows["victim"], rows["member"], strict=True)) == expected
     assert (rows["rmse"].map(math.isfinite) == ~rows["failure"]).all()
     assert (rows["failure"] == (rows["failure_reason"] != "")).all()

@@ -7,19 +7,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from probes import facts_of, probe
 
 from leakbench.data.recipe import Federation
-from leakbench.defense import Defense, Probe, facts
+from leakbench.defense import Defense, phases
 from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.sensitivity import L2Max, L2MaxReleased
 from leakbench.defense.transform import Stations, apply
 from leakbench.errors import InputError
-from leakbench.models import build, parameters
 from leakbench.privacy.claim import MomentsClaim
 from leakbench.recipe import names, resolve
 from leakbench.rng import generators
-from leakbench.types import Clock, Generators, Network, Signal
+from leakbench.types import Clock, Generators, Signal
 
 CLOCK = Clock(0, 0, 1, 1)
 
@@ -108,10 +108,10 @@ def test_zero_multiplier_is_no_noise() -> None:
 def test_l2_max_is_the_largest_layer_norm_of_the_batch() -> None:
     """Of members with layer norms (1, 2), (3, 0.5) clipped at 4: S = 3; clipped at 2: S = 2."""
     for bound, expected in ((4.0, 3.0), (2.0, 2.0)):
-        clipped = ClipLayers(bound)(signal((1.0, 2.0), (3.0, 0.5)), CLOCK, None)
-        after = L2Max()(clipped, CLOCK, None)
-        assert after.sensitivity is not None
-        assert float(after.sensitivity[0]) == pytest.approx(expected)
+        for layers in ((1.0, 2.0), (3.0, 0.5)), ((2.0, 1.0), (0.5, 3.0)):
+            after = L2Max()(ClipLayers(bound)(signal(*layers), CLOCK, None), CLOCK, None)
+            assert after.sensitivity is not None
+            assert float(after.sensitivity[0]) == pytest.approx(expected)
         assert after.facts[-1].kind == "scale"
         assert "data-dependent" in after.facts[-1].reason
 
@@ -122,6 +122,9 @@ def test_l2_max_released_does_not_clip_and_takes_the_mean() -> None:
     assert norms(after) == pytest.approx([1.0, 2.0, 3.0, 0.5, 32.0, 1.0])
     assert after.sensitivity is not None
     assert float(after.sensitivity[0]) == pytest.approx(37 / 3)
+    small = L2MaxReleased()(signal((0.05, 0.01), (1.0, 0.5)), CLOCK, None).sensitivity
+    assert small is not None
+    assert float(small[0]) == pytest.approx((0.1 + 1.0) / 2)
 
 
 def test_noise_and_l2_max_need_a_clip() -> None:
@@ -133,6 +136,9 @@ def test_noise_and_l2_max_need_a_clip() -> None:
         L2Max()(bare, CLOCK, None)
     said = GaussianNoise(1.0, "each", uncalibrated=True)(bare, CLOCK, generators(0, "noise", [(0,)]))
     assert said.facts[-1].kind == "uncalibrated_noise"
+    zero = Signal({"a": torch.zeros(1, 1, 20_000)})
+    noised = GaussianNoise(0.5, "each", uncalibrated=True)(zero, CLOCK, generators(0, "noise", [(0,)]))
+    assert float(noised.grads["a"].std()) == pytest.approx(0.5, rel=0.03)
 
 
 @pytest.mark.parametrize("norm", [0.0, -1.0, math.nan, math.inf])
@@ -150,16 +156,16 @@ def test_the_mean_divides_by_what_it_is_told() -> None:
 
 
 FEDERATION = Federation(rounds=3, batch=5, examples_per_client=20, clients=30, clients_per_round=10, local_iterations=4)
-MODEL = build("mlp", (9,), 2, torch.Generator())
-PROBE = Probe(Network(MODEL, parameters(MODEL)), (9,), 2, FEDERATION)
 
 
 def test_facts_come_from_the_real_transforms() -> None:
     """fed_cdp_valid at B = 5: clip 4 on an example, noise of 24 on the sum over the batch."""
-    found = facts(resolve("defenses", Defense, "fed_cdp_valid")[1], PROBE)
+    found = facts_of(resolve("defenses", Defense, "fed_cdp_valid")[1], FEDERATION)
     assert [(f.kind, f.norm) for f in found["example"]] == [("clip", 4.0)]
     assert [(f.kind, f.std, f.each) for f in found["batch"]] == [("noise", 24.0, False)]
     assert found["client"] == found["server"] == ()
+    on_mean = Defense(title="t", cite="c", unit="example", batch=(ClipWhole(4.0), GaussianNoise(6.0, "mean")))
+    assert facts_of(on_mean, FEDERATION)["batch"][1].std == 24.0 * 5
 
 
 def test_no_generators_no_noise() -> None:
@@ -186,10 +192,12 @@ class Silent:
         return dataclasses.replace(signal, grads={n: 1000 * g for n, g in signal.grads.items()})
 
 
-def test_decaying_noise_counts_at_its_weakest() -> None:
-    """Over three rounds the multiplier is 6, 4, 2: the ledger hears of 2 * 4."""
+def test_decaying_noise_is_a_phase_a_round() -> None:
+    """Over three rounds the multiplier is 6, 4, 2: a phase each."""
     defense = Defense(title="t", cite="c", unit="example", example=(ClipWhole(4.0),), batch=(Decaying(),))
-    assert [f.std for f in facts(defense, PROBE)["batch"]] == pytest.approx([8.0])
+    blocks = phases(defense, probe(FEDERATION))
+    assert [b.facts["batch"][0].std for b in blocks] == pytest.approx([24.0, 16.0, 8.0])
+    assert [(b.rounds, b.local_iterations, b.ends) for b in blocks] == [(1, 4, True)] * 3
 
 
 def test_a_scale_that_falls_within_a_round_is_seen() -> None:
@@ -201,7 +209,23 @@ def test_a_scale_that_falls_within_a_round_is_seen() -> None:
             return GaussianNoise(6.0 * (1 - clock.local_iteration / clock.local_iterations), "sum")(signal, clock, rngs)
 
     defense = Defense(title="t", cite="c", unit="example", example=(ClipWhole(4.0),), batch=(Within(),))
-    assert [f.std for f in facts(defense, PROBE)["batch"]] == pytest.approx([6.0])
+    blocks = phases(defense, probe(FEDERATION))
+    assert [b.facts["batch"][0].std for b in blocks] == pytest.approx([24.0, 18.0, 12.0, 6.0])
+    assert [(b.rounds, b.local_iterations, b.ends) for b in blocks] == [(3, 1, i == 3) for i in range(4)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Widening:
+    """A clip at 1 that widens by 1 in every local iteration."""
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        return ClipWhole(1.0 + clock.local_iteration)(signal, clock, rngs)
+
+
+def test_a_clip_that_widens_is_a_phase_each() -> None:
+    """Over four local iterations from 1 to 4: the ledger hears of each."""
+    defense = Defense(title="t", cite="c", unit="example", example=(Widening(),))
+    assert [b.facts["example"][0].norm for b in phases(defense, probe(FEDERATION))] == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_a_silent_transform_is_held_against_the_defense() -> None:
@@ -209,7 +233,7 @@ def test_a_silent_transform_is_held_against_the_defense() -> None:
     defense = Defense(
         title="t", cite="c", unit="example", example=(ClipWhole(4.0), Silent()), batch=(GaussianNoise(6.0, "sum"),)
     )
-    found = facts(defense, PROBE)
+    found = facts_of(defense, FEDERATION)
     assert [f.kind for f in found["example"]] == ["clip", "other"]
     assert "Silent" in found["example"][1].reason
 
@@ -222,7 +246,7 @@ def test_a_clip_at_the_client_calibrates_noise_at_the_server() -> None:
     noised = apply(stations.server, clipped, CLOCK, generators(0, "noise", [(0,)]))
     assert float(noised.grads["a"].sum(1).std()) == pytest.approx(6.0, rel=0.03)
     defense = Defense(title="t", cite="c", unit="client", client=stations.client, server=stations.server)
-    assert [f.std for f in facts(defense, PROBE)["server"]] == [6.0]
+    assert [f.std for f in facts_of(defense, FEDERATION)["server"]] == [6.0]
 
 
 def test_contradictions_in_a_recipe_are_refused() -> None:
@@ -237,6 +261,7 @@ def test_contradictions_in_a_recipe_are_refused() -> None:
 def test_every_recipe_states_facts(name: str) -> None:
     """No recipe of the catalog breaks on the shapes of a model with and without biases."""
     defense = resolve("defenses", Defense, name)[1]
-    found = facts(defense, PROBE)
+    found = facts_of(defense, FEDERATION)
     assert set(found) == {"example", "batch", "client", "server"}
-    assert not any("does not say how" in f.reason for station in found.values() for f in station)
+    undeclared = ("does not say how", "changes in kind")
+    assert not any(word in f.reason for station in found.values() for f in station for word in undeclared)

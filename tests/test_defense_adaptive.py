@@ -10,13 +10,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from probes import facts_of
 from torch import Tensor, nn
 
 from leakbench.accounting import cell_epsilon
 from leakbench.cell import Cell, Request, identity, resolve_cell
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
-from leakbench.defense import Defense, Probe, facts
+from leakbench.defense import Defense
 from leakbench.defense.adaclip import AdaClip, AdaClipReleased
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
@@ -29,7 +30,7 @@ from leakbench.experiment import _sent, hand_out
 from leakbench.federated.sampling import drop_out
 from leakbench.federated.simulate import Round, train
 from leakbench.models import build, parameters
-from leakbench.privacy.ledger import calibrated
+from leakbench.privacy.calibration import calibrated
 from leakbench.recipe import construct, resolve
 from leakbench.rng import generator, generators
 from leakbench.stage_train import train_federation
@@ -283,10 +284,7 @@ def test_an_infinite_clip_and_no_noise_are_plain_fedavg(name: str) -> None:
     )
 
 
-def probe() -> Probe:
-    model = build("mlp", (9,), 2, generator(0, "model"))
-    federation = Federation(3, 4, 20, clients=40, clients_per_round=16, local_iterations=2)
-    return Probe(Network(model, parameters(model)), (9,), 2, federation)
+FEDERATION = Federation(3, 4, 20, clients=40, clients_per_round=16, local_iterations=2)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +302,7 @@ def probe() -> Probe:
 def test_the_ledger_sees_the_noise_of_values_and_count_together(name: str, z: float) -> None:
     """Noise over bound on the sum of m = 16 is z, whoever adds it; an adaptive one says that the count's is in it."""
     _, recipe = resolve("defenses", Defense, name)
-    done = facts(recipe, probe())
+    done = facts_of(recipe, FEDERATION)
     noises, why = calibrated(done, recipe.unit, 4)
     assert why == ""
     on_sum = sum((n.std / n.bound) ** 2 * (16 if n.each else 1) for n in noises)
@@ -316,7 +314,7 @@ def test_the_ledger_sees_the_noise_of_values_and_count_together(name: str, z: fl
 @pytest.mark.parametrize("name", ["quantile", "quantile_client", "flower_adaptive_server_as_released"])
 def test_where_the_count_is_bare_no_epsilon_follows(name: str) -> None:
     _, recipe = resolve("defenses", Defense, name)
-    noises, why = calibrated(facts(recipe, probe()), recipe.unit, 4)
+    noises, why = calibrated(facts_of(recipe, FEDERATION), recipe.unit, 4)
     assert noises == ()
     assert "data-dependent" in why
 
@@ -325,7 +323,7 @@ def test_where_the_count_is_bare_no_epsilon_follows(name: str) -> None:
 def test_noises_of_adaclip_do_not_add_up(name: str) -> None:
     """The squares of each released member go into s, so each stands alone: 6, not 6 sqrt(m)."""
     _, recipe = resolve("defenses", Defense, name)
-    noises, why = calibrated(facts(recipe, probe()), recipe.unit, 4)
+    noises, why = calibrated(facts_of(recipe, FEDERATION), recipe.unit, 4)
     assert why == ""
     assert [(n.std / n.bound, n.alone) for n in noises] == [(6.0, True)]
 

@@ -61,6 +61,32 @@ def test_every_victim_follows_torch() -> None:
         torch.testing.assert_close(search.points[victim], end, rtol=1e-3, atol=1e-5)
 
 
+def test_a_step_ends_where_nothing_changes_any_more() -> None:
+    """Of 1e-5 x^2 a short step changes less than the tolerance while the gradient is far from zero: it ends as torch's does."""
+    x = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    reference = torch.optim.LBFGS([x], lr=0.01)
+    count = 0
+
+    def closure() -> Tensor:
+        nonlocal count
+        count += 1
+        reference.zero_grad()
+        value = 1e-5 * x.square().sum()
+        value.backward()
+        return value
+
+    def objective(points: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
+        return 1e-5 * points.square().sum(1), 2e-5 * points
+
+    search = Lbfgs(torch.ones(1, 3, dtype=torch.float64), learning_rate=0.01)
+    for _ in range(2):
+        reference.step(closure)
+        search.step(objective)
+        assert int(search.evaluations) == count
+        torch.testing.assert_close(search.points[0], x.detach())
+    assert count == 4
+
+
 def test_history_wraps_around() -> None:
     """With a history of 3 the ring buffer drops the oldest pair, as torch's list does."""
     start, shift = torch.full((1, 5), 2.0, dtype=torch.float64), torch.zeros(1, 5, dtype=torch.float64)

@@ -59,6 +59,15 @@ def test_the_best_for_success_need_not_be_the_best_for_rmse() -> None:
     assert null.best_for_success == "single example" and null.best_for_rmse == "public mean"
 
 
+def test_ties_go_to_the_lower_rmse_and_eta_itself_is_within() -> None:
+    spread = torch.cat([torch.zeros(8, 1), torch.linspace(0.2, 1, 12)[:, None]])
+    null = null_attack(spread, torch.zeros(20, dtype=torch.int64), victims=1, known_labels=None, eta=2.0, rng=seeded())
+    assert set(null.success_rate.values()) == {1.0}
+    assert null.best_for_success == null.best_for_rmse
+    pair, one_class = torch.tensor([[0.0], [0.5]]), torch.zeros(2, dtype=torch.int64)
+    assert null_attack(pair, one_class, 1, None, eta=0.5, rng=seeded()).success_rate["public mean"] == 1.0
+
+
 def test_labels_that_are_not_known_or_not_public() -> None:
     null = null_attack(PUBLIC, TARGETS, victims=2, known_labels=None, eta=0.1, rng=seeded())
     assert set(null.guesses) == {"public mean", "single example"}

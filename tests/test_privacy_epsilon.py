@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from leakbench.errors import InputError
-from leakbench.privacy.accountants import Mechanism, pld
+from leakbench.privacy.accountants import pld
+from leakbench.privacy.calibration import calibrated
 from leakbench.privacy.claim import MomentsClaim, NoClaim
 from leakbench.privacy.epsilon import Epsilon, epsilon
-from leakbench.privacy.ledger import Schedule
+from leakbench.privacy.ledger import Phase, Schedule
+from leakbench.privacy.mechanism import Mechanism
 from leakbench.types import Fact
 
 MNIST = Schedule(
@@ -46,8 +48,16 @@ FED_SDP = {"server": (CLIP, ON_SUM)}
 AT_CLIENT = {"client": (CLIP, ON_EACH)}
 
 
+def throughout(facts: dict[str, tuple[Fact, ...]], schedule: Schedule) -> tuple[Phase, ...]:
+    """One phase for the whole training."""
+    if schedule.rounds == 0:
+        return ()
+    return (Phase(facts, schedule.rounds, schedule.local_iterations, True, schedule.clients_per_round),)
+
+
 def valid(facts: dict[str, tuple[Fact, ...]], unit: Any, **changes: Any) -> Epsilon:
-    return epsilon(facts, unit, NOTHING, dataclasses.replace(MNIST, **changes), 1e-5)
+    schedule = dataclasses.replace(MNIST, **changes)
+    return epsilon(throughout(facts, schedule), unit, NOTHING, schedule, 1e-5)
 
 
 def test_fed_cdp_on_mnist() -> None:
@@ -117,6 +127,25 @@ def test_copies_count_as_participations() -> None:
     assert answer.by_tap["type-2"].participations["largest"] == 99
 
 
+def test_how_often_an_example_is_used() -> None:
+    """Expected uses are rounded up; a split of 500 into batches of 300 has one batch a pass, begun by each participation."""
+    once = dataclasses.replace(MNIST, rounds=1, local_iterations=1, copies=1.0)
+    assert once.uses() == 1
+    split = dataclasses.replace(once, rounds=10, batch=300, batch_sampling="split")
+    assert (split.passes(), split.uses()) == (1, 10)
+    assert dataclasses.replace(split, local_iterations=3).passes() == 3
+    assert dataclasses.replace(split, batch_sampling="fixed").uses() == 6
+
+
+def test_the_smallest_of_clips_in_a_row_bounds_until_noise_is_added() -> None:
+    """Clips at 4 and 9 bound by 4, at 4 and 2 by 2; after a noise the next clip counts alone."""
+    for other, bound in ((9.0, 4.0), (2.0, 2.0)):
+        in_a_row = {"example": (CLIP, Fact("clip", norm=other)), "batch": (ON_SUM,)}
+        assert [n.bound for n in calibrated(in_a_row, "example", 5)[0]] == [bound]
+    again = {"example": (CLIP, ON_EACH, Fact("clip", norm=9.0)), "batch": (ON_SUM,)}
+    assert [(n.bound, n.part) for n in calibrated(again, "example", 5)[0]] == [(4.0, 0), (9.0, 1)]
+
+
 def test_fed_sdp_at_the_server() -> None:
     poisson, fixed = valid(FED_SDP, "client"), valid(FED_SDP, "client", client_sampling="fixed")
     assert poisson.valid == pytest.approx(0.6157, abs=2e-3)
@@ -133,7 +162,7 @@ def test_fed_sdp_at_the_server() -> None:
 def test_fed_sdp_at_the_client() -> None:
     fixed = valid(AT_CLIENT, "client", client_sampling="fixed")
     assert fixed.sigma_effective == pytest.approx(60.0)
-    assert fixed.valid == pytest.approx(pld(Mechanism(60.0, 0.1, 100, "fixed"), 1e-5))
+    assert fixed.valid == pytest.approx(pld((Mechanism(60.0, 0.1, 100, "fixed"),), 1e-5))
     assert "nobody drops out" in fixed.reason
     assert fixed.by_tap["type-2"].reason.startswith("none: noise is added after this tap")
     for tap in ("type-1", "type-0"):
@@ -187,13 +216,13 @@ def test_a_clip_after_a_data_dependent_scale_calibrates_again() -> None:
 
 def test_no_round() -> None:
     claim = MomentsClaim(unit="example", noise_multiplier=6.0)
-    answer = epsilon(FED_CDP, "example", claim, dataclasses.replace(MNIST, rounds=0))
+    answer = epsilon((), "example", claim, dataclasses.replace(MNIST, rounds=0))
     assert (answer.claimed, answer.valid, answer.reason) == (None, None, "no round was trained")
     assert {tap.reason for tap in answer.by_tap.values()} == {"no round was trained"}
 
 
 def test_claimed_and_valid_stand_side_by_side() -> None:
-    answer = epsilon(FED_CDP, "example", MomentsClaim(unit="example", noise_multiplier=6.0), MNIST)
+    answer = epsilon(throughout(FED_CDP, MNIST), "example", MomentsClaim(unit="example", noise_multiplier=6.0), MNIST)
     assert answer.claimed == pytest.approx(0.8227, abs=5e-4)
     assert answer.claimed_formula.startswith("moments accountant")
     assert valid(FED_CDP, "example").claimed_formula == "none: not asked"
@@ -203,7 +232,8 @@ def test_claimed_and_valid_stand_side_by_side() -> None:
 @pytest.mark.parametrize("sigma", [0.0, 6.0])
 def test_plain_data_is_clean_json(facts: dict[str, tuple[Fact, ...]], sigma: float) -> None:
     claim = MomentsClaim(unit="example", noise_multiplier=sigma)
-    plain = epsilon(facts, "example", claim, dataclasses.replace(MNIST, batch_sampling="split")).as_dict()
+    schedule = dataclasses.replace(MNIST, batch_sampling="split")
+    plain = epsilon(throughout(facts, schedule), "example", claim, schedule).as_dict()
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
     assert (plain["claimed"] is None) == (sigma == 0)
     assert set(plain["by_tap"]) == {"type-2", "type-1", "type-0"}
@@ -241,6 +271,6 @@ def test_impossible_schedules_are_refused(field: str, value: Any) -> None:
 
 def test_an_impossible_delta_or_unit_is_refused() -> None:
     with pytest.raises(InputError, match="delta"):
-        epsilon({}, "example", NOTHING, MNIST, 1.0)
+        epsilon((), "example", NOTHING, MNIST, 1.0)
     with pytest.raises(InputError, match="unit"):
-        epsilon({}, "round", NOTHING, MNIST)  # type: ignore[arg-type]
+        epsilon((), "round", NOTHING, MNIST)  # type: ignore[arg-type]

@@ -1,5 +1,7 @@
 """From answers to rows to the summary: matched the right way round, failures counted, verdicts against the null attacker."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,9 +9,10 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.null import NullAttack
+from leakbench.cell import Request, resolve_cell
 from leakbench.scores import Truth, score
 from leakbench.statistics import wilson
-from leakbench.summary import _tap
+from leakbench.summary import _tap, summarise
 from leakbench.types import Ranking, Reconstruction
 
 SHAPE = (1, 12, 12)
@@ -53,6 +56,27 @@ def test_a_batch_in_another_order_is_matched() -> None:
     assert rows["success"].all()
 
 
+def test_every_score_of_a_batch_is_of_the_matched_answer() -> None:
+    """A blurred answer in another order scores as it does in the right one, and is kept in the right one."""
+    real = truth(2, 3)
+    inputs, turned = 0.9 * real.inputs + 0.05, torch.tensor([1, 2, 0])
+    plain, other = answer(inputs, real.labels), answer(inputs[:, turned], real.labels[:, turned])
+    rows = rows_of(real, other, total=2)
+    pd.testing.assert_frame_equal(rows, rows_of(real, plain, total=2))
+    assert rows["identified"].tolist() == pytest.approx([1.0, np.nan, np.nan, 0.0, np.nan, np.nan], nan_ok=True)
+    null = NullAttack({"grey": torch.full((6, *SHAPE), 0.5)}, {}, {}, "grey", "grey")
+    assert torch.equal(score("type-1", 0, other, Ranking(torch.zeros(2, 3)), null, real, 0.1, "n/a")[1], inputs)
+
+
+def test_success_is_within_eta_and_the_distance_is_the_attackers_own() -> None:
+    """Off by .099 and by .101 at eta .1; a certainty of -2.5 is a distance of 2.5."""
+    real = dataclasses.replace(truth(2, 1), inputs=torch.full((2, 1, *SHAPE), 0.5))
+    given = answer(real.inputs + torch.tensor([0.099, 0.101])[:, None, None, None, None], real.labels)
+    rows = rows_of(real, dataclasses.replace(given, certainty=torch.full((2, 1), -2.5)), total=2)
+    assert rows["success"].tolist() == [True, False]
+    assert rows["distance"].tolist() == [2.5, 2.5]
+
+
 def test_rows_know_their_victim_in_a_later_chunk() -> None:
     """The second chunk's victims keep their numbers, examples, null guesses and identification."""
     real = truth(3, 1, first=4)
@@ -94,6 +118,18 @@ def test_iterations_to_success_is_the_first_within_eta() -> None:
     assert np.isnan(rows["iterations_to_success"].iloc[1])
 
 
+def test_each_victim_is_beside_the_guess_for_it() -> None:
+    """Guesses that name the example they are for: victims 4 to 6 of 20, two examples each."""
+    real = truth(3, 2, first=4)
+    guesses = (torch.arange(40) / 40).reshape(40, 1, 1, 1).expand(40, *SHAPE)
+    null = NullAttack({"own": guesses}, {}, {}, "own", "own")
+    given = answer(real.inputs, real.labels)
+    rows = score("type-1", 0, given, Ranking(torch.zeros(3, 30)), null, real, 0.1, "n/a")[0]
+    own = (torch.arange(8, 14) / 40).reshape(3, 2, 1, 1, 1)
+    expected = (real.inputs - own).square().flatten(2).mean(2).sqrt().flatten()
+    np.testing.assert_allclose(rows["null_rmse"], expected, rtol=1e-5)
+
+
 def test_verdicts() -> None:
     """Perfect answers leak, all-white ones are protected, a guess as good as grey is neither significantly."""
     real = truth(20, 1)
@@ -116,6 +152,9 @@ def test_identification_by_nothing_is_chance() -> None:
     for scores, expected in ((torch.zeros(2, 8), 1 / 8), (torch.full((2, 8), torch.nan), 0.0)):
         rows = score("type-2", 0, answer(real.inputs, real.labels), Ranking(scores), null, real, 0.1, "n/a")[0]
         assert rows["identified"].tolist() == [expected, expected]
+    one = torch.tensor([[1.0, torch.nan, 0.0], [0.0, torch.nan, 1.0]])  # Of three candidates one has no score.
+    rows = score("type-2", 0, answer(real.inputs, real.labels), Ranking(one), null, real, 0.1, "n/a")[0]
+    assert rows["identified"].tolist() == [1.0, 0.0]
 
 
 def test_an_attack_that_gave_nothing_protects_nobody() -> None:
@@ -159,6 +198,13 @@ def table(**changes: object) -> pd.DataFrame:
         ({"rmse": 0.5, "success": [True] * 3 + [False] * 17}, "protected"),  # within the null attacker's interval
         ({"rmse": 0.5, "identified": 1.0}, "identifies"),
         ({"rmse": np.nan, "failure": True}, "attack failed"),
+        ({"rmse": np.nan, "failure": True, "identified": 1.0}, "identifies"),
+        ({"rmse": 0.5, "identified": [1.0] * 2 + [0.0] * 18}, "identifies"),  # by chance once in 5,000 times
+        ({"rmse": 0.5, "identified": [1.0] + [0.0] * 19}, "protected"),  # once in 50
+        ({"rmse": [0.2] * 10 + [0.4] * 10}, "protected"),  # as close as the null attacker is not closer
+        ({"rmse": [0.1] * 2 + [0.5] * 8 + [0.31] * 10}, "protected"),  # 12 of 20 closer is not significant
+        # 1.0 is above the null's interval [0.64, 0.95], but its own begins at 0.84, below the null's 0.85
+        ({"rmse": 0.5, "success": True, "null_success": [True] * 17 + [False] * 3}, "unclear"),
     ],
 )
 def test_each_clause_of_the_verdict(changes: dict[str, object], verdict: str) -> None:
@@ -169,6 +215,24 @@ def test_each_clause_of_the_verdict(changes: dict[str, object], verdict: str) ->
 def test_few_victims_prove_no_protection() -> None:
     """Of five failed attacks nothing follows."""
     assert _tap(table(rmse=0.5)[:5], 0.0)["verdict"] == "unclear"
+    assert _tap(table(rmse=0.5)[:9], 0.0)["verdict"] == "unclear"
+    assert _tap(table(rmse=0.5)[:10], 0.0)["verdict"] == "protected"
+
+
+def test_members_of_a_batch_are_not_independent() -> None:
+    """Eight batches of three, alike within each: intervals of 8 trials; 6 of 8 closer than the null prove nothing."""
+    batches = np.repeat(np.arange(8), 3)
+    rows = pd.DataFrame({**table(), "null_rmse": 0.4}).iloc[0:1].loc[[0] * 24].reset_index(drop=True)
+    rows = rows.assign(victim=batches, batch=batches, member=[0, 1, 2] * 8, identified=[1.0, np.nan, np.nan] * 8)
+    rows = rows.assign(null_success=batches < 4, label_guess=[0, 0, 0, 1] * 6, rmse=np.where(batches < 6, 0.3, 0.5))
+    tap = _tap(rows, 0.0)
+    assert (tap["victims"], tap["batch"], tap["label_accuracy"]) == (8, 3, 0.75)
+    low, high = wilson(4, 8)
+    assert tap["null_asr"] == 0.5
+    assert tap["null_asr_low"] <= low + 0.03
+    assert tap["null_asr_high"] >= high - 0.03
+    assert (tap["identified"], tap["identified_low"], tap["identified_high"]) == (1.0, *wilson(8, 8))
+    assert _tap(rows.assign(identified=[0.0, np.nan, np.nan] * 8), 0.0)["verdict"] == "unclear"
 
 
 def test_medians_take_failures_as_the_worst() -> None:
@@ -176,6 +240,10 @@ def test_medians_take_failures_as_the_worst() -> None:
     tap = _tap(table(psnr=[np.nan] * 11 + [50.0] * 9, ssim=[np.nan] * 11 + [0.9] * 9), 0.0)
     assert (tap["psnr"], tap["ssim"]) == (None, None)
     assert tap["null_rmse"] == pytest.approx(0.3)
+    assert _tap(table(null_rmse=[0.2] * 15 + [0.4] * 5), 0.0)["null_rmse"] == pytest.approx(0.2)
+    failed = [np.nan] * 8 + [float(n) for n in range(1, 13)]
+    tap = _tap(table(rmse=failed, lpips=failed, psnr=failed, ssim=failed), 0.0)
+    assert (tap["rmse"], tap["lpips"], tap["psnr"], tap["ssim"]) == (10.5, 10.5, 2.5, 2.5)
     assert _tap(table(iterations_to_success=[3.0] * 8 + [np.nan] * 12), 0.0)["iterations"] is None
     assert _tap(table(iterations_to_success=[3.0] * 12 + [np.nan] * 8), 0.0)["iterations"] == 3.0
 
@@ -195,3 +263,19 @@ def test_iterates_of_a_batch_are_matched_too() -> None:
     turned = real.inputs[:, torch.tensor([1, 2, 0])]
     rows = rows_of(real, answer(turned, real.labels, turned[None]), total=1)
     assert rows["iterations_to_success"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_summary_is_of_the_trained_model_and_of_the_attack() -> None:
+    """The last round's accuracy, not the best; beside a printed RMSE stands the attacker's, not the null's."""
+    plain = resolve_cell(Request(train_rounds=2), None)
+    printed = {"accuracy": {"faces": 0.9}, "rmse type-2": {"faces": 0.6}}
+    some = dataclasses.replace(plain, defense=dataclasses.replace(plain.defense, printed=printed))
+    rounds = pd.DataFrame({"round": [0, 1], "accuracy": [0.9, 0.5], "loss": [1.0, 1.0]})
+    epsilon = {"claimed": None, "claimed_formula": "none", "valid": None, "reason": "none"}
+    found = summarise(some, table(rmse=0.15), rounds, epsilon, {"attack type-2": 7.0}, "runs/one")
+    assert (found["accuracy"], found["rounds"], found["taps"]["type-2"]["seconds"]) == (0.5, 2, 7.0)
+    assert [(c["what"], c["claimed"], c["measured"]) for c in found["claims"]] == [
+        ("accuracy", 0.9, 0.5),
+        ("rmse type-2", 0.6, 0.15),
+    ]
+    assert "no better than a guess" in found["claims"][1]["comment"]

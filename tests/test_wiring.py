@@ -3,33 +3,40 @@
 import dataclasses
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
+from leakbench.accounting import cell_epsilon
 from leakbench.attack.descent import descend
+from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.lbfgs import Objective
 from leakbench.attack.stop import Iterations
-from leakbench.cell import Cell, Request, identity, resolve_cell
+from leakbench.cell import Cell, Request, identity, probe_of, resolve_cell
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
-from leakbench.defense import Defense
+from leakbench.defense import Defense, phases
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import Stations
-from leakbench.experiment import execute, hand_out
+from leakbench.experiment import _largest, _sent, execute, hand_out
 from leakbench.federated.client import Examples, client_update, local_iterations, mean_update
 from leakbench.federated.sampling import draw_clients
 from leakbench.federated.simulate import Round, train
 from leakbench.metrics import success_threshold
 from leakbench.models import build, one_hot, parameters
+from leakbench.privacy.epsilon import epsilon
+from leakbench.privacy.ledger import Schedule
+from leakbench.recipe import resolve
 from leakbench.rng import generator, generators
-from leakbench.stage_train import fresh_network
+from leakbench.stage_train import fresh_network, train_federation
 from leakbench.store import open_run
 from leakbench.types import Clock, Fact, Generators, Local, Network, Parameters, Signal
-from leakbench.victims import Sent, candidates, draw_victims, view_of
+from leakbench.victims import Sent, aware, candidates, draw_victims, knowledge, truth, view_of
 
 CLOCK = Clock(0, 0, 1, 1)
 
@@ -40,6 +47,32 @@ def flat(gradients: Parameters) -> Tensor:
 
 def cell(**asked: object) -> Cell:
     return resolve_cell(Request(**{"victims": 4, "train_rounds": 0, **asked}), None)  # type: ignore[arg-type]
+
+
+def test_a_cell_is_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each option is in the numbers that are run and changes the hash, as other data and another recipe do."""
+    plain = cell()
+    asked = {
+        **{"train_rounds": 1, "clients": 7, "clients_per_round": 2, "local_iterations": 9, "batch": 1, "leak_batch": 4},
+        **{"victims": 5, "candidates": 50, "seed": 1, "success": 0.2, "model": "mlp", "leak_model": "lenet_dlg"},
+    }
+    for name, value in asked.items():
+        other = cell(**{name: value})
+        numbers = {**vars(other.settings), **vars(other.settings.federation)}
+        assert numbers["rounds" if name == "train_rounds" else name] == value
+        assert other.hash != plain.hash
+    assert (plain.settings.model, plain.settings.leak_model) == ("cnn", "lenet_cpl")
+    assert plain.settings.leak_batch == plain.settings.federation.batch
+    assert cell(clients=7).settings.federation.clients_per_round == min(7, plain.settings.federation.clients_per_round)
+    assert live(leak_rounds=("0", "last")).settings.leak_rounds == (0, 2)
+    short = cell(iterations=7)
+    assert isinstance(short.attack.method, GradientMatching)
+    assert short.attack.method.stop == Iterations(limit=7)
+    assert short.hash != plain.hash
+    found = load_dataset("faces")
+    changed = (*found[:2], dataclasses.replace(found[2], content="other"))
+    monkeypatch.setattr("leakbench.cell.load_dataset", lambda *_, **__: changed)
+    assert cell().hash != plain.hash
 
 
 def test_the_same_victims_stand_first_at_every_tap() -> None:
@@ -70,6 +103,89 @@ def test_an_oblivious_view_holds_the_leak_and_no_truth() -> None:
     assert torch.cdist(truth, seen).min() > 1e-3
 
 
+def live(**asked: object) -> Cell:
+    """Four clients of the digits, all of them in every round, each with L = 2 iterations of B = 2."""
+    federation = {"clients": 4, "clients_per_round": 4, "local_iterations": 2, "batch": 2, "train_rounds": 2}
+    return cell(**{"protocol": "live", "dataset": "digits", "leak_rounds": ("0", "1"), **federation, **asked})
+
+
+def test_each_victim_each_of_its_clients_and_each_round_leak_with_their_own_noise() -> None:
+    """24 on each of two clients is 24 / sqrt(2) on their mean; nobody's noise is another's, in whichever chunk or round."""
+    some = live(defense="fed_cdp", victims=2, clients_per_round=2, local_iterations=1, batch=1)
+    handed, (model, weights) = hand_out(some), fresh_network(some, trained=True)
+    seen = []
+    for round_number in (0, 1):
+        victims = draw_victims(some, "global", round_number, handed)
+        for lanes in (torch.tensor([0]), torch.tensor([1])):
+            sent = Sent(Network(model, weights))
+            seen.append(flat(view_of(some, "global", round_number, victims, lanes, sent).update))
+    noise = torch.cat(seen)
+    assert noise.std(1).tolist() == pytest.approx([24 / 2**0.5] * 4, rel=0.05)
+    assert (torch.corrcoef(noise) - torch.eye(4)).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("defense", ["fed_sdp_client", "fed_sdp_server"])
+def test_what_leaks_of_a_victim_does_not_depend_on_its_chunk(defense: str) -> None:
+    """Alone, and second of three."""
+    some = live(defense=defense, victims=3, clients=6, clients_per_round=2)
+    handed, (model, weights) = hand_out(some), fresh_network(some, trained=True)
+    victims = draw_victims(some, "global", 0, handed)
+    beside, alone = (
+        flat(view_of(some, "global", 0, victims, torch.tensor(lanes), Sent(Network(model, weights))).update)
+        for lanes in ([0, 1, 2], [1])
+    )
+    torch.testing.assert_close(beside[1], alone[0], rtol=1e-4, atol=1e-4)
+
+
+def test_what_leaks_live_is_what_was_trained() -> None:
+    """The leak of a whole cohort, times its clients' step of -eta L, is the step of the global model; so are the uses."""
+    one, each = live(victims=1, taps=("global",)), live(victims=4, taps=("type-1",))
+    handed, (model, start) = hand_out(one), fresh_network(one, trained=True)
+    f = one.settings.federation
+    states = list(train(Network(model, start), one.data, handed, f, one.defense, 0))
+    before, used = start, torch.zeros_like(states[0].counts.uses)
+    for t, after in enumerate(states):
+        sent = Sent(Network(model, before))
+        update = view_of(one, "global", t, draw_victims(one, "global", t, handed), torch.tensor([0]), sent).update
+        for n, u in update.items():
+            torch.testing.assert_close(
+                before[n] - f.learning_rate * 2 * u[0], after.parameters[n], rtol=1e-4, atol=1e-6
+            )
+        used = used + torch.bincount(draw_victims(each, "type-1", t, handed).indices.flatten(), minlength=len(used))
+        assert torch.equal(used, after.counts.uses)
+        before = after.parameters
+
+
+@pytest.mark.parametrize("tap", ["type-2", "type-1", "global"])
+def test_the_truth_is_what_leaked_and_the_view_tells_how(tap: str) -> None:
+    """Examples and labels kept for scoring answer what leaked, in the step size and at the time that the attacker is told."""
+    some = live(victims=2, clients=4, clients_per_round=2)
+    victims = draw_victims(some, tap, 1, hand_out(some))
+    model, weights = fresh_network(some, trained=True)
+    view = view_of(some, tap, 1, victims, torch.arange(2), Sent(Network(model, weights)))
+    inputs, labels, indices = truth(some, tap, victims)
+    assert torch.equal(inputs, some.data.train_inputs[indices])
+    answered = view.respond(inputs, one_hot(labels, 10))
+    torch.testing.assert_close(flat(answered), flat(view.update), rtol=1e-4, atol=1e-6)
+    assert view.learning_rate == some.settings.federation.learning_rate
+    assert view.clock == Clock(1, 0, 2, 2, cohort=2)
+
+
+def test_an_attacker_who_knows_the_defense_runs_it() -> None:
+    """Told of the recipe, the attacker has its stations, and the table says so."""
+    plain = cell(defense="fed_cdp")
+    some = dataclasses.replace(plain, attack=dataclasses.replace(plain.attack, knows="defense"))
+    victims = draw_victims(some, "type-2", 0, hand_out(some))
+    model, weights = fresh_network(some, trained=False)
+    view = view_of(some, "type-2", 0, victims, torch.arange(4), Sent(Network(model, weights)))
+    assert view.stations == some.defense.stations
+    assert view.knowledge.defense
+    assert knowledge(some).defense
+    blind = view_of(plain, "type-2", 0, victims, torch.arange(4), Sent(Network(model, weights)))
+    told = aware(blind, plain)
+    assert (told.stations, told.knowledge) == (view.stations, view.knowledge)
+
+
 def test_candidates_hold_each_victim_once_and_no_fellow() -> None:
     """The position says nothing of the victim; who stands in a leaked batch beside it is no candidate."""
     some = cell(leak_batch=3)
@@ -97,6 +213,88 @@ def test_a_cell_is_judged_by_its_own_data(tmp_path: Path) -> None:
     torch.testing.assert_close(torch.tensor(rows["null_rmse"]).float(), expected, rtol=1e-4, atol=1e-5)
     assert summary["taps"]["type-1"]["identified"] >= 0.9
     assert summary["taps"]["type-1"]["candidates"] == 1000
+
+
+def quiet(phase: str, done: int, total: int) -> None:
+    """Show no progress."""
+
+
+def run_of(some: Cell, folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
+    """The summary and the rows of a whole run."""
+    with open_run(folder, identity(some, "test")) as run:
+        summary = execute(some, run, quiet)
+    return summary, pd.read_parquet(folder / "rows.parquet")
+
+
+def test_identification_runs_the_defense_whatever_the_attack_knows(tmp_path: Path) -> None:
+    """Beside an oblivious attack too: of gradients cut to 0.001 without noise all are told apart."""
+    plain = cell(taps=("type-2",), iterations=1)
+    clip = Defense(title="t", cite="c", unit="example", example=(ClipWhole(1e-3),))
+    summary, rows = run_of(dataclasses.replace(plain, defense=clip), tmp_path / "run")
+    assert summary["taps"]["type-2"]["identified"] == 1.0
+    pool = plain.data.train_inputs[plain.data.victims]  # Of faces alone; the others in the set are no victims.
+    assert rows["eta"].tolist() == pytest.approx([success_threshold(pool, generator(0, "eta"))] * 4)
+
+
+def test_a_victim_is_the_same_in_any_chunk_and_each_point_is_attacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One victim at a time starts from the guess of both together; noise at the client is in type-1 and not in type-2."""
+    some = cell(
+        dataset="digits", defense="fed_sdp_client", victims=2, iterations=1, leak_batch=1, taps=("type-2", "type-1")
+    )
+    together = run_of(some, tmp_path / "together")[1]
+    monkeypatch.setattr("leakbench.stage_attack._chunk", lambda *_: 1)
+    apart = run_of(some, tmp_path / "apart")[1]
+    same = ["tap", "victim", "example", "label", "null_rmse", "identified"]
+    pd.testing.assert_frame_equal(apart[same], together[same])
+    first, second = (load_file(tmp_path / name / "reconstructions.safetensors") for name in ("together", "apart"))
+    for tap in ("type-2", "type-1"):
+        name = f"{tap}.round0.trajectory"  # The value before any step is that of the start.
+        torch.testing.assert_close(first[name], second[name], rtol=1e-4, atol=1e-6)
+    bare, noised = (together[together["tap"] == tap] for tap in ("type-2", "type-1"))
+    assert bare["identified"].tolist() == [1.0] * 2
+    assert (bare["distance"].to_numpy() < noised["distance"].to_numpy()).all()
+
+
+def test_what_is_trained_is_what_leaks_and_what_is_counted(tmp_path: Path) -> None:
+    """After one round of two, the model of that round is sent; of all counts the ledger hears the largest."""
+    some = live(clients=6, clients_per_round=3, leak_rounds=("1",))
+    handed, (model, start) = hand_out(some), fresh_network(some, trained=True)
+    states = list(train(Network(model, start), some.data, handed, some.settings.federation, some.defense, 0))
+    with open_run(tmp_path / "run", identity(some, "test")) as run:
+        train_federation(some, run, handed, quiet)
+        sent, largest = _sent(some, run, 1).network.parameters, _largest(run)
+    assert all(torch.equal(sent[n], states[0].parameters[n]) for n in start)
+    counts = states[-1].counts
+    expected = {"example": counts.updates, "uses": counts.uses, "client": counts.rounds}
+    assert largest == {name: int(count.max()) for name, count in expected.items()}
+
+
+def test_the_ledger_hears_of_the_federation_that_is_trained() -> None:
+    """The epsilon of a cell is that of its numbers, for the tensors of the trained model."""
+    some = cell(defense="fed_sdp_server", dataset="digits", train_rounds=2)
+    f, handed = some.settings.federation, hand_out(some)
+    counted = {"example": 3, "uses": 5, "client": 2}
+    schedule = Schedule(
+        clients=f.clients,
+        clients_per_round=f.clients_per_round,
+        rounds=2,
+        local_iterations=f.local_iterations,
+        batch=f.batch,
+        examples_per_client=f.examples_per_client,
+        copies=handed.indices.numel() / len(some.data.train_targets),
+        most_copies=int(torch.bincount(handed.indices.flatten()).max()),
+        client_sampling="fixed",
+        batch_sampling="fixed",
+        tensors=6,
+        largest=counted,
+    )
+    for name in ("fed_sdp_server", "fed_cdp_valid"):
+        defense = resolve("defenses", Defense, name)[1]
+        now = dataclasses.replace(schedule, client_sampling=defense.cohorts, batch_sampling=defense.batches)
+        expected = epsilon(phases(defense, probe_of(some.data, some.settings)), defense.unit, defense.claim, now)
+        assert cell_epsilon(defense, some.data, some.settings, handed, counted) == expected
 
 
 def rounds_of(defense: Defense, rounds: int = 2) -> tuple[list[Round], Parameters]:
@@ -169,6 +367,8 @@ def test_every_round_draws_anew() -> None:
     cohorts = {tuple(draw_clients(100, 10, "fixed", generator(0, "clients", t)).tolist()) for t in range(3)}
     assert len(cohorts) == 3
     assert not torch.equal(states[0].counts.rounds * 2, states[1].counts.rounds)
+    at_server = Defense(title="t", cite="c", unit="client", server=(ClipWhole(1e-6), GaussianNoise(1e6, "sum")))
+    assert abs(float(torch.corrcoef(torch.stack(moves(*rounds_of(at_server))))[0, 1])) < 0.05
 
 
 def test_every_local_iteration_draws_anew() -> None:
@@ -221,11 +421,19 @@ def test_the_ledger_counts_what_took_part() -> None:
 
 
 def test_spread_of_updates() -> None:
-    """Updates of 1 and 3 in every coordinate: V_c = 1, U_s = 4 (Geyer et al., section 3)."""
+    """Updates of 1 and 5 in every coordinate: V_c = 4, U_s = 9 (Geyer et al., section 3)."""
     from leakbench.federated.simulate import _spread  # noqa: PLC0415
 
-    updates = {"a": torch.tensor([1.0, 3.0])[None, :, None].expand(1, 2, 5)}
-    assert _spread(updates) == (pytest.approx(1.0), pytest.approx(4.0))
+    updates = {"a": torch.tensor([1.0, 5.0])[None, :, None].expand(1, 2, 5)}
+    assert _spread(updates) == (pytest.approx(4.0), pytest.approx(9.0))
+
+
+def test_the_spread_is_that_of_the_updates_as_they_arrive() -> None:
+    """What the server then does to them does not change it."""
+    bare, _ = rounds_of(Defense(title="t", cite="c", unit="client"), rounds=1)
+    clipped, _ = rounds_of(Defense(title="t", cite="c", unit="client", server=(ClipWhole(1e-6),)), rounds=1)
+    assert clipped[0].between_client_variance == bare[0].between_client_variance > 0
+    assert clipped[0].update_scale == bare[0].update_scale > 0
 
 
 def test_sensitivities_of_lanes() -> None:
@@ -242,7 +450,7 @@ def test_sensitivities_of_lanes() -> None:
 
 @dataclasses.dataclass
 class Scripted:
-    """A search whose values are 3, 1, 2 at the points 0, 1, 2, and 5 at its end."""
+    """A search from 0 by steps of 1, one evaluation each; a value of 0 settles it."""
 
     points: Tensor
     evaluations: Tensor
@@ -250,7 +458,7 @@ class Scripted:
 
     def step(self, objective: Objective) -> Tensor:
         values = objective(self.points, torch.arange(len(self.points)))[0]
-        self.points = self.points + 1
+        self.points, self.evaluations, self.settled = self.points + 1, self.evaluations + 1, values == 0
         return values
 
     def keep(self, lanes: Tensor) -> None:
@@ -270,3 +478,20 @@ def test_the_best_point_is_kept_even_if_it_is_the_last(script: tuple[float, ...]
     assert found.trajectory[:, 0].tolist() == list(script[:3])
     if best == 1.0:
         assert found.snapshots[:, 0, 0].tolist() == [0.0, 1.0, 1.0]
+
+
+def test_who_has_ended_keeps_its_own_count() -> None:
+    """To the limit, settled after two, not finite in the second: steps 3, 2, 2, and one evaluation more of each end."""
+    scripts = torch.tensor([[3.0, 1.0, 2.0, 5.0], [4.0, 0.0, 9.0, -1.0], [2.0, torch.nan, 8.0, -1.0]])
+
+    def objective(points: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
+        return scripts[lanes, points[:, 0].long()], torch.zeros_like(points)
+
+    three = torch.zeros(3, dtype=torch.int64)
+    found = descend(Scripted(torch.zeros(3, 1), three.clone(), three.bool()), objective, Iterations(limit=3))
+    assert found.steps.tolist() == [3, 2, 2]
+    assert found.evaluations.tolist() == [4, 3, 3]
+    assert found.best[:, 0].tolist() == [1.0, 1.0, 0.0]
+    assert found.value.tolist() == [1.0, 0.0, 2.0]
+    expected = torch.tensor([[3.0, 4.0, 2.0], [1.0, 0.0, torch.nan], [2.0, torch.nan, torch.nan]])
+    torch.testing.assert_close(found.trajectory, expected, equal_nan=True)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from leakbench.types import Clock, Fact, Generators, Positive, Signal, part
 
-__all__ = ["ClipLayers", "ClipWhole", "member_norms"]
+__all__ = ["ClipLayers", "ClipLayersShared", "ClipWhole", "clip_factor", "member_norms", "scaled", "whole_norms"]
 
 
 def member_norms(signal: Signal) -> dict[str, Tensor]:
@@ -15,11 +15,18 @@ def member_norms(signal: Signal) -> dict[str, Tensor]:
     return {name: g.flatten(2).norm(dim=2) for name, g in signal.grads.items()}
 
 
-def _scaled(grad: Tensor, factor: Tensor) -> Tensor:
+def whole_norms(signal: Signal) -> Tensor:
+    """Return (lanes, members), the L2 norm of each member over all its tensors together."""
+    return torch.stack([n.square() for n in member_norms(signal).values()]).sum(0).sqrt()
+
+
+def scaled(grad: Tensor, factor: Tensor) -> Tensor:
+    """Return grad (lanes, members, *p) times factor (lanes, members)."""
     return grad * factor.reshape(*factor.shape, *[1] * (grad.dim() - 2))
 
 
-def _factor(norms: Tensor, bound: float) -> Tensor:
+def clip_factor(norms: Tensor, bound: float | Tensor) -> Tensor:
+    """Return min(1, bound / norms), (lanes, members), for a bound that is a number or of a shape that broadcasts."""
     # A zero gradient has nothing to clip; the clamp keeps its factor at 1 instead of dividing by zero.
     return (bound / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp_max(1.0)
 
@@ -35,9 +42,8 @@ class ClipWhole:
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Clip; `sensitivity` becomes `norm` in every lane."""
-        squares = [n.square() for n in member_norms(signal).values()]
-        factor = _factor(torch.stack(squares).sum(0).sqrt(), self.norm)
-        grads = {name: _scaled(g, factor) for name, g in signal.grads.items()}
+        factor = clip_factor(whole_norms(signal), self.norm)
+        grads = {name: scaled(g, factor) for name, g in signal.grads.items()}
         return signal.replace(grads, factor.new_full((signal.lanes,), self.norm), Fact("clip", norm=self.norm))
 
 
@@ -53,9 +59,27 @@ class ClipLayers:
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Clip; `sensitivity` becomes `norm` in every lane."""
-        norms = member_norms(signal)
-        grads = {name: _scaled(g, _factor(norms[name], self.norm)) for name, g in signal.grads.items()}
-        bound = self.norm * len(norms) ** 0.5
-        return signal.replace(
-            grads, norms[next(iter(norms))].new_full((signal.lanes,), self.norm), Fact("clip", norm=bound)
-        )
+        return _by_layer(signal, self.norm, self.norm, self.norm * len(signal.grads) ** 0.5)
+
+
+@part
+class ClipLayersShared:
+    """Scale each of a member's M tensors to an L2 norm of at most norm / sqrt(M), so that the member keeps within `norm`.
+
+    The layer-wise clip with the whole's bound shared out equally (McMahan et al., "Learning Differentially Private
+    Recurrent Language Models", ICLR 2018, "per-layer clipping"): the sensitivity is `norm`, as after `clip_whole`.
+    """
+
+    norm: Positive
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Clip; `sensitivity` becomes `norm` in every lane."""
+        return _by_layer(signal, self.norm / len(signal.grads) ** 0.5, self.norm, self.norm)
+
+
+def _by_layer(signal: Signal, bound: float, sensitivity: float, whole: float) -> Signal:
+    """Clip every tensor at `bound`; the noise is scaled to `sensitivity`, a member's norm is at most `whole`."""
+    norms = member_norms(signal)
+    grads = {name: scaled(g, clip_factor(norms[name], bound)) for name, g in signal.grads.items()}
+    scale = next(iter(norms.values())).new_full((signal.lanes,), sensitivity)
+    return signal.replace(grads, scale, Fact("clip", norm=whole))

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import itertools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from leakbench.data.recipe import Federation
 from leakbench.defense.recipe import Defense
-from leakbench.defense.transform import STATIONS, apply
+from leakbench.defense.transform import apply
 from leakbench.errors import InputError
+from leakbench.privacy.ledger import Phase
 from leakbench.types import Clock, Fact, Local, Network, Signal
 
-__all__ = ["Probe", "facts", "facts_at"]
+__all__ = ["Probe", "facts_at", "phases"]
+
+Facts: TypeAlias = dict[str, tuple[Fact, ...]]
+"""{station: what its transforms did, oldest first}."""
 
 LARGE = 1e6
 """Of every coordinate of a probing gradient: every clip binds, and a scale that is taken from the data is not by accident zero."""
@@ -40,29 +44,48 @@ class _Watched(Clock):
         return super().__getattribute__(name)
 
 
-def facts(defense: Defense, probe: Probe) -> dict[str, tuple[Fact, ...]]:
-    """Return what each station does in a whole federation, in its weakest form: the least noise, the widest clip.
+def phases(defense: Defense, probe: Probe) -> tuple[Phase, ...]:
+    """Return a whole training as blocks in which every station does the same thing, in order.
 
     Raises InputError where a transform cannot stand where it stands.
     """
-    found: dict[str, tuple[Fact, ...]] = {}
-    for now in _over_time(defense, probe):
-        found = {name: _weakest(found.get(name, now[name]), now[name]) for name in STATIONS}
-    return found
-
-
-def _over_time(defense: Defense, probe: Probe) -> Iterator[dict[str, tuple[Fact, ...]]]:
     f = probe.federation
     watched = _Watched(0, 0, f.rounds, f.local_iterations, f.clients_per_round)
-    yield facts_at(defense, probe, watched)
+    first = facts_at(defense, probe, watched)
     read = vars(watched).get("read", set())
-    for t in range(f.rounds if "round" in read else 1):
-        for step in range(f.local_iterations if "local_iteration" in read else 1):
-            if (t, step) != (0, 0):
-                yield facts_at(defense, probe, Clock(t, step, f.rounds, f.local_iterations, f.clients_per_round))
+    found: list[Phase] = []
+    for t in range(f.rounds if "round" in read else min(1, f.rounds)):
+        steps = range(f.local_iterations if "local_iteration" in read else 1)
+        clocks = [Clock(t, step, f.rounds, f.local_iterations, f.clients_per_round) for step in steps]
+        seen = [first if (t, c.local_iteration) == (0, 0) else facts_at(defense, probe, c) for c in clocks]
+        for facts, many in _counted(seen, f.local_iterations if len(steps) == 1 else 1):
+            rounds = 1 if "round" in read else f.rounds
+            found.append(Phase(facts, rounds, many, False, f.clients_per_round))
+        found[-1] = dataclasses.replace(found[-1], ends=True)
+    return _joined(found)
 
 
-def facts_at(defense: Defense, probe: Probe, clock: Clock) -> dict[str, tuple[Fact, ...]]:
+def _counted(seen: list[Facts], weight: int) -> list[tuple[Facts, int]]:
+    """Return each run of equal facts once, with how many local iterations it lasts; each of `seen` stands for `weight`."""
+    return [(facts, weight * len(list(same))) for facts, same in itertools.groupby(seen)]
+
+
+def _joined(found: list[Phase]) -> tuple[Phase, ...]:
+    """Make neighbouring rounds that are one phase each, and the same one, a single phase."""
+    joined: list[Phase] = []
+    for phase in found:
+        if (
+            joined
+            and phase.ends
+            and joined[-1].ends
+            and dataclasses.replace(phase, rounds=joined[-1].rounds) == joined[-1]
+        ):
+            phase = dataclasses.replace(phase, rounds=phase.rounds + joined.pop().rounds)  # noqa: PLW2901
+        joined.append(phase)
+    return tuple(joined)
+
+
+def facts_at(defense: Defense, probe: Probe, clock: Clock) -> Facts:
     """Return {station: what it does} at one moment.
 
     The deterministic part runs (no generators), since a transform states its noise without drawing it.
@@ -77,7 +100,7 @@ def facts_at(defense: Defense, probe: Probe, clock: Clock) -> dict[str, tuple[Fa
         return after
 
     f = probe.federation
-    found: dict[str, tuple[Fact, ...]] = {}
+    found: Facts = {}
     through("batch", through("example", _large(probe, f.batch)).mean())
     through("server", _repeated(through("client", _large(probe, 1)), f.clients_per_round))
     return found
@@ -98,12 +121,3 @@ def _repeated(update: Signal, cohort: int) -> Signal:
     memory = {n: m[lanes] for n, m in update.memory.items()}
     scale = None if update.sensitivity is None else update.sensitivity[lanes]
     return dataclasses.replace(update, grads=small, memory=memory, sensitivity=scale).gathered(cohort)
-
-
-def _weakest(before: tuple[Fact, ...], now: tuple[Fact, ...]) -> tuple[Fact, ...]:
-    if [f.kind for f in before] != [f.kind for f in now]:
-        return (*before, Fact("other", reason="what the station does changes in kind over the rounds"))
-    return tuple(
-        dataclasses.replace(a, norm=max(a.norm, b.norm), std=min(a.std, b.std))
-        for a, b in zip(before, now, strict=True)
-    )

@@ -1,20 +1,24 @@
-"""Gaussian noise, scaled by the sensitivity that travels in the signal."""
+"""Noise: Gaussian, scaled by the sensitivity that travels in the signal, and Laplace noise of a fixed scale."""
 
 from __future__ import annotations
 
 from typing import Literal
 
+import torch
+
+from leakbench.defense.decay import Multiplier
 from leakbench.errors import InputError
 from leakbench.rng import normal
 from leakbench.types import Clock, Fact, Generators, NonNegative, Signal, part
 
-__all__ = ["GaussianNoise"]
+__all__ = ["GaussianNoise", "LaplaceNoise"]
 
 
 @part
 class GaussianNoise:
     """Add Gaussian noise of standard deviation multiplier * S, where S is the signal's sensitivity.
 
+    multiplier: sigma, a number >= 0, or a schedule of it (`leakbench.defense.decay`).
     to: what the standard deviation refers to.
         `each`: every member gets its own noise (Fed-alphaCDP, section 5.2: "to the per-example gradients").
         `sum`: one noise for the sum over all that is merged (the DP-SGD convention, and the one accountants assume): on a
@@ -23,7 +27,7 @@ class GaussianNoise:
     uncalibrated: allow noise without a clip before it; S is then 1 and no epsilon follows.
     """
 
-    multiplier: NonNegative
+    multiplier: Multiplier
     to: Literal["each", "sum", "mean"]
     uncalibrated: bool = False
 
@@ -34,22 +38,42 @@ class GaussianNoise:
             raise InputError(
                 "gaussian_noise: no clip before it, so its scale means nothing; put a clip first, or set uncalibrated: true"
             )
+        multiplier = self.multiplier(clock) if callable(self.multiplier) else self.multiplier
         items = signal.averaged * signal.members
         drawn = signal.members if self.to == "each" else 1
         divisor = items if self.to == "sum" else 1
         grads = {}
         for name, g in signal.grads.items():
-            std = self.multiplier / divisor
-            noise = normal(g, rngs, drawn) * std
+            noise = normal(g, rngs, drawn) * (multiplier / divisor)
             if scale is not None:
                 noise = noise * scale.reshape(-1, *[1] * (g.dim() - 1)).to(g)
             grads[name] = g + noise
-        return signal.replace(grads, scale, self._fact(signal, items))
+        return signal.replace(grads, scale, self._fact(signal, multiplier, items))
 
-    def _fact(self, signal: Signal, items: int) -> Fact:
+    def _fact(self, signal: Signal, multiplier: float, items: int) -> Fact:
         if signal.sensitivity is None:
-            return Fact(
-                "uncalibrated_noise", std=self.multiplier, each=self.to == "each", reason="noise without a clip"
-            )
-        std = self.multiplier * float(signal.sensitivity[0])
+            return Fact("uncalibrated_noise", std=multiplier, each=self.to == "each", reason="noise without a clip")
+        std = multiplier * float(signal.sensitivity[0])
         return Fact("noise", std=std * items if self.to == "mean" else std, each=self.to == "each")
+
+
+@part
+class LaplaceNoise:
+    """Add Laplace noise of scale b, so of standard deviation sqrt(2) b, to every coordinate of each member.
+
+    No epsilon follows, clip or not: Laplace noise is calibrated to an L1 norm, and the clips here bound an L2 norm.
+    """
+
+    scale: NonNegative
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Add the noise; `sensitivity` stays."""
+        grads = {}
+        for name, g in signal.grads.items():
+            # The length of a 2-vector of normals times a normal is Laplace: a normal whose variance is exponential.
+            x, y, z = (normal(g, rngs, signal.members) for _ in range(3))
+            grads[name] = g + self.scale * torch.hypot(x, y) * z
+        fact = Fact(
+            "uncalibrated_noise", std=2**0.5 * self.scale, each=True, reason="Laplace noise, and no bound of an L1 norm"
+        )
+        return signal.replace(grads, signal.sensitivity, fact)

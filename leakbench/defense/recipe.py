@@ -8,11 +8,15 @@ from pydantic import Field
 from pydantic_core import PydanticCustomError
 
 from leakbench.defense.adaclip import AdaClip, AdaClipReleased
-from leakbench.defense.clip import ClipLayers, ClipWhole
-from leakbench.defense.noise import GaussianNoise
+from leakbench.defense.clip import ClipLayers, ClipLayersShared, ClipWhole
+from leakbench.defense.median import ClipInverted, ClipMedian
+from leakbench.defense.network import NETWORKS, Extension
+from leakbench.defense.noise import GaussianNoise, LaplaceNoise
+from leakbench.defense.prune import PruneRandom, PruneThreshold, PruneThresholdReleased
 from leakbench.defense.quantile import AdaptClip, ClipQuantile, QuantileNoise, QuantileNoiseReleased
 from leakbench.defense.sensitivity import L2Max, L2MaxReleased
 from leakbench.defense.share import ShareOfNoise
+from leakbench.defense.soteria import Soteria
 from leakbench.defense.transform import Stations, Transform
 from leakbench.privacy.claim import CLAIMS, Claim, MomentsClaim, NoClaim
 from leakbench.recipe import slot
@@ -23,6 +27,9 @@ __all__ = ["TRANSFORMS", "Defense"]
 TRANSFORMS: dict[str, type[Transform]] = {
     "clip_whole": ClipWhole,
     "clip_layers": ClipLayers,
+    "clip_layers_shared": ClipLayersShared,
+    "clip_median": ClipMedian,
+    "clip_inverted": ClipInverted,
     "l2_max": L2Max,
     "l2_max_released": L2MaxReleased,
     "gaussian_noise": GaussianNoise,
@@ -33,6 +40,11 @@ TRANSFORMS: dict[str, type[Transform]] = {
     "adapt_clip": AdaptClip,
     "adaclip": AdaClip,
     "adaclip_released": AdaClipReleased,
+    "laplace_noise": LaplaceNoise,
+    "prune_threshold": PruneThreshold,
+    "prune_threshold_released": PruneThresholdReleased,
+    "prune_random": PruneRandom,
+    "soteria": Soteria,
 }
 
 Step = Annotated[Transform, *slot("transform", TRANSFORMS)]
@@ -42,6 +54,7 @@ Step = Annotated[Transform, *slot("transform", TRANSFORMS)]
 class Defense:
     """The recipe of a defense.
 
+    network: what it changes in the network itself, in order (`leakbench.defense.network`).
     example, batch, client, server: the transforms at each station, in order (see `leakbench.federated`).
     unit: what one epsilon protects, an `example` or a whole `client`.
     batches: how a client draws its batches: `fixed` (B of its examples without replacement, anew in each local iteration),
@@ -49,6 +62,7 @@ class Defense:
     cohorts: how the server draws its clients: `fixed` (K_t of N) or `poisson` (each with probability K_t / N).
     on_dropout: what a round does of which a client fails (`Federation.dropout`): `continue` sums up who is left, still divided by
         K_t, to which the noise is calibrated; `abort` changes nothing and releases nothing.
+    aggregation: what reaches the server: every update (`plain`) or only the sum of a round's updates (`secure`).
     printed: what the paper prints, {`accuracy` | `epsilon` | `rmse TAP`: {dataset: value}}, to stand beside the measurement.
     """
 
@@ -56,6 +70,7 @@ class Defense:
     cite: Text
     unit: Literal["example", "client"]
     note: str = ""
+    network: tuple[Annotated[Extension, *slot("network", NETWORKS)], ...] = ()
     example: tuple[Step, ...] = ()
     batch: tuple[Step, ...] = ()
     client: tuple[Step, ...] = ()
@@ -63,6 +78,7 @@ class Defense:
     batches: Literal["fixed", "split", "poisson"] = "fixed"
     cohorts: Literal["fixed", "poisson"] = "fixed"
     on_dropout: Literal["continue", "abort"] = "continue"
+    aggregation: Literal["plain", "secure"] = "plain"
     claim: Annotated[Claim, *slot("claim", CLAIMS)] = NoClaim(reason="no epsilon is claimed")
     printed: dict[str, dict[str, Annotated[float, Field(allow_inf_nan=False)]]] = Field(default_factory=dict)
 
@@ -73,8 +89,20 @@ class Defense:
         if any(isinstance(t, GaussianNoise) and t.to == "mean" for t in self.server):
             text = "server: noise `to: mean` depends on how many updates arrive; expected `to: sum` (K_t times the multiplier)"
             raise PydanticCustomError("slot", "{text}", {"text": text})
+        if any(isinstance(t, Soteria) for t in (*self.client, *self.server)):
+            text = "soteria: its mask belongs to the gradient of a batch; expected at the example or the batch station"
+            raise PydanticCustomError("slot", "{text}", {"text": text})
+        if self.aggregation == "secure" and not all(
+            isinstance(t, GaussianNoise) and t.to == "sum" for t in self.server
+        ):
+            text = "server: under `aggregation: secure` it sees no single update; expected nothing there but noise `to: sum`"
+            raise PydanticCustomError("slot", "{text}", {"text": text})
 
     @property
     def stations(self) -> Stations:
         """What acts where, without the rest of the recipe."""
         return Stations(self.example, self.batch, self.client, self.server)
+
+    def shows_sum(self, tap: str) -> bool:
+        """Say whether a reader of the tap sees only the sum (or mean) of a round's updates, not one client's."""
+        return tap == "global" or (tap == "type-0" and self.aggregation == "secure")

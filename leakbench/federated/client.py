@@ -30,16 +30,24 @@ class Examples:
     """What K clients train on: inputs (K, L, B, *s), targets (K, L, B, classes), weights (K, L, B), of which 0 marks padding.
 
     batch: the B that sums over a batch are divided by, the expected size of a Poisson batch.
+    draws: (K, L, B, k), the numbers that a sampling network takes (`leakbench.federated.sampling`); None for zeros.
     """
 
     inputs: Tensor
     targets: Tensor
     weights: Tensor
     batch: int
+    draws: Tensor | None = None
 
     def at(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return inputs (K, B, *s), targets (K, B, classes) and weights (K, B) of one local iteration."""
         return self.inputs[:, step], self.targets[:, step], self.weights[:, step]
+
+    def draws_at(self, step: int, count: int) -> Tensor:
+        """Return the draws (K, B, count) of one local iteration."""
+        if self.draws is None:
+            return self.weights.new_zeros(*self.weights[:, step].shape, count)
+        return self.draws[:, step]
 
 
 @dataclass(frozen=True)
@@ -55,26 +63,39 @@ class LocalIteration:
     batch: Signal
 
 
-def _loss(model: nn.Module, parameters: Parameters, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    log_probabilities = torch.log_softmax(functional_call(model, parameters, (inputs,)), dim=-1)
-    return -((targets * log_probabilities).sum(-1) * weights).sum()
+def _loss(
+    model: nn.Module, parameters: Parameters, inputs: Tensor, targets: Tensor, weights: Tensor, draws: Tensor
+) -> Tensor:
+    def entropy(logits: Tensor) -> Tensor:
+        return -(targets * torch.log_softmax(logits, dim=-1)).sum(-1)
+
+    if draws.shape[-1] == 0:
+        return (entropy(functional_call(model, parameters, (inputs,))) * weights).sum()
+    logits, penalty = functional_call(model, parameters, (inputs, draws))
+    loss: Tensor = ((entropy(logits) + penalty) * weights).sum()
+    return loss
 
 
 def example_signal(network: Network, examples: Examples, step: int) -> Signal:
-    """Return every example's gradient of the soft cross-entropy, {p: (K, B, *p)}; zero where its weight is zero."""
+    """Return every example's gradient of its loss, {p: (K, B, *p)}; zero where its weight is zero.
 
-    def one(p: Parameters, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-        return _loss(network.model, p, x[None], y[None], w[None])
+    The loss is the soft cross-entropy, plus the penalty of a network that has one (`leakbench.types.Sampling`).
+    """
 
-    over_batch = vmap(grad(one), in_dims=(None, 0, 0, 0))
-    return Signal(vmap(over_batch, in_dims=(network.axis, 0, 0, 0))(network.parameters, *examples.at(step)))
+    def one(p: Parameters, x: Tensor, y: Tensor, w: Tensor, d: Tensor) -> Tensor:
+        return _loss(network.model, p, x[None], y[None], w[None], d[None])
+
+    over_batch = vmap(grad(one), in_dims=(None, 0, 0, 0, 0))
+    draws = examples.draws_at(step, network.draws)
+    return Signal(vmap(over_batch, in_dims=(network.axis, 0, 0, 0, 0))(network.parameters, *examples.at(step), draws))
 
 
 def _mean_signal(network: Network, examples: Examples, step: int) -> Signal:
-    def mean(p: Parameters, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-        return _loss(network.model, p, x, y, w / examples.batch)
+    def mean(p: Parameters, x: Tensor, y: Tensor, w: Tensor, d: Tensor) -> Tensor:
+        return _loss(network.model, p, x, y, w / examples.batch, d)
 
-    grads = vmap(grad(mean), in_dims=(network.axis, 0, 0, 0))(network.parameters, *examples.at(step))
+    draws = examples.draws_at(step, network.draws)
+    grads = vmap(grad(mean), in_dims=(network.axis, 0, 0, 0, 0))(network.parameters, *examples.at(step), draws)
     return Signal({name: g.unsqueeze(1) for name, g in grads.items()}, averaged=examples.batch)
 
 
@@ -88,7 +109,7 @@ def _iteration(
     rngs: Generators | None,
 ) -> LocalIteration:
     inputs, targets, weights = examples.at(step)
-    local = Local(network, inputs, targets)
+    local = Local(network, inputs, targets, weights)
     if stations.example:
         plain = replace(example_signal(network, examples, step), memory=memory, local=local)
         each = apply(stations.example, plain, clock, rngs)
@@ -161,6 +182,6 @@ def client_update(
     update = Signal(
         {n: g * length for n, g in mean.grads.items()},
         memory=mean.memory,
-        local=Local(network, examples.inputs.flatten(1, 2), examples.targets.flatten(1, 2)),
+        local=Local(network, *(t.flatten(1, 2) for t in (examples.inputs, examples.targets, examples.weights))),
     )
     return apply(stations.client, update, clock, rngs)

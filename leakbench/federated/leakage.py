@@ -17,6 +17,7 @@ from torch import Tensor
 
 from leakbench.defense.transform import Stations, apply
 from leakbench.federated.client import Examples, client_update, local_iterations, mean_update
+from leakbench.federated.sampling import drawn
 from leakbench.types import Clock, Generators, Network, Parameters
 
 __all__ = ["TAPS", "Knowledge", "Public", "View", "leak"]
@@ -33,22 +34,26 @@ def leak(
     stations: Stations,
     clock: Clock,
     rngs: Generators | None,
+    draws: Generators | None = None,
 ) -> Parameters:
     """Return what an attacker at `tap` reads of each of V victims, {p: (V, *p)}, in units of a gradient.
 
-    inputs (V, K, L, B, *s) and targets (V, K, L, B, classes): the examples of K clients (1 but for `global`), in the order in
-    which L local iterations use them. The victim of `type-2` is the first example; its gradient is read after the `example`
-    station. `type-1` and `type-0` are the client's update after the `client` and after the `server` station, where noise that
-    is declared on the sum is shown on the one update as the sum carries it; `global` is the mean update. Updates are divided
-    by -learning_rate * L, which every participant knows: at L = 1 an update is then the batch's gradient itself.
+    inputs (V, K, L, B, *s) and targets (V, K, L, B, classes): the examples of K clients (1 but where the update is a sum: at
+    `global`, and at `type-0` under secure aggregation), in the order in which L local iterations use them. The victim of
+    `type-2` is the first example; its gradient is read after the `example` station. `type-1` and `type-0` are the client's
+    update after the `client` and after the `server` station, where noise that is declared on the sum is shown on the one update
+    as the sum carries it; `global` is the mean update, and so is `type-0` of several clients. Updates are divided by
+    -learning_rate * L, which every participant knows: at L = 1 an update is then the batch's gradient itself.
+    rngs: for the stations' noise, draws: for a network that samples; one for each of the V * K clients.
     """
     victims, cohort, steps, batch = inputs.shape[:4]
     weights = inputs.new_ones(victims * cohort, steps, batch)
-    examples = Examples(inputs.flatten(0, 1), targets.flatten(0, 1), weights, batch)
+    numbers = drawn(network, weights, draws)
+    examples = Examples(inputs.flatten(0, 1), targets.flatten(0, 1), weights, batch, numbers)
     if tap == "type-2":
         if not stations.example:  # No station mixes the batch, so the victim's gradient needs no fellows.
             x, y, w = (t[:, :1, :1] for t in (examples.inputs, examples.targets, examples.weights))
-            examples = Examples(x, y, w, batch=1)
+            examples = Examples(x, y, w, 1, None if numbers is None else numbers[:, :1, :1])
         first = next(local_iterations(network, examples, learning_rate, stations, clock, rngs))
         return {n: g[:, 0] for n, g in first.examples.grads.items()}
     server = () if tap == "type-1" else stations.server

@@ -1,4 +1,4 @@
-"""How a server draws its clients and a client its batches: the randomness that an epsilon may rest on."""
+"""How a server draws its clients and a client its batches, on which an epsilon may rest, and what a sampling network draws."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakbench.types import Generators
+from leakbench.types import Generators, Network
 
-__all__ = ["Batches", "draw_batches", "draw_clients", "drop_out"]
+__all__ = ["Batches", "draw_batches", "draw_clients", "drawn", "drop_out"]
 
 
 @dataclass(frozen=True)
@@ -63,3 +63,20 @@ def _poisson(examples: int, iterations: int, batch: int, rngs: Generators) -> Ba
     largest = max(1, int(drawn.sum(2).max()))
     weights, positions = drawn.float().topk(largest, dim=2)
     return Batches(positions, weights)
+
+
+def drawn(network: Network, weights: Tensor, rngs: Generators | None) -> Tensor | None:
+    """Return what a sampling network draws for the examples of weights (K, L, B): (K, L, B, k) standard normal numbers.
+
+    Each lane draws from its own generator, and no more than its own largest batch holds, so that the padding which it owes to the
+    lanes beside it moves nothing. None where the network draws nothing, and where `rngs` is None: the mean, as an attacker
+    runs it on a guess.
+    """
+    if rngs is None or network.draws == 0:
+        return None
+    draws = weights.new_zeros(*weights.shape, network.draws)
+    for lane, weight, rng in zip(draws, weights, rngs, strict=True):
+        own = int((weight > 0).sum(-1).max())
+        shape = (lane.shape[0], own, network.draws)
+        lane[:, :own] = torch.randn(shape, generator=rng, dtype=draws.dtype).to(draws.device)
+    return draws

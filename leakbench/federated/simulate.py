@@ -17,7 +17,7 @@ from leakbench.defense import Defense
 from leakbench.defense.transform import apply
 from leakbench.federated.client import Examples, client_update
 from leakbench.federated.partition import Partition
-from leakbench.federated.sampling import draw_batches, draw_clients, drop_out
+from leakbench.federated.sampling import draw_batches, draw_clients, drawn, drop_out
 from leakbench.models import one_hot
 from leakbench.rng import generator, generators
 from leakbench.types import Clock, Network, Parameters, Signal, joined
@@ -156,7 +156,9 @@ def _updates(
         uses += torch.bincount(chosen.flatten(), batches.weights.flatten().double(), minlength=len(uses)).long()
         chosen = chosen.to(data.train_targets.device)
         targets = one_hot(data.train_targets[chosen], data.classes)
-        examples = Examples(data.train_inputs[chosen], targets, batches.weights.to(targets), f.batch)
+        weights = batches.weights.to(targets)
+        draws = drawn(network, weights, generators(seed, "draws", lanes))
+        examples = Examples(data.train_inputs[chosen], targets, weights, f.batch, draws)
         rngs = generators(seed, "noise", lanes)
         with torch.no_grad():
             parts.append(client_update(network, examples, f.learning_rate, defense.stations, clock, rngs))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from leakbench.errors import InputError
 from leakbench.privacy.accountants import best
-from leakbench.privacy.claim import Claim
-from leakbench.privacy.ledger import Schedule, Unit
+from leakbench.privacy.caveats import caveats
+from leakbench.privacy.claimed import Claim
+from leakbench.privacy.ledger import Phase, Schedule, Unit
 from leakbench.privacy.observers import Observation, observations
-from leakbench.types import Fact
 
 __all__ = ["Epsilon", "Tap", "epsilon"]
 
@@ -25,7 +25,8 @@ class Tap:
     valid: None where there is none; `reason` then starts with `none: ` (or is `no round was trained`), else it says
         what the number rests on.
     q: probability that one release uses the unit.  steps: number of releases.  sigma_effective: noise over one unit's
-        bound.  participations: of the unit, `expected` on average and `largest` as the run counted them, or None.
+        bound. Where the noise or the draw varies over the training: the largest q, all steps, the least noise.
+    participations: of the unit, `expected` on average and `largest` as the run counted them, or None.
     """
 
     valid: float | None
@@ -44,6 +45,7 @@ class Epsilon:
     valid: against the observer of released models (`observer` is `global`), at `delta`, by `accountant`; None where
         there is none, with the reason as in `Tap`, as are steps, q and sigma_effective.
     by_tap: {`type-2` | `type-1` | `type-0`: Tap}.
+    caveats: one sentence with its number for each thing in which the training is not what the claim assumes.
     """
 
     claimed: float | None
@@ -58,22 +60,21 @@ class Epsilon:
     q: float | None
     sigma_effective: float | None
     by_tap: dict[str, Tap]
+    caveats: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON: no infinity, no NaN."""
-        return dataclasses.asdict(self)
+        return {**dataclasses.asdict(self), "caveats": list(self.caveats)}
 
 
-def epsilon(
-    facts: Mapping[str, tuple[Fact, ...]], unit: Unit, claim: Claim, schedule: Schedule, delta: float = 1e-5
-) -> Epsilon:
+def epsilon(phases: Sequence[Phase], unit: Unit, claim: Claim, schedule: Schedule, delta: float = 1e-5) -> Epsilon:
     """Return the claimed and the valid epsilon of a defense.
 
-    facts: {station: what its transforms did}; of noise that decays, at the moment with the least: then it holds for all
-        of the training.
+    phases: the whole training, in order; the releases of all of them are composed, each with its own noise and draw.
     unit: what is protected: an `example`, whose copies count as `Schedule.participations` says, or all data of a
         `client`.
-    delta: of the valid epsilon; the claim has its own. Raises InputError for a delta out of (0, 1).
+    delta: of the valid epsilon; the claim has its own. Raises InputError for a delta out of (0, 1) and where the phases
+    are not exactly the schedule's rounds and local iterations.
     """
     if not 0 < delta < 1:
         raise InputError(f"delta: got {delta}, expected a number in (0, 1)")
@@ -81,8 +82,10 @@ def epsilon(
         raise InputError(f"unit: got {unit!r}, expected 'example' or 'client'")
     claimed = claim(schedule)
     infinite = claimed.epsilon is not None and not math.isfinite(claimed.epsilon)
-    taken = {"expected": schedule.expected_participations(unit), "largest": schedule.counted(unit)}
-    answers = {name: _answer(seen, delta, taken) for name, seen in observations(facts, unit, schedule).items()}
+    drawn = sum(phase.rounds * phase.clients_per_round for phase in phases if phase.ends)
+    taken = {"expected": schedule.expected_participations(unit, drawn), "largest": schedule.counted(unit)}
+    seen = observations(phases, unit, schedule)
+    answers = {name: _answer(what, delta, taken) for name, what in seen.items()}
     (headline, accountant) = answers.pop("global")
     return Epsilon(
         claimed=None if infinite else claimed.epsilon,
@@ -97,6 +100,7 @@ def epsilon(
         q=headline.q,
         sigma_effective=headline.sigma_effective,
         by_tap={name: tap for name, (tap, _) in answers.items()},
+        caveats=caveats(phases, unit, claimed, seen["global"], schedule),
     )
 
 
@@ -104,11 +108,15 @@ def _answer(seen: Observation, delta: float, taken: dict[str, float | int | None
     """Return (the tap, the accountant's name)."""
     if isinstance(seen, str):
         return Tap(None, seen, None, None, None, taken), None
-    mechanism = seen.mechanism
-    value, accountant = best(mechanism, delta)
+    mechanisms = seen.mechanisms
+    value, accountant = best(mechanisms, delta)
     finite = math.isfinite(value)
-    reason = seen.sentence if finite else f"none: no finite epsilon: {seen.sentence}"
     tap = Tap(
-        value if finite else None, reason, mechanism.sampling_rate, mechanism.steps, mechanism.noise_multiplier, taken
+        valid=value if finite else None,
+        reason=seen.sentence if finite else f"none: no finite epsilon: {seen.sentence}",
+        q=max(m.sampling_rate for m in mechanisms),
+        steps=sum(m.steps for m in mechanisms),
+        sigma_effective=min(m.noise_multiplier for m in mechanisms),
+        participations=taken,
     )
     return tap, accountant if finite else None

@@ -1,23 +1,19 @@
-"""The ledger: what a federation does with one unit's data, and which noise stands between that and an observer."""
+"""The ledger: what a federation does with one unit's data: how it samples, and in which phases it trains."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from leakbench.errors import InputError, nearest
 from leakbench.types import Fact
 
-__all__ = ["Noise", "Schedule", "Unit", "calibrated"]
+__all__ = ["Phase", "Schedule", "Stretch", "Unit", "stretches"]
 
 Unit: TypeAlias = Literal["example", "client"]
 
 COUNTS = ("example", "client", "uses")
-
-STATIONS: dict[str, tuple[str, ...]] = {"example": ("example", "batch"), "client": ("client", "server")}
-"""Where one unit's contribution can be bounded: a clip of examples says nothing of a whole client, nor the reverse."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +28,7 @@ class Schedule:
     largest: what a finished run counted, None before it: of `example`: in how many clients' updates one example took
         part at most; of `client`: in how many rounds one client did; `uses`: how often one example was drawn into a
         batch.
+    secure_aggregation: whether the server sees only the sum of the updates of a round.
     """
 
     clients: int
@@ -46,6 +43,7 @@ class Schedule:
     batch_sampling: Literal["poisson", "fixed", "split"]
     tensors: int
     largest: dict[str, int] | None = None
+    secure_aggregation: bool = False
 
     def __post_init__(self) -> None:
         for name in ("clients", "clients_per_round", "local_iterations", "batch", "examples_per_client", "tensors"):
@@ -89,18 +87,22 @@ class Schedule:
         """Return what the run counted at most under `name`, None where it was not counted."""
         return (self.largest or {}).get(name)
 
-    def expected_participations(self, unit: Unit) -> float:
-        """Return how often a unit takes part on average: a client in rounds, an example in updates of its holders."""
-        return self.rounds * self.client_rate * (self.copies if unit == "example" else 1.0)
+    def expected_participations(self, unit: Unit, drawn: int | None = None) -> float:
+        """Return how often a unit takes part on average: a client in rounds, an example in updates of its holders.
 
-    def participations(self) -> int:
-        """Return for how many updates an example is accounted.
+        drawn: the clients of all rounds together where K_t varies; None: T * K_t.
+        """
+        drawn = self.rounds * self.clients_per_round if drawn is None else drawn
+        return drawn / self.clients * (self.copies if unit == "example" else 1.0)
+
+    def participations(self, drawn: int | None = None) -> int:
+        """Return for how many updates an example is accounted; drawn as in `expected_participations`.
 
         The largest of: one a round, the average over its copies, what was counted. The draw of clients is not used as
         amplification, because a holder may take part in every round.
         """
         # Rounding guards against 10.000000000000002 becoming 11.
-        average = -int(-round(self.expected_participations("example"), 9) // 1)
+        average = -int(-round(self.expected_participations("example", drawn), 9) // 1)
         return max(self.rounds, average, self.counted("example") or 0)
 
     def passes(self) -> int:
@@ -108,80 +110,77 @@ class Schedule:
         whole = self.examples_per_client - self.examples_per_client % self.batch
         return -(-self.local_iterations * self.batch // whole)
 
-    def uses(self) -> int:
+    def uses(self, drawn: int | None = None) -> int:
         """Return in how many batches an example is expected to be, or was at most: what who sees each use sees."""
-        participations = self.participations()
+        participations = self.participations(drawn)
         drawn = -(-participations * self.local_iterations * self.batch // self.examples_per_client)
         expected = participations * self.passes() if self.batch_sampling == "split" else drawn
         return max(expected, self.counted("uses") or 0)
 
 
 @dataclass(frozen=True)
-class Noise:
-    """One Gaussian noise that is calibrated to the unit.
+class Phase:
+    """A block of the training in which every station does the same thing.
 
-    station: where it is added. std, each: as in `Fact`. bound: largest L2 norm that one unit adds to the sum there.
-    part: noises of one part share a bound and add up; a clip after a noise begins the next part.
-    alone: something acts on the members after this noise and before they are merged, so that others' noise does not add
-        to it.
+    facts: {station: what its transforms did, oldest first}. rounds: how many consecutive rounds. local_iterations: how
+    many local iterations of each of these rounds. ends: whether the last local iteration is among them, so that the
+    rounds' updates are released in this phase. clients_per_round: K_t in these rounds. The phases of one round stand one
+    after the other and the last of them ends. Raises InputError for counts under 1.
     """
 
-    station: str
-    std: float
-    each: bool
-    bound: float
-    part: int
-    alone: bool
+    facts: Mapping[str, tuple[Fact, ...]]
+    rounds: int
+    local_iterations: int
+    ends: bool
+    clients_per_round: int
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "local_iterations", "clients_per_round"):
+            if getattr(self, name) < 1:
+                raise InputError(f"phase: {name}: got {getattr(self, name)}, expected at least 1")
 
 
-def calibrated(facts: Mapping[str, tuple[Fact, ...]], unit: Unit, batch: int) -> tuple[tuple[Noise, ...], str]:
-    """Return (the noises that guard one unit, "") or ((), why there is none).
+@dataclass(frozen=True)
+class Stretch:
+    """Consecutive rounds that go through the same phases. first, rounds: the 0-based first of them and how many."""
 
-    facts: of each station, oldest first, at the moment with the least noise. batch: B. Where no clip bounds an example,
-    a clip of the batch's mean still bounds what one example changes there: by twice its norm, B-fold on the sum.
-    """
-    noises: list[Noise] = []
-    bound, part, scaled, failure = math.inf, 0, "", ""
-    for station, index, fact in _steps(facts, unit):
-        if fact.kind == "clip":
-            if noises and noises[-1].part == part:
-                bound, part = math.inf, part + 1
-            # Clips in a row: the smallest bound holds; one without a bound (it scales up) takes the earlier one away.
-            norm = fact.norm * (2 * batch if station == "batch" else 1)
-            bound, scaled = (min(bound, norm), "") if norm < math.inf else (math.inf, fact.reason)
-        elif fact.kind == "scale":
-            scaled = _data_dependent(fact.reason)
-        elif fact.kind == "other" and fact.reason and not noises:
-            failure = failure or fact.reason
-        elif fact.kind == "uncalibrated_noise" or (fact.kind == "noise" and fact.std > 0):
-            alone = any(later.kind in ("clip", "other") for later in facts[station][index + 1 :])
-            why = failure or scaled or ("" if fact.kind == "noise" and bound < math.inf else "noise without a clip")
-            if alone and not fact.each and station in ("example", "server"):
-                why = why or "one noise for the sum, changed for each member by what follows it"
-            if why and not noises:
-                failure = why
-            elif not why:
-                noises.append(Noise(station, fact.std, fact.each, bound, part, alone))
-    return tuple(noises), "" if noises else _nothing(facts, unit, failure)
+    phases: tuple[Phase, ...]
+    first: int
+    rounds: int
+
+    @property
+    def clients_per_round(self) -> int:
+        """K_t in each of these rounds."""
+        return self.phases[-1].clients_per_round
+
+    def share(self, total: int, rounds: int) -> int:
+        """Return how many of `total` participations fall on this stretch of a training: even, rounded up."""
+        return -(-total * self.rounds // rounds)
 
 
-def _steps(facts: Mapping[str, tuple[Fact, ...]], unit: Unit) -> Iterator[tuple[str, int, Fact]]:
-    for station in STATIONS[unit]:
-        for index, fact in enumerate(facts.get(station, ())):
-            yield station, index, fact
-
-
-def _data_dependent(reason: str) -> str:
-    name = "data-dependent sensitivity"
-    return reason if reason.startswith(name) else f"{name}: {reason}" if reason else name
-
-
-def _nothing(facts: Mapping[str, tuple[Fact, ...]], unit: Unit, failure: str) -> str:
-    """Return why no noise guards a unit, in the words after `none: `."""
-    noisy = [s for s, done in facts.items() if any(f.kind == "uncalibrated_noise" or f.std > 0 for f in done)]
-    if failure and (set(noisy) & set(STATIONS[unit]) or not noisy):
-        return failure if noisy else f"no noise; {failure}"
-    if not noisy:
-        return "no noise"
-    other = "an example's gradient" if unit == "client" else "a client's whole update"
-    return f"the only noise is at the {' and '.join(noisy)} station, calibrated to {other}, not to one {unit}"
+def stretches(phases: Sequence[Phase], schedule: Schedule) -> tuple[Stretch, ...]:
+    """Return the training as stretches; raise InputError where the phases are not exactly the schedule's iterations."""
+    found: list[Stretch] = []
+    first, block = 0, list[Phase]()
+    for phase in phases:
+        block.append(phase)
+        if (phase.rounds, phase.clients_per_round) != (block[0].rounds, block[0].clients_per_round):
+            raise InputError(
+                f"phases: from round {first + 1} on {phase.rounds} rounds of {phase.clients_per_round} clients, "
+                f"expected {block[0].rounds} of {block[0].clients_per_round} as in the phase before it"
+            )
+        if phase.clients_per_round > schedule.clients:
+            raise InputError(
+                f"phases: got {phase.clients_per_round} clients a round, expected at most the {schedule.clients} clients"
+            )
+        if phase.ends:
+            iterations = sum(p.local_iterations for p in block)
+            if iterations != schedule.local_iterations:
+                raise InputError(
+                    f"phases: round {first + 1} has {iterations} local iterations, expected {schedule.local_iterations}"
+                )
+            found.append(Stretch(tuple(block), first, phase.rounds))
+            first, block = first + phase.rounds, []
+    if block or first != schedule.rounds:
+        raise InputError(f"phases: got {first} whole rounds, expected {schedule.rounds}")
+    return tuple(found)

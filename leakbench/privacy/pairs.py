@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import optimize, stats
 from scipy.special import log_ndtr, ndtr
 
-__all__ = ["fixed_size_epsilon", "gaussian_delta", "visible_epsilon"]
+from leakbench.privacy.mechanism import Mechanism, Mechanisms
+from leakbench.privacy.renyi import Reals
 
-Reals: TypeAlias = NDArray[np.float64]
+__all__ = ["composed_epsilon", "fixed_size_epsilon", "gaussian_delta", "visible_epsilon"]
 
 Divergence: TypeAlias = Callable[[Reals, float, float], Reals]
 """(epsilons >= 0, sigma, rate) -> H."""
@@ -87,12 +87,48 @@ def fixed_size_epsilon(sigma: float, rate: float, steps: int, delta: float, inte
     at y = x. The pair of Poisson sampling is too optimistic here, because y tells the attacker that the unit is absent.
     interval: step of the grid of losses, rounded to the safe side.
     """
+    single = _asymmetric(_removed, _added, sigma, rate, interval)
+    return float(single.self_compose(steps).get_epsilon_for_delta(delta))
+
+
+def composed_epsilon(mechanisms: Mechanisms, delta: float, interval: float) -> float:
+    """Return the epsilon of different mechanisms together; adjacency: zero-out, for which every pair is at hand.
+
+    interval: step of the grid of losses, rounded to the safe side.
+    """
+    losses = [_loss(m, interval).self_compose(m.steps) for m in mechanisms]
+    total = losses[0]
+    for loss in losses[1:]:
+        total = total.compose(loss)
+    return float(total.get_epsilon_for_delta(delta))
+
+
+def _loss(mechanism: Mechanism, interval: float) -> Any:
+    """Return the privacy loss of one step."""
+    sigma, rate = mechanism.noise_multiplier, mechanism.sampling_rate
+    if mechanism.sampling == "visible" and rate < 1:
+        return _asymmetric(_seen, _seen, sigma, rate, interval)
+    if mechanism.sampling == "fixed" and rate < 1:
+        return _asymmetric(_removed, _added, sigma, rate, interval)
+    from dp_accounting.pld import privacy_loss_distribution  # noqa: PLC0415
+
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        sigma, sampling_prob=rate, value_discretization_interval=interval
+    )
+
+
+def _seen(epsilon: Reals, sigma: float, rate: float) -> Reals:
+    """q H(N(s) || N(0)): a use that shows, and nothing where there is none."""
+    s = 1 / sigma
+    return np.asarray(rate * (ndtr(s / 2 - epsilon / s) - np.exp(epsilon + log_ndtr(-s / 2 - epsilon / s))))
+
+
+def _asymmetric(removing: Divergence, adding: Divergence, sigma: float, rate: float, interval: float) -> Any:
     from dp_accounting.pld import privacy_loss_distribution  # noqa: PLC0415  (takes a second)
 
-    removed = _loss_mass(_removed, _added, sigma, rate, interval)
-    added = _loss_mass(_added, _removed, sigma, rate, interval)
-    single = privacy_loss_distribution.PrivacyLossDistribution(removed, added)
-    return float(single.self_compose(steps).get_epsilon_for_delta(delta))
+    removed = _loss_mass(removing, adding, sigma, rate, interval)
+    added = _loss_mass(adding, removing, sigma, rate, interval)
+    return privacy_loss_distribution.PrivacyLossDistribution(removed, added)
 
 
 def _loss_mass(above: Divergence, below: Divergence, sigma: float, rate: float, interval: float) -> Any:

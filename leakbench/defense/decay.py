@@ -1,0 +1,206 @@
+"""Schedules of the noise multiplier: how sigma falls while a federation trains (Wei et al., TPDS 2023, section 5.3).
+
+Every formula is relative to the length of the run, which the clock knows: t of T rounds, or round * L + iteration of T * L
+local iterations. The paper prints "15 to 4.85 over T" and its released code has T = 100 built in; at T = 100 and L = 100
+the two agree. t counts from 0, as in the paper's Algorithm 1, so that the first moment has `start`; `end` is the value at
+t = T, which the last round (t = T - 1) does not quite reach.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from typing import Annotated, Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from leakbench.recipe import slot
+from leakbench.types import Clock, Count, NonNegative, Positive, Probability, part
+
+__all__ = [
+    "DECAYS",
+    "Cyclic",
+    "Decay",
+    "Exponential",
+    "FromEpsilon",
+    "Linear",
+    "Multiplier",
+    "QuarterCosine",
+    "Staircase",
+    "StaircaseReleased",
+]
+
+Pace: TypeAlias = Literal["round", "iteration"]
+"""What one step of a schedule is: a round, the paper's t, or a local iteration, the released code's `it`."""
+
+
+@runtime_checkable
+class Decay(Protocol):
+    """The slot `decay`: a number that changes while a federation trains."""
+
+    def __call__(self, clock: Clock) -> float:
+        """Return the number at this moment, >= 0."""
+
+
+def _elapsed(clock: Clock, per: Pace) -> tuple[int, int]:
+    """Return (steps taken, steps of the whole training), 0 <= taken <= whole."""
+    each = 1 if per == "round" else clock.local_iterations
+    taken = clock.round * each + (clock.local_iteration if per == "iteration" else 0)
+    # The finished model can be asked for one more round of gradients (round T): the schedule has then come to its end.
+    return min(taken, clock.rounds * each), max(1, clock.rounds * each)
+
+
+@part
+class Linear:
+    """start + (end - start) * t / T: the paper's sigma_0 (1 - gamma_1 t) with gamma_1 = (1 - end / start) / T."""
+
+    start: Positive = 15.0
+    end: Positive = 4.85
+    per: Pace = "round"
+
+    def __call__(self, clock: Clock) -> float:
+        """Return the number on the line."""
+        taken, whole = _elapsed(clock, self.per)
+        return self.start + (self.end - self.start) * taken / whole
+
+
+@part
+class Staircase:
+    """start + (end - start) / stairs * floor(t * stairs / T): the paper's sigma_0 (1 - gamma_2 floor(t / Gamma)).
+
+    stairs: T / Gamma; 10 in the released code's constant 1.015 = (15 - 4.85) / 10. The last stair lies one step above `end`.
+    """
+
+    start: Positive = 15.0
+    end: Positive = 4.85
+    stairs: Count = 10
+    per: Pace = "round"
+
+    def __call__(self, clock: Clock) -> float:
+        """Return the height of the stair."""
+        taken, whole = _elapsed(clock, self.per)
+        return self.start + (self.end - self.start) * (taken * self.stairs // whole) / self.stairs
+
+
+@part
+class StaircaseReleased:
+    """start + floor(-(start - end) * t / T): the released `-1.015*round//10+15`, in which `//` rounds the whole product.
+
+    Steps of one, 15, 14, 13, ... down to 4 at the paper's 15 and 4.85, where ten steps of 1.015 were meant. Raises for a
+    start from which such steps lead to zero or below.
+    """
+
+    start: Positive = 15.0
+    end: Positive = 4.85
+    per: Pace = "round"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start - self.end <= math.ceil(self.start - self.end) < self.start:
+            text = (
+                f"end: got {self.end:g}, expected so much that whole steps down from {self.start:g} to it stay above 0"
+            )
+            raise PydanticCustomError("slot", "{text}", {"text": text})
+
+    def __call__(self, clock: Clock) -> float:
+        """Return the height of the stair."""
+        taken, whole = _elapsed(clock, self.per)
+        return self.start + math.floor((self.end - self.start) * taken / whole)
+
+
+@part
+class Exponential:
+    """start * (end / start)^(t / T): the paper's sigma_0 exp(-gamma_3 t) with gamma_3 = ln(start / end) / T."""
+
+    start: Positive = 15.0
+    end: Positive = 4.85
+    per: Pace = "round"
+
+    def __call__(self, clock: Clock) -> float:
+        """Return the number on the curve."""
+        taken, whole = _elapsed(clock, self.per)
+        return float(self.start * (self.end / self.start) ** (taken / whole))
+
+
+@part
+class Cyclic:
+    """end + (start - end) / 2 * (cos(pi * (t mod P) / P) + 1) with P = ceil(T / cycles), always by rounds.
+
+    At `end` = 0 the paper's formula, whose t - 1 is this t: within each cycle it falls nearly to 0, and never ends at the
+    4.85 that the paper states. With another `end` it is the cosine annealing of Loshchilov and Hutter (ICLR 2017, eq. 5).
+    """
+
+    start: Positive = 15.0
+    end: NonNegative = 0.0
+    cycles: Count = 1
+
+    def __call__(self, clock: Clock) -> float:
+        """Return the number on the half-cosine of this cycle."""
+        period = -(-max(1, clock.rounds) // self.cycles)
+        phase = math.pi * (clock.round % period) / period
+        return self.end + (self.start - self.end) / 2 * (math.cos(phase) + 1)
+
+
+@part
+class QuarterCosine:
+    """start * cos(angle * t / T): what the released code calls cyclic, 15 to 15 cos(1.24) = 4.87, without any cycle."""
+
+    start: Positive = 15.0
+    angle: Annotated[float, Field(ge=0, lt=math.pi / 2)] = 1.24
+    per: Pace = "round"
+
+    def __call__(self, clock: Clock) -> float:
+        """Return the number on the cosine."""
+        taken, whole = _elapsed(clock, self.per)
+        return self.start * math.cos(self.angle * taken / whole)
+
+
+CURVES: dict[str, type[Decay]] = {
+    "linear": Linear,
+    "staircase": Staircase,
+    "staircase_released": StaircaseReleased,
+    "exponential": Exponential,
+    "cyclic": Cyclic,
+    "quarter_cosine": QuarterCosine,
+}
+
+
+@part
+class FromEpsilon:
+    """sqrt(2 ln(1.25 / delta)) / epsilon: the multiplier that the Gaussian mechanism's theorem asks for one step's epsilon.
+
+    Dwork and Roth 2014, Theorem A.1, which holds for epsilon < 1 only. The released accounting script lets epsilon rise in
+    this way, and the round counts of the paper's Tables 8 and 11 come from it, not from the paper's formulas for sigma.
+    """
+
+    epsilon: Annotated[Decay, *slot("decay", CURVES)]
+    delta: Probability = 1e-5
+
+    def __call__(self, clock: Clock) -> float:
+        """Return the multiplier for this moment's epsilon."""
+        return math.sqrt(2 * math.log(1.25 / self.delta)) / self.epsilon(clock)
+
+
+DECAYS: dict[str, type[Decay]] = {**CURVES, "from_epsilon": FromEpsilon}
+
+_part, _parts_schema = slot("decay", DECAYS)
+_plain = TypeAdapter[float](NonNegative, config=ConfigDict(strict=True))
+
+
+def _number_or_part(value: Any) -> Any:
+    if isinstance(value, str | Mapping) or is_dataclass(value):
+        return _part.func(value)  # type: ignore[call-arg]
+    try:
+        return _plain.validate_python(value)
+    except ValidationError as error:
+        [first] = error.errors()
+        raise PydanticCustomError("multiplier", "{text}", {"text": first["msg"]}) from None
+
+
+Multiplier: TypeAlias = Annotated[
+    float | Decay,
+    BeforeValidator(_number_or_part),
+    WithJsonSchema({"anyOf": [_plain.json_schema(), *(_parts_schema.json_schema or {})["anyOf"]]}),
+]
+"""A plain number >= 0, or a part of the slot `decay`."""

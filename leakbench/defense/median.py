@@ -1,0 +1,76 @@
+"""Clips at the median norm of the members (Geyer et al. 2017), which is private data: none of them carries a guarantee."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from leakbench.defense.clip import clip_factor, member_norms, scaled, whole_norms
+from leakbench.rng import normal
+from leakbench.types import Clock, Fact, Generators, NonNegative, Signal, part
+
+__all__ = ["ClipInverted", "ClipMedian"]
+
+MEDIAN = "data-dependent sensitivity: noise and clip are scaled by the median norm of the private updates"
+ONE_MOVES_ALL = "data-dependent sensitivity: one update can move the median norm, at which all others are clipped"
+UNBOUNDED = (
+    "inverted clip: an update above the median norm passes as it is and a smaller one is scaled up to the median, "
+    "so one contribution has no bound"
+)
+
+
+@part
+class ClipMedian:
+    """Scale each member to a whole L2 norm of at most S, the median of the members' whole norms.
+
+    Geyer, Klein and Nabi 2017, section 3 and Algorithm 1, lines 9 and 10, at the server, where the members are the round's
+    updates; of an even number the median lies halfway between the two in the middle. A view of one update alone, as an
+    attacker at type-0 has it, is its own median and so not clipped.
+    """
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Clip; `sensitivity` becomes the median, (lanes,)."""
+        norms = whole_norms(signal)
+        median = _median(norms)
+        factor = clip_factor(norms, median)
+        grads = {name: scaled(g, factor) for name, g in signal.grads.items()}
+        # Two facts: the scale of the noise is private, and no later clip undoes that one member has changed all others.
+        after = signal.replace(grads, median[:, 0].detach(), Fact("scale", reason=MEDIAN))
+        return dataclasses.replace(after, facts=(*after.facts, Fact("other", reason=ONE_MOVES_ALL)))
+
+
+@part
+class ClipInverted:
+    """Scale each tensor *up* to the median norm that this tensor has among the members; leave larger ones alone.
+
+    What Geyer et al. released: per tensor, factor = min(norm / median, 1) and update / factor. A zero tensor, where the
+    code divides zero by zero, stays zero here.
+
+    noise_multiplier: Gaussian noise of noise_multiplier * median on each tensor's sum, as released; it belongs to this part
+        because each tensor has its own scale, while a signal has one, which becomes the largest of them.
+    """
+
+    noise_multiplier: NonNegative = 0.0
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Scale up and add the noise; `sensitivity` becomes the largest tensor's median, (lanes,)."""
+        grads, medians = {}, []
+        items = signal.averaged * signal.members
+        for name, norms in member_norms(signal).items():
+            median = _median(norms)
+            smaller = (norms > 0) & (norms < median)
+            factor = torch.where(smaller, median / torch.where(smaller, norms, 1.0), 1.0)
+            g = scaled(signal.grads[name], factor)
+            grads[name] = g + scaled(normal(g, rngs, 1), self.noise_multiplier * median.detach() / items)
+            medians.append(median.detach()[:, 0])
+        largest = torch.stack(medians).amax(0)
+        noise = (Fact("noise", std=self.noise_multiplier * float(largest[0])),) if self.noise_multiplier else ()
+        facts = (*signal.facts, Fact("clip", reason=UNBOUNDED), Fact("other", reason=UNBOUNDED), *noise)
+        return dataclasses.replace(signal, grads=grads, sensitivity=largest, facts=facts)
+
+
+def _median(norms: Tensor) -> Tensor:
+    """Return (lanes, 1), the median over the members."""
+    return norms.quantile(0.5, dim=1, keepdim=True)

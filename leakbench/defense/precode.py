@@ -1,0 +1,72 @@
+"""PRECODE: a variational bottleneck before the last layer, so that the gradient behind it depends on fresh random numbers."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from leakbench.errors import InputError
+from leakbench.types import Count, NonNegative, part
+
+__all__ = ["Precode", "VariationalBottleneck"]
+
+
+class VariationalBottleneck(nn.Module):
+    """features -> (mean, std) of k numbers -> code -> as many features again -> classifier.
+
+    `forward(inputs)` gives the logits of the code's mean; `forward(inputs, draws)` those of mean + std * draws, with the penalty.
+    Keeps to `leakbench.types.Sampling`.
+    """
+
+    def __init__(self, features: nn.Module, classifier: nn.Linear, width: int, beta: float) -> None:
+        super().__init__()
+        self.draws = width
+        self.beta = beta
+        self.features = features
+        self.encoder = nn.Linear(classifier.in_features, 2 * width)
+        self.decoder = nn.Linear(width, classifier.in_features)
+        self.classifier = classifier
+
+    def forward(self, inputs: Tensor, draws: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        """Return logits (n, classes); with draws (n, k) also each example's penalty (n,), beta times the divergence in bits.
+
+        KL(N(mean, std^2) || N(0, 1)) = sum over k of (mean^2 + std^2 - 1 - 2 log std) / 2 nats.
+        """
+        mean, spread = self.encoder(self.features(inputs)).chunk(2, dim=-1)
+        if draws is None:
+            logits: Tensor = self.classifier(self.decoder(mean))
+            return logits
+        std = nn.functional.softplus(spread)
+        divergence = 0.5 * (mean.square() + std.square() - 1 - 2 * std.log()).sum(-1) / math.log(2)
+        return self.classifier(self.decoder(mean + std * draws)), self.beta * divergence
+
+
+@part
+class Precode:
+    """Put a variational bottleneck between the features and the last layer (Scheliga et al., WACV 2022, section 4).
+
+    width: k, how many numbers the code has.  beta: weight of the divergence in the loss.
+    The paper's k = 256 and beta = 0.001, softplus for std, the divergence in bits and PyTorch's uniform(+-1 / sqrt(fan-in)) for the
+    new layers as in the released code. The network before and behind keeps its weights.
+    """
+
+    width: Count = 256
+    beta: NonNegative = 1e-3
+
+    def __call__(self, model: nn.Module, shape: tuple[int, ...], classes: int, rng: torch.Generator) -> nn.Module:
+        """Return the network with its bottleneck; raises InputError unless it is a sequence that ends with nn.Linear."""
+        last = model[-1] if isinstance(model, nn.Sequential) and len(model) else model
+        if not isinstance(model, nn.Sequential) or not isinstance(last, nn.Linear):
+            raise InputError(
+                f"precode: got a network that ends with {type(last).__name__}, expected a sequence that ends with a fully"
+                " connected layer (nn.Linear), before which the bottleneck goes; choose another --model"
+            )
+        whole = VariationalBottleneck(model[:-1], last, self.width, self.beta)
+        with torch.no_grad():
+            for layer in (whole.encoder, whole.decoder):
+                bound = layer.in_features**-0.5
+                layer.weight.uniform_(-bound, bound, generator=rng)
+                layer.bias.uniform_(-bound, bound, generator=rng)
+        return whole

@@ -1,0 +1,115 @@
+"""Pruning: send only some coordinates of a gradient. It bounds no norm and adds no noise, so no epsilon follows from it.
+
+It never makes a member longer. Before a clip, between clip and noise, or after the noise, where it is post-processing, a
+member's own pruning therefore leaves the guarantee of these as it is, and its fact has no reason against it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from leakbench.rng import normal
+from leakbench.types import Clock, Fact, Generators, NonNegative, Parameters, Signal, part
+
+__all__ = ["PruneRandom", "PruneThreshold", "PruneThresholdReleased"]
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+LAST_DECIDES = "one example decides for all of its batch: the last one's gradient sets the threshold of pruning"
+UNNOISED_CHOICE = (
+    "noise on the sent coordinates only: which ones are sent is read off the private gradient without noise"
+)
+
+
+def _magnitudes(signal: Signal) -> Tensor:
+    """Return |g| over all tensors together, (lanes, members, coordinates)."""
+    return torch.cat([g.detach().flatten(2) for g in signal.grads.values()], dim=2).abs()
+
+
+def _count(share: float, coordinates: int) -> int:
+    # Rounding guards against 0.29 * 100 becoming 28.
+    return min(coordinates, int(round(share * coordinates, 9)))
+
+
+def _masked(grads: Parameters, keep: Tensor) -> Parameters:
+    """Return the gradients with zeros where `keep` (lanes, members, coordinates) is false; NaN stays NaN."""
+    masks = torch.split(keep, [g[0, 0].numel() for g in grads.values()], dim=2)
+    return {name: g * m.reshape(g.shape) for (name, g), m in zip(grads.items(), masks, strict=True)}
+
+
+@part
+class PruneThreshold:
+    """Zero the `share` of each member's coordinates that is smallest in magnitude, over all its tensors together.
+
+    Wei et al., TPDS 2023, section 4.1, "threshold-based gradient pruning"; share is their mu / 100. Of n coordinates the
+    floor(share * n) smallest go; several of the same magnitude at the threshold stay.
+    """
+
+    share: Share
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Prune; `sensitivity` stays. Nothing is drawn: without `rngs` it is the same."""
+        sizes = _magnitudes(signal)
+        smallest = min(_count(self.share, sizes.shape[2]) + 1, sizes.shape[2])
+        keep = sizes >= sizes.kthvalue(smallest, dim=2, keepdim=True).values
+        return signal.replace(_masked(signal.grads, keep), signal.sensitivity, Fact("other"))
+
+
+@part
+class PruneThresholdReleased:
+    """Zero what is at most the `share` quantile of the *last* member's magnitudes, in every member.
+
+    As in the released LFW_defense notebook of the attack's authors, where the list of magnitudes begins anew with each
+    example, so that the last one's decides: index floor(share * n) of its sorted magnitudes, and what equals it goes too.
+    """
+
+    share: Share
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Prune; `sensitivity` stays. Nothing is drawn: without `rngs` it is the same."""
+        sizes = _magnitudes(signal)
+        index = min(_count(self.share, sizes.shape[2]) + 1, sizes.shape[2])
+        keep = sizes > sizes[:, -1:].kthvalue(index, dim=2, keepdim=True).values
+        return signal.replace(_masked(signal.grads, keep), signal.sensitivity, Fact("other", reason=LAST_DECIDES))
+
+
+@part
+class PruneRandom:
+    """Keep a random `share` of each member's coordinates, chosen among those whose magnitude is above `threshold`.
+
+    Distributed selective SGD (Shokri and Shmatikov, CCS 2015), its selection "random with threshold". Of n coordinates
+    floor(share * n), at least 1, are drawn, all of equal chance; where fewer are above the threshold, these. Each member
+    and each lane draws its own, from the lane's generator.
+
+    noise: standard deviation of Gaussian noise on every kept coordinate, and on no other.
+    """
+
+    share: Annotated[float, Field(gt=0, le=1)]
+    threshold: NonNegative = 0.0
+    noise: NonNegative = 0.0
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Prune; `sensitivity` stays. The deterministic part, without `rngs`, is the threshold: all that is above it stays."""
+        sizes = _magnitudes(signal)
+        keep = sizes > self.threshold
+        grads = signal.grads
+        if rngs is not None:
+            lots = torch.cat([normal(g, rngs, signal.members).flatten(2) for g in grads.values()], dim=2)
+            lots = lots.masked_fill(~keep, -torch.inf)
+            drawn = max(1, _count(self.share, sizes.shape[2]))
+            keep = keep & (lots >= lots.kthvalue(sizes.shape[2] - drawn + 1, dim=2, keepdim=True).values)
+        if self.noise:
+            grads = {name: g + self.noise * normal(g, rngs, signal.members) for name, g in grads.items()}
+        after = signal.replace(_masked(grads, keep), signal.sensitivity, self._fact())
+        if not self.noise:
+            return after
+        noise = Fact("uncalibrated_noise", std=self.noise, each=True, reason=UNNOISED_CHOICE)
+        return dataclasses.replace(after, facts=(*after.facts, noise))
+
+    def _fact(self) -> Fact:
+        return Fact("other", reason=UNNOISED_CHOICE if self.noise else "")

@@ -1,0 +1,109 @@
+"""Soteria: hide the features of the representation from which an input is most easily rebuilt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vjp, vmap
+
+from leakbench.errors import InputError
+from leakbench.types import Clock, Fact, Fraction, Generators, Local, Parameters, Signal, Text, part
+
+__all__ = ["Soteria", "representation_scores"]
+
+OFFSET = 0.1
+"""Added to a feature in the denominator by the released code, so that a feature of zero has a score."""
+
+
+@part
+class Soteria:
+    """Zero the columns of one layer's weight gradient that belong to a share of the features r which go into it.
+
+    Sun et al., CVPR 2021, Algorithm 1, prunes the features with the largest |r_i (d r_i / d x)^-1|; the released code takes the
+    smallest |d r_i / d x| / (r_i + 0.1) for these, and so does this part. At the `example` station each example has its own mask,
+    from its own score; at the `batch` station all share one, from the sum of their scores, as in the released code.
+    share: of the features, pruned where their score is strictly below this quantile (linear interpolation).
+    layer: the defended layer's name in the network, or `last`, the last fully connected one.
+
+    The cost is one backward pass for each feature and example.
+    """
+
+    share: Fraction
+    layer: Text = "last"
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Mask; raises InputError where no examples are at hand, after a noise, or for a network without that layer.
+
+        The mask is taken as a constant where the signal is differentiated.
+        """
+        local = signal.local
+        if local is None:
+            raise InputError(
+                "soteria: there are no examples beside the signal; put it at the example or the batch station"
+            )
+        if any(fact.kind in ("noise", "uncalibrated_noise") for fact in signal.facts):
+            raise InputError(
+                "soteria: its mask shows the examples bare, past the noise before it; put it before the noise"
+            )
+        name = self._defended(local.network.model)
+        scores = representation_scores(local, local.network.model.get_submodule(name))
+        own = signal.members == local.inputs.shape[1]
+        if not own:
+            real = 1.0 if local.weights is None else (local.weights > 0).to(scores)[..., None]
+            scores = (scores * real).sum(1, keepdim=True)
+        kept = scores.abs() >= scores.abs().quantile(self.share, dim=-1, keepdim=True)
+        key = f"{name}.weight"
+        grads = {**signal.grads, key: signal.grads[key] * kept.unsqueeze(-2).to(scores)}
+        # An example's own mask is part of what its gradient is, and a clip bounds it; a shared one mixes the whole batch.
+        reason = (
+            "" if own else "data-dependent mask: which columns are zero (Soteria) depends on the whole private batch"
+        )
+        return signal.replace(grads, signal.sensitivity, Fact("other", reason=reason))
+
+    def _defended(self, model: nn.Module) -> str:
+        linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+        if not linear:
+            raise InputError(
+                "soteria: the network has no fully connected layer (nn.Linear) to defend; choose another --model"
+            )
+        if self.layer != "last" and self.layer not in linear:
+            raise InputError(f"soteria: layer: got {self.layer!r}, expected last or one of {', '.join(linear)}")
+        return linear[-1] if self.layer == "last" else self.layer
+
+
+def representation_scores(local: Local, layer: nn.Module, budget: int = 64_000_000) -> Tensor:
+    """Return |d r_i / d x| / (r_i + 0.1) of every example, (lanes, B, features), where r goes into `layer`; no gradients.
+
+    budget: about how many bytes the backward passes that run at once may take.
+    """
+    network, inputs = local.network, local.inputs.detach()
+    weights = {name: p.detach() for name, p in network.parameters.items()}
+
+    def representation(parameters: Parameters, x: Tensor) -> Tensor:
+        seen: list[Tensor] = []
+        handle = layer.register_forward_pre_hook(lambda _, entering: seen.append(entering[0]))
+        try:
+            functional_call(network.model, parameters, (x[None],))
+        finally:
+            handle.remove()
+        return seen[-1].flatten()
+
+    def squares(parameters: Parameters, x: Tensor, directions: Tensor) -> Tensor:
+        back = vjp(lambda at: representation(parameters, at), x)[1]
+        rows: Tensor = vmap(back)(directions)[0]
+        return rows.flatten(1).square().sum(1)
+
+    def everywhere(function: Callable[..., Tensor], *more: Tensor) -> Tensor:
+        shared = (None,) * len(more)
+        each = vmap(function, in_dims=(None, 0, *shared))
+        found: Tensor = vmap(each, in_dims=(network.axis, 0, *shared))(weights, inputs, *more)
+        return found
+
+    features = everywhere(representation)
+    # A backward pass holds some hundred numbers for each number of the input in the networks that are trained here.
+    at_once = max(1, budget // (4 * 100 * inputs.numel()))
+    directions = torch.eye(features.shape[-1], dtype=inputs.dtype, device=inputs.device)
+    norms = torch.cat([everywhere(squares, some) for some in torch.split(directions, at_once)], -1).sqrt()
+    return norms / (features + OFFSET)

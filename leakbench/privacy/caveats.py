@@ -1,0 +1,77 @@
+"""Caveats: in what a training is not the one that its claim accounts for, one sentence with its number each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from leakbench.privacy.calibration import remarks
+from leakbench.privacy.claimed import Claimed
+from leakbench.privacy.ledger import Phase, Schedule, Unit
+from leakbench.privacy.mechanism import Mechanisms
+from leakbench.privacy.release import Observation
+
+__all__ = ["caveats"]
+
+
+def caveats(
+    phases: Sequence[Phase], unit: Unit, claimed: Claimed, seen: Observation, schedule: Schedule
+) -> tuple[str, ...]:
+    """Return what separates the claim from what an observer of released models sees; nothing where nothing is claimed.
+
+    Where no guarantee follows at all, that reason stands in its place, and only what the clips say is added.
+    """
+    if not claimed.mechanisms:
+        return ()
+    said = dict.fromkeys(remark for phase in phases for remark in remarks(phase.facts, unit))
+    if isinstance(seen, str):
+        return tuple(said)
+    assumed, found = claimed.mechanisms, seen.mechanisms
+    differences = (
+        *_noise(assumed, found, schedule.tensors),
+        *_sampling(assumed, found, unit, schedule),
+        *_steps(assumed, found, unit, schedule),
+    )
+    return (*said, *differences)
+
+
+def _noise(assumed: Mechanisms, found: Mechanisms, tensors: int) -> Iterator[str]:
+    claims, holds = (min(m.noise_multiplier for m in several) for several in (assumed, found))
+    if math.isclose(claims, holds, rel_tol=1e-6):
+        return
+    sentence = f"the claim counts noise of {claims:.4g} times one unit's bound, here it is at least {holds:.4g}"
+    if tensors > 1 and math.isclose(claims, holds * math.sqrt(tensors), rel_tol=1e-6):
+        sentence += f": a clip layer by layer bounds {tensors} tensors together only by sqrt({tensors}) times its norm"
+    yield sentence
+
+
+def _sampling(assumed: Mechanisms, found: Mechanisms, unit: Unit, schedule: Schedule) -> Iterator[str]:
+    claims, holds = (max(m.sampling_rate for m in several) for several in (assumed, found))
+    if claims >= 1 or assumed[0].sampling != "poisson":
+        return
+    if unit == "example" and schedule.batch_sampling == "split":
+        yield (
+            f"the claim amplifies by Poisson batches with q={claims:.4g}, but each example is used "
+            f"{schedule.passes()} time(s) in every participation, from a fixed split (q=1)"
+        )
+    elif found[0].sampling == "fixed":
+        yield (
+            f"the claim amplifies by Poisson sampling with q={claims:.4g}, but a fixed number is drawn without "
+            f"replacement (q={holds:.4g}): to replace one unit moves the sum by up to 2 times its bound"
+        )
+    elif found[0].sampling == "visible":
+        yield f"the claim amplifies by q={claims:.4g}, but the noise shows how many were drawn, so nothing amplifies"
+    elif not math.isclose(claims, holds, rel_tol=1e-6):
+        yield f"the claim counts q={claims:.4g}, here one release uses a unit with q={holds:.4g}"
+
+
+def _steps(assumed: Mechanisms, found: Mechanisms, unit: Unit, schedule: Schedule) -> Iterator[str]:
+    claims, holds = (sum(m.steps for m in several) for several in (assumed, found))
+    split = unit == "example" and schedule.batch_sampling == "split"
+    if claims != holds and not split:
+        yield f"the claim counts {claims} steps, here {holds} releases are accounted"
+    if unit == "example" and schedule.most_copies > 1:
+        yield (
+            f"the claim lets each example lie with one client, here it lies with {schedule.copies:.4g} on average "
+            f"and {schedule.most_copies} at most"
+        )

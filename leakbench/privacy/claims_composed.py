@@ -1,0 +1,111 @@
+"""Claims that compose one noisy sum a step: by the moments accountant, or by an older composition theorem."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from leakbench.privacy.accountants import ACCOUNTANTS
+from leakbench.privacy.claimed import Claimed
+from leakbench.privacy.curve import composition_curve
+from leakbench.privacy.decay import DECAYS, Decay
+from leakbench.privacy.ledger import Schedule, Unit
+from leakbench.privacy.mechanism import Mechanism, Mechanisms, merged
+from leakbench.recipe import slot
+from leakbench.types import Clock, Count, NonNegative, Probability, part
+
+__all__ = ["CompositionClaim", "MomentsClaim", "sequence"]
+
+ACCOUNTANT_TITLES = {
+    "moments_2017": "moments accountant (Abadi et al. 2016), old conversion",
+    "rdp": "Rényi accountant, tight conversion",
+    "pld": "privacy loss distributions",
+}
+
+COMPOSITION_TITLES = {
+    "basic": "base composition",
+    "advanced": "advanced composition",
+    "advanced_2015": "advanced composition, the released script's",
+    "zcdp": "zCDP with rho = q^2 / sigma^2, a heuristic",
+}
+
+
+def sequence(
+    unit: Unit, noise_multiplier: float, decay: Decay | None, schedule: Schedule, extra_rounds: int = 0
+) -> Mechanisms:
+    """Return what a paper takes the training to be: Poisson samples, one noisy sum each, in order.
+
+    unit: `example`: q = B / |D_i|, L * T steps (Wei et al., TPDS 2023, Table 6: .01 in all five data sets, although their
+    section 6 says B * K_t / |D|); `client`: q = K_t / N, T steps. extra_rounds: counted beyond T, at the last noise.
+    """
+    rounds = max(0, schedule.rounds + extra_rounds)
+    rate = schedule.example_rate if unit == "example" else schedule.client_rate
+    iterations = schedule.local_iterations if unit == "example" else 1
+    if decay is None:
+        return (Mechanism(noise_multiplier, rate, iterations * rounds),)
+    last = schedule.rounds - 1
+    clocks = (Clock(min(t, last), i, schedule.rounds, iterations) for t in range(rounds) for i in range(iterations))
+    return merged(Mechanism(noise_multiplier * decay(clock), rate, 1) for clock in clocks)
+
+
+def numbers(mechanisms: Mechanisms) -> str:
+    """Return q, sigma and the number of steps of a claim in words."""
+    levels = [m.noise_multiplier for m in mechanisms]
+    sigma = f"{levels[0]:g}" if min(levels) == max(levels) else f"{max(levels):.4g} to {min(levels):.4g}"
+    return f"q={mechanisms[0].sampling_rate:.6g}, sigma={sigma}, {sum(m.steps for m in mechanisms)} steps"
+
+
+@part
+class MomentsClaim:
+    """The subsampled Gaussian mechanism as papers of the field account for it, whatever the federation really does.
+
+    unit: as in `sequence`. noise_multiplier: the paper's sigma, at the start where it decays. delta: in (0, 1).
+    accountant: `moments_2017` | `rdp` | `pld`. extra_rounds: rounds counted beyond T; the printed Fed-SDP values are those
+    of T + 1. decay: of the noise, over the same sequence that the paper's formula runs over.
+    """
+
+    unit: Literal["example", "client"]
+    noise_multiplier: NonNegative
+    delta: Probability = 1e-5
+    accountant: Literal["moments_2017", "rdp", "pld"] = "moments_2017"
+    extra_rounds: int = 0
+    decay: Annotated[Decay, *slot("decay", DECAYS)] | None = None
+
+    def __call__(self, schedule: Schedule) -> Claimed:
+        """Return the epsilon at `delta` for this federation; none where no round was trained."""
+        if schedule.rounds == 0:
+            return Claimed(None, "none: no round was trained")
+        mechanisms = sequence(self.unit, self.noise_multiplier, self.decay, schedule, self.extra_rounds)
+        epsilon = ACCOUNTANTS[self.accountant](mechanisms, self.delta)
+        formula = f"{ACCOUNTANT_TITLES[self.accountant]}: {numbers(mechanisms)}, delta={self.delta:g}"
+        return Claimed(epsilon, formula, mechanisms)
+
+
+@part
+class CompositionClaim:
+    """The composition theorems that stand beside the moments accountant in Wei et al., TPDS 2023, Table 11.
+
+    composition: `basic` | `advanced` | `advanced_2015` | `zcdp`. The printed budget of advanced composition is
+        `advanced`, but the printed numbers of rounds are those of `advanced_2015` against that budget.
+    unit, noise_multiplier, decay: as in `MomentsClaim`. delta: of one step, in (0, 1).
+    digits: to which one step's epsilon is rounded; the printed 123.354 and 7.450 follow from 3 (.807), not from .80747.
+    """
+
+    unit: Literal["example", "client"]
+    composition: Literal["basic", "advanced", "advanced_2015", "zcdp"]
+    noise_multiplier: NonNegative
+    delta: Probability = 1e-5
+    digits: Count | None = None
+    decay: Annotated[Decay, *slot("decay", DECAYS)] | None = None
+
+    def __call__(self, schedule: Schedule) -> Claimed:
+        """Return the epsilon as it would be printed, with the total delta that it really has; none without a round."""
+        if schedule.rounds == 0:
+            return Claimed(None, "none: no round was trained")
+        mechanisms = sequence(self.unit, self.noise_multiplier, self.decay, schedule)
+        curve = composition_curve(self.composition, mechanisms, self.delta, self.digits)
+        formula = f"{COMPOSITION_TITLES[self.composition]}: {numbers(mechanisms)}, delta={self.delta:g}"
+        if self.composition != "zcdp":
+            failures = sum(m.steps * m.sampling_rate for m in mechanisms)
+            total = self.delta * (failures if self.composition == "basic" else failures + 1)
+            formula += f" of each step, {total:.3g} in total"
+        return Claimed(float(curve[-1]), formula, mechanisms)

@@ -1,0 +1,130 @@
+"""Claims with a formula of their own: Geyer et al., Flower's documentation, NbAFL."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from pydantic_core import PydanticCustomError
+
+from leakbench.privacy.claimed import Claimed
+from leakbench.privacy.curve import rounds_within
+from leakbench.privacy.ledger import Schedule
+from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism
+from leakbench.privacy.pairs import visible_epsilon
+from leakbench.privacy.renyi import delta_at, divergences, epsilon_at, without_replacement
+from leakbench.types import Count, NonNegative, Positive, Probability, part
+
+__all__ = ["FlowerClaim", "GeyerClaim", "NbaflClaim"]
+
+NO_ROUND = Claimed(None, "none: no round was trained")
+
+
+@part
+class GeyerClaim:
+    """Delta at a fixed epsilon, as Geyer et al. 2017, section 4, stop their training: once it passes a threshold.
+
+    The moments accountant with moments 1 to 32 (Rényi orders 2 to 33), q = K_t / N. noise_multiplier: sigma; the paper
+    prints none. epsilon: 8 in the paper. delta: the threshold, 1e-3, 1e-5, 1e-6 for 100, 1000, 10000 clients.
+    releases: how often each round is counted; the released code counts it once per weight tensor.
+    """
+
+    noise_multiplier: NonNegative
+    epsilon: Positive = 8.0
+    delta: Probability = 1e-5
+    releases: Count = 1
+
+    def deltas(self, schedule: Schedule) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """Return (T,): delta at `epsilon` after each round."""
+        orders = range(2, 34)
+        one = divergences((Mechanism(self.noise_multiplier, schedule.client_rate, 1),), orders)
+        after = self.releases * np.arange(1, schedule.rounds + 1)
+        return np.asarray(delta_at(orders, after[:, None] * one, self.epsilon, "old"))
+
+    def __call__(self, schedule: Schedule) -> Claimed:
+        """Return `epsilon` where the threshold holds to the last round; none, with the round, where it does not."""
+        if schedule.rounds == 0:
+            return NO_ROUND
+        if self.noise_multiplier < LEAST_NOISE:
+            return Claimed(math.inf, f"moments accountant: sigma={self.noise_multiplier:g}")
+        curve = self.deltas(schedule)
+        fit = rounds_within(curve, self.delta)
+        mechanism = Mechanism(self.noise_multiplier, schedule.client_rate, self.releases * schedule.rounds)
+        counted = (
+            f"q={mechanism.sampling_rate:.6g}, sigma={self.noise_multiplier:g}, {self.releases} release(s) a round"
+        )
+        if fit < schedule.rounds:
+            passed = f"none: delta at epsilon {self.epsilon:g} passes {self.delta:g} in round {fit + 1}"
+            return Claimed(None, f"{passed} of {schedule.rounds}: {counted}", (mechanism,))
+        formula = f"moments accountant, moments 1 to 32: {counted}, delta={curve[-1]:.3g} <= {self.delta:g}"
+        return Claimed(self.epsilon, f"{formula} after {schedule.rounds} rounds", (mechanism,))
+
+
+@part
+class FlowerClaim:
+    """The script of Flower's documentation of its wrappers: sampling without replacement, orders 2 to 32, old conversion.
+
+    q = K_t / N, T rounds. noise_multiplier: z, noise over the clip. delta: in (0, 1). The bound is for replacing one
+    client, where the sum moves by up to 2 clips: z / 2 would be right there, and z only for zero-out.
+    """
+
+    noise_multiplier: NonNegative
+    delta: Probability = 1e-5
+
+    def __call__(self, schedule: Schedule) -> Claimed:
+        """Return the epsilon at `delta` for this federation; none where no round was trained."""
+        if schedule.rounds == 0:
+            return NO_ROUND
+        mechanism = Mechanism(self.noise_multiplier, schedule.client_rate, schedule.rounds, "fixed")
+        formula = (
+            f"sampling without replacement, orders 2 to 32, old conversion: q={schedule.client_rate:.6g}, "
+            f"z={self.noise_multiplier:g}, {schedule.rounds} steps, delta={self.delta:g}; counts a sensitivity of one "
+            "clip, although to replace a client moves the sum by 2"
+        )
+        if self.noise_multiplier < LEAST_NOISE:
+            return Claimed(math.inf, formula, (mechanism,))
+        orders = range(2, 33)
+        total = schedule.rounds * without_replacement(schedule.client_rate, self.noise_multiplier, orders)
+        return Claimed(float(epsilon_at(orders, total, self.delta, "old")), formula, (mechanism,))
+
+
+@part
+class NbaflClaim:
+    """Epsilon as stated, with noise c L Delta / epsilon on each upload (Wei et al., TIFS 2020, eq. 4; no sampling).
+
+    epsilon: as stated. delta: as stated, in (0, 1). exposures: L, how many uploads the noise is scaled for. c: at least
+    sqrt(2 ln(1.25 / delta)), the default: a theorem for epsilon / L < 1 only. Delta = 2 C / m is assumed by the paper,
+    not proven for SGD.
+    """
+
+    epsilon: Positive
+    delta: Probability = 0.01
+    exposures: Count = 1
+    c: Positive | None = None
+
+    def __post_init__(self) -> None:
+        if self.c is not None and self.c < self.least:
+            text = f"c: got {self.c:g}, expected at least sqrt(2 ln(1.25 / delta)) = {self.least:.4g}"
+            raise PydanticCustomError("slot", "{text}", {"text": text})
+
+    @property
+    def least(self) -> float:
+        """The c of the classical Gaussian mechanism."""
+        return math.sqrt(2 * math.log(1.25 / self.delta))
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Noise of one upload over Delta."""
+        return (self.least if self.c is None else self.c) * self.exposures / self.epsilon
+
+    def __call__(self, schedule: Schedule) -> Claimed:
+        """Return `epsilon`; the formula also says what the analytic Gaussian gives for one upload and for all T."""
+        if schedule.rounds == 0:
+            return NO_ROUND
+        z = self.noise_multiplier
+        one, all_rounds = (visible_epsilon(z, 1.0, n, self.delta) for n in (1, schedule.rounds))
+        formula = (
+            f"stated, noise {z:.4g} times the sensitivity, for {self.exposures} exposure(s) at delta={self.delta:g}; "
+            f"the analytic Gaussian gives {one:.4g} for one upload and {all_rounds:.4g} for {schedule.rounds}"
+        )
+        return Claimed(self.epsilon, formula, (Mechanism(z, 1.0, schedule.rounds),))

@@ -1,0 +1,125 @@
+"""What each observer sees of one client: the noisy sum of a round's updates, or the one update itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+from leakbench.privacy.calibration import Noise
+from leakbench.privacy.ledger import Schedule
+from leakbench.privacy.mechanism import Mechanism
+from leakbench.privacy.release import GROWING, Guarded, Observation, Part, Release, multiplier, span
+
+__all__ = ["of_a_client"]
+
+Draw: TypeAlias = Literal["poisson", "fixed", "visible", "seen"]
+"""How a cohort is drawn, for one who does not know it; `seen`: to one who knows who takes part, so that q = 1."""
+
+
+def of_a_client(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, Observation]:
+    """Return {observer: what it sees}; guarded: of each round the phase that ends it, with at least one noise."""
+    released = _rounds(guarded, schedule)
+    arriving = (
+        _summed(guarded, schedule) if schedule.secure_aggregation else _update(guarded, schedule, {"client", "server"})
+    )
+    at_client = [any(n.station == "client" for n in g.noises[-1]) for g in guarded]
+    if not any(at_client):
+        trusts = "none: trusts the server"
+        return {"global": released, "type-2": trusts, "type-1": trusts, "type-0": arriving}
+    update: Observation = _update(guarded, schedule, {"client"}) if all(at_client) else _trusting(at_client, guarded)
+    return {
+        "global": released,
+        "type-2": "none: noise is added after this tap, to the client's whole update",
+        "type-1": update,
+        "type-0": arriving,
+    }
+
+
+def _trusting(at_client: list[bool], guarded: tuple[Guarded, ...]) -> str:
+    first = guarded[at_client.index(False)].stretch.first + 1
+    return f"none: trusts the server, from round {first} on"
+
+
+def _on_the_sum(schedule: Schedule, cohort: int) -> Callable[[Noise], float]:
+    # Of a cohort whose size is random only the client's own noise is certain.
+    certain = schedule.client_sampling == "fixed"
+
+    def std(noise: Noise) -> float:
+        several = (noise.station == "client" or noise.each) and not noise.alone and certain
+        return noise.std * (math.sqrt(cohort) if several else 1.0)
+
+    return std
+
+
+def _own(guarded: tuple[Guarded, ...]) -> bool:
+    return any(n.station == "client" or n.each for g in guarded for n in g.noises[-1])
+
+
+def _cohorts(guarded: tuple[Guarded, ...]) -> str:
+    sizes = [g.stretch.clients_per_round for g in guarded]
+    return f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+
+
+def _parts(guarded: tuple[Guarded, ...], schedule: Schedule, draw: Draw) -> tuple[Part, ...]:
+    """Return the releases of the sum of each round."""
+    parts = []
+    for g in guarded:
+        rounds, cohort = g.stretch.rounds, g.stretch.clients_per_round
+        sigma = multiplier(g.noises[-1], _on_the_sum(schedule, cohort))
+        rate = cohort / schedule.clients
+        mechanism = Mechanism(sigma, 1.0, rounds) if draw == "seen" else Mechanism(sigma, rate, rounds, draw)
+        parts.append(Part(rounds, rounds, (mechanism,)))
+    return tuple(parts)
+
+
+def _rates(parts: tuple[Part, ...]) -> str:
+    rates = [part.mechanisms[0].sampling_rate for part in parts]
+    return f"q={max(rates):.4g}" if min(rates) == max(rates) else f"q={min(rates):.4g} to {max(rates):.4g}"
+
+
+def _rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> Release:
+    own, cohorts = _own(guarded), _cohorts(guarded)
+    visible = own and schedule.client_sampling == "poisson"
+    parts = _parts(guarded, schedule, "visible" if visible else schedule.client_sampling)
+    what = f"noise of {span(parts)} times one client's bound on the sum of {cohorts} updates, {schedule.rounds} rounds"
+    if visible:
+        seen = f"only the client's own noise counts; {GROWING}"
+        return Release(parts, f"{what}, Poisson cohorts with {_rates(parts)}; zero-out adjacency; {seen}")
+    honest = f"; counts on the noise of all {cohorts} clients: honest, and nobody drops out" if own else ""
+    if schedule.client_sampling == "fixed":
+        drawn = f"cohorts drawn without replacement ({_rates(parts)}); zero-out adjacency"
+        return Release(parts, f"{what}, {drawn}{honest}")
+    return Release(parts, f"{what}, Poisson cohorts with {_rates(parts)}; add-or-remove adjacency{honest}")
+
+
+def _summed(guarded: tuple[Guarded, ...], schedule: Schedule) -> Release:
+    """Return what the server sees of one client under secure aggregation: a sum, and who is in it."""
+    parts, cohorts = _parts(guarded, schedule, "seen"), _cohorts(guarded)
+    sentence = (
+        f"noise of {span(parts)} times one client's bound on the sum of {cohorts} updates, {schedule.rounds} rounds; "
+        "secure aggregation hides all but the sum, not who takes part (q=1); zero-out adjacency"
+    )
+    if _own(guarded) and schedule.client_sampling == "fixed":
+        sentence += f"; counts on the noise of all {cohorts} clients: honest, and nobody drops out"
+    return Release(parts, sentence + _at_the_server(guarded, "sum"))
+
+
+def _at_the_server(guarded: tuple[Guarded, ...], what: str) -> str:
+    if not any(n.station == "server" for g in guarded for n in g.noises[-1]):
+        return ""
+    if what == "sum":
+        return "; holds only for the sum with the server's noise: a server that reads it before is trusted"
+    carried = "; holds only for the update as the aggregate carries it, with the whole noise of the sum"
+    return f"{carried}: a server that reads it on arrival is trusted"
+
+
+def _update(guarded: tuple[Guarded, ...], schedule: Schedule, stations: set[str]) -> Release:
+    parts = []
+    for g in guarded:
+        seen = tuple(n for n in g.noises[-1] if n.station in stations)
+        sigma, rounds = multiplier(seen, lambda noise: noise.std), g.stretch.rounds
+        parts.append(Part(rounds, rounds, (Mechanism(sigma, 1.0, rounds),)))
+    how = f"at most {schedule.rounds} rounds of one client, whose taking part is seen (q=1); zero-out adjacency"
+    sentence = f"noise of {span(parts)} times the bound on one client's update, {how}"
+    return Release(tuple(parts), sentence + (_at_the_server(guarded, "update") if "server" in stations else ""))

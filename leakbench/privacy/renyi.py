@@ -1,0 +1,135 @@
+"""Rényi divergences at integer orders, of thousands of noise levels at once, and what follows from them.
+
+Letters: S mechanisms, A orders. Every order gives a bound of its own, so that leaving one out makes nothing less valid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from leakbench.errors import InputError
+from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism
+
+__all__ = ["INTEGER_ORDERS", "Conversion", "Reals", "delta_at", "divergences", "epsilon_at", "without_replacement"]
+
+Reals: TypeAlias = NDArray[np.float64]
+
+Conversion: TypeAlias = Literal["old", "tight"]
+"""`old`: Mironov, CSF 2017, Proposition 3; `tight`: Canonne, Kamath and Steinke, NeurIPS 2020, Proposition 12."""
+
+INTEGER_ORDERS = (*range(2, 64), *range(64, 128, 4), *range(128, 257, 16), 384, 512, 768, 1024)
+
+SLICE = 256
+
+
+def divergences(mechanisms: Sequence[Mechanism], orders: Sequence[int] = INTEGER_ORDERS) -> Reals:
+    """Return (S, A), the Rényi divergence of *one* step of each mechanism at integer orders >= 2.
+
+    The Poisson-subsampled Gaussian is Mironov, Talwar and Zhang 2019, section 3.3; a sample of fixed size is covered as
+    `Mechanism.event` says; where the use shows, the moment is that of the Gaussian with probability q. Raises
+    InputError for an order that is no integer >= 2.
+    """
+    if not all(a >= 2 and a == int(a) for a in orders):
+        raise InputError(f"orders: got {tuple(orders)}, expected integers >= 2")
+    rows: dict[tuple[float, str], list[int]] = {}
+    for row, mechanism in enumerate(mechanisms):
+        rows.setdefault((mechanism.sampling_rate, mechanism.sampling), []).append(row)
+    found = np.zeros((len(mechanisms), len(orders)))
+    for (q, sampling), kind in rows.items():
+        sigma = np.array([mechanisms[row].noise_multiplier for row in kind])
+        one = _of_one_rate(q, sampling, 1 / (2 * np.maximum(sigma, LEAST_NOISE) ** 2), orders)
+        found[kind] = np.where((sigma < LEAST_NOISE)[:, None] & (q > 0), math.inf, one)
+    return found
+
+
+def _of_one_rate(q: float, sampling: str, precision: Reals, orders: Sequence[int]) -> Reals:
+    """Return (S, A); precision: (S,) 1 / (2 sigma^2)."""
+    a = np.array(orders, dtype=np.float64)
+    if q == 0:
+        return np.zeros((precision.size, a.size))
+    if q == 1:
+        return np.asarray(precision[:, None] * a)
+    if sampling == "visible":
+        return np.asarray(np.logaddexp(math.log1p(-q), math.log(q) + precision[:, None] * a * (a - 1)) / (a - 1))
+    if sampling == "fixed":
+        precision = 4 * precision
+    moments = np.stack([_log_moment(q, precision, order) for order in orders], axis=1)
+    # Under very much noise a divergence of 1e-20 comes out of the logarithms as -1e-20.
+    return np.asarray(np.maximum(moments / (a - 1), 0.0))
+
+
+def _log_moment(q: float, precision: Reals, order: int) -> Reals:
+    """Return (S,): log of the sum over i of binomial(order, i) q^i (1-q)^(order-i) exp((i^2 - i) / (2 sigma^2))."""
+    i = np.arange(order + 1)
+    ways = gammaln(order + 1) - gammaln(i + 1) - gammaln(order - i + 1)
+    weights = ways + i * math.log(q) + (order - i) * math.log1p(-q)
+    found = np.empty(precision.size)
+    # In slices that stay in the processor's cache, and in place: three times as fast as one large array.
+    for start in range(0, precision.size, SLICE):
+        terms = np.multiply.outer(precision[start : start + SLICE], i * (i - 1.0))
+        terms += weights
+        largest = terms.max(axis=1, keepdims=True)
+        terms -= largest
+        found[start : start + SLICE] = largest[:, 0] + np.log(np.exp(terms, out=terms).sum(axis=1))
+    return found
+
+
+def epsilon_at(orders: Sequence[float], total: Reals, delta: float, conversion: Conversion) -> Reals:
+    """Return (...,), the least epsilon at `delta` over all orders; total: (..., A) divergences of all steps together."""
+    a = np.array(orders, dtype=np.float64)
+    if conversion == "old":
+        return np.asarray((total - math.log(delta) / (a - 1)).min(-1))
+    bound = total + np.log1p(-1 / a) - (math.log(delta) + np.log(a)) / (a - 1)
+    # delta <= sqrt(1 - exp(-divergence)): where that is below, no epsilon is needed.
+    return np.asarray(np.maximum(np.where(delta**2 + np.expm1(-total) > 0, 0.0, bound).min(-1), 0.0))
+
+
+def delta_at(orders: Sequence[float], total: Reals, epsilon: float, conversion: Conversion) -> Reals:
+    """Return (...,), the least delta at `epsilon` over all orders, at most 1; total: (..., A) as in `epsilon_at`.
+
+    `old` is Abadi et al., CCS 2016, Theorem 2 (their lambda is order - 1).
+    """
+    a = np.array(orders, dtype=np.float64)
+    exponent = (a - 1) * (total - epsilon)
+    if conversion == "tight":
+        exponent = exponent + (a - 1) * np.log1p(-1 / a) - np.log(a)
+        with np.errstate(divide="ignore"):
+            exponent = np.minimum(exponent, 0.5 * np.log(-np.expm1(-total)))
+    return np.asarray(np.exp(np.minimum(exponent, 0.0).min(-1)))
+
+
+def without_replacement(q: float, sigma: float, orders: Sequence[int]) -> Reals:
+    """Return (A,): the Rényi divergence of one Gaussian sum over a sample without replacement; integer orders >= 2.
+
+    Wang, Balle and Kasiviswanathan, AISTATS 2019, Theorem 27 of the long version, for replace-one adjacency and noise
+    of sigma times the L2 norm by which the sum moves then, which is *twice* a clip's bound.
+    """
+    if q == 1:
+        return np.asarray(np.array(orders) / (2 * sigma**2), dtype=np.float64)
+    highest = max(orders)
+    # log of exp(x (x + 1) / (2 sigma^2)) at -1, 0, 1, ...: differences of them are moments of (density ratio - 1).
+    x = np.arange(-1, highest + 2, dtype=np.float64)
+    table = x * (x + 1) / (2 * sigma**2)
+    differences = [table[0]]
+    for _ in range(highest + 1):
+        with np.errstate(divide="ignore"):
+            table = table[1:] + np.log(-np.expm1(table[:-1] - table[1:]))
+        differences.append(table[0])
+    first = math.log(4) + 1 / sigma**2 + math.log(-math.expm1(-1 / sigma**2))
+    logs = [2 * math.log(q) + min(first, 1 / sigma**2 + math.log(2))]
+    for j in range(3, highest + 1):
+        exact = math.log(4) + (differences[2 * (j // 2)] + differences[2 * ((j + 1) // 2)]) / 2
+        logs.append(j * math.log(q) + min(exact, math.log(2) + j * (j - 1) / (2 * sigma**2)))
+    return np.array([_over_orders(order, np.array(logs)) for order in orders])
+
+
+def _over_orders(order: int, logs: Reals) -> float:
+    j = np.arange(2, order + 1)
+    ways = gammaln(order + 1) - gammaln(j + 1) - gammaln(order - j + 1)
+    return float(np.logaddexp.reduce([0.0, *(ways + logs[: j.size])])) / (order - 1)

@@ -1,0 +1,325 @@
+"""A training in phases: noise and draws that change, secure aggregation, every reason, and what a claim leaves out."""
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from leakbench.errors import InputError
+from leakbench.privacy.accountants import pld
+from leakbench.privacy.claim import CompositionClaim, FlowerClaim, GeyerClaim, MomentsClaim, NbaflClaim, NoClaim
+from leakbench.privacy.decay import Cyclic, Exponential, Linear, Staircase
+from leakbench.privacy.epsilon import Epsilon, epsilon
+from leakbench.privacy.ledger import Phase, Schedule
+from leakbench.privacy.mechanism import Mechanism
+from leakbench.recipe import construct
+from leakbench.types import Clock, Fact
+
+DELTA = 1e-5
+NOTHING = NoClaim(reason="not asked")
+CLIP = Fact("clip", norm=4.0)
+SMALL = Schedule(
+    clients=100,
+    clients_per_round=10,
+    rounds=4,
+    local_iterations=10,
+    batch=5,
+    examples_per_client=50,
+    copies=1.0,
+    most_copies=1,
+    client_sampling="fixed",
+    batch_sampling="poisson",
+    tensors=3,
+)
+
+Facts = dict[str, tuple[Fact, ...]]
+
+
+def on_batch(sigma: float) -> Facts:
+    return {"example": (CLIP,), "batch": (Fact("noise", std=4 * sigma),)}
+
+
+def at_example(sigma: float) -> Facts:
+    return {"example": (CLIP, Fact("noise", std=4 * sigma, each=True))}
+
+
+def at_server(sigma: float) -> Facts:
+    return {"server": (CLIP, Fact("noise", std=4 * sigma))}
+
+
+def at_client(sigma: float) -> Facts:
+    return {"client": (CLIP, Fact("noise", std=4 * sigma, each=True))}
+
+
+def every_round(*facts: Facts, cohorts: tuple[int, ...] = ()) -> tuple[Phase, ...]:
+    """Return a training of which each round does something else."""
+    sizes = cohorts or (10,) * len(facts)
+    return tuple(Phase(f, 1, 10, True, size) for f, size in zip(facts, sizes, strict=True))
+
+
+def valid(phases: tuple[Phase, ...], unit: Any, claim: Any = NOTHING, **changes: Any) -> Epsilon:
+    return epsilon(phases, unit, claim, dataclasses.replace(SMALL, **changes), DELTA)
+
+
+def test_each_phase_has_its_own_noise() -> None:
+    sigmas = (8.0, 6.0, 4.0, 2.0)
+    answer = valid(every_round(*map(on_batch, sigmas)), "example")
+    assert answer.valid == pytest.approx(pld(tuple(Mechanism(s, 0.1, 10) for s in sigmas), DELTA))
+    assert (answer.sigma_effective, answer.q, answer.steps) == (2.0, 0.1, 40)
+    assert "noise of 2 (least, in round 4) to 8 times one example's bound" in answer.reason
+    least = valid((Phase(on_batch(2.0), 4, 10, True, 10),), "example").valid
+    assert least is not None
+    assert answer.valid is not None
+    assert answer.valid < least
+
+
+@pytest.mark.parametrize("unit", ["example", "client"])
+def test_equal_phases_are_one(unit: str) -> None:
+    facts = {**on_batch(6.0), "server": (CLIP, Fact("noise", std=24.0))}
+    whole = valid((Phase(facts, 4, 10, True, 10),), unit)
+    halves = (Phase(facts, 4, 3, False, 10), Phase(facts, 4, 7, True, 10))
+    assert valid(every_round(*[facts] * 4), unit) == valid(halves, unit) == whole
+    assert whole.valid is not None
+
+
+def test_a_clients_update_is_released_where_the_round_ends() -> None:
+    first, last = at_server(1.0), at_server(6.0)
+    answer = valid((Phase(first, 4, 3, False, 10), Phase(last, 4, 7, True, 10)), "client")
+    assert (answer.sigma_effective, answer.steps) == (6.0, 4)
+
+
+def test_cohorts_that_grow() -> None:
+    phases = every_round(*[at_server(2.0)] * 4, cohorts=(10, 20, 30, 40))
+    answer = valid(phases, "client", client_sampling="poisson")
+    assert answer.valid == pytest.approx(pld(tuple(Mechanism(2.0, q, 1) for q in (0.1, 0.2, 0.3, 0.4)), DELTA))
+    assert (answer.q, answer.steps) == (0.4, 4)
+    assert answer.by_tap["type-0"].participations["expected"] == pytest.approx(1.0)
+    assert "sum of 10 to 40 updates" in answer.reason
+    assert "q=0.1 to 0.4" in answer.reason
+    own = valid(every_round(*[at_client(2.0)] * 4, cohorts=(10, 20, 30, 40)), "client")
+    assert own.sigma_effective == pytest.approx(2 * math.sqrt(10))
+    grown = [Mechanism(2 * math.sqrt(k), k / 100, 1, "fixed") for k in (10, 20, 30, 40)]
+    assert own.valid == pytest.approx(pld(tuple(grown), DELTA))
+
+
+def test_copies_are_spread_evenly_and_rounded_up() -> None:
+    phases = every_round(*map(on_batch, (8.0, 6.0, 4.0, 2.0)))
+    answer = valid(phases, "example", copies=14.0, most_copies=20)  # 4 * .1 * 14 = 5.6, so 6, so 2 in each of 4 rounds
+    assert answer.steps == 80
+    assert "8 participations" in answer.reason
+    assert "spread evenly over the rounds" in answer.reason
+    assert valid((Phase(on_batch(8.0), 4, 10, True, 10),), "example", copies=14.0, most_copies=20).steps == 60
+
+
+def test_a_split_is_used_at_the_least_noise_of_its_round() -> None:
+    halves = (Phase(on_batch(8.0), 4, 5, False, 10), Phase(on_batch(6.0), 4, 5, True, 10))
+    answer = valid(halves, "example", batch_sampling="split")
+    assert (answer.sigma_effective, answer.q, answer.steps) == (6.0, 1.0, 4)
+    assert "at the least noise of its round" in answer.reason
+
+
+def test_who_sees_each_use_sees_the_least_noise_of_its_round() -> None:
+    halves = (Phase(at_example(8.0), 4, 5, False, 10), Phase(at_example(6.0), 4, 5, True, 10))
+    tap = valid(halves, "example", batch_sampling="fixed").by_tap["type-2"]
+    assert (tap.sigma_effective, tap.steps) == (6.0, 4)
+    mixed = every_round(at_example(6.0), on_batch(6.0), on_batch(6.0), on_batch(6.0))
+    assert valid(mixed, "example").by_tap["type-2"].reason.endswith("from round 2 of 4 on")
+    leaving = every_round(at_client(6.0), at_client(6.0), at_server(6.0), at_server(6.0))
+    assert valid(leaving, "client").by_tap["type-1"].reason == "none: trusts the server, from round 3 on"
+
+
+def test_one_phase_without_a_guarantee_leaves_none() -> None:
+    bare = every_round(on_batch(6.0), on_batch(6.0), on_batch(0.0), on_batch(6.0))
+    answer = valid(bare, "example")
+    assert answer.valid is None
+    assert answer.reason == "none: no noise: at the batch station it is multiplied by zero, in round 3 of 4"
+    tiny = every_round(on_batch(6.0), on_batch(6.0), on_batch(1e-9), on_batch(6.0))
+    assert valid(tiny, "example").reason.startswith("none: no finite epsilon: noise of 1e-09 (least, in round 3) to 6")
+    unclipped: Facts = {"batch": (Fact("noise", std=24.0),)}
+    last = valid(every_round(on_batch(6.0), on_batch(6.0), on_batch(6.0), unclipped), "example")
+    assert last.reason == "none: noise without a clip: 24 against no bound, in round 4 of 4"
+    everywhere = valid(every_round(*[unclipped] * 4), "example")
+    assert everywhere.reason == "none: noise without a clip: 24 against no bound"
+
+
+@pytest.mark.parametrize(
+    ("phases", "message"),
+    [
+        ((), "got 0 whole rounds, expected 4"),
+        ((Phase(on_batch(6.0), 3, 10, True, 10),), "got 3 whole rounds, expected 4"),
+        ((Phase(on_batch(6.0), 4, 10, False, 10),), "got 0 whole rounds, expected 4"),
+        ((Phase(on_batch(6.0), 4, 9, True, 10),), "round 1 has 9 local iterations, expected 10"),
+        ((Phase(on_batch(6.0), 4, 5, False, 10), Phase(on_batch(6.0), 3, 5, True, 10)), "from round 1 on 3 rounds"),
+        ((Phase(on_batch(6.0), 4, 10, True, 101),), "got 101 clients a round, expected at most the 100"),
+    ],
+)
+def test_steps_that_are_not_counted_are_refused(phases: tuple[Phase, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        valid(phases, "example")
+
+
+@pytest.mark.parametrize("field", ["rounds", "local_iterations", "clients_per_round"])
+def test_empty_phases_are_refused(field: str) -> None:
+    with pytest.raises(InputError, match=field):
+        dataclasses.replace(Phase(on_batch(6.0), 4, 10, True, 10), **{field: 0})
+
+
+# Secure aggregation
+
+
+def test_the_server_sees_only_the_sum_of_updates() -> None:
+    phases = every_round(*[at_client(6.0)] * 4)
+    plain, hidden = (valid(phases, "client", secure_aggregation=on) for on in (False, True))
+    assert plain.by_tap["type-0"].sigma_effective == 6.0
+    tap = hidden.by_tap["type-0"]
+    assert (tap.sigma_effective, tap.q, tap.steps) == (pytest.approx(6 * math.sqrt(10)), 1.0, 4)
+    assert "not who takes part" in tap.reason
+    assert "nobody drops out" in tap.reason
+    assert hidden.by_tap["type-1"] == plain.by_tap["type-1"]
+    assert hidden.valid == plain.valid
+    random = valid(phases, "client", secure_aggregation=True, client_sampling="poisson").by_tap["type-0"]
+    assert random.sigma_effective == 6.0
+    server = valid(every_round(*[at_server(6.0)] * 4), "client", secure_aggregation=True).by_tap["type-0"]
+    assert server.sigma_effective == 6.0
+    assert "a server that reads it before is trusted" in server.reason
+
+
+def test_the_noise_of_other_clients_counts_for_an_example_where_it_simply_adds() -> None:
+    once: dict[str, Any] = {"local_iterations": 1, "secure_aggregation": True}
+    phases = (Phase(on_batch(6.0), 4, 1, True, 10),)
+    tap = valid(phases, "example", **once).by_tap["type-0"]
+    assert (tap.sigma_effective, tap.q, tap.steps) == (pytest.approx(6 * math.sqrt(10)), 0.1, 4)
+    assert valid(phases, "example", **once).sigma_effective == 6.0
+    for why, changes in {
+        "several local iterations": {"local_iterations": 10},
+        "copies of the example": {"most_copies": 2},
+        "how many clients take part is random": {"client_sampling": "poisson"},
+    }.items():
+        same = (dataclasses.replace(phases[0], local_iterations=changes.get("local_iterations", 1)),)  # type: ignore[arg-type]
+        tap = valid(same, "example", **{**once, **changes}).by_tap["type-0"]
+        assert tap.sigma_effective == 6.0
+        assert why in tap.reason
+
+
+# Why there is none, and what a claim leaves out
+
+
+@pytest.mark.parametrize(
+    ("facts", "unit", "reason"),
+    [
+        ({"example": (Fact("noise", std=24.0, each=True), CLIP)}, "example", "none: noise of 24 before the clip at 4"),
+        ({"batch": (Fact("uncalibrated_noise", std=0.1),)}, "example", "none: noise without a clip: 0.1 against no"),
+        ({"example": (CLIP,), "batch": (Fact("noise"),)}, "example", "none: no noise: at the batch station it is mult"),
+        ({"client": (CLIP, Fact("noise", each=True))}, "client", "none: no noise: at the client station it is mult"),
+    ],
+)
+def test_why_there_is_none(facts: Facts, unit: str, reason: str) -> None:
+    answer = valid((Phase(facts, 4, 10, True, 10),), unit)
+    assert answer.valid is None
+    assert answer.reason.startswith(reason)
+
+
+CLAIM = MomentsClaim(unit="example", noise_multiplier=6.0)
+
+
+def caveats(facts: Facts, unit: str, claim: Any, **changes: Any) -> tuple[str, ...]:
+    return valid((Phase(facts, 4, 10, True, 10),), unit, claim, **changes).caveats
+
+
+def test_a_training_as_claimed_has_no_caveat() -> None:
+    assert caveats(on_batch(6.0), "example", CLAIM) == ()
+    assert caveats(on_batch(3.0), "example", NOTHING) == ()
+    sdp = MomentsClaim(unit="client", noise_multiplier=6.0)
+    assert caveats(at_server(6.0), "client", sdp, client_sampling="poisson") == ()
+
+
+def test_what_a_claim_leaves_out() -> None:
+    layers = {"example": (Fact("clip", norm=4 * math.sqrt(3)),), "batch": (Fact("noise", std=24.0),)}
+    assert caveats(layers, "example", CLAIM) == (
+        "the claim counts noise of 6 times one unit's bound, here it is at least 3.464: a clip layer by layer bounds 3 "
+        "tensors together only by sqrt(3) times its norm",
+    )
+    (split,) = caveats(on_batch(6.0), "example", CLAIM, batch_sampling="split")
+    assert "Poisson batches with q=0.1, but each example is used 1 time(s)" in split
+    (fixed,) = caveats(on_batch(6.0), "example", CLAIM, batch_sampling="fixed")
+    assert "moves the sum by up to 2 times its bound" in fixed
+    copied = caveats(on_batch(6.0), "example", CLAIM, copies=14.0, most_copies=20)
+    assert copied[0] == "the claim counts 40 steps, here 60 releases are accounted"
+    assert "14 on average and 20 at most" in copied[1]
+    visible = caveats(at_example(6.0), "example", CLAIM)
+    assert "the noise shows how many were drawn" in visible[0]
+    one_more = MomentsClaim(unit="client", noise_multiplier=6.0, extra_rounds=1)
+    (steps,) = caveats(at_server(6.0), "client", one_more, client_sampling="poisson")
+    assert steps == "the claim counts 5 steps, here 4 releases are accounted"
+    rate = MomentsClaim(unit="client", noise_multiplier=6.0)
+    grown = every_round(*[at_server(6.0)] * 4, cohorts=(10, 20, 30, 40))
+    assert (
+        "here one release uses a unit with q=0.4" in valid(grown, "client", rate, client_sampling="poisson").caveats[0]
+    )
+
+
+def test_a_clip_may_say_what_it_does_not_bound() -> None:
+    said = Fact("clip", norm=4 * math.sqrt(3), reason="layer by layer")
+    assert caveats({"example": (said,), "batch": (Fact("noise", std=24.0),)}, "example", CLAIM)[0] == "layer by layer"
+    scale = Fact("scale", reason="l2-max")
+    assert caveats({"example": (said, scale), "batch": (Fact("noise", std=24.0),)}, "example", CLAIM) == (
+        "layer by layer",
+    )
+
+
+# Claims
+
+
+def test_a_claim_with_a_decay_runs_over_the_whole_sequence() -> None:
+    claim = construct(MomentsClaim, {"unit": "client", "noise_multiplier": 15.0, "decay": {"linear": {"rate": 0.1}}})
+    claimed = claim(SMALL)
+    assert [m.noise_multiplier for m in claimed.mechanisms] == pytest.approx([15.0, 13.5, 12.0, 10.5])
+    assert "sigma=15 to 10.5" in claimed.formula
+    one_more = dataclasses.replace(claim, extra_rounds=1)(SMALL)
+    assert [m.steps for m in one_more.mechanisms] == [1, 1, 1, 2]
+    with pytest.raises(InputError, match="decay"):
+        construct(MomentsClaim, {"unit": "client", "noise_multiplier": 15.0, "decay": "linea"})
+
+
+def test_decays_start_at_one_and_end_where_the_paper_says() -> None:
+    first, last = Clock(0, 0, 100, 100), Clock(100, 0, 100, 100)
+    for decay in (Linear(), Staircase(), Exponential(), Cyclic()):
+        assert decay(first) == 1.0
+    for decay in (Linear(), Staircase(), Exponential()):
+        assert 15 * decay(last) == pytest.approx(4.85, abs=1e-2)
+    assert Staircase()(Clock(9, 99, 100, 100)) == 1.0
+    assert Cyclic(cycles=2)(Clock(50, 0, 100, 100)) == 1.0
+    assert 15 * Cyclic()(Clock(99, 0, 100, 100)) < 0.01
+    assert Linear(rate=0.5)(Clock(3, 0, 4, 1)) == 0.0
+
+
+def test_no_round_no_claim() -> None:
+    none = dataclasses.replace(SMALL, rounds=0)
+    for claim in (
+        CompositionClaim(unit="example", composition="basic", noise_multiplier=6.0),
+        GeyerClaim(noise_multiplier=1.0),
+        FlowerClaim(noise_multiplier=1.0),
+        NbaflClaim(epsilon=1.0),
+    ):
+        assert claim(none).epsilon is None
+        assert claim(none).formula == "none: no round was trained"
+
+
+def test_without_noise_nothing_finite_is_claimed() -> None:
+    for claim in (
+        GeyerClaim(noise_multiplier=0.0),
+        FlowerClaim(noise_multiplier=0.0),
+        MomentsClaim(unit="client", noise_multiplier=0.0),
+    ):
+        assert claim(SMALL).epsilon == math.inf
+    assert valid((Phase(at_server(6.0), 4, 10, True, 10),), "client", FlowerClaim(noise_multiplier=0.0)).claimed is None
+
+
+def test_nbafl_divides_its_epsilon_by_the_exposures() -> None:
+    claimed = NbaflClaim(epsilon=8.0, exposures=4)(SMALL)
+    assert claimed.epsilon == 8.0
+    assert NbaflClaim(epsilon=8.0, exposures=4).noise_multiplier == pytest.approx(4 * math.sqrt(2 * math.log(125)) / 8)
+    assert "for 4 exposure(s)" in claimed.formula
+    with pytest.raises(InputError, match=r"c: .*at least"):
+        construct(NbaflClaim, {"epsilon": 8.0, "c": 1.0})
