@@ -54,6 +54,7 @@ def schedule_of(
         batch_sampling=defense.batches,
         tensors=len(probe.network.parameters),
         largest=largest,
+        secure_aggregation=defense.aggregation == "secure",
     )
 
 

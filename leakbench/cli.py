@@ -253,6 +253,28 @@ def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) ->
         click.echo(f"  {tap:<7}  {_number(at['valid'])}  {at['reason']}")
 
 
+@commands.command()
+@_federation_options
+@click.option("--delta", type=float, default=1e-5, show_default=True, help="of every epsilon")
+@click.option("--trials", type=int, help="with and without a canary each [default: 1000000 drawn or 1000 executed]")
+@click.option("--callable", "function", help="audit your function package.module:name on one client's update instead")
+@click.option("--sigma", type=float, help="of --callable: its noise multiplier, as stated")
+@click.option("--clip", type=float, help="of --callable: the L2 bound of an update, as stated")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object")
+def audit(as_json: bool, **given: Any) -> None:
+    """Audit a defense by its own code: is its noise what it says, and which epsilon is it at least?
+
+    A function gets {parameter: float32 array} and returns such a dict; a second argument `seed` (int) or `rng` (numpy
+    Generator) is the source of its noise. The current folder is importable.
+    """
+    from leakbench.privacy.audit.command import audit as run_audit  # noqa: PLC0415
+
+    own = {name: given.pop(name) for name in ("data_dir", "delta", "trials", "function", "sigma", "clip")}
+    found = run_audit(given, **own)
+    for line in [json.dumps(found.as_dict(), indent=1)] if as_json else found.lines():
+        click.echo(line)
+
+
 def _number(value: float | None) -> str:
     return "  none" if value is None else f"{value:6.3f}"
 

@@ -1,0 +1,153 @@
+"""The command `audit`: a defense of the catalog, or a user's own function, in the federation of a cell."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leakbench.accounting import cell_epsilon, schedule_of
+from leakbench.cell import Cell, Request, probe_of, resolve_cell
+from leakbench.defense import Probe, phases
+from leakbench.errors import InputError
+from leakbench.experiment import hand_out
+from leakbench.privacy.accountants import best
+from leakbench.privacy.audit.canary import FAR, neighbours
+from leakbench.privacy.audit.coupled import check, strength
+from leakbench.privacy.audit.own import audit_callable, load_callable
+from leakbench.privacy.audit.release import DefenseRelease
+from leakbench.privacy.audit.verdict import Audit, Stated, judge
+from leakbench.privacy.claim import Claim, NoClaim
+from leakbench.privacy.ledger import Schedule
+from leakbench.privacy.mechanism import Mechanism
+from leakbench.privacy.observers import Observation, observations
+from leakbench.privacy.observers import Release as Observed
+from leakbench.rng import generator
+from leakbench.types import Clock
+
+__all__ = ["audit", "audit_cell"]
+
+TRIALS = (100, 10_000_000)
+
+
+def audit(
+    given: dict[str, Any],
+    data_dir: Path | None,
+    delta: float,
+    trials: int | None,
+    function: str | None,
+    sigma: float | None,
+    clip: float | None,
+) -> Audit:
+    """Audit what a user asked for; raises InputError in one line for whatever does not fit.
+
+    given: fields of a `Request`.  function: `package.module:name` of a function to audit in the defense's stead; then
+    sigma and clip may say what it is meant to do.
+    """
+    if not 0 < delta < 1:
+        raise InputError(f"delta: got {delta}, expected a number in (0, 1)")
+    if trials is not None and not TRIALS[0] <= trials <= TRIALS[1]:
+        raise InputError(f"trials: got {trials}, expected {TRIALS[0]} to {TRIALS[1]}")
+    for name, value in (("sigma", sigma), ("clip", clip)):
+        if value is not None and function is None:
+            raise InputError(f"{name}: got {value}, expected only beside --callable; a recipe states its own")
+        if value is not None and not 1e-6 <= value <= 1e6:
+            raise InputError(f"{name}: got {value}, expected a number from 1e-6 to 1e6")
+    if function is None:
+        return audit_cell(resolve_cell(Request(**given), data_dir), delta, trials)
+    if given.get("defense", "none") != "none":
+        raise InputError("callable: got --defense as well, expected one of the two")
+    own = load_callable(function, os.getcwd())
+    cell = resolve_cell(Request(**given), data_dir)
+    tensors = shapes(probe_of(cell.defense, cell.data, cell.settings))
+    return audit_callable(own, tensors, cell.settings.seed, delta, trials, sigma, clip)
+
+
+def shapes(probe: Probe) -> dict[str, tuple[int, ...]]:
+    """Return {parameter: shape} of the model that a cell trains."""
+    return {name: tuple(p.shape) for name, p in probe.network.parameters.items()}
+
+
+def audit_cell(cell: Cell, delta: float, trials: int | None = None) -> Audit:
+    """Audit the defense of a cell for the observer of released models, at `delta`.
+
+    The whole run is audited where the ledger has it as repeated Gaussian sums and the check agrees, else one release.
+    """
+    defense, f, rng = cell.defense, cell.settings.federation, generator(cell.settings.seed, "audit")
+    probe, partition = probe_of(defense, cell.data, cell.settings), hand_out(cell)
+    schedule = schedule_of(defense, probe, partition.mean_copies, partition.most_copies)
+    run, constant = _repeated(observations(phases(defense, probe), defense.unit, schedule)["global"])
+    # Where the number drawn shows, the worst case is a release with the unit alone: nobody else's noise beside it.
+    alone = run is not None and run.sampling == "visible"
+    members = 1 if alone else f.batch if defense.unit == "example" else f.clients_per_round
+    clock = Clock(0, 0, max(1, f.rounds), f.local_iterations)
+    release = DefenseRelease(defense.stations, defense.unit, members, clock, cell.settings.seed, probe)
+    release, steady = _weakest(release, cell, rng)
+    found = check(release, shapes(probe), rng)
+    whole = constant and steady and found.gaussian and found.clip_holds
+    stated = _stated(cell, schedule, run, whole, delta)
+    mechanism = run if run and whole else Mechanism(1.0, 1.0, 1)
+    recipe = getattr(defense.claim, "noise_multiplier", None)
+    return judge(release, found, mechanism, stated, recipe, trials, delta, rng)
+
+
+def _repeated(seen: Observation) -> tuple[Mechanism | None, bool]:
+    """Return the mechanism of a training and whether it is one all along; of several, that with the least noise, once."""
+    if not isinstance(seen, Observed):
+        return None, False
+    if len(seen.mechanisms) == 1:
+        return seen.mechanisms[0], True
+    return dataclasses.replace(min(seen.mechanisms, key=lambda m: m.noise_multiplier), steps=1), False
+
+
+def _weakest(release: DefenseRelease, cell: Cell, rng: torch.Generator) -> tuple[DefenseRelease, bool]:
+    """Return the release at the moment with the least noise, and whether all moments that were tried are alike."""
+    f = cell.settings.federation
+    last = max(0, f.rounds - 1)
+    when = {
+        Clock(t, s, max(1, f.rounds), f.local_iterations)
+        for t, s in ((0, 0), (last // 2, 0), (last, f.local_iterations - 1))
+    }
+    moments = [dataclasses.replace(release, clock=c) for c in sorted(when, key=lambda c: (c.round, c.local_iteration))]
+    pair = neighbours(shapes(release.probe), release.members, (FAR,), rng)
+    strengths = [strength(moment, pair) for moment in moments]
+    least = min(range(len(moments)), key=strengths.__getitem__)
+    return moments[least], max(strengths) <= 1.001 * min(strengths)
+
+
+def _stated(cell: Cell, schedule: Schedule, run: Mechanism | None, whole: bool, delta: float) -> Stated:
+    epsilon = cell_epsilon(cell.defense, cell.data, cell.settings, hand_out(cell), None, delta)
+    if run is not None and whole:
+        q = "" if run.sampling_rate == 1 else f" at q={run.sampling_rate:.4g} ({run.sampling})"
+        claimed = _claimed(cell.defense.claim, schedule, {"delta": delta})
+        adjacency = "add-or-remove" if run.sampling == "poisson" and run.sampling_rate < 1 else "zero-out"
+        scope = f"all is of the whole run, {run.steps} releases{q}, {adjacency} adjacency"
+        return Stated(claimed, epsilon.valid, epsilon.reason, scope)
+    # One release that uses the unit for certain: neither the run's number of steps nor its sampling enters.
+    one = dataclasses.replace(
+        schedule,
+        rounds=1,
+        local_iterations=1,
+        batch=schedule.examples_per_client,
+        clients_per_round=schedule.clients,
+        largest=None,
+    )
+    claimed = _claimed(cell.defense.claim, one, {"delta": delta, "extra_rounds": 0})
+    valid = None
+    if epsilon.valid is not None and run is not None:
+        valid = best((Mechanism(run.noise_multiplier, 1.0, 1),), delta)[0]
+    scope = f"all is of one release with the unit in it (q=1), zero-out adjacency, not of the {schedule.rounds} rounds"
+    return Stated(claimed, valid, epsilon.reason, scope)
+
+
+def _claimed(claim: Claim, schedule: Schedule, changes: dict[str, float]) -> float | None:
+    """Return what a claim gives at the audit's delta, which is not always its own; None where that is not finite."""
+    if isinstance(claim, NoClaim):
+        return None
+    known: Any = claim
+    fields = {f.name for f in dataclasses.fields(known)}
+    value = dataclasses.replace(known, **{k: v for k, v in changes.items() if k in fields})(schedule).epsilon
+    return value if value is not None and value < float("inf") else None

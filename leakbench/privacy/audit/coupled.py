@@ -1,0 +1,102 @@
+"""The coupled-noise check: the same seed on neighbouring inputs shows what one unit moves, and whether the noise depends on it.
+
+Where the difference of two releases is the same for every seed, the noise is additive and independent of the data, and its
+strength over the largest difference is the true noise multiplier. It finds what it looks for: passing is no proof.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakbench.privacy.audit.canary import BOUNDLESS, FAR, Neighbours, focused, joined, neighbours, opposed
+from leakbench.privacy.audit.noise import Noise, measure, seeds_for
+from leakbench.privacy.audit.release import Release
+from leakbench.types import Parameters
+
+__all__ = ["SCALES", "Coupled", "check", "check_pairs", "strength"]
+
+SCALES = (1.0, 10.0, FAR, BOUNDLESS)
+
+ROUNDING = 1e-5
+"""Differences are equal up to this share of a release's own norm: single precision, and room for sums of many members."""
+
+
+@dataclass(frozen=True)
+class Coupled:
+    """What the check found.
+
+    independent: whether the noise is additive and the same whatever one unit holds (also where there is none).
+    clip_holds: whether some norm bounds what one unit can move.  moved: L2 distance of the farthest pair, infinite without
+        a bound, None where noise that depends on the data hides it.
+    sigma: noise std over that distance (with tensors of unequal noise: 1 over the distance in units of it); 0 without noise
+        or without a bound; None where moved is.  error: its relative standard error.
+    noise: on the absent side of the first pair.
+    telling: the pair for trials: whose noise changes most, or where none changes, which moves most under a clip.
+    """
+
+    independent: bool
+    clip_holds: bool
+    moved: float | None
+    sigma: float | None
+    error: float
+    noise: Noise
+    telling: Neighbours
+
+    @property
+    def gaussian(self) -> bool:
+        """Whether one unit's part in a release is a shift against Gaussian noise, so that trials can be drawn."""
+        return self.independent and (self.noise.gaussian or bool((self.noise.std == 0).all()))
+
+
+def check(release: Release, shapes: Mapping[str, tuple[int, ...]], rng: torch.Generator) -> Coupled:
+    """Check a release by its own canaries; shapes: of each parameter."""
+    pairs = [neighbours(shapes, release.members, SCALES, rng), opposed(shapes, release.members, FAR, rng)]
+    found = check_pairs(release, joined(pairs))
+    if found.noise.even or not found.independent:
+        return found
+    return check_pairs(release, joined([*pairs, focused(shapes, release.members, FAR, rng)]))
+
+
+def check_pairs(release: Release, pairs: Neighbours) -> Coupled:
+    """Check a release on pairs, of which the third has canaries at FAR and the fourth the same at BOUNDLESS."""
+    quiet = pairs.at(0).absent
+    coordinates = sum(g[0, 0].numel() for g in quiet.values())
+    noise = measure(release, quiet, range(seeds_for(coordinates)))
+    present, absent = ([_lanes(release, side, seed) for seed in (0, 1)] for side in (pairs.present, pairs.absent))
+    differences = [p - a for p, a in zip(present, absent, strict=True)]
+    size = torch.stack([r.norm(dim=1) for r in (*present, *absent)]).amax(0)
+    independent = bool(((differences[0] - differences[1]).norm(dim=1) <= ROUNDING * size).all())
+    distance = differences[0].norm(dim=1)
+    energy = [(one - two).norm(dim=1) for one, two in (present, absent)]
+    change = (energy[0].clamp_min(1e-30) / energy[1].clamp_min(1e-30)).log().abs()
+    holds = bool(distance[3] <= 1.01 * distance[2] + ROUNDING * size[2])
+    moved, sigma = _strength(differences[0], noise, holds) if independent else (None, None)
+    telling = change if change.max() > 5 / math.sqrt(coordinates) else distance.index_fill(0, torch.tensor([3]), -1.0)
+    return Coupled(independent, holds, moved, sigma, noise.error, noise, pairs.at(int(telling.argmax())))
+
+
+def _lanes(release: Release, inputs: Parameters, seed: int) -> Tensor:
+    return release(inputs, [seed] * next(iter(inputs.values())).shape[0]).double()
+
+
+def _strength(differences: Tensor, noise: Noise, holds: bool) -> tuple[float, float]:
+    moved = float(differences.norm(dim=1).max())
+    if not holds:
+        return math.inf, 0.0
+    if noise.missing:
+        bare = bool((differences[:, noise.std == 0] != 0).any())
+        return moved, 0.0 if bare else math.inf
+    farthest = float((differences / noise.std).norm(dim=1).max())
+    return moved, 1 / farthest if farthest > 0 else math.inf
+
+
+def strength(release: Release, pair: Neighbours) -> float:
+    """Return the noise over the distance of one pair, from three releases: for comparing moments of a schedule."""
+    first, again = (release(pair.present, [seed]).double() for seed in (0, 1))
+    moved = float((first - release(pair.absent, [0]).double()).norm())
+    return float((first - again).norm()) / moved if moved else math.inf

@@ -1,0 +1,108 @@
+"""The epsilon that error rates imply within a family: a Gaussian sum, sampled and repeated, of unknown noise.
+
+Tighter than the bound without assumptions, which sees one point of the trade-off only (Nasr et al., USENIX Security 2023,
+section 3). It holds where the coupled check has shown the noise to be Gaussian and the same for all data.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from scipy import optimize, stats
+from scipy.special import ndtri
+
+from leakbench.privacy.accountants import best, rdp
+from leakbench.privacy.audit.bounds import Rates, Reals, gaussian_shift
+from leakbench.privacy.mechanism import Mechanism
+from leakbench.privacy.pairs import fixed_size_epsilon, gaussian_delta
+
+__all__ = ["family_epsilon", "gaussian_epsilon"]
+
+
+def gaussian_epsilon(shift: float, delta: float) -> float:
+    """Return the epsilon at `delta` of a Gaussian whose mean one unit moves by `shift` >= 0 standard deviations.
+
+    Inverts Balle and Wang, ICML 2018, Theorem 8.
+    """
+
+    def excess(epsilon: float) -> float:
+        return float(gaussian_delta(epsilon, np.array(shift))) - delta
+
+    if shift <= 0 or excess(0.0) <= 0:
+        return 0.0
+    most = shift**2 / 2 + 2 * shift * math.sqrt(-2 * math.log(delta))
+    return float(optimize.brentq(excess, 0.0, most, xtol=1e-12))
+
+
+def family_epsilon(rates: tuple[Rates, Rates], mechanism: Mechanism, delta: float) -> float | None:
+    """Return the least epsilon at `delta` among the family's members that allow both rates; None where it is out of reach.
+
+    mechanism: the family's sampling, rate and steps; its noise is only where the search begins.
+    """
+    if mechanism.sampling_rate == 1:
+        return gaussian_epsilon(max(float(gaussian_shift(r)) for r in rates), delta)
+    try:
+        noise = _most_noise(rates, mechanism)
+        return 0.0 if noise == math.inf else best((replace(mechanism, noise_multiplier=noise),), delta)[0]
+    except (ArithmeticError, MemoryError, ValueError):
+        return None
+
+
+def _most_noise(rates: tuple[Rates, Rates], start: Mechanism) -> float:
+    """Return the largest noise multiplier, to 0.3 % and rounded down in epsilon, with which the rates are still possible."""
+    strongest = max(rates, key=lambda r: float(gaussian_shift(r)))
+    # A guess read the other way round is a guess too: slopes of the trade-off below 1 become slopes above it.
+    guesses = [strongest, Rates(1 - strongest.true_positive, 1 - strongest.false_positive)]
+    deltas = sorted({d for g in guesses for d in _tangents(g)})
+    # A coarse grid of losses overstates a member's epsilon, and so never the bound.
+    interval = max(2e-4, 4e-4 * rdp((start,), 1e-5))
+
+    def possible(noise: float) -> bool:
+        epsilons, excess = _privacy_curve(replace(start, noise_multiplier=noise), deltas, interval)
+        return all(bool(np.all(g.true_positive <= np.exp(epsilons) * g.false_positive + excess)) for g in guesses)
+
+    if not deltas:
+        return math.inf
+    low, high = start.noise_multiplier, start.noise_multiplier
+    while not possible(low):
+        low, high = low / 1.5, low
+    while high == low or possible(high):
+        low, high = high, high * 1.5
+    while high > 1.003 * low:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if possible(middle) else (low, middle)
+    return high
+
+
+def _tangents(guess: Rates) -> list[float]:
+    """Return deltas near that at which a Gaussian's trade-off touches these rates, none where its slope there is below 1."""
+    shift, threshold = float(gaussian_shift(guess)), float(-ndtri(guess.false_positive))
+    loss = shift * threshold - shift**2 / 2
+    touching = guess.true_positive - math.exp(min(loss, 700.0)) * guess.false_positive
+    return [touching * share for share in (0.6, 0.85, 1.0, 1.15)] if loss >= 0 and touching > 0 else []
+
+
+def _privacy_curve(mechanism: Mechanism, deltas: list[float], interval: float) -> tuple[Reals, Reals]:
+    """Return epsilons and deltas, some points of a mechanism's privacy curve or above it (n,)."""
+    sigma, q, steps = mechanism.noise_multiplier, mechanism.sampling_rate, mechanism.steps
+    if mechanism.sampling == "fixed":
+        found = [fixed_size_epsilon(sigma, q, steps, d, interval) for d in deltas]
+        return np.array(found), np.array(deltas)
+    epsilons = np.concatenate([np.linspace(0, 2, 41), np.geomspace(2.1, 50, 40)])
+    if mechanism.sampling == "visible":
+        return epsilons, _visible_deltas(epsilons, sigma, q, steps)
+    from dp_accounting.pld import PLDAccountant  # noqa: PLC0415  (takes a second)
+
+    with np.errstate(all="ignore"):
+        accountant = PLDAccountant(value_discretization_interval=interval)
+        accountant.compose(mechanism.event())
+        return epsilons, np.asarray(accountant.get_delta(epsilons))
+
+
+def _visible_deltas(epsilons: Reals, sigma: float, rate: float, steps: int) -> Reals:
+    uses = stats.binom(steps, rate)
+    counts = np.arange(int(uses.ppf(1e-12)), int(uses.isf(1e-12)) + 1)
+    shifts = np.sqrt(counts) / sigma
+    return np.array([float(uses.pmf(counts) @ gaussian_delta(float(e), shifts)) for e in epsilons]) + 2e-12

@@ -1,0 +1,161 @@
+"""What an audit says: its numbers, and whether the epsilons that are stated survive them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from leakbench.privacy.audit.bounds import CONFIDENCE, both_ways, direct_epsilon, gaussian_shift
+from leakbench.privacy.audit.coupled import Coupled
+from leakbench.privacy.audit.family import family_epsilon
+from leakbench.privacy.audit.release import Release
+from leakbench.privacy.audit.trials import Scores, affordable, drawn, executed
+from leakbench.privacy.mechanism import Mechanism
+
+__all__ = ["Audit", "Stated", "judge", "lower_bounds"]
+
+DRAWN = 1_000_000
+"""Trials of each world that are drawn in closed form, where no other number is asked for."""
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What is said of the mechanism of the trials, like for like: the same steps and delta.
+
+    claimed, valid: None where there is none; missing then says why none is valid.  scope: what was released.
+    """
+
+    claimed: float | None
+    valid: float | None
+    missing: str
+    scope: str
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The result of an audit; the keys of its JSON, without NaN or infinity.
+
+    noise_data_independent: whether the noise stays the same on neighbouring inputs.  sigma_measured: noise std over the
+        farthest that one unit moves a release; None where it cannot be told apart.  sigma_recipe: the noise multiplier that
+        the claim rests on.  clip_holds: whether something bounds that distance.
+    lower_bound: no epsilon below it is true of what was run, at `confidence`; assumes nothing.  lower_bound_family: the same
+        for Gaussian noise of unknown strength; None where the noise is not that.  Both hold together.
+    claimed, valid: of the whole run or of one release, whichever the bounds are of (`reason` says).  trials: of each world.
+    """
+
+    noise_data_independent: bool
+    sigma_measured: float | None
+    sigma_recipe: float | None
+    clip_holds: bool
+    lower_bound: float
+    lower_bound_family: float | None
+    claimed: float | None
+    valid: float | None
+    confidence: float
+    trials: int
+    verdict: Literal["holds", "violated", "no guarantee"]
+    reason: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return dataclasses.asdict(self)
+
+    def lines(self) -> Iterator[str]:
+        """Yield the audit for a reader."""
+        yield f"verdict: {self.verdict}: {self.reason}"
+        yield f"  noise    {'independent of the data' if self.noise_data_independent else 'depends on the data'}"
+        yield f"  sigma    measured {_shown(self.sigma_measured)}, stated {_shown(self.sigma_recipe)}"
+        yield f"  clip     {'holds' if self.clip_holds else 'does not hold'}"
+        yield f"  epsilon  claimed {_shown(self.claimed)}, valid {_shown(self.valid)}"
+        family = f"{_shown(self.lower_bound_family)} in the Gaussian family"
+        yield f"  audited  at least {_shown(self.lower_bound)} without assumptions, {family}"
+        yield f"           at {self.confidence:.0%} confidence, 2 x {self.trials} trials"
+
+
+def _shown(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4g}"
+
+
+def lower_bounds(scores: Scores, delta: float, family: Mechanism | None) -> tuple[float, float | None]:
+    """Return the lower bound without assumptions, and the one in a family; None where there is no family."""
+    direct = both_ways(scores.present, scores.absent, lambda rates: direct_epsilon(rates, delta))
+    lower = max(float(direct_epsilon(rates, delta)) for rates in direct)
+    if family is None:
+        return lower, None
+    return lower, family_epsilon(both_ways(scores.present, scores.absent, gaussian_shift), family, delta)
+
+
+def judge(
+    release: Release,
+    found: Coupled,
+    mechanism: Mechanism,
+    stated: Stated,
+    sigma_recipe: float | None,
+    trials: int | None,
+    delta: float,
+    rng: torch.Generator,
+) -> Audit:
+    """Run the trials that the check allows and compare; mechanism: sampling, rate and steps of what `stated` is of."""
+    noisy = found.sigma is not None and 0 < found.sigma < math.inf
+    if found.sigma is not None and found.gaussian and release.seeded:
+        # A slightly stronger noise than was measured keeps the bound one from below.
+        sigma = min(found.sigma * (1 + 3 * found.error), 1e9)
+        family = dataclasses.replace(mechanism, noise_multiplier=sigma)
+        count = trials or DRAWN
+        scores = drawn(family, count, rng)
+    else:
+        count = trials or affordable(release, found.telling)
+        family = dataclasses.replace(mechanism, noise_multiplier=1.0)
+        scores = executed(release, found.telling, count)
+    lower, within = lower_bounds(scores, delta, family if noisy and found.gaussian else None)
+    audited, how = lower, "audited"
+    if within is not None and within > lower:
+        audited, how = within, "audited in the Gaussian family"
+    verdict, reason = _verdict(audited, how, stated)
+    return Audit(
+        noise_data_independent=found.independent,
+        sigma_measured=found.sigma if found.sigma != math.inf else None,
+        sigma_recipe=sigma_recipe,
+        clip_holds=found.clip_holds,
+        lower_bound=lower,
+        lower_bound_family=within,
+        claimed=stated.claimed,
+        valid=stated.valid,
+        confidence=CONFIDENCE,
+        trials=count,
+        verdict=verdict,
+        reason="; ".join(filter(None, [reason, _findings(found), stated.scope])),
+    )
+
+
+def _verdict(audited: float, how: str, stated: Stated) -> tuple[Literal["holds", "violated", "no guarantee"], str]:
+    over = stated.claimed is not None and audited > stated.claimed
+    claim = f"the claimed {_shown(stated.claimed)}" if stated.claimed is not None else ""
+    compared = f"{_shown(audited)} {how}, {'more' if over else 'not more'} than {claim}" if claim else ""
+    if stated.valid is None:
+        return "no guarantee", "; ".join(filter(None, [stated.missing.removeprefix("none: "), compared]))
+    if audited > stated.valid:
+        return "violated", f"{_shown(audited)} {how}, more than the valid {_shown(stated.valid)}"
+    if over:
+        return "violated", f"{compared}; the valid {_shown(stated.valid)} stands"
+    return "holds", f"{_shown(audited)} {how}, not more than the valid {_shown(stated.valid)}"
+
+
+def _findings(found: Coupled) -> str:
+    said = []
+    if not bool((found.noise.std > 0).any()):
+        said.append("no noise was found")
+    elif found.noise.missing:
+        said.append("some tensors have no noise")
+    elif not found.independent:
+        said.append("what the same noise adds differs between neighbouring inputs")
+    elif not found.noise.gaussian:
+        said.append("the noise is not independent Gaussian noise")
+    if not found.clip_holds:
+        said.append("no clip: a larger canary moves the release farther without end")
+    return "; ".join(said)

@@ -1,0 +1,143 @@
+"""The audit against the ledger: two ways to the same noise multiplier, over the whole catalog and beyond it."""
+
+import dataclasses
+from dataclasses import dataclass
+
+import pytest
+
+from leakbench.accounting import cell_epsilon
+from leakbench.cell import Cell, Request, resolve_cell
+from leakbench.defense import Defense
+from leakbench.defense.clip import ClipWhole
+from leakbench.defense.noise import GaussianNoise
+from leakbench.experiment import hand_out
+from leakbench.privacy.accountants import pld
+from leakbench.privacy.audit.command import audit_cell
+from leakbench.privacy.mechanism import Mechanism
+from leakbench.recipe import names
+from leakbench.types import Clock, Generators, Signal
+
+DELTA = 1e-5
+
+# One of each kind; the others are audited by `pytest -m long`.
+FIRST = (
+    "none",
+    "fed_cdp",
+    "fed_cdp_valid",
+    "fed_cdp_layers_valid",
+    "fed_cdp_as_released",
+    "fed_alpha_cdp",
+    "fed_alpha_cdp_linear_valid",
+    "fed_sdp_server",
+    "fed_sdp_client",
+    "fed_sdp_client_valid",
+    "fed_sdp_as_released",
+    "geyer",
+    "geyer_valid",
+    "dssgd_noise",
+)
+
+
+def cell(**asked: object) -> Cell:
+    return resolve_cell(Request(**asked), None)  # type: ignore[arg-type]
+
+
+def with_defense(**fields: object) -> Cell:
+    plain = cell()
+    own = Defense(title="mine", cite="me", unit="example", **fields)  # type: ignore[arg-type]
+    return dataclasses.replace(plain, defense=own)
+
+
+WHOLE_CATALOG = [n if n in FIRST else pytest.param(n, marks=pytest.mark.long) for n in names("defenses")]
+
+
+@pytest.mark.parametrize("name", WHOLE_CATALOG)
+def test_measured_and_accounted_multipliers_agree(name: str) -> None:
+    """What the ledger concludes from the parts' own words is what their code does, to 1 %, or there is no guarantee."""
+    some = cell(defense=name)
+    accounted = cell_epsilon(some.defense, some.data, some.settings, hand_out(some), None)
+    found = audit_cell(some, DELTA, 100)
+    if accounted.valid is None:
+        assert found.verdict == "no guarantee"
+        assert found.reason.startswith(accounted.reason.removeprefix("none: "))
+        assert not (found.noise_data_independent and found.clip_holds and found.sigma_measured)
+    else:
+        assert found.sigma_measured == pytest.approx(accounted.sigma_effective, rel=0.01)
+        # Noise that changes over the rounds is audited as one release at its weakest.
+        assert (found.valid == accounted.valid) == ("of one release" not in found.reason)
+        assert found.verdict in ("holds", "violated")
+
+
+def test_each_examples_own_noise_in_poisson_batches_stands_alone() -> None:
+    """The number drawn shows, so that only the example's own noise counts: sigma 2, not 2 sqrt(B)."""
+    noise = GaussianNoise(multiplier=2.0, to="each")
+    found = audit_cell(with_defense(example=(ClipWhole(norm=1.0), noise), batches="poisson"), DELTA, 20_000)
+    assert found.sigma_measured == pytest.approx(2.0, rel=0.01)
+    assert found.verdict == "holds"
+    assert "visible" in found.reason
+    assert found.valid is not None
+    assert found.lower_bound_family is not None
+    assert 0.5 * found.valid < found.lower_bound_family <= found.valid
+
+
+@dataclass(frozen=True)
+class Decaying:
+    """Noise of multiplier 8 that loses 1 each round."""
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Add it."""
+        return GaussianNoise(multiplier=8.0 - clock.round, to="sum")(signal, clock, rngs)
+
+
+def test_noise_that_decays_is_audited_where_it_is_least() -> None:
+    """Round 4 of 5 has 4: one release of it, compared with the epsilon of one release."""
+    found = audit_cell(with_defense(example=(ClipWhole(norm=1.0),), batch=(Decaying(),)), DELTA, 20_000)
+    assert found.sigma_measured == pytest.approx(4.0, rel=0.01)
+    assert found.valid == pytest.approx(pld((Mechanism(4.0, 1.0, 1),), DELTA), rel=1e-6)
+    assert "one release" in found.reason
+    assert found.verdict == "holds"
+
+
+def test_a_clip_after_the_noise_keeps_the_epsilon() -> None:
+    """What follows the noise bends the difference, so that the trials run the transforms; the ledger's epsilon holds."""
+    steps = (ClipWhole(norm=1.0), GaussianNoise(multiplier=1.0, to="each"), ClipWhole(norm=1.0))
+    found = audit_cell(with_defense(example=steps, batches="split"), DELTA, 400)
+    assert not found.noise_data_independent
+    assert found.valid == pytest.approx(pld((Mechanism(1.0, 1.0, 1),), DELTA), rel=1e-6)
+    assert found.verdict == "holds"
+
+
+def test_a_guarantee_that_the_code_breaks_is_violated() -> None:
+    """A part that states more noise than it adds: the ledger believes it, the audit does not."""
+    lying = with_defense(example=(ClipWhole(norm=1.0),), batch=(Overstated(),), batches="split")
+    found = audit_cell(lying, DELTA, 20_000)
+    assert found.sigma_measured == pytest.approx(0.5, rel=0.01)
+    assert found.verdict == "violated"
+    assert found.valid is not None
+    assert found.lower_bound > found.valid
+
+
+@dataclass(frozen=True)
+class Overstated:
+    """Says 10 and adds 0.5."""
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Add the noise, state another."""
+        after = GaussianNoise(multiplier=0.5, to="sum")(signal, clock, rngs)
+        said = dataclasses.replace(after.facts[-1], std=10.0)
+        return dataclasses.replace(after, facts=(*after.facts[:-1], said))
+
+
+def test_without_a_round_there_is_nothing_to_guard() -> None:
+    """No release, no epsilon; the check of the noise is shown all the same."""
+    found = audit_cell(cell(defense="fed_cdp_valid", train_rounds=0), DELTA, 100)
+    assert found.verdict == "no guarantee"
+    assert found.reason.startswith("no round was trained")
+    assert found.sigma_measured == pytest.approx(6.0, rel=0.01)
+
+
+def test_the_same_seed_gives_the_same_audit() -> None:
+    """All randomness comes from the seed."""
+    first, again, other = (audit_cell(cell(defense="fed_cdp_valid", seed=s), DELTA, 1000) for s in (0, 0, 1))
+    assert first == again
+    assert first != other
