@@ -54,6 +54,7 @@ class Request:
     clients_per_round: int | None = None
     local_iterations: int | None = None
     batch: int | None = None
+    dropout: float | None = None
     leak_batch: int | None = None
     leak_rounds: tuple[str, ...] = ("0",)
     success: float | None = None
@@ -141,7 +142,7 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
             f"victims: got {settings.victims}, the set {data_name!r} holds {len(data.victims)} that may be attacked"
         )
     names = {"defense": defense_name, "attack": attack_name, "dataset": data_name}
-    content = {
+    content: dict[str, Any] = {
         "schema": SCHEMA,
         "version": __version__,
         "names": names,
@@ -149,6 +150,9 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
         "data": data.content,
         "settings": describe(settings),
     }
+    if not federation.dropout:
+        # Where nobody can drop out, nothing that is said of it changes a result, and so neither the identity.
+        del content["settings"]["federation"]["dropout"], content["recipes"][1]["on_dropout"]
     return Cell(names, attack, defense, recipe, data, settings, lpips, content_hash(content))
 
 
@@ -166,7 +170,9 @@ def _check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
             f"clients: {f.clients} clients of {f.examples_per_client} examples are more than {MOST_INDICES} indices"
         )
     for name in {s.model, s.leak_model if s.protocol == "paper" else s.model}:
-        facts_at(defense, _probe(defense, data, f, name), Clock(0, 0, f.rounds, f.local_iterations))
+        facts_at(
+            defense, _probe(defense, data, f, name), Clock(0, 0, f.rounds, f.local_iterations, f.clients_per_round)
+        )
     if s.protocol == "live":
         needed = s.victims * (f.clients_per_round if any(map(defense.shows_sum, s.taps)) else 1)
         if needed > f.clients:
@@ -262,6 +268,9 @@ def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
     numbers = {
         n: _at_least(n, default if value is None else value, least) for n, (value, default, least) in asked.items()
     }
+    dropout = plain.dropout if request.dropout is None else request.dropout
+    if not 0 <= dropout <= 1:
+        raise InputError(f"dropout: got {dropout}, expected a probability from 0 to 1")
     if request.clients is not None and request.clients_per_round is None:
         numbers["clients-per-round"] = min(numbers["clients-per-round"], numbers["clients"])
     if numbers["clients-per-round"] > numbers["clients"]:
@@ -279,6 +288,7 @@ def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
         rounds=numbers["train-rounds"],
         local_iterations=numbers["local-iterations"],
         batch=numbers["batch"],
+        dropout=dropout,
     )
 
 

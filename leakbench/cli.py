@@ -106,6 +106,7 @@ _federation_options = _with(
         click.option("--clients-per-round", type=int, help=f"how many take part in a round, K_t {OF_DATASET}"),
         click.option("--local-iterations", type=int, help=f"steps of a client in a round, L {OF_DATASET}"),
         click.option("--batch", type=int, help=f"examples in a step, B {OF_DATASET}"),
+        click.option("--dropout", type=float, help=f"probability that a sampled client fails {OF_DATASET}"),
         click.option("--seed", type=int, default=0, show_default=True),
         click.option(
             "--data-dir", type=FOLDER, help="where data sets lie [default: $LEAKBENCH_DATA, the user's cache]"

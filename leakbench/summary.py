@@ -46,6 +46,9 @@ def summarise(
     if not rounds["loss"].map(math.isfinite).all():
         first = int(rounds.loc[~rounds["loss"].map(math.isfinite), "round"].iloc[0])
         notes["training"] = f"diverged in round {first + 1}: from then on the model gives no finite answer"
+    aborted = int((rounds["update_scale"].isna() & rounds["loss"].map(math.isfinite)).sum())
+    if aborted and cell.defense.on_dropout == "abort":
+        notes["rounds"] = f"{aborted} of {len(rounds)} were aborted, since a client failed"
     if rounds.empty:
         notes["accuracy"] = "no round was trained (--train-rounds 0)"
     if s.protocol == "paper":

@@ -72,12 +72,14 @@ class Clock:
     """Where in the training a transform acts.
 
     round: 0-based round. local_iteration: 0-based, within the round. rounds, local_iterations: how many there are.
+    cohort: K_t, how many clients are expected in a round, which a client that adds its share of a noise has to know.
     """
 
     round: int
     local_iteration: int
     rounds: int
     local_iterations: int
+    cohort: int = 1
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,8 @@ class Fact:
     std: for `noise`: standard deviation of the noise on the *sum* over all that is merged at this station; for noise drawn
         for each member, of the noise on one member.
     each: for `noise`: whether every member drew its own noise (else one noise for the sum).
-    reason: why this breaks or weakens a guarantee, one sentence; empty where it does not.
+    reason: why this breaks or weakens a guarantee, one sentence; empty where it does not. Of `noise`: what else the reader of its
+        epsilon should know.
     """
 
     kind: Literal["clip", "scale", "noise", "uncalibrated_noise", "other"]

@@ -124,7 +124,7 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
     cohort, steps, batch = indices.shape[1:]
     clients = [(round_number, int(v), k) for v in lanes for k in range(cohort)]
     rngs, draws = generators(s.seed, "leak noise", clients), generators(s.seed, "leak draws", clients)
-    clock = Clock(round_number, 0, max(1, s.federation.rounds), steps)
+    clock = Clock(round_number, 0, max(1, s.federation.rounds), steps, s.federation.clients_per_round)
     rate = s.federation.learning_rate
     with torch.no_grad():
         update = leak(tap, sent.network, inputs, targets, rate, cell.defense.stations, clock, rngs, draws)

@@ -168,7 +168,7 @@ def test_the_truth_is_what_leaked_and_the_view_tells_how(tap: str) -> None:
     answered = view.respond(inputs, one_hot(labels, 10))
     torch.testing.assert_close(flat(answered), flat(view.update), rtol=1e-4, atol=1e-6)
     assert view.learning_rate == some.settings.federation.learning_rate
-    assert view.clock == Clock(1, 0, 2, 2)
+    assert view.clock == Clock(1, 0, 2, 2, cohort=2)
 
 
 def test_an_attacker_who_knows_the_defense_runs_it() -> None:

@@ -12,7 +12,7 @@ from leakbench.data.formats import FORMATS, Format
 from leakbench.data.nested import nested
 from leakbench.federated.partition import PARTITIONS, Iid, Partitioner
 from leakbench.recipe import slot
-from leakbench.types import Count, Positive, Text, part
+from leakbench.types import Count, Fraction, Positive, Text, part
 
 __all__ = ["DatasetRecipe", "Federation", "Origin"]
 
@@ -22,6 +22,7 @@ class Federation:
     """How a set is federated: N clients of |D_i| examples; T rounds of K_t clients, L local iterations, batch B.
 
     The defaults are those that the Fed-alphaCDP paper shares among its sets; learning_rate is its released code's.
+    dropout: the probability with which a sampled client fails in its round; `Defense.on_dropout` says what follows.
     """
 
     rounds: Annotated[int, Field(ge=0)]
@@ -31,6 +32,7 @@ class Federation:
     clients_per_round: Count = 100
     local_iterations: Count = 100
     learning_rate: Positive = 0.05
+    dropout: Fraction = 0.0
     partition: Annotated[Partitioner, *slot("partition", PARTITIONS)] = Iid()
 
     def __post_init__(self) -> None:

@@ -7,12 +7,15 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic_core import PydanticCustomError
 
+from leakbench.defense.adaclip import AdaClip, AdaClipReleased
 from leakbench.defense.clip import ClipLayers, ClipLayersShared, ClipWhole
 from leakbench.defense.median import ClipInverted, ClipMedian
 from leakbench.defense.network import NETWORKS, Extension
 from leakbench.defense.noise import GaussianNoise, LaplaceNoise
 from leakbench.defense.prune import PruneRandom, PruneThreshold, PruneThresholdReleased
+from leakbench.defense.quantile import AdaptClip, ClipQuantile, QuantileNoise, QuantileNoiseReleased
 from leakbench.defense.sensitivity import L2Max, L2MaxReleased
+from leakbench.defense.share import ShareOfNoise
 from leakbench.defense.soteria import Soteria
 from leakbench.defense.transform import Stations, Transform
 from leakbench.privacy.claim import CLAIMS, Claim, MomentsClaim, NoClaim
@@ -30,6 +33,13 @@ TRANSFORMS: dict[str, type[Transform]] = {
     "l2_max": L2Max,
     "l2_max_released": L2MaxReleased,
     "gaussian_noise": GaussianNoise,
+    "share_of_noise": ShareOfNoise,
+    "clip_quantile": ClipQuantile,
+    "quantile_noise": QuantileNoise,
+    "quantile_noise_released": QuantileNoiseReleased,
+    "adapt_clip": AdaptClip,
+    "adaclip": AdaClip,
+    "adaclip_released": AdaClipReleased,
     "laplace_noise": LaplaceNoise,
     "prune_threshold": PruneThreshold,
     "prune_threshold_released": PruneThresholdReleased,
@@ -50,6 +60,8 @@ class Defense:
     batches: how a client draws its batches: `fixed` (B of its examples without replacement, anew in each local iteration),
         `split` (one pass over a shuffled, fixed split), `poisson` (each example with probability B / |D_i|).
     cohorts: how the server draws its clients: `fixed` (K_t of N) or `poisson` (each with probability K_t / N).
+    on_dropout: what a round does of which a client fails (`Federation.dropout`): `continue` sums up who is left, still divided by
+        K_t, to which the noise is calibrated; `abort` changes nothing and releases nothing.
     aggregation: what reaches the server: every update (`plain`) or only the sum of a round's updates (`secure`).
     printed: what the paper prints, {`accuracy` | `epsilon` | `rmse TAP`: {dataset: value}}, to stand beside the measurement.
     """
@@ -65,6 +77,7 @@ class Defense:
     server: tuple[Step, ...] = ()
     batches: Literal["fixed", "split", "poisson"] = "fixed"
     cohorts: Literal["fixed", "poisson"] = "fixed"
+    on_dropout: Literal["continue", "abort"] = "continue"
     aggregation: Literal["plain", "secure"] = "plain"
     claim: Annotated[Claim, *slot("claim", CLAIMS)] = NoClaim(reason="no epsilon is claimed")
     printed: dict[str, dict[str, Annotated[float, Field(allow_inf_nan=False)]]] = Field(default_factory=dict)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from leakbench.types import Generators, Network
 
-__all__ = ["Batches", "draw_batches", "draw_clients", "drawn"]
+__all__ = ["Batches", "draw_batches", "draw_clients", "drawn", "drop_out"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,11 @@ def draw_clients(clients: int, per_round: int, cohorts: str, rng: torch.Generato
     if cohorts == "poisson":
         return torch.nonzero(torch.rand(clients, generator=rng) < per_round / clients).flatten()
     return torch.randperm(clients, generator=rng)[:per_round].sort().values
+
+
+def drop_out(clients: Tensor, probability: float, rng: torch.Generator) -> Tensor:
+    """Return those of the `clients` (K,) that do not fail, each with the given probability by itself."""
+    return clients[torch.rand(len(clients), generator=rng, dtype=torch.float64) >= probability]
 
 
 def draw_batches(kind: str, examples: int, iterations: int, batch: int, rngs: Generators) -> Batches:

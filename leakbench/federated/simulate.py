@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from leakbench.defense import Defense
 from leakbench.defense.transform import apply
 from leakbench.federated.client import Examples, client_update
 from leakbench.federated.partition import Partition
-from leakbench.federated.sampling import draw_batches, draw_clients, drawn
+from leakbench.federated.sampling import draw_batches, draw_clients, drawn, drop_out
 from leakbench.models import one_hot
 from leakbench.rng import generator, generators
 from leakbench.types import Clock, Network, Parameters, Signal, joined
@@ -67,7 +68,8 @@ class Round:
     round: 0-based.  parameters: {p: (*p)} of the global model after it.  memory: {name: (*m)}, what the defense remembers.
     counts: who has taken part how often.
     accuracy, loss: on the test split.  between_client_variance: V_c, the mean over coordinates of the variance between the
-    clients' updates; update_scale: U_s, the mean squared coordinate of their mean (Geyer et al. 2017, section 3).
+    clients' updates; update_scale: U_s, the mean squared coordinate of their mean (Geyer et al. 2017, section 3); NaN of a
+    round that was aborted.
     """
 
     round: int
@@ -104,20 +106,29 @@ def train(
         data, train_inputs=data.train_inputs.to(device), train_targets=data.train_targets.to(device)
     )
     for index in range(done.round + 1 if done else 0, federation.rounds):
-        clock = Clock(index, 0, federation.rounds, federation.local_iterations)
-        rng = generator(seed, "clients", index)
-        clients = draw_clients(federation.clients, federation.clients_per_round, defense.cohorts, rng)
-        held = partition.indices[clients]
-        network = Network(network.model, parameters, memory=memory)
-        updates, uses = _updates(network, data, clients, held, federation, defense, seed, clock)
-        spread = _spread(updates.grads)
-        signal = apply(defense.stations.server, updates, clock, generators(seed, "server noise", [(index,)]))
-        step = signal.mean(federation.clients_per_round)
-        parameters = {n: p + step.grads[n][0, 0] for n, p in parameters.items()}
-        memory = {n: m[0, 0] for n, m in step.memory.items()}
+        clock = Clock(index, 0, federation.rounds, federation.local_iterations, federation.clients_per_round)
+        clients, complete = _cohort(federation, defense, seed, index)
+        spread = (math.nan, math.nan)
+        if complete or defense.on_dropout == "continue":
+            held = partition.indices[clients]
+            network = Network(network.model, parameters, memory=memory)
+            updates, uses = _updates(network, data, clients, held, federation, defense, seed, clock)
+            spread = _spread(updates.grads)
+            signal = apply(defense.stations.server, updates, clock, generators(seed, "server noise", [(index,)]))
+            step = signal.mean(federation.clients_per_round)
+            parameters = {n: p + step.grads[n][0, 0] for n, p in parameters.items()}
+            memory = {n: m[0, 0] for n, m in step.memory.items()}
+            counts = counts.plus(held, uses, clients)
         right, loss = accuracy(network.model, parameters, data.test_inputs, data.test_targets)
-        counts = counts.plus(held, uses, clients)
         yield Round(index, parameters, memory, counts, right, loss, *spread)
+
+
+def _cohort(federation: Federation, defense: Defense, seed: int, index: int) -> tuple[Tensor, bool]:
+    """Return the ids of the clients of a round that did not fail, and whether these are all that were drawn."""
+    f = federation
+    drawn = draw_clients(f.clients, f.clients_per_round, defense.cohorts, generator(seed, "clients", index))
+    left = drop_out(drawn, f.dropout, generator(seed, "dropout", index))
+    return left, len(left) == len(drawn)
 
 
 def _updates(
@@ -133,6 +144,8 @@ def _updates(
     """Return the updates of one round's clients, members of one lane, and how often each example (n,) was used."""
     f = federation
     uses = torch.zeros(len(data.train_targets), dtype=torch.int64)
+    if not len(clients):
+        return _of_nobody(network, defense, clock), uses
     chunk = lanes_per_chunk(network.parameters, f.batch, bool(defense.example))
     parts: list[Signal] = []
     for ids, lists in zip(torch.split(clients, chunk), torch.split(held, chunk), strict=True):
@@ -149,12 +162,17 @@ def _updates(
         rngs = generators(seed, "noise", lanes)
         with torch.no_grad():
             parts.append(client_update(network, examples, f.learning_rate, defense.stations, clock, rngs))
-    # A Poisson cohort can be empty; one update of zeros adds nothing to the sum, and the server still adds its noise.
-    if not parts:
-        zeros = {n: p.new_zeros(1, 1, *p.shape) for n, p in network.parameters.items()}
-        nothing = Signal(zeros, memory={n: m[None, None] for n, m in network.memory.items()})
-        return apply(defense.stations.client, nothing, clock, None), uses
     return joined(parts).gathered(len(clients)), uses
+
+
+def _of_nobody(network: Network, defense: Defense, clock: Clock) -> Signal:
+    """Return what stands for the updates of a cohort in which nobody is: one of zeros, which adds nothing to the sum.
+
+    A Poisson cohort can be empty, or everyone can fail; the server still adds its noise.
+    """
+    zeros = {n: p.new_zeros(1, 1, *p.shape) for n, p in network.parameters.items()}
+    nothing = Signal(zeros, memory={n: m[None, None] for n, m in network.memory.items()})
+    return apply(defense.stations.client, nothing, clock, None)
 
 
 def _spread(updates: Parameters) -> tuple[float, float]:

@@ -1,0 +1,139 @@
+"""AdaClip (Pichapati et al., arXiv 1908.07643, 2019): clip and noise in coordinates that noised gradients have shaped.
+
+What is remembered of each parameter: `adaclip.mean.NAME`, m, and `adaclip.deviation.NAME`, s, both (lanes, 1, *p). They start at
+0 and sqrt(floor * ceiling), and only released gradients enter them, so they cost no privacy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from pydantic_core import PydanticCustomError
+from torch import Tensor
+
+from leakbench.defense.clip import member_norms
+from leakbench.rng import normal
+from leakbench.types import Clock, Fact, Fraction, Generators, NonNegative, Parameters, Positive, Signal, part
+
+__all__ = ["AdaClip", "AdaClipReleased"]
+
+MEAN, DEVIATION = "adaclip.mean.", "adaclip.deviation."
+
+
+@part
+class AdaClip:
+    """Release b (clip((g - m) / b) + noise) + m for each member g, and learn m and b from what was released.
+
+    Pichapati et al.'s algorithm: b_i = sqrt(s_i) sqrt(sum of s), m <- beta1 m + (1 - beta1) g~, s^2 <- beta2 s^2 + (1 - beta2) v,
+    with v = (g~ - m)^2 - b^2 sigma^2 within [floor, ceiling], of the m before its step; g~ and v enter as means over the members.
+
+    multiplier: sigma, in units of `norm`.  norm: the clip bound in the scaled coordinates, 1 in the paper.
+    beta1, beta2, floor, ceiling (h1, h2 of a variance): the constants of the released DP-dSNE code.
+
+    A member that is missing counts as m, to which it would have been clipped at 0.
+    """
+
+    multiplier: NonNegative
+    norm: Positive = 1.0
+    beta1: Fraction = 0.99
+    beta2: Fraction = 0.9
+    floor: Positive = 1e-5
+    ceiling: Positive = 1e-3
+
+    def __post_init__(self) -> None:
+        _check_limits(self.floor, self.ceiling)
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Release the members; `sensitivity` becomes None, since another noise after this one would have no scale."""
+        mean, deviation = _recalled(signal, (self.floor * self.ceiling) ** 0.5)
+        scale, std = _scale(deviation), self.multiplier * self.norm
+        released = _released(signal, mean, scale, self.norm, std, rngs)
+        after = {}
+        for n, g in released.items():
+            spread = ((g - mean[n]).square() - (scale[n] * std).square()).clamp(self.floor, self.ceiling)
+            after[MEAN + n] = torch.lerp(g.mean(1, keepdim=True), mean[n], self.beta1)
+            squared = torch.lerp(spread.mean(1, keepdim=True), deviation[n].square(), self.beta2)
+            after[DEVIATION + n] = squared.sqrt()
+        return _left(signal, released, after, self.norm, std)
+
+
+@part
+class AdaClipReleased:
+    """AdaClip as github.com/soominkwon/DP-dSNE runs it (adaclip.py), with each member in the place of a row there.
+
+    Followed: `noise_variance` is the noise's standard deviation but is subtracted as its variance; m takes its step before v is
+    measured from it; s takes the variance v as it is, and is then used as a standard deviation in b.
+    """
+
+    noise_variance: NonNegative = 1e-3
+    beta1: Fraction = 0.99
+    beta2: Fraction = 0.9
+    floor: Positive = 1e-5
+    ceiling: Positive = 1e-3
+
+    def __post_init__(self) -> None:
+        _check_limits(self.floor, self.ceiling)
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Release the members; `sensitivity` becomes None."""
+        mean, deviation = _recalled(signal, (self.floor * self.ceiling) ** 0.5)
+        scale = _scale(deviation)
+        released = _released(signal, mean, scale, 1.0, self.noise_variance, rngs)
+        after = {}
+        for n, g in released.items():
+            stepped = torch.lerp(g.mean(1, keepdim=True), mean[n], self.beta1)
+            spread = ((g - stepped).square() - scale[n].square() * self.noise_variance).clamp(self.floor, self.ceiling)
+            after[MEAN + n] = stepped
+            after[DEVIATION + n] = torch.lerp(spread.mean(1, keepdim=True), deviation[n], self.beta2)
+        return _left(signal, released, after, 1.0, self.noise_variance)
+
+
+def _check_limits(floor: float, ceiling: float) -> None:
+    if floor > ceiling:
+        text = f"floor: got {floor:g}, expected at most the ceiling ({ceiling:g})"
+        raise PydanticCustomError("slot", "{text}", {"text": text})
+
+
+def _recalled(signal: Signal, initial: float) -> tuple[Parameters, Parameters]:
+    """Return (m, s), each {p: (lanes, 1, *p)}."""
+
+    def recall(prefix: str, start: float) -> Parameters:
+        return {
+            n: signal.memory.get(prefix + n, g.new_full((signal.lanes, 1, *g.shape[2:]), start))
+            for n, g in signal.grads.items()
+        }
+
+    return recall(MEAN, 0.0), recall(DEVIATION, initial)
+
+
+def _scale(deviation: Parameters) -> Parameters:
+    """Return b_i = sqrt(s_i) sqrt(sum of s over all coordinates): the least noise with E|w|^2 <= 1."""
+    total = torch.stack([s.flatten(2).sum(2) for s in deviation.values()]).sum(0)
+    return {n: s.sqrt() * _like(total, s).sqrt() for n, s in deviation.items()}
+
+
+def _released(
+    signal: Signal, mean: Parameters, scale: Parameters, norm: float, std: float, rngs: Generators | None
+) -> Parameters:
+    scaled = {n: (g - mean[n]) / scale[n] for n, g in signal.grads.items()}
+    norms = torch.stack(list(member_norms(dataclasses.replace(signal, grads=scaled)).values())).norm(dim=0)
+    factor = (norm / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp_max(1.0)
+    noised = {n: w * _like(factor, w) + std * normal(w, rngs, signal.members) for n, w in scaled.items()}
+    return {n: scale[n] * w + mean[n] for n, w in noised.items()}
+
+
+def _like(factor: Tensor, tensor: Tensor) -> Tensor:
+    return factor.reshape(*factor.shape, *[1] * (tensor.dim() - 2))
+
+
+def _left(signal: Signal, released: Parameters, after: Parameters, norm: float, std: float) -> Signal:
+    reason = (
+        "in AdaClip's coordinates (g - m) / b, which only released gradients shape; others' noise does not add to it"
+    )
+    noise = Fact("noise", std=std, each=True, reason=reason)
+    # What follows the noise lets each member's own square out, so that the ledger must not add the noises of a sum.
+    squares = Fact("other", reason="the square of each released member enters s by itself")
+    facts = (*signal.facts, Fact("clip", norm=norm), noise, squares)
+    memory = {**signal.memory, **after}
+    return dataclasses.replace(signal, grads=released, sensitivity=None, facts=facts, memory=memory)
