@@ -16,7 +16,7 @@ from leakbench.federated.partition import Partition
 from leakbench.federated.sampling import draw_batches
 from leakbench.models import one_hot
 from leakbench.rng import generator, generators
-from leakbench.types import Clock, Network
+from leakbench.types import Network
 
 __all__ = ["Sent", "Victims", "aware", "candidates", "draw_victims", "knowledge", "public_examples", "truth", "view_of"]
 
@@ -123,7 +123,9 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
     targets = one_hot(cell.data.train_targets[indices], cell.data.classes).to(device)
     cohort, steps, batch = indices.shape[1:]
     rngs = generators(s.seed, "leak noise", [(round_number, int(v), k) for v in lanes for k in range(cohort)])
-    clock = Clock(round_number, 0, max(1, s.federation.rounds), steps)
+    clock = dataclasses.replace(
+        s.federation.clock(round_number), rounds=max(1, s.federation.rounds), local_iterations=steps
+    )
     rate = s.federation.learning_rate
     with torch.no_grad():
         update = leak(tap, sent.network, inputs, targets, rate, cell.defense.stations, clock, rngs)

@@ -53,13 +53,13 @@ def facts(defense: Defense, probe: Probe) -> dict[str, tuple[Fact, ...]]:
 
 def _over_time(defense: Defense, probe: Probe) -> Iterator[dict[str, tuple[Fact, ...]]]:
     f = probe.federation
-    watched = _Watched(0, 0, f.rounds, f.local_iterations)
+    watched = _Watched(**vars(f.clock(0)))
     yield facts_at(defense, probe, watched)
     read = vars(watched).get("read", set())
     for t in range(f.rounds if "round" in read else 1):
         for step in range(f.local_iterations if "local_iteration" in read else 1):
             if (t, step) != (0, 0):
-                yield facts_at(defense, probe, Clock(t, step, f.rounds, f.local_iterations))
+                yield facts_at(defense, probe, f.clock(t, step))
 
 
 def facts_at(defense: Defense, probe: Probe, clock: Clock) -> dict[str, tuple[Fact, ...]]:

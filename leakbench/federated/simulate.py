@@ -19,7 +19,7 @@ from leakbench.federated.partition import Partition
 from leakbench.federated.sampling import draw_batches, draw_clients
 from leakbench.models import one_hot
 from leakbench.rng import generator, generators
-from leakbench.types import Clock, Network, Parameters, Signal, joined
+from leakbench.types import Clock, Local, Network, Parameters, Signal, joined
 
 __all__ = [
     "Counts",
@@ -104,7 +104,7 @@ def train(
         data, train_inputs=data.train_inputs.to(device), train_targets=data.train_targets.to(device)
     )
     for index in range(done.round + 1 if done else 0, federation.rounds):
-        clock = Clock(index, 0, federation.rounds, federation.local_iterations)
+        clock = federation.clock(index)
         rng = generator(seed, "clients", index)
         clients = draw_clients(federation.clients, federation.clients_per_round, defense.cohorts, rng)
         held = partition.indices[clients]
@@ -133,6 +133,8 @@ def _updates(
     """Return the updates of one round's clients, members of one lane, and how often each example (n,) was used."""
     f = federation
     uses = torch.zeros(len(data.train_targets), dtype=torch.int64)
+    if not len(clients):
+        return _nobody(network, data, defense, clock), uses
     chunk = lanes_per_chunk(network.parameters, f.batch, bool(defense.example))
     parts: list[Signal] = []
     for ids, lists in zip(torch.split(clients, chunk), torch.split(held, chunk), strict=True):
@@ -147,12 +149,17 @@ def _updates(
         rngs = generators(seed, "noise", lanes)
         with torch.no_grad():
             parts.append(client_update(network, examples, f.learning_rate, defense.stations, clock, rngs))
-    # A Poisson cohort can be empty; one update of zeros adds nothing to the sum, and the server still adds its noise.
-    if not parts:
-        zeros = {n: p.new_zeros(1, 1, *p.shape) for n, p in network.parameters.items()}
-        nothing = Signal(zeros, memory={n: m[None, None] for n, m in network.memory.items()})
-        return apply(defense.stations.client, nothing, clock, None), uses
     return joined(parts).gathered(len(clients)), uses
+
+
+def _nobody(network: Network, data: Dataset, defense: Defense, clock: Clock) -> Signal:
+    """Return the update of an empty Poisson cohort: zeros, which add nothing to the sum; the server still adds its noise."""
+    zeros = {n: p.new_zeros(1, 1, *p.shape) for n, p in network.parameters.items()}
+    targets = one_hot(data.train_targets[None, :0], data.classes)
+    memory = {n: m[None, None] for n, m in network.memory.items()}
+    nothing = Signal(zeros, memory=memory, local=Local(network, data.train_inputs[None, :0], targets))
+    # The stations say what scale and memory the server finds; nobody uploads what they make of the zeros.
+    return dataclasses.replace(apply(defense.stations.client, nothing, clock, None), grads=zeros, local=None)
 
 
 def _spread(updates: Parameters) -> tuple[float, float]:
