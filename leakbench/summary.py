@@ -37,6 +37,14 @@ def summarise(
         notes["training"] = f"diverged in round {first + 1}: from then on the model gives no finite answer"
     if rounds.empty:
         notes["accuracy"] = "no round was trained (--train-rounds 0)"
+    if cell.defense.model:
+        notes["model"] = f"trained: {s.model}" + (
+            ", which the defense asks for"
+            if s.model == cell.defense.model
+            else f" as asked, not the defense's {cell.defense.model}"
+        )
+    if cell.defense.leak_model and s.protocol == "paper":
+        notes["leak_model"] = f"leaks: {s.leak_model}"
     if s.protocol == "paper":
         notes["epsilon.by_tap"] = (
             "of the model that is trained; the leak above is from another network, as the protocol says"

@@ -8,9 +8,11 @@ from pydantic import Field
 from pydantic_core import PydanticCustomError
 
 from leakbench.defense.clip import ClipLayers, ClipWhole
+from leakbench.defense.nbafl import NbaflDownlink, NbaflUplink
 from leakbench.defense.noise import GaussianNoise
+from leakbench.defense.priority import PriorityNoise
 from leakbench.defense.sensitivity import L2Max, L2MaxReleased
-from leakbench.defense.transform import Stations, Transform
+from leakbench.defense.transform import STATIONS, Stations, Transform
 from leakbench.privacy.claim import CLAIMS, Claim, MomentsClaim, NoClaim
 from leakbench.recipe import slot
 from leakbench.types import Text, part
@@ -23,7 +25,13 @@ TRANSFORMS: dict[str, type[Transform]] = {
     "l2_max": L2Max,
     "l2_max_released": L2MaxReleased,
     "gaussian_noise": GaussianNoise,
+    "nbafl_uplink": NbaflUplink,
+    "nbafl_downlink": NbaflDownlink,
+    "priority_noise": PriorityNoise,
 }
+
+PLACES: dict[str, str] = {"nbafl_uplink": "client", "nbafl_downlink": "server", "priority_noise": "client"}
+"""The one station at which a transform means what its paper says."""
 
 Step = Annotated[Transform, *slot("transform", TRANSFORMS)]
 
@@ -37,6 +45,8 @@ class Defense:
     batches: how a client draws its batches: `fixed` (B of its examples without replacement, anew in each local iteration),
         `split` (one pass over a shuffled, fixed split), `poisson` (each example with probability B / |D_i|).
     cohorts: how the server draws its clients: `fixed` (K_t of N) or `poisson` (each with probability K_t / N).
+    model, leak_model: the network that is trained, and the one that leaks in the `paper` protocol, where a transform needs
+        one of their kind; empty: the data set's usual one. The command line overrides both.
     printed: what the paper prints, {`accuracy` | `epsilon` | `rmse TAP`: {dataset: value}}, to stand beside the measurement.
     """
 
@@ -50,6 +60,8 @@ class Defense:
     server: tuple[Step, ...] = ()
     batches: Literal["fixed", "split", "poisson"] = "fixed"
     cohorts: Literal["fixed", "poisson"] = "fixed"
+    model: str = ""
+    leak_model: str = ""
     claim: Annotated[Claim, *slot("claim", CLAIMS)] = NoClaim(reason="no epsilon is claimed")
     printed: dict[str, dict[str, Annotated[float, Field(allow_inf_nan=False)]]] = Field(default_factory=dict)
 
@@ -60,6 +72,14 @@ class Defense:
         if any(isinstance(t, GaussianNoise) and t.to == "mean" for t in self.server):
             text = "server: noise `to: mean` depends on how many updates arrive; expected `to: sum` (K_t times the multiplier)"
             raise PydanticCustomError("slot", "{text}", {"text": text})
+        self._check_places()
+
+    def _check_places(self) -> None:
+        for station in STATIONS:
+            for name, place in PLACES.items():
+                if station != place and any(isinstance(t, TRANSFORMS[name]) for t in getattr(self, station)):
+                    text = f"{station}: {name} stands at the {station} station, expected it at the {place} station"
+                    raise PydanticCustomError("slot", "{text}", {"text": text})
 
     @property
     def stations(self) -> Stations:
