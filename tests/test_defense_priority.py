@@ -23,6 +23,7 @@ from leakbench.federated.simulate import train
 from leakbench.models import build, one_hot, parameters
 from leakbench.recipe import construct
 from leakbench.rng import generator, generators
+from leakbench.summary import _network_notes
 from leakbench.types import Clock, Local, Network, Signal, part
 
 CLOCK = Clock(0, 0, rounds=8, local_iterations=1, cohort=5, clients=5, examples_per_client=40)
@@ -404,3 +405,12 @@ def test_without_what_a_client_has_nothing_can_be_ranked_or_clipped():
 
 def test_the_network_of_the_paper_has_203530_parameters():
     assert sum(p.numel() for p in network(shape=(1, 28, 28), classes=10).parameters.values()) == 203_530
+
+
+def test_the_summary_says_which_networks_were_used():
+    asked = resolve_cell(Request(defense="priority_variance", dataset="digits", model="mlp"), None)
+    assert _network_notes(asked) == {
+        "model": "mlp is trained, as asked, not the recipe's mlp_256",
+        "leak_model": "mlp_sigmoid leaks, for which the defense's recipe asks",
+    }
+    assert _network_notes(resolve_cell(Request(defense="nbafl", dataset="digits"), None)) == {}

@@ -18,8 +18,8 @@ from leakbench.types import Local, Parameters, Signal, part
 
 __all__ = ["IMPORTANCES", "Central", "Importance", "Sensitivity", "Variance", "first_weight", "local_model"]
 
-MOST_ACTIVATIONS = 16_000_000
-"""Hidden activations that are held at a time (64 MB), whatever the number of features."""
+MOST_ACTIVATIONS = 4_000_000
+"""Hidden activations that are held at a time (16 MB, about the cache), whatever the number of features."""
 
 
 @runtime_checkable
