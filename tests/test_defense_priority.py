@@ -321,7 +321,7 @@ def test_a_private_mask_has_no_epsilon_and_the_recipe_brings_its_model(name, dat
     assert (cell.settings.model, cell.settings.leak_model) == ("mlp_256", "mlp_sigmoid")
     found = cell_epsilon(cell.defense, cell.data, cell.settings, hand_out(cell), None)
     assert found.valid is None
-    assert found.reason.startswith("none: a mask computed from private data without noise")
+    assert found.reason.startswith("none: a mask computed from private data")
     assert resolve_cell(Request(defense=name, dataset=dataset, model="mlp"), None).settings.model == "mlp"
 
 

@@ -38,7 +38,7 @@ class Importance(Protocol):
         """
 
 
-MASK = "a mask computed from private data without noise decides where more noise goes, and the noise shows the mask"
+MASK = "a mask computed from private data shows in the noise"
 
 
 @part
