@@ -24,7 +24,7 @@ from leakbench.models import MODELS, build, default_leak_model, default_model, p
 from leakbench.provenance import versions
 from leakbench.recipe import describe, resolve
 from leakbench.store import SCHEMA, content_hash
-from leakbench.types import Clock, Network
+from leakbench.types import Network
 
 __all__ = ["PROTOCOLS", "Cell", "Request", "Settings", "identity", "probe_of", "resolve_cell"]
 
@@ -125,10 +125,8 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
         victims=_at_least("victims", request.victims, 1),
         leak_batch=_at_least("leak-batch", federation.batch if request.leak_batch is None else request.leak_batch, 1),
         leak_rounds=_leak_rounds(request, federation.rounds),
-        model=_model("model", default_model(data.shape) if request.model is None else request.model),
-        leak_model=_model(
-            "leak-model", default_leak_model(data.shape) if request.leak_model is None else request.leak_model
-        ),
+        model=_model("model", request.model, defense.model, default_model(data.shape)),
+        leak_model=_model("leak-model", request.leak_model, defense.leak_model, default_leak_model(data.shape)),
         federation=federation,
         success=request.success,
         candidates=_at_least("candidates", request.candidates, 2),
@@ -170,9 +168,7 @@ def _check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
             f"clients: {f.clients} clients of {f.examples_per_client} examples are more than {MOST_INDICES} indices"
         )
     for name in {s.model, s.leak_model if s.protocol == "paper" else s.model}:
-        facts_at(
-            defense, _probe(defense, data, f, name), Clock(0, 0, f.rounds, f.local_iterations, f.clients_per_round)
-        )
+        facts_at(defense, _probe(defense, data, f, name), f.clock(0))
     if s.protocol == "live":
         needed = s.victims * (f.clients_per_round if any(map(defense.shows_sum, s.taps)) else 1)
         if needed > f.clients:
@@ -250,7 +246,9 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _model(field: str, name: str) -> str:
+def _model(field: str, asked: str | None, of_defense: str, usual: str) -> str:
+    """Return the network that the user asked for, else the one that the defense needs, else the data's usual one."""
+    name = (of_defense or usual) if asked is None else asked
     if name not in MODELS:
         raise InputError(f"{field}: unknown name {name!r}{nearest(name, list(MODELS))}")
     return name

@@ -23,7 +23,7 @@ from leakbench.privacy.ledger import Phase, Schedule, Unit
 from leakbench.privacy.mechanism import LEAST_NOISE, Mechanisms
 from leakbench.privacy.observers import observations
 from leakbench.statistics import exact_low
-from leakbench.types import Clock, Fact, Network
+from leakbench.types import Fact, Network
 
 __all__ = ["BOUNDS", "Guard", "bounded", "guards", "leak_facts", "violations"]
 
@@ -55,7 +55,9 @@ def leak_facts(cell: Cell, network: Network, round_number: int) -> dict[str, tup
     held = max(s.leak_batch, s.federation.examples_per_client)
     federation = dataclasses.replace(s.federation, batch=s.leak_batch, examples_per_client=held)
     steps = federation.local_iterations if s.protocol == "live" else 1
-    clock = Clock(round_number, 0, max(1, federation.rounds), steps)
+    clock = dataclasses.replace(
+        federation.clock(round_number), rounds=max(1, federation.rounds), local_iterations=steps
+    )
     return facts_at(cell.defense, Probe(network, cell.data.shape, cell.data.classes, federation), clock)
 
 

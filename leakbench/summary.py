@@ -51,6 +51,7 @@ def summarise(
         notes["rounds"] = f"{aborted} of {len(rounds)} were aborted, since a client failed"
     if rounds.empty:
         notes["accuracy"] = "no round was trained (--train-rounds 0)"
+    notes.update(_network_notes(cell))
     if s.protocol == "paper":
         notes["epsilon.by_tap"] = (
             "of the model that is trained; the leak above is from another network, as the protocol says"
@@ -73,6 +74,19 @@ def summarise(
         "claims": _claims(cell, taps, rounds, epsilon),
         "folder": folder,
     }
+
+
+def _network_notes(cell: Cell) -> dict[str, str]:
+    """Return which networks were used where the defense's recipe names its own."""
+    s, notes = cell.settings, {}
+    for field, used, wanted in (
+        ("model", s.model, cell.defense.model),
+        ("leak_model", s.leak_model, cell.defense.leak_model),
+    ):
+        if wanted and (field == "model" or s.protocol == "paper"):
+            how = "for which the defense's recipe asks" if used == wanted else f"as asked, not the recipe's {wanted}"
+            notes[field] = f"{used} {'is trained' if field == 'model' else 'leaks'}, {how}"
+    return notes
 
 
 def _tap(group: pd.DataFrame, seconds: float) -> dict[str, Any]:

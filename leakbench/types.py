@@ -69,10 +69,11 @@ def part(cls: type[T]) -> type[T]:
 
 @dataclass(frozen=True)
 class Clock:
-    """Where in the training a transform acts.
+    """Where in the training a transform acts, and what a server tells everybody about the federation.
 
     round: 0-based round. local_iteration: 0-based, within the round. rounds, local_iterations: how many there are.
-    cohort: K_t, how many clients are expected in a round, which a client that adds its share of a noise has to know.
+    cohort: K_t, how many clients are expected in a round, which one that adds its share of a noise has to know.
+    clients: N. examples_per_client: |D_i|.
     """
 
     round: int
@@ -80,6 +81,8 @@ class Clock:
     rounds: int
     local_iterations: int
     cohort: int = 1
+    clients: int = 1
+    examples_per_client: int = 1
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from leakbench.federated.partition import Partition
 from leakbench.federated.sampling import draw_batches
 from leakbench.models import one_hot
 from leakbench.rng import generator, generators
-from leakbench.types import Clock, Network
+from leakbench.types import Network
 
 __all__ = ["Sent", "Victims", "aware", "candidates", "draw_victims", "knowledge", "public_examples", "truth", "view_of"]
 
@@ -122,9 +122,11 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
     inputs = cell.data.train_inputs[indices].to(device)
     targets = one_hot(cell.data.train_targets[indices], cell.data.classes).to(device)
     cohort, steps, batch = indices.shape[1:]
-    clients = [(round_number, int(v), k) for v in lanes for k in range(cohort)]
-    rngs, draws = generators(s.seed, "leak noise", clients), generators(s.seed, "leak draws", clients)
-    clock = Clock(round_number, 0, max(1, s.federation.rounds), steps, s.federation.clients_per_round)
+    whose = [(round_number, int(v), k) for v in lanes for k in range(cohort)]
+    rngs, draws = generators(s.seed, "leak noise", whose), generators(s.seed, "leak draws", whose)
+    clock = dataclasses.replace(
+        s.federation.clock(round_number), rounds=max(1, s.federation.rounds), local_iterations=steps
+    )
     rate = s.federation.learning_rate
     with torch.no_grad():
         update = leak(tap, sent.network, inputs, targets, rate, cell.defense.stations, clock, rngs, draws)

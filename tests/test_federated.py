@@ -354,10 +354,11 @@ def test_the_global_tap_is_the_mean_update_of_the_cohort() -> None:
 @pytest.mark.parametrize("tap", ["type-2", "type-1", "type-0"])
 def test_the_truth_answers_what_leaked(name: str, tap: str) -> None:
     """Who knows the defense and guesses the truth sees, up to the noise, exactly what leaked: over L = 2 iterations too."""
-    stations = resolve("defenses", Defense, name)[1].stations
+    defense = resolve("defenses", Defense, name)[1]
+    stations = defense.stations
     if tap == "type-2" and any(isinstance(t, PruneThresholdReleased) for t in stations.example):
         pytest.skip("what is pruned of one example is decided by another, which this attacker does not guess")
-    net, (x, y) = network(), data(2, 2, 3)
+    net, (x, y) = network(defense.leak_model or "cnn"), data(2, 2, 3)
     x, y = x[:, None], y[:, None]
     update = leak(tap, net, x, y, 0.1, stations, CLOCK, None)
     view = View(

@@ -12,7 +12,7 @@ from leakbench.data.formats import FORMATS, Format
 from leakbench.data.nested import nested
 from leakbench.federated.partition import PARTITIONS, Iid, Partitioner
 from leakbench.recipe import slot
-from leakbench.types import Count, Fraction, Positive, Text, part
+from leakbench.types import Clock, Count, Fraction, Positive, Text, part
 
 __all__ = ["DatasetRecipe", "Federation", "Origin"]
 
@@ -41,6 +41,18 @@ class Federation:
             if got > most:
                 text = f"{small}: got {got}, expected at most {large} ({most})"
                 raise PydanticCustomError("slot", "{text}", {"text": text})
+
+    def clock(self, round_number: int, local_iteration: int = 0) -> Clock:
+        """Return the clock that every participant of this federation reads at one moment."""
+        return Clock(
+            round_number,
+            local_iteration,
+            self.rounds,
+            self.local_iterations,
+            cohort=self.clients_per_round,
+            clients=self.clients,
+            examples_per_client=self.examples_per_client,
+        )
 
 
 @part

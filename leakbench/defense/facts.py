@@ -50,13 +50,13 @@ def phases(defense: Defense, probe: Probe) -> tuple[Phase, ...]:
     Raises InputError where a transform cannot stand where it stands.
     """
     f = probe.federation
-    watched = _Watched(0, 0, f.rounds, f.local_iterations, f.clients_per_round)
+    watched = _Watched(**vars(f.clock(0)))
     first = facts_at(defense, probe, watched)
     read = vars(watched).get("read", set())
     found: list[Phase] = []
     for t in range(f.rounds if "round" in read else min(1, f.rounds)):
         steps = range(f.local_iterations if "local_iteration" in read else 1)
-        clocks = [Clock(t, step, f.rounds, f.local_iterations, f.clients_per_round) for step in steps]
+        clocks = [f.clock(t, step) for step in steps]
         seen = [first if (t, c.local_iteration) == (0, 0) else facts_at(defense, probe, c) for c in clocks]
         for facts, many in _counted(seen, f.local_iterations if len(steps) == 1 else 1):
             rounds = 1 if "round" in read else f.rounds

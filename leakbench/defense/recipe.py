@@ -10,14 +10,16 @@ from pydantic_core import PydanticCustomError
 from leakbench.defense.adaclip import AdaClip, AdaClipReleased
 from leakbench.defense.clip import ClipLayers, ClipLayersShared, ClipWhole
 from leakbench.defense.median import ClipInverted, ClipMedian
+from leakbench.defense.nbafl import NbaflDownlink, NbaflUplink
 from leakbench.defense.network import NETWORKS, Extension
 from leakbench.defense.noise import GaussianNoise, LaplaceNoise
+from leakbench.defense.priority import PriorityNoise
 from leakbench.defense.prune import PruneRandom, PruneThreshold, PruneThresholdReleased
 from leakbench.defense.quantile import AdaptClip, ClipQuantile, QuantileNoise, QuantileNoiseReleased
 from leakbench.defense.sensitivity import L2Max, L2MaxReleased
 from leakbench.defense.share import ShareOfNoise
 from leakbench.defense.soteria import Soteria
-from leakbench.defense.transform import Stations, Transform
+from leakbench.defense.transform import STATIONS, Stations, Transform
 from leakbench.privacy.claim import CLAIMS, Claim, MomentsClaim, NoClaim
 from leakbench.recipe import slot
 from leakbench.types import Text, part
@@ -45,7 +47,13 @@ TRANSFORMS: dict[str, type[Transform]] = {
     "prune_threshold_released": PruneThresholdReleased,
     "prune_random": PruneRandom,
     "soteria": Soteria,
+    "nbafl_uplink": NbaflUplink,
+    "nbafl_downlink": NbaflDownlink,
+    "priority_noise": PriorityNoise,
 }
+
+PLACES: dict[str, str] = {"nbafl_uplink": "client", "nbafl_downlink": "server", "priority_noise": "client"}
+"""The one station at which a transform means what its paper says."""
 
 Step = Annotated[Transform, *slot("transform", TRANSFORMS)]
 
@@ -63,6 +71,8 @@ class Defense:
     on_dropout: what a round does of which a client fails (`Federation.dropout`): `continue` sums up who is left, still divided by
         K_t, to which the noise is calibrated; `abort` changes nothing and releases nothing.
     aggregation: what reaches the server: every update (`plain`) or only the sum of a round's updates (`secure`).
+    model, leak_model: the network that is trained, and the one that leaks in the `paper` protocol, where a transform needs
+        one of their kind; empty: the data set's usual one. The command line overrides both.
     printed: what the paper prints, {`accuracy` | `epsilon` | `rmse TAP`: {dataset: value}}, to stand beside the measurement.
     """
 
@@ -79,6 +89,8 @@ class Defense:
     cohorts: Literal["fixed", "poisson"] = "fixed"
     on_dropout: Literal["continue", "abort"] = "continue"
     aggregation: Literal["plain", "secure"] = "plain"
+    model: str = ""
+    leak_model: str = ""
     claim: Annotated[Claim, *slot("claim", CLAIMS)] = NoClaim(reason="no epsilon is claimed")
     printed: dict[str, dict[str, Annotated[float, Field(allow_inf_nan=False)]]] = Field(default_factory=dict)
 
@@ -97,6 +109,14 @@ class Defense:
         ):
             text = "server: under `aggregation: secure` it sees no single update; expected nothing there but noise `to: sum`"
             raise PydanticCustomError("slot", "{text}", {"text": text})
+        self._check_places()
+
+    def _check_places(self) -> None:
+        for station in STATIONS:
+            for name, place in PLACES.items():
+                if station != place and any(isinstance(t, TRANSFORMS[name]) for t in getattr(self, station)):
+                    text = f"{station}: {name} stands at the {station} station, expected it at the {place} station"
+                    raise PydanticCustomError("slot", "{text}", {"text": text})
 
     @property
     def stations(self) -> Stations:

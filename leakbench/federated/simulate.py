@@ -20,7 +20,7 @@ from leakbench.federated.partition import Partition
 from leakbench.federated.sampling import draw_batches, draw_clients, drawn, drop_out
 from leakbench.models import one_hot
 from leakbench.rng import generator, generators
-from leakbench.types import Clock, Network, Parameters, Signal, joined
+from leakbench.types import Clock, Local, Network, Parameters, Signal, joined
 
 __all__ = [
     "Counts",
@@ -106,7 +106,7 @@ def train(
         data, train_inputs=data.train_inputs.to(device), train_targets=data.train_targets.to(device)
     )
     for index in range(done.round + 1 if done else 0, federation.rounds):
-        clock = Clock(index, 0, federation.rounds, federation.local_iterations, federation.clients_per_round)
+        clock = federation.clock(index)
         clients, complete = _cohort(federation, defense, seed, index)
         spread = (math.nan, math.nan)
         if complete or defense.on_dropout == "continue":
@@ -145,7 +145,7 @@ def _updates(
     f = federation
     uses = torch.zeros(len(data.train_targets), dtype=torch.int64)
     if not len(clients):
-        return _of_nobody(network, defense, clock), uses
+        return _of_nobody(network, data, defense, clock), uses
     chunk = lanes_per_chunk(network.parameters, f.batch, bool(defense.example))
     parts: list[Signal] = []
     for ids, lists in zip(torch.split(clients, chunk), torch.split(held, chunk), strict=True):
@@ -165,14 +165,17 @@ def _updates(
     return joined(parts).gathered(len(clients)), uses
 
 
-def _of_nobody(network: Network, defense: Defense, clock: Clock) -> Signal:
+def _of_nobody(network: Network, data: Dataset, defense: Defense, clock: Clock) -> Signal:
     """Return what stands for the updates of a cohort in which nobody is: one of zeros, which adds nothing to the sum.
 
     A Poisson cohort can be empty, or everyone can fail; the server still adds its noise.
     """
     zeros = {n: p.new_zeros(1, 1, *p.shape) for n, p in network.parameters.items()}
-    nothing = Signal(zeros, memory={n: m[None, None] for n, m in network.memory.items()})
-    return apply(defense.stations.client, nothing, clock, None)
+    targets = one_hot(data.train_targets[None, :0], data.classes)
+    memory = {n: m[None, None] for n, m in network.memory.items()}
+    nothing = Signal(zeros, memory=memory, local=Local(network, data.train_inputs[None, :0], targets))
+    # The stations say what scale and memory the server finds; nobody uploads what they make of the zeros.
+    return dataclasses.replace(apply(defense.stations.client, nothing, clock, None), grads=zeros, local=None)
 
 
 def _spread(updates: Parameters) -> tuple[float, float]:

@@ -26,7 +26,6 @@ from leakbench.privacy.mechanism import Mechanism
 from leakbench.privacy.observers import Observation, observations
 from leakbench.privacy.observers import Release as Observed
 from leakbench.rng import generator
-from leakbench.types import Clock
 
 __all__ = ["audit", "audit_cell"]
 
@@ -83,7 +82,7 @@ def audit_cell(cell: Cell, delta: float, trials: int | None = None) -> Audit:
     # Where the number drawn shows, the worst case is a release with the unit alone: nobody else's noise beside it.
     alone = run is not None and run.sampling == "visible"
     members = 1 if alone else f.batch if defense.unit == "example" else f.clients_per_round
-    clock = Clock(0, 0, max(1, f.rounds), f.local_iterations)
+    clock = dataclasses.replace(f.clock(0), rounds=max(1, f.rounds))
     release = DefenseRelease(defense.stations, defense.unit, members, clock, cell.settings.seed, probe)
     release, steady = _weakest(release, cell, rng)
     found = check(release, shapes(probe), rng)
@@ -108,7 +107,7 @@ def _weakest(release: DefenseRelease, cell: Cell, rng: torch.Generator) -> tuple
     f = cell.settings.federation
     last = max(0, f.rounds - 1)
     when = {
-        Clock(t, s, max(1, f.rounds), f.local_iterations)
+        dataclasses.replace(release.clock, round=t, local_iteration=s)
         for t, s in ((0, 0), (last // 2, 0), (last, f.local_iterations - 1))
     }
     moments = [dataclasses.replace(release, clock=c) for c in sorted(when, key=lambda c: (c.round, c.local_iteration))]

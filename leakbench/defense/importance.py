@@ -1,0 +1,160 @@
+"""Slot `importance` of `priority_noise`: how much each input feature matters to a model whose first layer is fully connected.
+
+M. Talaei and I. Izadi, "Adaptive Differential Privacy in Federated Learning: A Priority-Based Approach", arXiv 2401.02453, 2024.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from leakbench.defense.nbafl import sent_weights
+from leakbench.errors import InputError
+from leakbench.types import Local, Parameters, Signal, part
+
+__all__ = ["IMPORTANCES", "Central", "Importance", "Sensitivity", "Variance", "first_weight", "local_model"]
+
+MOST_ACTIVATIONS = 4_000_000
+"""Hidden activations that are held at a time (16 MB, about the cache), whatever the number of features."""
+
+
+@runtime_checkable
+class Importance(Protocol):
+    """Ranks the input features of each client's local model."""
+
+    @property
+    def secret(self) -> str:
+        """Why a mask by this importance breaks a guarantee; empty where anyone can compute the mask."""
+
+    def __call__(self, signal: Signal, std: float) -> Tensor:
+        """Return (lanes, features), higher is more important.
+
+        signal: the clients' updates before their clip, one member a lane, with what the clients have beside them (`local`).
+        std: of the noise that every weight gets anyway.
+        """
+
+
+MASK = "a mask computed from private data shows in the noise"
+
+
+@part
+class Variance:
+    """Importance i = sum over j of the variance of {w_ij after training, w_ij as sent} (eq. 6): a quarter of the squared change.
+
+    A mean over j, or a sample variance, orders the features alike.
+    """
+
+    @property
+    def secret(self) -> str:
+        """The mask follows the client's own gradients."""
+        return MASK
+
+    def __call__(self, signal: Signal, std: float) -> Tensor:
+        """Return (lanes, features)."""
+        change = signal.grads[first_weight(signal)][:, 0]
+        return change.detach().square().sum(1) / 4
+
+
+@part
+class Sensitivity:
+    """Importance i = |accuracy - accuracy with r added to every first-layer weight that leaves input i|, r = std * sqrt(2 / pi).
+
+    r is the mean absolute value of the noise (section III-C), here of the noise that every weight gets anyway. The accuracy is that
+    of the local model on the examples that the client trained on in this round.
+    """
+
+    @property
+    def secret(self) -> str:
+        """The mask follows the client's own accuracy."""
+        return MASK
+
+    @torch.no_grad()
+    def __call__(self, signal: Signal, std: float) -> Tensor:
+        """Return (lanes, features); raises InputError for a model that is no `torch.nn.Sequential`."""
+        local, name = _local_of(signal), first_weight(signal)
+        hidden, rest, weights = _after_first_layer(local.network.model, name, local_model(signal), local.inputs)
+        labels, lane = local.targets.argmax(-1), torch.arange(signal.lanes)[:, None, None]
+
+        def right(outputs: Tensor, truth: Tensor) -> Tensor:
+            logits: Tensor = vmap(lambda p, z: functional_call(rest, p, (z,)))(weights, outputs)
+            return (logits.argmax(-1) == truth).to(outputs.dtype)
+
+        before = right(hidden, labels)
+        raised = local.inputs.flatten(2).transpose(1, 2) * (std * math.sqrt(2 / math.pi))
+        found = torch.zeros_like(raised[:, :, 0])
+        # An input of 0 raises nothing, and most pixels are: each feature is tried on as many examples as have it, about.
+        counts = (raised != 0).sum(2).amax(0)
+        for some in torch.split(counts.argsort(descending=True), max(1, MOST_ACTIVATIONS // hidden.numel())):
+            most = int(counts[some].max())
+            which = (raised[:, some] != 0).to(torch.uint8).topk(most, dim=2).indices
+            shift = raised[:, some].gather(2, which)
+            after = right(hidden[lane, which] + shift[..., None], labels[lane, which])
+            found[:, some] = (after - before[lane, which]).sum(2).abs() / labels.shape[1]
+        return found
+
+
+@part
+class Central:
+    """A public choice: the nearer to the centre of a picture (or to the middle column of a table), the more important.
+
+    No two features are alike, so that the mask is the same at every client and in every round.
+    """
+
+    @property
+    def secret(self) -> str:
+        """The mask depends on no data."""
+        return ""
+
+    def __call__(self, signal: Signal, std: float) -> Tensor:
+        """Return (lanes, features), the rank of each feature's nearness."""
+        first_weight(signal)
+        shape = _local_of(signal).inputs.shape[2:]
+        sides = [torch.linspace(-1, 1, side) for side in (shape[1:] if len(shape) == 3 else shape)]
+        distance = torch.stack(torch.meshgrid(*sides, indexing="ij")).square().sum(0).expand(shape).flatten()
+        rank = distance.argsort(descending=True, stable=True).argsort()
+        return rank.float().expand(signal.lanes, -1).to(next(iter(signal.grads.values())).device)
+
+
+IMPORTANCES: dict[str, type[Importance]] = {"variance": Variance, "sensitivity": Sensitivity, "central": Central}
+
+
+def _local_of(signal: Signal) -> Local:
+    if signal.local is None:
+        raise InputError("the client's own examples are not at hand; only a client can rank its input features")
+    return signal.local
+
+
+def first_weight(signal: Signal) -> str:
+    """Return the name of the first layer's weights (hidden, features); raise InputError where that is not fully connected."""
+    features = _local_of(signal).inputs.shape[2:].numel()
+    name = next((n for n, g in signal.grads.items() if g.dim() > 3), next(iter(signal.grads)))
+    shape = tuple(signal.grads[name].shape[2:])
+    if len(shape) != 2 or shape[1] != features:
+        raise InputError(
+            f"priority_noise: the first layer {name!r} has weights of shape {shape}, expected a fully connected one"
+            f" on {features} input features (use --model mlp_256 or mlp; --leak-model mlp_sigmoid for the paper protocol)"
+        )
+    return name
+
+
+def local_model(signal: Signal) -> Parameters:
+    """Return the weights that each client has after its training, {p: (lanes, *p)}, before any clip."""
+    return {n: (signal.grads[n] + sent)[:, 0] for n, sent in sent_weights(signal).items()}
+
+
+def _after_first_layer(
+    model: nn.Module, name: str, weights: Parameters, inputs: Tensor
+) -> tuple[Tensor, nn.Sequential, Parameters]:
+    """Return (first layer's outputs (lanes, M, hidden), the layers after it, their parameters {p: (lanes, *p)})."""
+    if not isinstance(model, nn.Sequential):
+        raise InputError(f"priority_noise: sensitivity takes a torch.nn.Sequential, got {type(model).__name__}")
+    layer = name.removesuffix(".weight")
+    hidden = inputs.flatten(2) @ weights[name].transpose(1, 2)
+    if (bias := weights.get(f"{layer}.bias")) is not None:
+        hidden = hidden + bias[:, None]
+    rest = model[list(dict(model.named_children())).index(layer) + 1 :]
+    return hidden, rest, {n: weights[n] for n, _ in rest.named_parameters()}
