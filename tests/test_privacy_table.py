@@ -11,19 +11,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from leakbench.decay import Decay, Exponential, FromEpsilon, Linear, Staircase
 from leakbench.privacy.accountants import pld, rdp
 from leakbench.privacy.claim import CompositionClaim, FlowerClaim, GeyerClaim, MomentsClaim, NbaflClaim
 from leakbench.privacy.claims_composed import sequence
 from leakbench.privacy.curve import composition_curve, rounds_within, step_divergences
-from leakbench.privacy.decay import (
-    Decay,
-    EpsilonExponential,
-    EpsilonLinear,
-    EpsilonStaircase,
-    Exponential,
-    Linear,
-    Staircase,
-)
 from leakbench.privacy.ledger import Schedule
 from leakbench.privacy.mechanism import Mechanism, Mechanisms
 from leakbench.privacy.renyi import divergences, epsilon_at, without_replacement
@@ -155,21 +147,18 @@ def test_the_papers_own_sampling_rate_does_not_give_its_epsilons(dataset: str) -
     assert abs(found - printed) > 0.05
 
 
-# Sigma of one step at epsilon 1: the accounting script's noise multiplier is this over an epsilon that grows.
-AT_ONE = math.sqrt(2 * math.log(1.25 / DELTA))
-
-
 def cyclic_in_every_iteration(clock: Clock) -> float:
     """The paper's formula with one cycle, over local iterations instead of rounds: no code was released for it."""
     done = clock.round * clock.local_iterations + clock.local_iteration
-    return (1 + math.cos(math.pi * done / (clock.rounds * clock.local_iterations))) / 2
+    return 15 * (1 + math.cos(math.pi * done / (clock.rounds * clock.local_iterations))) / 2
 
 
-SCRIPT: dict[str, tuple[float, Decay]] = {
-    "linear": (AT_ONE, EpsilonLinear()),
-    "staircase": (AT_ONE, EpsilonStaircase()),
-    "exponential": (AT_ONE, EpsilonExponential()),
-    "cyclic": (15.0, cyclic_in_every_iteration),
+# The epsilons of single steps in the accounting script grow; those of the catalog's recipes are the same.
+SCRIPT: dict[str, Decay] = {
+    "linear": FromEpsilon(Linear(0.3074675, 1.3074675, "iteration")),
+    "staircase": FromEpsilon(Staircase(0.3574675, 1.3574675, 10, "iteration")),
+    "exponential": FromEpsilon(Exponential(math.exp(-1.1809), math.exp(1.664 - 1.1809), "iteration")),
+    "cyclic": cyclic_in_every_iteration,
 }
 BUDGET = {"mnist": 0.823, "cifar10": 0.823, "lfw": 0.636, "adult": 0.276, "cancer": 0.138}
 
@@ -201,8 +190,7 @@ def curve() -> Callable[[str, str], np.ndarray]:
 
 
 def script(policy: str, schedule: Schedule) -> Mechanisms:
-    sigma, decay = SCRIPT[policy]
-    return sequence("example", sigma, decay, schedule)
+    return sequence("example", SCRIPT[policy], schedule)
 
 
 def rounds_spent(curve: np.ndarray, budget: float) -> int:
@@ -230,8 +218,7 @@ STATED = {"linear": Linear(), "staircase": Staircase(), "exponential": Exponenti
 @pytest.mark.parametrize(("policy", "after"), [("linear", 0.5748), ("staircase", 0.5355), ("exponential", 0.6372)])
 def test_the_stated_decay_never_spends_the_budget(policy: str, after: float) -> None:
     """Sigma from 15 to 4.85, as the paper's text has it, is the reason to use the script's schedule above."""
-    sigma = 15.0
-    claim = MomentsClaim(unit="example", noise_multiplier=sigma, decay=STATED[policy])
+    claim = MomentsClaim(unit="example", noise_multiplier=STATED[policy])
     epsilon = claim(federation()).epsilon
     assert epsilon == pytest.approx(after, abs=5e-3)
     assert epsilon is not None
@@ -284,7 +271,7 @@ def test_table_11_budgets(composition: str) -> None:
 
 @pytest.mark.parametrize(("digits", "follows"), [(3, True), (None, False)])
 def test_table_11_rounds_the_epsilon_of_one_step(digits: int | None, follows: bool) -> None:
-    alone = 0.807 if follows else AT_ONE / 6
+    alone = 0.807 if follows else math.sqrt(2 * math.log(1.25 / DELTA)) / 6
     e = math.log(1 + 0.01 * (math.exp(alone) - 1))
     sums = {
         "basic": 1e4 * e,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
+from leakbench.decay import Decay, Multiplier
 from leakbench.privacy.accountants import ACCOUNTANTS
 from leakbench.privacy.claimed import Claimed
 from leakbench.privacy.curve import composition_curve
-from leakbench.privacy.decay import DECAYS, Decay
 from leakbench.privacy.ledger import Schedule, Unit
 from leakbench.privacy.mechanism import Mechanism, Mechanisms, merged
-from leakbench.recipe import slot
-from leakbench.types import Clock, Count, NonNegative, Probability, part
+from leakbench.types import Clock, Count, Probability, part
 
 __all__ = ["CompositionClaim", "MomentsClaim", "sequence"]
 
@@ -29,9 +28,7 @@ COMPOSITION_TITLES = {
 }
 
 
-def sequence(
-    unit: Unit, noise_multiplier: float, decay: Decay | None, schedule: Schedule, extra_rounds: int = 0
-) -> Mechanisms:
+def sequence(unit: Unit, noise_multiplier: float | Decay, schedule: Schedule, extra_rounds: int = 0) -> Mechanisms:
     """Return what a paper takes the training to be: Poisson samples, one noisy sum each, in order.
 
     unit: `example`: q = B / |D_i|, L * T steps (Wei et al., TPDS 2023, Table 6: .01 in all five data sets, although their
@@ -40,11 +37,11 @@ def sequence(
     rounds = max(0, schedule.rounds + extra_rounds)
     rate = schedule.example_rate if unit == "example" else schedule.client_rate
     iterations = schedule.local_iterations if unit == "example" else 1
-    if decay is None:
+    if not callable(noise_multiplier):
         return (Mechanism(noise_multiplier, rate, iterations * rounds),)
     last = schedule.rounds - 1
     clocks = (Clock(min(t, last), i, schedule.rounds, iterations) for t in range(rounds) for i in range(iterations))
-    return merged(Mechanism(noise_multiplier * decay(clock), rate, 1) for clock in clocks)
+    return merged(Mechanism(noise_multiplier(clock), rate, 1) for clock in clocks)
 
 
 def numbers(mechanisms: Mechanisms) -> str:
@@ -58,23 +55,22 @@ def numbers(mechanisms: Mechanisms) -> str:
 class MomentsClaim:
     """The subsampled Gaussian mechanism as papers of the field account for it, whatever the federation really does.
 
-    unit: as in `sequence`. noise_multiplier: the paper's sigma, at the start where it decays. delta: in (0, 1).
-    accountant: `moments_2017` | `rdp` | `pld`. extra_rounds: rounds counted beyond T; the printed Fed-SDP values are those
-    of T + 1. decay: of the noise, over the same sequence that the paper's formula runs over.
+    unit: as in `sequence`. noise_multiplier: the paper's sigma, a number or a decay over the same sequence that the formula
+    runs over. delta: in (0, 1). accountant: `moments_2017` | `rdp` | `pld`. extra_rounds: rounds counted beyond T; the
+    printed Fed-SDP values are those of T + 1.
     """
 
     unit: Literal["example", "client"]
-    noise_multiplier: NonNegative
+    noise_multiplier: Multiplier
     delta: Probability = 1e-5
     accountant: Literal["moments_2017", "rdp", "pld"] = "moments_2017"
     extra_rounds: int = 0
-    decay: Annotated[Decay, *slot("decay", DECAYS)] | None = None
 
     def __call__(self, schedule: Schedule) -> Claimed:
         """Return the epsilon at `delta` for this federation; none where no round was trained."""
         if schedule.rounds == 0:
             return Claimed(None, "none: no round was trained")
-        mechanisms = sequence(self.unit, self.noise_multiplier, self.decay, schedule, self.extra_rounds)
+        mechanisms = sequence(self.unit, self.noise_multiplier, schedule, self.extra_rounds)
         epsilon = ACCOUNTANTS[self.accountant](mechanisms, self.delta)
         formula = f"{ACCOUNTANT_TITLES[self.accountant]}: {numbers(mechanisms)}, delta={self.delta:g}"
         return Claimed(epsilon, formula, mechanisms)
@@ -86,22 +82,21 @@ class CompositionClaim:
 
     composition: `basic` | `advanced` | `advanced_2015` | `zcdp`. The printed budget of advanced composition is
         `advanced`, but the printed numbers of rounds are those of `advanced_2015` against that budget.
-    unit, noise_multiplier, decay: as in `MomentsClaim`. delta: of one step, in (0, 1).
+    unit, noise_multiplier: as in `MomentsClaim`. delta: of one step, in (0, 1).
     digits: to which one step's epsilon is rounded; the printed 123.354 and 7.450 follow from 3 (.807), not from .80747.
     """
 
     unit: Literal["example", "client"]
     composition: Literal["basic", "advanced", "advanced_2015", "zcdp"]
-    noise_multiplier: NonNegative
+    noise_multiplier: Multiplier
     delta: Probability = 1e-5
     digits: Count | None = None
-    decay: Annotated[Decay, *slot("decay", DECAYS)] | None = None
 
     def __call__(self, schedule: Schedule) -> Claimed:
         """Return the epsilon as it would be printed, with the total delta that it really has; none without a round."""
         if schedule.rounds == 0:
             return Claimed(None, "none: no round was trained")
-        mechanisms = sequence(self.unit, self.noise_multiplier, self.decay, schedule)
+        mechanisms = sequence(self.unit, self.noise_multiplier, schedule)
         curve = composition_curve(self.composition, mechanisms, self.delta, self.digits)
         formula = f"{COMPOSITION_TITLES[self.composition]}: {numbers(mechanisms)}, delta={self.delta:g}"
         if self.composition != "zcdp":

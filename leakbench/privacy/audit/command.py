@@ -89,7 +89,8 @@ def audit_cell(cell: Cell, delta: float, trials: int | None = None) -> Audit:
     whole = constant and steady and found.gaussian and found.clip_holds
     stated = _stated(cell, schedule, run, whole, delta)
     mechanism = run if run and whole else Mechanism(1.0, 1.0, 1)
-    recipe = getattr(defense.claim, "noise_multiplier", None)
+    stated_sigma = getattr(defense.claim, "noise_multiplier", None)
+    recipe = stated_sigma if isinstance(stated_sigma, float) else None
     return judge(release, found, mechanism, stated, recipe, trials, delta, rng)
 
 
