@@ -274,3 +274,12 @@ def test_an_impossible_delta_or_unit_is_refused() -> None:
         epsilon((), "example", NOTHING, MNIST, 1.0)
     with pytest.raises(InputError, match="unit"):
         epsilon((), "round", NOTHING, MNIST)  # type: ignore[arg-type]
+
+
+def test_what_the_server_does_to_each_update_leaves_a_client_its_own_noise() -> None:
+    """Noise of 24 at every client against a bound of 4: sqrt(100) of them add up, but not through a clip of each update."""
+    assert valid(AT_CLIENT, "client", client_sampling="fixed").sigma_effective == pytest.approx(60.0)
+    for after in (CLIP, PRUNING):
+        assert valid(
+            {**AT_CLIENT, "server": (after,)}, "client", client_sampling="fixed"
+        ).sigma_effective == pytest.approx(6.0)

@@ -53,7 +53,9 @@ def calibrated(facts: Mapping[str, tuple[Fact, ...]], unit: Unit, batch: int) ->
         elif fact.kind == "other" and fact.reason and not noises:
             failure = failure or fact.reason
         elif fact.kind == "uncalibrated_noise" or (fact.kind == "noise" and fact.std > 0):
-            alone = any(later.kind in ("clip", "other") for later in facts[station][index + 1 :])
+            # What a server does to each update comes before they are merged, as what is still to come at this station.
+            before_merging = (*facts[station][index + 1 :], *(facts.get("server", ()) if station == "client" else ()))
+            alone = any(later.kind in ("clip", "other") for later in before_merging)
             why = failure or scaled or _unbounded(fact, bound, facts[station][index + 1 :])
             if alone and not fact.each and station in ("example", "server"):
                 why = why or "one noise for the sum, changed for each member by what follows it"
