@@ -7,12 +7,14 @@ import dataclasses
 from leakbench.cell import Settings, probe_of
 from leakbench.data.dataset import Dataset
 from leakbench.defense import Defense, Probe, phases
+from leakbench.errors import InputError
 from leakbench.federated.partition import Partition
+from leakbench.privacy.curve import epsilon_curve
 from leakbench.privacy.epsilon import Epsilon, epsilon
-from leakbench.privacy.ledger import Phase, Schedule
+from leakbench.privacy.ledger import Phase, Schedule, first_rounds
 from leakbench.types import Fact
 
-__all__ = ["cell_epsilon", "schedule_of"]
+__all__ = ["cell_curve", "cell_epsilon", "ledger_of", "schedule_of"]
 
 
 def cell_epsilon(
@@ -27,13 +29,33 @@ def cell_epsilon(
 
     largest: what the run counted (`Schedule.largest`); None before it.
     """
-    probe = probe_of(defense, data, settings)
-    schedule = schedule_of(defense, probe, partition.mean_copies, partition.most_copies, largest)
-    training = phases(defense, probe)
+    schedule, training = ledger_of(defense, data, settings, partition, largest)
     found = _explained(epsilon(training, defense.unit, defense.claim, schedule, delta), _noises(training))
     own = defense.unit == "client" and any(fact.each for fact in _noises(training, "client", "server"))
     failing = settings.federation.dropout if defense.on_dropout == "continue" else 0.0
     return _without_others(found, failing) if own and failing else found
+
+
+def ledger_of(
+    defense: Defense, data: Dataset, settings: Settings, partition: Partition, largest: dict[str, int] | None = None
+) -> tuple[Schedule, tuple[Phase, ...]]:
+    """Return how the federation of a cell trains and samples, and what the defense does in it, as far as it is trained."""
+    probe = probe_of(defense, data, settings)
+    schedule = schedule_of(defense, probe, partition.mean_copies, partition.most_copies, largest)
+    rounds = schedule.rounds if settings.stop_after is None else settings.stop_after
+    return dataclasses.replace(schedule, rounds=rounds), first_rounds(phases(defense, probe), rounds)
+
+
+def cell_curve(
+    defense: Defense, data: Dataset, settings: Settings, partition: Partition, delta: float = 1e-5
+) -> list[float]:
+    """Return the valid epsilon of released models after each round, by Rényi divergences of integer orders; none: empty."""
+    schedule, training = ledger_of(defense, data, settings, partition)
+    try:
+        curve = epsilon_curve(training, defense.unit, schedule, delta)
+    except InputError:
+        return []
+    return [float(value) for value in curve]
 
 
 def schedule_of(

@@ -26,7 +26,17 @@ from leakbench.recipe import describe, resolve
 from leakbench.store import SCHEMA, content_hash
 from leakbench.types import Network
 
-__all__ = ["PROTOCOLS", "Cell", "Request", "Settings", "identity", "probe_of", "resolve_cell"]
+__all__ = [
+    "PROTOCOLS",
+    "Cell",
+    "Request",
+    "Settings",
+    "identified",
+    "identity",
+    "leak_rounds",
+    "probe_of",
+    "resolve_cell",
+]
 
 PROTOCOLS = ("paper", "live")
 
@@ -38,6 +48,7 @@ class Request:
     """What a user asked for; None where the recipes decide.
 
     leak_rounds: round numbers, counted as rounds trained before the leak, and `last`.
+    epsilon, stop_at_epsilon, stop_at_delta: see `leakbench.budget`.
     """
 
     defense: str = "none"
@@ -60,13 +71,19 @@ class Request:
     success: float | None = None
     candidates: int = 1000
     lpips_weights: Path | None = None
+    epsilon: float | None = None
+    stop_at_epsilon: float | None = None
+    stop_at_delta: float | None = None
     seed: int = 0
     device: str = "cpu"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Every number of a cell, resolved. leak_rounds: rounds trained before each leak."""
+    """Every number of a cell, resolved.
+
+    leak_rounds: rounds trained before each leak.  stop_after: how many of the federation's rounds a budget allows; None for all.
+    """
 
     protocol: str
     taps: tuple[str, ...]
@@ -81,6 +98,7 @@ class Settings:
     lpips: str
     seed: int
     device: str
+    stop_after: int | None = None
 
 
 @dataclass(frozen=True)
@@ -124,7 +142,7 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
         taps=tuple(tap for tap in TAPS if tap in request.taps),
         victims=_at_least("victims", request.victims, 1),
         leak_batch=_at_least("leak-batch", federation.batch if request.leak_batch is None else request.leak_batch, 1),
-        leak_rounds=_leak_rounds(request, federation.rounds),
+        leak_rounds=leak_rounds(request, federation.rounds),
         model=_model("model", request.model, defense.model, default_model(data.shape)),
         leak_model=_model("leak-model", request.leak_model, defense.leak_model, default_leak_model(data.shape)),
         federation=federation,
@@ -140,18 +158,25 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
             f"victims: got {settings.victims}, the set {data_name!r} holds {len(data.victims)} that may be attacked"
         )
     names = {"defense": defense_name, "attack": attack_name, "dataset": data_name}
+    return identified(Cell(names, attack, defense, recipe, data, settings, lpips, ""))
+
+
+def identified(cell: Cell) -> Cell:
+    """Return the cell with the hash of its content."""
     content: dict[str, Any] = {
         "schema": SCHEMA,
         "version": __version__,
-        "names": names,
-        "recipes": [describe(attack), describe(defense)],
-        "data": data.content,
-        "settings": describe(settings),
+        "names": cell.names,
+        "recipes": [describe(cell.attack), describe(cell.defense)],
+        "data": cell.data.content,
+        "settings": describe(cell.settings),
     }
-    if not federation.dropout:
+    if not cell.settings.federation.dropout:
         # Where nobody can drop out, nothing that is said of it changes a result, and so neither the identity.
         del content["settings"]["federation"]["dropout"], content["recipes"][1]["on_dropout"]
-    return Cell(names, attack, defense, recipe, data, settings, lpips, content_hash(content))
+    if cell.settings.stop_after is None:
+        del content["settings"]["stop_after"]
+    return dataclasses.replace(cell, hash=content_hash(content))
 
 
 def _check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
@@ -168,7 +193,7 @@ def _check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
             f"clients: {f.clients} clients of {f.examples_per_client} examples are more than {MOST_INDICES} indices"
         )
     for name in {s.model, s.leak_model if s.protocol == "paper" else s.model}:
-        facts_at(defense, _probe(defense, data, f, name), f.clock(0))
+        facts_at(defense, _probe(defense, data, f, name), defense.clock(f, 0))
     if s.protocol == "live":
         needed = s.victims * (f.clients_per_round if any(map(defense.shows_sum, s.taps)) else 1)
         if needed > f.clients:
@@ -290,7 +315,8 @@ def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
     )
 
 
-def _leak_rounds(request: Request, rounds: int) -> tuple[int, ...]:
+def leak_rounds(request: Request, rounds: int) -> tuple[int, ...]:
+    """Return the rounds before which a request wants leaks, of so many that are trained; raises InputError for others."""
     found = set()
     for word in request.leak_rounds:
         if word != "last" and not word.isdecimal():

@@ -107,6 +107,9 @@ _federation_options = _with(
         click.option("--local-iterations", type=int, help=f"steps of a client in a round, L {OF_DATASET}"),
         click.option("--batch", type=int, help=f"examples in a step, B {OF_DATASET}"),
         click.option("--dropout", type=float, help=f"probability that a sampled client fails {OF_DATASET}"),
+        click.option("--epsilon", type=float, help="choose the noise that spends this valid epsilon (at delta 1e-5)"),
+        click.option("--stop-at-epsilon", type=float, help="train only the rounds whose valid epsilon is at most this"),
+        click.option("--stop-at-delta", type=float, help="the delta of --stop-at-epsilon [default: 1e-5]"),
         click.option("--seed", type=int, default=0, show_default=True),
         click.option(
             "--data-dir", type=FOLDER, help="where data sets lie [default: $LEAKBENCH_DATA, the user's cache]"
@@ -152,7 +155,8 @@ def run(out: Path | None, as_json: bool, quiet: bool, data_dir: Path | None, **g
 
     The same command goes on where it was cut short. Without options: an undefended embedded cell, offline.
     """
-    from leakbench.cell import Request, identity, resolve_cell  # noqa: PLC0415
+    from leakbench.budget import prepare  # noqa: PLC0415
+    from leakbench.cell import Request, identity  # noqa: PLC0415
     from leakbench.experiment import execute  # noqa: PLC0415
     from leakbench.progress import Reporter  # noqa: PLC0415
     from leakbench.report.page import write_report  # noqa: PLC0415
@@ -161,7 +165,7 @@ def run(out: Path | None, as_json: bool, quiet: bool, data_dir: Path | None, **g
     given.update(taps=_words("taps", given["taps"]), leak_rounds=_words("leak-rounds", given["leak_rounds"]))
     given["success"] = _success(given["success"])
     reporter = Reporter(quiet=quiet)
-    cell = resolve_cell(Request(**given), data_dir, reporter)
+    cell = prepare(Request(**given), data_dir, reporter)
     folder = out or Path("runs") / cell.name
     with open_run(folder, identity(cell, shlex.join(["leakbench", *sys.argv[1:]]))) as opened:
         summary = execute(cell, opened, reporter)
@@ -235,17 +239,18 @@ def schema(out: Path | None) -> None:
 def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) -> None:
     """Print the claimed and the valid epsilon of a defense, for each observer, without training."""
     from leakbench.accounting import cell_epsilon  # noqa: PLC0415
-    from leakbench.cell import Request, resolve_cell  # noqa: PLC0415
+    from leakbench.budget import prepare  # noqa: PLC0415
+    from leakbench.cell import Request  # noqa: PLC0415
     from leakbench.experiment import hand_out  # noqa: PLC0415
 
-    cell = resolve_cell(Request(**given), data_dir)
-    f = cell.settings.federation
+    cell = prepare(Request(**given), data_dir)
+    rounds = cell.settings.federation.rounds if cell.settings.stop_after is None else cell.settings.stop_after
     found = cell_epsilon(cell.defense, cell.data, cell.settings, hand_out(cell), None, delta).as_dict()
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
     click.echo(
-        f"{cell.names['defense']} on {cell.names['dataset']}, {f.rounds} rounds, unit: one {found['unit']}, delta {delta:g}"
+        f"{cell.names['defense']} on {cell.names['dataset']}, {rounds} rounds, unit: one {found['unit']}, delta {delta:g}"
     )
     click.echo(f"  claimed  {_number(found['claimed'])}  {found['claimed_formula']}")
     click.echo(f"  valid    {_number(found['valid'])}  {found['reason']}")

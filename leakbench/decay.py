@@ -28,6 +28,7 @@ __all__ = [
     "Linear",
     "Multiplier",
     "QuarterCosine",
+    "Scaled",
     "Staircase",
     "StaircaseReleased",
 ]
@@ -182,7 +183,19 @@ class FromEpsilon:
         return math.sqrt(2 * math.log(1.25 / self.delta)) / self.epsilon(clock)
 
 
-DECAYS: dict[str, type[Decay]] = {**CURVES, "from_epsilon": FromEpsilon}
+@part
+class Scaled:
+    """Another schedule times a factor."""
+
+    decay: Annotated[Decay, *slot("decay", {**CURVES, "from_epsilon": FromEpsilon})]
+    factor: Positive
+
+    def __call__(self, clock: Clock) -> float:
+        """Return the product."""
+        return self.factor * self.decay(clock)
+
+
+DECAYS: dict[str, type[Decay]] = {**CURVES, "from_epsilon": FromEpsilon, "scaled": Scaled}
 
 _part, _parts_schema = slot("decay", DECAYS)
 _plain = TypeAdapter[float](NonNegative, config=ConfigDict(strict=True))

@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from leakbench.accounting import cell_epsilon
+from leakbench.accounting import cell_curve, cell_epsilon
 from leakbench.cell import Cell
 from leakbench.federated.partition import Partition
 from leakbench.federated.simulate import from_sent
@@ -82,6 +82,7 @@ def _finish(cell: Cell, run: Run, partition: Partition) -> dict[str, Any]:
     largest = _largest(run)
     with run.timed("epsilon and bounds"):
         epsilon = cell_epsilon(cell.defense, cell.data, cell.settings, partition, largest).as_dict()
+        epsilon["by_round"] = cell_curve(cell.defense, cell.data, cell.settings, partition)
         limits = limits_of(cell, lambda number: _sent(cell, run, number), partition, largest)
     phases, folder = run.manifest["phases"], str(run.folder)
     run.manifest["summary"] = summarise(cell, rows, rounds, epsilon, limits, phases, folder)

@@ -19,7 +19,7 @@ from leakbench.cell import Cell, probe_of
 from leakbench.defense import Probe, facts_at, phases
 from leakbench.federated.partition import Iid, Partition
 from leakbench.privacy.bounds import Seen
-from leakbench.privacy.ledger import Phase, Schedule, Unit
+from leakbench.privacy.ledger import Phase, Schedule, Unit, first_rounds
 from leakbench.privacy.mechanism import LEAST_NOISE, Mechanisms
 from leakbench.privacy.observers import observations
 from leakbench.statistics import exact_low
@@ -56,7 +56,7 @@ def leak_facts(cell: Cell, network: Network, round_number: int) -> dict[str, tup
     federation = dataclasses.replace(s.federation, batch=s.leak_batch, examples_per_client=held)
     steps = federation.local_iterations if s.protocol == "live" else 1
     clock = dataclasses.replace(
-        federation.clock(round_number), rounds=max(1, federation.rounds), local_iterations=steps
+        cell.defense.clock(federation, round_number), rounds=max(1, federation.rounds), local_iterations=steps
     )
     return facts_at(cell.defense, Probe(network, cell.data.shape, cell.data.classes, federation), clock)
 
@@ -107,19 +107,9 @@ def _training(cell: Cell, rounds: int, partition: Partition, largest: dict[str, 
     """Return what the rounds before the leak released of one unit to whoever got their model, or why nothing is known."""
     probe = probe_of(cell.defense, cell.data, cell.settings)
     whole = schedule_of(cell.defense, probe, partition.mean_copies, partition.most_copies, largest)
-    first = _first(phases(cell.defense, probe), rounds)
+    first = first_rounds(phases(cell.defense, probe), rounds)
     seen = observations(first, cell.defense.unit, dataclasses.replace(whole, rounds=rounds))["global"]
     return seen if isinstance(seen, str) else seen.mechanisms
-
-
-def _first(training: tuple[Phase, ...], rounds: int) -> tuple[Phase, ...]:
-    """Return the phases of the first rounds of a training."""
-    found, left = [], rounds
-    for phase in training:
-        if left > 0:
-            found.append(dataclasses.replace(phase, rounds=min(phase.rounds, left)))
-        left -= phase.rounds if phase.ends else 0
-    return tuple(found)
 
 
 def _related(cell: Cell, tap: str, rounds: int) -> str:

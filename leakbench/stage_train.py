@@ -52,8 +52,9 @@ def train_federation(cell: Cell, run: Run, partition: Partition, progress: Progr
     if leaked_model(0) in _leaked_models(s):
         run.write_tensors(leaked_model(0), sent_tensors(start, {}))
     began = time.perf_counter()
-    progress("train", done.round + 1 if done else 0, s.federation.rounds)
-    rounds = train(Network(model, start), cell.data, partition, s.federation, cell.defense, s.seed, done)
+    total = s.federation.rounds if s.stop_after is None else s.stop_after
+    progress("train", done.round + 1 if done else 0, total)
+    rounds = train(Network(model, start), cell.data, partition, s.federation, cell.defense, s.seed, done, s.stop_after)
     for now in rounds:
         done = now
         rows = [*rows, {name: float(getattr(now, name)) for name in ROUND_COLUMNS}]
@@ -62,7 +63,7 @@ def train_federation(cell: Cell, run: Run, partition: Partition, progress: Progr
         run.add_seconds("train", time.perf_counter() - began)
         began = time.perf_counter()
         _write_checkpoint(run, now, rows)
-        progress("train", now.round + 1, s.federation.rounds)
+        progress("train", now.round + 1, total)
     run.write_tensors("model.safetensors", to_tensors(done) if done else sent_tensors(start, {}))
     run.write_rows("rounds.parquet", pd.DataFrame(rows, columns=list(ROUND_COLUMNS)).astype({"round": int}))
 

@@ -49,6 +49,10 @@ def summarise(
     aborted = int((rounds["update_scale"].isna() & rounds["loss"].map(math.isfinite)).sum())
     if aborted and cell.defense.on_dropout == "abort":
         notes["rounds"] = f"{aborted} of {len(rounds)} were aborted, since a client failed"
+    if s.stop_after is not None:
+        notes["rounds"] = (
+            f"stopped after {s.stop_after} of {s.federation.rounds}: the next would spend more than the budget"
+        )
     if rounds.empty:
         notes["accuracy"] = "no round was trained (--train-rounds 0)"
     notes.update(_network_notes(cell))

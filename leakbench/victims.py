@@ -125,7 +125,7 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
     whose = [(round_number, int(v), k) for v in lanes for k in range(cohort)]
     rngs, draws = generators(s.seed, "leak noise", whose), generators(s.seed, "leak draws", whose)
     clock = dataclasses.replace(
-        s.federation.clock(round_number), rounds=max(1, s.federation.rounds), local_iterations=steps
+        cell.defense.clock(s.federation, round_number), rounds=max(1, s.federation.rounds), local_iterations=steps
     )
     rate = s.federation.learning_rate
     with torch.no_grad():

@@ -10,8 +10,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from leakbench.data.nested import nested
 from leakbench.errors import InputError
+from leakbench.nested import nested
 from leakbench.types import part
 
 __all__ = ["AFile", "Check", "File", "Sha256", "checked_bytes", "identity", "sha256_of", "within"]

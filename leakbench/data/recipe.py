@@ -9,8 +9,8 @@ from pydantic import Field
 from pydantic_core import PydanticCustomError
 
 from leakbench.data.formats import FORMATS, Format
-from leakbench.data.nested import nested
 from leakbench.federated.partition import PARTITIONS, Iid, Partitioner
+from leakbench.nested import nested
 from leakbench.recipe import slot
 from leakbench.types import Clock, Count, Fraction, Positive, Text, part
 

@@ -50,17 +50,17 @@ def phases(defense: Defense, probe: Probe) -> tuple[Phase, ...]:
     Raises InputError where a transform cannot stand where it stands.
     """
     f = probe.federation
-    watched = _Watched(**vars(f.clock(0)))
+    watched = _Watched(**vars(defense.clock(f, 0)))
     first = facts_at(defense, probe, watched)
-    read = vars(watched).get("read", set())
+    read = vars(watched).get("read", set()) | ({"round"} if callable(defense.cohort_growth) else set())
     found: list[Phase] = []
     for t in range(f.rounds if "round" in read else min(1, f.rounds)):
         steps = range(f.local_iterations if "local_iteration" in read else 1)
-        clocks = [f.clock(t, step) for step in steps]
+        clocks = [defense.clock(f, t, step) for step in steps]
         seen = [first if (t, c.local_iteration) == (0, 0) else facts_at(defense, probe, c) for c in clocks]
         for facts, many in _counted(seen, f.local_iterations if len(steps) == 1 else 1):
             rounds = 1 if "round" in read else f.rounds
-            found.append(Phase(facts, rounds, many, False, f.clients_per_round))
+            found.append(Phase(facts, rounds, many, False, clocks[0].cohort))
         found[-1] = dataclasses.replace(found[-1], ends=True)
     return _joined(found)
 
@@ -102,7 +102,7 @@ def facts_at(defense: Defense, probe: Probe, clock: Clock) -> Facts:
     f = probe.federation
     found: Facts = {}
     through("batch", through("example", _large(probe, f.batch)).mean())
-    through("server", _repeated(through("client", _large(probe, 1)), f.clients_per_round))
+    through("server", _repeated(through("client", _large(probe, 1)), clock.cohort))
     return found
 
 

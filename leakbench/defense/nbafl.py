@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 import torch
 from pydantic_core import PydanticCustomError
 
-from leakbench.data.nested import nested
 from leakbench.errors import InputError
+from leakbench.nested import nested
 from leakbench.rng import normal
 from leakbench.types import Clock, Count, Fact, Generators, Parameters, Positive, Probability, Signal, part
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic_core import PydanticCustomError
 
+from leakbench.data.recipe import Federation
+from leakbench.decay import Multiplier
 from leakbench.defense.adaclip import AdaClip, AdaClipReleased
 from leakbench.defense.clip import ClipLayers, ClipLayersShared, ClipWhole
 from leakbench.defense.median import ClipInverted, ClipMedian
@@ -20,9 +23,11 @@ from leakbench.defense.sensitivity import L2Max, L2MaxReleased
 from leakbench.defense.share import ShareOfNoise
 from leakbench.defense.soteria import Soteria
 from leakbench.defense.transform import STATIONS, Stations, Transform
+from leakbench.nested import nested
+from leakbench.privacy.budget import Budget
 from leakbench.privacy.claim import CLAIMS, Claim, MomentsClaim, NoClaim
 from leakbench.recipe import slot
-from leakbench.types import Text, part
+from leakbench.types import Clock, Text, part
 
 __all__ = ["TRANSFORMS", "Defense"]
 
@@ -68,11 +73,13 @@ class Defense:
     batches: how a client draws its batches: `fixed` (B of its examples without replacement, anew in each local iteration),
         `split` (one pass over a shuffled, fixed split), `poisson` (each example with probability B / |D_i|).
     cohorts: how the server draws its clients: `fixed` (K_t of N) or `poisson` (each with probability K_t / N).
+    cohort_growth: what K_t is multiplied with in a round, a number or a schedule of it: m_t grows in Geyer et al. 2017, section 4.
     on_dropout: what a round does of which a client fails (`Federation.dropout`): `continue` sums up who is left, still divided by
         K_t, to which the noise is calibrated; `abort` changes nothing and releases nothing.
     aggregation: what reaches the server: every update (`plain`) or only the sum of a round's updates (`secure`).
     model, leak_model: the network that is trained, and the one that leaks in the `paper` protocol, where a transform needs
         one of their kind; empty: the data set's usual one. The command line overrides both.
+    budget: where training stops; None: after all rounds. The command line overrides it.
     printed: what the paper prints, {`accuracy` | `epsilon` | `rmse TAP`: {dataset: value}}, to stand beside the measurement.
     """
 
@@ -87,11 +94,13 @@ class Defense:
     server: tuple[Step, ...] = ()
     batches: Literal["fixed", "split", "poisson"] = "fixed"
     cohorts: Literal["fixed", "poisson"] = "fixed"
+    cohort_growth: Multiplier = 1.0
     on_dropout: Literal["continue", "abort"] = "continue"
     aggregation: Literal["plain", "secure"] = "plain"
     model: str = ""
     leak_model: str = ""
     claim: Annotated[Claim, *slot("claim", CLAIMS)] = NoClaim(reason="no epsilon is claimed")
+    budget: Annotated[Budget | None, nested(Budget)] = None
     printed: dict[str, dict[str, Annotated[float, Field(allow_inf_nan=False)]]] = Field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -117,6 +126,12 @@ class Defense:
                 if station != place and any(isinstance(t, TRANSFORMS[name]) for t in getattr(self, station)):
                     text = f"{station}: {name} stands at the {station} station, expected it at the {place} station"
                     raise PydanticCustomError("slot", "{text}", {"text": text})
+
+    def clock(self, federation: Federation, round_number: int, local_iteration: int = 0) -> Clock:
+        """Return the federation's clock with as many clients a round as this defense asks for then, of 1 to all."""
+        plain = federation.clock(round_number, local_iteration)
+        growth = self.cohort_growth(plain) if callable(self.cohort_growth) else self.cohort_growth
+        return dataclasses.replace(plain, cohort=max(1, min(plain.clients, round(plain.cohort * growth))))
 
     @property
     def stations(self) -> Stations:

@@ -96,8 +96,12 @@ def train(
     defense: Defense,
     seed: int,
     done: Round | None = None,
+    stop_after: int | None = None,
 ) -> Iterator[Round]:
-    """Train from `network` (or go on after the round `done`), yielding every round; the same seed gives the same rounds."""
+    """Train from `network` (or go on after the round `done`), yielding every round; the same seed gives the same rounds.
+
+    stop_after: train only so many of the federation's rounds, on the same schedule; None for all.
+    """
     device = next(iter(network.parameters.values())).device
     parameters = {n: (done.parameters if done else network.parameters)[n].to(device) for n in network.parameters}
     memory = {n: m.to(device) for n, m in (done.memory if done else network.memory).items()}
@@ -105,9 +109,9 @@ def train(
     data = dataclasses.replace(
         data, train_inputs=data.train_inputs.to(device), train_targets=data.train_targets.to(device)
     )
-    for index in range(done.round + 1 if done else 0, federation.rounds):
-        clock = federation.clock(index)
-        clients, complete = _cohort(federation, defense, seed, index)
+    for index in range(done.round + 1 if done else 0, federation.rounds if stop_after is None else stop_after):
+        clock = defense.clock(federation, index)
+        clients, complete = _cohort(clock, federation.dropout, defense, seed)
         spread = (math.nan, math.nan)
         if complete or defense.on_dropout == "continue":
             held = partition.indices[clients]
@@ -115,7 +119,7 @@ def train(
             updates, uses = _updates(network, data, clients, held, federation, defense, seed, clock)
             spread = _spread(updates.grads)
             signal = apply(defense.stations.server, updates, clock, generators(seed, "server noise", [(index,)]))
-            step = signal.mean(federation.clients_per_round)
+            step = signal.mean(clock.cohort)
             parameters = {n: p + step.grads[n][0, 0] for n, p in parameters.items()}
             memory = {n: m[0, 0] for n, m in step.memory.items()}
             counts = counts.plus(held, uses, clients)
@@ -123,11 +127,10 @@ def train(
         yield Round(index, parameters, memory, counts, right, loss, *spread)
 
 
-def _cohort(federation: Federation, defense: Defense, seed: int, index: int) -> tuple[Tensor, bool]:
+def _cohort(clock: Clock, dropout: float, defense: Defense, seed: int) -> tuple[Tensor, bool]:
     """Return the ids of the clients of a round that did not fail, and whether these are all that were drawn."""
-    f = federation
-    drawn = draw_clients(f.clients, f.clients_per_round, defense.cohorts, generator(seed, "clients", index))
-    left = drop_out(drawn, f.dropout, generator(seed, "dropout", index))
+    drawn = draw_clients(clock.clients, clock.cohort, defense.cohorts, generator(seed, "clients", clock.round))
+    left = drop_out(drawn, dropout, generator(seed, "dropout", clock.round))
     return left, len(left) == len(drawn)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from leakbench.errors import InputError, nearest
 from leakbench.types import Fact
 
-__all__ = ["Phase", "Schedule", "Stretch", "Unit", "stretches"]
+__all__ = ["Phase", "Schedule", "Stretch", "Unit", "first_rounds", "stretches"]
 
 Unit: TypeAlias = Literal["example", "client"]
 
@@ -183,4 +183,14 @@ def stretches(phases: Sequence[Phase], schedule: Schedule) -> tuple[Stretch, ...
             first, block = first + phase.rounds, []
     if block or first != schedule.rounds:
         raise InputError(f"phases: got {first} whole rounds, expected {schedule.rounds}")
+    return tuple(found)
+
+
+def first_rounds(phases: Sequence[Phase], rounds: int) -> tuple[Phase, ...]:
+    """Return the phases of the first rounds of a training that may be longer."""
+    found, left = [], rounds
+    for phase in phases:
+        if left > 0:
+            found.append(replace(phase, rounds=min(phase.rounds, left)))
+        left -= phase.rounds if phase.ends else 0
     return tuple(found)

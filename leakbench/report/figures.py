@@ -27,6 +27,7 @@ WIDTH = 5.0
 
 ROUND_PANELS = {
     "accuracy": "accuracy",
+    "epsilon": "valid $\\epsilon$\n(Rényi)",
     "loss": "training loss",
     "between_client_variance": "between-client\nvariance $V_c$",
     "update_scale": "update scale $U_s$",
@@ -47,7 +48,7 @@ def picture(example: NDArray[np.floating]) -> str:
 
 
 def training_figure(rounds: pd.DataFrame) -> str | None:
-    """Return accuracy, loss, V_c and U_s against the round, one panel each; None where no round was trained."""
+    """Return accuracy, epsilon, loss, V_c and U_s against the round, a panel each; None where no round was trained."""
     shown = [name for name in ROUND_PANELS if name in rounds and np.isfinite(_floats(rounds[name])).any()]
     if not shown:
         return None

@@ -84,7 +84,7 @@ def _render(
         violations=violations(summary),
         failures=_failures(rows),
         galleries=galleries(arrays, rows),
-        training_figure=training_figure(rounds),
+        training_figure=training_figure(_with_epsilon(rounds, summary)),
         threshold_figure=threshold_figure(_points(rows, summary), seen_at(summary)),
         files=files,
     )
@@ -113,3 +113,9 @@ def _figure(value: Any) -> str:
 
 def _pretty(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, sort_keys=False)
+
+
+def _with_epsilon(rounds: pd.DataFrame, summary: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the rounds with the valid epsilon that is spent after each, where there is one."""
+    spent = (summary.get("epsilon") or {}).get("by_round") or []
+    return rounds.assign(epsilon=spent) if spent and len(spent) == len(rounds) else rounds

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from leakbench.accounting import cell_epsilon, schedule_of
-from leakbench.cell import Cell, Request, probe_of, resolve_cell
-from leakbench.defense import Probe, phases
+from leakbench.accounting import cell_epsilon, ledger_of
+from leakbench.budget import prepare
+from leakbench.cell import Cell, Request, probe_of
+from leakbench.defense import Probe
 from leakbench.errors import InputError
 from leakbench.experiment import hand_out
 from leakbench.privacy.accountants import best
@@ -56,11 +57,11 @@ def audit(
         if value is not None and not 1e-6 <= value <= 1e6:
             raise InputError(f"{name}: got {value}, expected a number from 1e-6 to 1e6")
     if function is None:
-        return audit_cell(resolve_cell(Request(**given), data_dir), delta, trials)
+        return audit_cell(prepare(Request(**given), data_dir), delta, trials)
     if given.get("defense", "none") != "none":
         raise InputError("callable: got --defense as well, expected one of the two")
     own = load_callable(function, os.getcwd())
-    cell = resolve_cell(Request(**given), data_dir)
+    cell = prepare(Request(**given), data_dir)
     tensors = shapes(probe_of(cell.defense, cell.data, cell.settings))
     return audit_callable(own, tensors, cell.settings.seed, delta, trials, sigma, clip)
 
@@ -77,12 +78,12 @@ def audit_cell(cell: Cell, delta: float, trials: int | None = None) -> Audit:
     """
     defense, f, rng = cell.defense, cell.settings.federation, generator(cell.settings.seed, "audit")
     probe, partition = probe_of(defense, cell.data, cell.settings), hand_out(cell)
-    schedule = schedule_of(defense, probe, partition.mean_copies, partition.most_copies)
-    run, constant = _repeated(observations(phases(defense, probe), defense.unit, schedule)["global"])
+    schedule, training = ledger_of(defense, cell.data, cell.settings, partition)
+    run, constant = _repeated(observations(training, defense.unit, schedule)["global"])
     # Where the number drawn shows, the worst case is a release with the unit alone: nobody else's noise beside it.
     alone = run is not None and run.sampling == "visible"
     members = 1 if alone else f.batch if defense.unit == "example" else f.clients_per_round
-    clock = dataclasses.replace(f.clock(0), rounds=max(1, f.rounds))
+    clock = dataclasses.replace(defense.clock(f, 0), rounds=max(1, f.rounds))
     release = DefenseRelease(defense.stations, defense.unit, members, clock, cell.settings.seed, probe)
     release, steady = _weakest(release, cell, rng)
     found = check(release, shapes(probe), rng)

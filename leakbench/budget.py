@@ -1,0 +1,138 @@
+"""A cell under a budget of privacy: the noise that spends it exactly, or the rounds that fit into it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+from scipy import optimize
+
+from leakbench.accounting import cell_epsilon
+from leakbench.cell import Cell, Request, identified, leak_rounds, resolve_cell
+from leakbench.decay import Scaled
+from leakbench.defense import Defense
+from leakbench.defense.transform import STATIONS
+from leakbench.errors import InputError
+from leakbench.experiment import hand_out
+from leakbench.privacy.budget import Budget
+from leakbench.privacy.epsilon import Epsilon
+
+__all__ = ["louder", "prepare", "rounds_within", "with_epsilon"]
+
+EXACT = 5e-4
+"""How closely, relative, the noise of a target epsilon is found; always on its safe side."""
+
+FARTHEST = 20.0
+"""Logarithm of the largest factor of noise that is tried."""
+
+
+def prepare(request: Request, data_dir: Path | None, progress: Any = None) -> Cell:
+    """Resolve a request to a cell, with the noise and the rounds that its budgets ask for; raises InputError in one line.
+
+    request.epsilon: the valid epsilon at delta 1e-5 that all noise together is to spend.  stop_at_epsilon, stop_at_delta: the
+    budget after which training stops, instead of the recipe's own.
+    """
+    cell = resolve_cell(request, data_dir, progress)
+    if request.epsilon is not None:
+        cell = with_epsilon(cell, request.epsilon)
+    stop = _stop(request) or cell.defense.budget
+    rounds = cell.settings.federation.rounds
+    fit = rounds_within(cell, stop) if stop and rounds else rounds
+    if fit == rounds:
+        return cell
+    settings = dataclasses.replace(cell.settings, stop_after=fit, leak_rounds=leak_rounds(request, fit))
+    return identified(dataclasses.replace(cell, settings=settings))
+
+
+def _stop(request: Request) -> Budget | None:
+    epsilon, delta = request.stop_at_epsilon, 1e-5 if request.stop_at_delta is None else request.stop_at_delta
+    if epsilon is None:
+        if request.stop_at_delta is not None:
+            raise InputError("stop-at-delta: got no --stop-at-epsilon beside it; expected both, as 8 and 1e-5")
+        return None
+    if not 0 < epsilon < math.inf:
+        raise InputError(f"stop-at-epsilon: got {epsilon}, expected a number > 0")
+    if not 0 < delta < 1:
+        raise InputError(f"stop-at-delta: got {delta}, expected a number in (0, 1)")
+    return Budget(epsilon=epsilon, delta=delta)
+
+
+def with_epsilon(cell: Cell, target: float, delta: float = 1e-5) -> Cell:
+    """Return the cell with all its noise louder or softer by one factor, so that its valid epsilon is the target.
+
+    target: of released models at `delta`, > 0. Raises InputError for a defense without a valid epsilon or a target out of
+    reach.
+    """
+    if not 0 < target < math.inf:
+        raise InputError(f"epsilon: got {target}, expected a number > 0")
+    partition = hand_out(cell)
+    own = cell_epsilon(cell.defense, cell.data, cell.settings, partition, None, delta)
+    if own.valid is None:
+        raise InputError(f"epsilon: {cell.names['defense']} has no valid epsilon to be set ({own.reason})")
+
+    def excess(log_factor: float) -> float:
+        defense = louder(cell.defense, math.exp(log_factor))
+        valid = cell_epsilon(defense, cell.data, cell.settings, partition, None, delta).valid
+        return math.log(max(valid, 1e-12) / target) if valid is not None else 50.0
+
+    soft, loud = 0.0, 0.0
+    while excess(loud) > 0:
+        soft, loud = loud, 2 * loud + 0.5
+        if loud > FARTHEST:
+            raise InputError(
+                f"epsilon: {target:g} cannot be reached, {cell.names['defense']} spends more under any noise"
+            )
+    while soft == loud or excess(soft) <= 0:
+        soft, loud = 2 * soft - 0.5, soft
+        if soft < -FARTHEST:
+            raise InputError(
+                f"epsilon: {target:g} cannot be reached, {cell.names['defense']} spends less without noise"
+            )
+    # Epsilon falls with the noise, nearly along a line in these logarithms; one more EXACT of noise stays below the target.
+    found = optimize.brentq(excess, soft, loud, xtol=EXACT)
+    return identified(dataclasses.replace(cell, defense=louder(cell.defense, math.exp(found + EXACT))))
+
+
+def louder(defense: Defense, factor: float) -> Defense:
+    """Return the defense with the noise multiplier of each of its transforms, and of its claim, times a factor."""
+
+    def scaled(part: Any, field: str) -> Any:
+        noise = getattr(part, field, None)
+        if noise is None:
+            return part
+        return dataclasses.replace(part, **{field: Scaled(noise, factor) if callable(noise) else noise * factor})
+
+    stations: dict[str, Any] = {
+        name: tuple(scaled(t, "multiplier") for t in getattr(defense, name)) for name in STATIONS
+    }
+    fields = {f.name for f in dataclasses.fields(defense.claim)}  # type: ignore[arg-type]
+    claim = scaled(defense.claim, "noise_multiplier") if "noise_multiplier" in fields else defense.claim
+    return dataclasses.replace(defense, **stations, claim=claim)
+
+
+def rounds_within(cell: Cell, budget: Budget) -> int:
+    """Return how many rounds of the cell's federation fit into the budget; raises InputError where nothing is to be spent."""
+    rounds, partition = cell.settings.federation.rounds, hand_out(cell)
+
+    def after(count: int) -> Epsilon:
+        settings = dataclasses.replace(cell.settings, stop_after=count)
+        return cell_epsilon(cell.defense, cell.data, settings, partition, None, budget.delta)
+
+    def fits(count: int) -> bool:
+        spent = after(count).claimed if budget.of == "claimed" else after(count).valid
+        return spent is not None and spent <= budget.epsilon
+
+    first = after(1)
+    if budget.of == "valid" and first.valid is None:
+        raise InputError(f"stop-at-epsilon: {cell.names['defense']} has no valid epsilon ({first.reason})")
+    if fits(rounds):
+        return rounds
+    fit, over = 0, rounds
+    while over - fit > 1:
+        middle = (fit + over) // 2
+        fit, over = (middle, over) if fits(middle) else (fit, middle)
+    if fit == 0:
+        raise InputError(f"stop-at-epsilon: the first round alone spends more than {budget.epsilon:g}")
+    return fit

@@ -1,0 +1,21 @@
+"""A budget of privacy: when it is spent, training stops."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from leakbench.types import Positive, Probability, part
+
+__all__ = ["Budget"]
+
+
+@part
+class Budget:
+    """Train as long as epsilon at `delta` is at most `epsilon`; the same as delta at `epsilon` being at most `delta`.
+
+    of: whose: the `claimed` epsilon, by the paper's own accountant, or the `valid` one of released models.
+    """
+
+    epsilon: Positive
+    delta: Probability = 1e-5
+    of: Literal["claimed", "valid"] = "valid"
