@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -202,10 +203,31 @@ def list_(kind: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(chosen[kind] if kind else chosen, indent=1, ensure_ascii=False))
         return
+    if kind == "defenses":
+        _print_defenses()
+        return
     for name, entries in chosen.items():
         click.echo(f"{name}:")
         for entry in entries:
             click.echo(f"  {entry['name']:<26}{entry['title']}\n  {'':<26}{entry['cite']}")
+
+
+def _print_defenses() -> None:
+    from leakbench.overview import overview  # noqa: PLC0415
+
+    click.echo(
+        "epsilon at delta 1e-5 in the federation of the data set mnist; of `valid`, who sees released models; type-0, -1,"
+    )
+    click.echo("-2, who reads one client there; ?, not worked out for this version of the recipe (`leakbench epsilon`)")
+    heads = ("defense", "acts at", "unit", "claimed", "valid", "type-0", "type-1", "type-2")
+    widths = (42, 18, 9, 9, 9, 9, 9, 7)
+    click.echo("".join(f"{head:<{width}}" for head, width in zip(heads, widths, strict=True)))
+    for name, recipe, row in overview():
+        known = ("?",) * 7 if row is None else dataclasses.astuple(row)[1:8]
+        click.echo("".join(f"{text:<{width}}" for text, width in zip((name, *known), widths, strict=True)))
+        click.echo(f"  {recipe.title} | {recipe.cite}")
+        if row is not None and row.reason:
+            click.echo(f"  none: {row.reason}")
 
 
 @commands.command()

@@ -134,7 +134,16 @@ def audited(call: Any) -> Any:
     return run
 
 
-@pytest.mark.parametrize("name", [n for n in names("defenses") if n.endswith("_valid")])
+# One of each kind; the others by `pytest -m long`.
+FIRST = ("fed_cdp_valid", "fed_cdp_layers_valid", "fed_sdp_valid", "fed_sdp_client_valid")
+CALIBRATED = [
+    name if name in FIRST else pytest.param(name, marks=pytest.mark.long)
+    for name in names("defenses")
+    if name.endswith("_valid")
+]
+
+
+@pytest.mark.parametrize("name", CALIBRATED)
 def test_every_calibrated_recipe_holds(audited: Any, name: str) -> None:
     """Neither bound exceeds the valid epsilon, and the claim rests on the noise that was measured or on less."""
     found = audited("--defense", name, "--trials", "50000")

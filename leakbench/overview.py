@@ -1,0 +1,119 @@
+"""All defenses side by side: where each acts, what it protects, what it claims and what is valid, in one reference federation.
+
+The federation is that of the data set `mnist` (the Fed-alphaCDP paper's: 1,000 clients, 100 a round, 100 rounds of 100 local
+iterations), which is known without the data. What it takes minutes to compute lies in results/defenses.csv, each row with
+the hash of the recipe that it is of.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from leakbench.accounting import schedule_of
+from leakbench.data.recipe import DatasetRecipe
+from leakbench.defense import Defense, Probe, phases
+from leakbench.defense.network import extended
+from leakbench.defense.transform import STATIONS
+from leakbench.models import build, default_model, parameters
+from leakbench.privacy.epsilon import epsilon
+from leakbench.recipe import catalog_folder, describe, names, resolve
+from leakbench.store import content_hash
+from leakbench.types import Network
+
+__all__ = ["Row", "measured", "overview", "recorded", "write"]
+
+SHAPE, CLASSES, EXAMPLES = (1, 28, 28), 10, 60_000
+
+
+@dataclass(frozen=True)
+class Row:
+    """One defense. claimed, valid (of released models), type_0, type_1, type_2 (of who reads there): epsilon at 1e-5 or `none`.
+
+    acts_at: its stations. reason: why none is valid, else empty. recipe: hash of the recipe that was measured.
+    """
+
+    name: str
+    acts_at: str
+    unit: str
+    claimed: str
+    valid: str
+    type_0: str
+    type_1: str
+    type_2: str
+    reason: str
+    source: str
+    recipe: str
+
+
+def measured(name: str, defense: Defense) -> Row:
+    """Work a defense's epsilons out in the reference federation; up to some ten seconds where its noise changes."""
+    federation = resolve("datasets", DatasetRecipe, "mnist")[1].federation
+    rng = torch.Generator().manual_seed(0)
+    plain = build(defense.model or default_model(SHAPE), SHAPE, CLASSES, rng)
+    network = extended(defense.network, plain, SHAPE, CLASSES, rng)
+    probe = Probe(Network(network, parameters(network)), SHAPE, CLASSES, federation)
+    copies = federation.clients * federation.examples_per_client / EXAMPLES
+    schedule = schedule_of(defense, probe, copies, math.ceil(copies))
+    found = epsilon(phases(defense, probe), defense.unit, defense.claim, schedule)
+    taps = {tap: _number(at.valid) for tap, at in found.by_tap.items()}
+    return Row(
+        name,
+        _stations(defense),
+        defense.unit,
+        _number(found.claimed),
+        _number(found.valid),
+        taps["type-0"],
+        taps["type-1"],
+        taps["type-2"],
+        "" if found.valid is not None else found.reason.removeprefix("none: "),
+        defense.cite,
+        _hash(defense),
+    )
+
+
+def _stations(defense: Defense) -> str:
+    acts = [name for name in STATIONS if getattr(defense, name)]
+    acts += ["model"] * bool(defense.network) + ["aggregation"] * (defense.aggregation == "secure")
+    return ", ".join(acts) or "nowhere"
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3g}"
+
+
+def _hash(defense: Defense) -> str:
+    return content_hash({"defense": describe(defense)})[:12]
+
+
+def overview() -> Iterator[tuple[str, Defense, Row | None]]:
+    """Yield (name, recipe, its recorded row, None where the recipe has changed since) for the whole catalog."""
+    known = {row.name: row for row in recorded()}
+    for name in names("defenses"):
+        defense = resolve("defenses", Defense, name)[1]
+        row = known.get(name)
+        yield name, defense, row if row is not None and row.recipe == _hash(defense) else None
+
+
+def recorded() -> list[Row]:
+    """Return the rows of results/defenses.csv, in a wheel of the copy in its catalog."""
+    folder = catalog_folder("defenses").parent
+    for path in (folder / "results" / "defenses.csv", folder / "defenses.csv"):
+        if path.is_file():
+            with path.open(encoding="utf-8", newline="") as file:
+                return [Row(**row) for row in csv.DictReader(file)]
+    return []
+
+
+def write(path: Path, rows: list[Row]) -> None:
+    """Write rows to a CSV file."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, [f.name for f in dataclasses.fields(Row)])
+        table.writeheader()
+        table.writerows(dataclasses.asdict(row) for row in rows)
