@@ -275,6 +275,8 @@ def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) ->
         f"{cell.names['defense']} on {cell.names['dataset']}, {rounds} rounds, unit: one {found['unit']}, delta {delta:g}"
     )
     click.echo(f"  claimed  {_number(found['claimed'])}  {found['claimed_formula']}")
+    for caveat in found["caveats"]:
+        click.echo(f"           but {caveat}")
     click.echo(f"  valid    {_number(found['valid'])}  {found['reason']}")
     for tap, at in found["by_tap"].items():
         click.echo(f"  {tap:<7}  {_number(at['valid'])}  {at['reason']}")

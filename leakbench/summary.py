@@ -43,6 +43,12 @@ def summarise(
         taps[key], why, broken = limited(key, found, group, limits[key])
         notes.update(_tap_notes(key, taps[key], group, cell) | why)
         violations += broken
+        if cell.defense.network and taps[key].get("verdict") == "protected":
+            # What draws at random leaks in ways that a ranking by its mean does not see.
+            taps[key]["verdict"] = "unclear"
+            notes[f"taps.{key}.verdict"] = (
+                "the ranking goes by the mean path of a network that draws at random: no evidence"
+            )
     if not rounds["loss"].map(math.isfinite).all():
         first = int(rounds.loc[~rounds["loss"].map(math.isfinite), "round"].iloc[0])
         notes["training"] = f"diverged in round {first + 1}: from then on the model gives no finite answer"

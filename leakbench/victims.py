@@ -64,7 +64,10 @@ def draw_victims(cell: Cell, tap: str, round_number: int, partition: Partition) 
 def _live_victims(cell: Cell, round_number: int, cohort: int, partition: Partition) -> Victims:
     s = cell.settings
     f = s.federation
-    clients = torch.randperm(f.clients, generator=generator(s.seed, "victims"))[: s.victims * cohort]
+    order = torch.randperm(f.clients, generator=generator(s.seed, "victims"))[: s.victims * cohort]
+    # The victims come first, then those who stand beside them in a sum: the same victims at every tap.
+    beside = order[s.victims :].reshape(s.victims, cohort - 1)
+    clients = torch.cat([order[: s.victims, None], beside], 1).flatten()
     lanes = [(round_number, int(c)) for c in clients]
     # A leaked Poisson batch is shown at its expected size, which the attacker is told.
     kind = "fixed" if cell.defense.batches == "poisson" else cell.defense.batches

@@ -16,4 +16,4 @@ def probe(federation: Federation, model: str = "cnn", shape: tuple[int, ...] = (
 
 def facts_of(defense: Defense, federation: Federation) -> dict[str, tuple[Fact, ...]]:
     """What the stations do in the first phase."""
-    return dict(phases(defense, probe(federation))[0].facts)
+    return dict(phases(defense, probe(federation, defense.model or "cnn"))[0].facts)

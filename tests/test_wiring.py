@@ -85,6 +85,15 @@ def test_the_same_victims_stand_first_at_every_tap() -> None:
     assert torch.isin(first[0], some.data.victims).all()
 
 
+def test_the_same_clients_stand_first_in_a_sum_in_the_live_protocol() -> None:
+    """Two victims of the live protocol, alone at type-1 and among three at `global`: the same, with the same batches."""
+    some = cell(protocol="live", victims=2, train_rounds=1, clients_per_round=3, taps=("type-1", "global"))
+    handed = hand_out(some)
+    alone, among = (draw_victims(some, tap, 0, handed).indices for tap in ("type-1", "global"))
+    assert torch.equal(among[:, :1], alone)
+    assert among.shape[1] == 3
+
+
 def test_an_oblivious_view_holds_the_leak_and_no_truth() -> None:
     """fed_cdp: noise of 24, another for each victim; no stations to run, no candidates among which the truth would be."""
     some = cell(defense="fed_cdp")

@@ -59,7 +59,9 @@ class ClipLayers:
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Clip; `sensitivity` becomes `norm` in every lane."""
-        return _by_layer(signal, self.norm, self.norm, self.norm * len(signal.grads) ** 0.5)
+        tensors = len(signal.grads)
+        reason = f"a clip layer by layer bounds {tensors} tensors together only by sqrt({tensors}) times its norm"
+        return _by_layer(signal, self.norm, self.norm, self.norm * tensors**0.5, reason if tensors > 1 else "")
 
 
 @part
@@ -77,9 +79,9 @@ class ClipLayersShared:
         return _by_layer(signal, self.norm / len(signal.grads) ** 0.5, self.norm, self.norm)
 
 
-def _by_layer(signal: Signal, bound: float, sensitivity: float, whole: float) -> Signal:
+def _by_layer(signal: Signal, bound: float, sensitivity: float, whole: float, reason: str = "") -> Signal:
     """Clip every tensor at `bound`; the noise is scaled to `sensitivity`, a member's norm is at most `whole`."""
     norms = member_norms(signal)
     grads = {name: scaled(g, clip_factor(norms[name], bound)) for name, g in signal.grads.items()}
     scale = next(iter(norms.values())).new_full((signal.lanes,), sensitivity)
-    return signal.replace(grads, scale, Fact("clip", norm=whole))
+    return signal.replace(grads, scale, Fact("clip", norm=whole, reason=reason))
