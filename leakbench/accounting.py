@@ -30,10 +30,7 @@ def cell_epsilon(
     largest: what the run counted (`Schedule.largest`); None before it.
     """
     schedule, training = ledger_of(defense, data, settings, partition, largest)
-    found = _explained(epsilon(training, defense.unit, defense.claim, schedule, delta), _noises(training))
-    own = defense.unit == "client" and any(fact.each for fact in _noises(training, "client", "server"))
-    failing = settings.federation.dropout if defense.on_dropout == "continue" else 0.0
-    return _without_others(found, failing) if own and failing else found
+    return _explained(epsilon(training, defense.unit, defense.claim, schedule, delta), _noises(training))
 
 
 def ledger_of(
@@ -77,13 +74,12 @@ def schedule_of(
         tensors=len(probe.network.parameters),
         largest=largest,
         secure_aggregation=defense.aggregation == "secure",
+        dropout=f.dropout if defense.on_dropout == "continue" else 0.0,
     )
 
 
-def _noises(training: tuple[Phase, ...], *stations: str) -> list[Fact]:
-    """Return the noises of the named stations, of all where none is named."""
-    chosen = [facts for phase in training for name, facts in phase.facts.items() if not stations or name in stations]
-    return [fact for facts in chosen for fact in facts if fact.kind == "noise"]
+def _noises(training: tuple[Phase, ...]) -> list[Fact]:
+    return [fact for phase in training for facts in phase.facts.values() for fact in facts if fact.kind == "noise"]
 
 
 def _explained(found: Epsilon, noises: list[Fact]) -> Epsilon:
@@ -91,24 +87,3 @@ def _explained(found: Epsilon, noises: list[Fact]) -> Epsilon:
     said = "".join(f"; {reason}" for reason in dict.fromkeys(fact.reason for fact in noises) if reason)
     taps = {n: dataclasses.replace(t, reason=t.reason + said * (t.valid is not None)) for n, t in found.by_tap.items()}
     return dataclasses.replace(found, reason=found.reason + said * (found.valid is not None), by_tap=taps)
-
-
-def _without_others(found: Epsilon, dropout: float) -> Epsilon:
-    """Return what holds of released models where clients, and their noise, may be missing from the sum.
-
-    A model is computed from a client's update, so whoever sees models learns no more of it than whoever reads that update.
-    """
-    if found.valid is None:
-        return found
-    alone = found.by_tap["type-1"]
-    missing = f"clients drop out with probability {dropout:g}, so only a client's own noise counts"
-    reason = f"{missing}: {alone.reason}" if alone.valid is not None else f"none: {missing}, and it has none"
-    return dataclasses.replace(
-        found,
-        valid=alone.valid,
-        accountant=None if alone.valid is None else found.accountant,
-        reason=reason,
-        steps=alone.steps,
-        q=alone.q,
-        sigma_effective=alone.sigma_effective,
-    )

@@ -10,9 +10,9 @@ from typing import Any
 from scipy import optimize
 
 from leakbench.accounting import cell_epsilon
-from leakbench.cell import Cell, Request, identified, leak_rounds, resolve_cell
+from leakbench.cell import Cell, Request, identified, leak_rounds, probe_of, resolve_cell
 from leakbench.decay import Scaled
-from leakbench.defense import Defense
+from leakbench.defense import Defense, facts_at
 from leakbench.defense.transform import STATIONS
 from leakbench.errors import InputError
 from leakbench.experiment import hand_out
@@ -28,15 +28,15 @@ FARTHEST = 20.0
 """Logarithm of the largest factor of noise that is tried."""
 
 
-def prepare(request: Request, data_dir: Path | None, progress: Any = None) -> Cell:
+def prepare(request: Request, data_dir: Path | None, progress: Any = None, delta: float = 1e-5) -> Cell:
     """Resolve a request to a cell, with the noise and the rounds that its budgets ask for; raises InputError in one line.
 
-    request.epsilon: the valid epsilon at delta 1e-5 that all noise together is to spend.  stop_at_epsilon, stop_at_delta: the
+    request.epsilon: the valid epsilon at `delta` that all noise together is to spend.  stop_at_epsilon, stop_at_delta: the
     budget after which training stops, instead of the recipe's own.
     """
     cell = resolve_cell(request, data_dir, progress)
     if request.epsilon is not None:
-        cell = with_epsilon(cell, request.epsilon)
+        cell = with_epsilon(cell, request.epsilon, delta)
     stop = _stop(request) or cell.defense.budget
     rounds = cell.settings.federation.rounds
     fit = rounds_within(cell, stop) if stop and rounds else rounds
@@ -68,6 +68,7 @@ def with_epsilon(cell: Cell, target: float, delta: float = 1e-5) -> Cell:
     if not 0 < target < math.inf:
         raise InputError(f"epsilon: got {target}, expected a number > 0")
     partition = hand_out(cell)
+    _check_scalable(cell)
     own = cell_epsilon(cell.defense, cell.data, cell.settings, partition, None, delta)
     if own.valid is None:
         raise InputError(f"epsilon: {cell.names['defense']} has no valid epsilon to be set ({own.reason})")
@@ -93,6 +94,20 @@ def with_epsilon(cell: Cell, target: float, delta: float = 1e-5) -> Cell:
     # Epsilon falls with the noise, nearly along a line in these logarithms; one more EXACT of noise stays below the target.
     found = optimize.brentq(excess, soft, loud, xtol=EXACT)
     return identified(dataclasses.replace(cell, defense=louder(cell.defense, math.exp(found + EXACT))))
+
+
+def _check_scalable(cell: Cell) -> None:
+    """Raise InputError where a transform adds noise that a factor on multipliers does not reach."""
+    probe = probe_of(cell.defense, cell.data, cell.settings)
+    now = cell.defense.clock(probe.federation, 0)
+    before, after = (facts_at(d, probe, now) for d in (cell.defense, louder(cell.defense, 2.0)))
+    for station, done in before.items():
+        for plain, doubled in zip(done, after[station], strict=True):
+            if plain.std > 0 and not math.isclose(doubled.std, 2 * plain.std, rel_tol=1e-6):
+                raise InputError(
+                    f"epsilon: the noise of {cell.names['defense']} at the {station} station follows other settings than a "
+                    "multiplier; set these in a recipe of your own"
+                )
 
 
 def louder(defense: Defense, factor: float) -> Defense:

@@ -265,7 +265,7 @@ def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) ->
     from leakbench.cell import Request  # noqa: PLC0415
     from leakbench.experiment import hand_out  # noqa: PLC0415
 
-    cell = prepare(Request(**given), data_dir)
+    cell = prepare(Request(**given), data_dir, delta=delta)
     rounds = cell.settings.federation.rounds if cell.settings.stop_after is None else cell.settings.stop_after
     found = cell_epsilon(cell.defense, cell.data, cell.settings, hand_out(cell), None, delta).as_dict()
     if as_json:

@@ -77,7 +77,9 @@ def noise_std(
     variance = 0.0
     for station in STATIONS[tap]:
         for fact in done[station]:
-            if fact.kind in ("noise", "uncalibrated_noise") and fact.std > 0:
+            if fact.kind in ("noise", "uncalibrated_noise"):
+                if fact.std == 0:
+                    continue
                 if steps > 1 and tap != "type-2" and station in ("example", "batch"):
                     return (
                         "none: the noise of one local iteration moves the model of the next, so it does not just add up"

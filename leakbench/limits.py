@@ -57,7 +57,9 @@ def limited(
     bounds, absent = bounded(tap, group, limits.guard)
     found = {**tap, **bounds, "rmse_floor": limits.floor.rmse, "rmse_floor_unbiased": limits.floor.unbiased}
     notes = {f"taps.{name}.{field}": reason for field, reason in absent.items()}
-    notes[f"taps.{name}.rmse_floor"] = limits.floor.note
+    notes |= {f"taps.{name}.{field}": limits.floor.note for field in ("rmse_floor", "rmse_floor_unbiased")}
+    if bounds["seen"] is None:
+        notes[f"taps.{name}.seen"] = limits.guard.reason
     if bounds["seen"] is not None and tap["batch"] > 1:
         whose = "client, given the other clients" if limits.guard.unit == "client" else "example, given the others"
         notes[f"taps.{name}.bounds"] = (

@@ -16,6 +16,7 @@ from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.sensitivity import L2Max, L2MaxReleased
 from leakbench.defense.transform import Stations, apply
 from leakbench.errors import InputError
+from leakbench.privacy.calibration import calibrated
 from leakbench.privacy.claim import MomentsClaim
 from leakbench.recipe import names, resolve
 from leakbench.rng import generators
@@ -226,6 +227,24 @@ def test_a_clip_that_widens_is_a_phase_each() -> None:
     """Over four local iterations from 1 to 4: the ledger hears of each."""
     defense = Defense(title="t", cite="c", unit="example", example=(Widening(),))
     assert [b.facts["example"][0].norm for b in phases(defense, probe(FEDERATION))] == [1.0, 2.0, 3.0, 4.0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Waning:
+    """Noise that halves with each use, by what it remembers."""
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        uses = signal.memory.get("uses", torch.zeros(signal.lanes, 1))
+        noisy = GaussianNoise(6.0 * 0.5 ** float(uses[0, 0]), "sum")(signal, clock, rngs)
+        return noisy.remembering("uses", uses + 1)
+
+
+def test_noise_that_wanes_by_memory_has_no_epsilon() -> None:
+    """The ledger sees the first use only; a second look on what it left tells that the noise moves."""
+    defense = Defense(title="t", cite="c", unit="example", example=(ClipWhole(4.0),), batch=(Waning(),))
+    found = facts_of(defense, FEDERATION)
+    assert found["batch"][0].reason == "the noise over the bound moves with what the defense remembers"
+    assert calibrated(found, "example", 5)[0] == ()
 
 
 def test_a_silent_transform_is_held_against_the_defense() -> None:

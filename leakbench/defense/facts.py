@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -14,7 +15,7 @@ from leakbench.defense.recipe import Defense
 from leakbench.defense.transform import apply
 from leakbench.errors import InputError
 from leakbench.privacy.ledger import Phase
-from leakbench.types import Clock, Fact, Local, Network, Signal
+from leakbench.types import Clock, Fact, Local, Network, Parameters, Signal
 
 __all__ = ["Probe", "facts_at", "phases"]
 
@@ -58,6 +59,7 @@ def phases(defense: Defense, probe: Probe) -> tuple[Phase, ...]:
     f = probe.federation
     watched = _Watched(**vars(defense.clock(f, 0)))
     first = facts_at(defense, probe, watched)
+    doubts = _of_memory(defense, probe)
     read = vars(watched).get("read", set()) | ({"round"} if callable(defense.cohort_growth) else set())
     # Thousands of moments are looked at in small where the first look is the same so: no shape and no example matters then.
     later = probe if read and _differs_in_small(defense, probe, first) else _small(probe)
@@ -66,7 +68,8 @@ def phases(defense: Defense, probe: Probe) -> tuple[Phase, ...]:
         steps = range(f.local_iterations if "local_iteration" in read else 1)
         clocks = [defense.clock(f, t, step) for step in steps]
         seen = [first if (t, c.local_iteration) == (0, 0) else facts_at(defense, later, c) for c in clocks]
-        for facts, many in _counted(seen, f.local_iterations if len(steps) == 1 else 1):
+        for plain, many in _counted(seen, f.local_iterations if len(steps) == 1 else 1):
+            facts = {name: (*doubts, *done) if done else done for name, done in plain.items()}
             rounds = 1 if "round" in read else f.rounds
             found.append(Phase(facts, rounds, many, False, clocks[0].cohort))
         found[-1] = dataclasses.replace(found[-1], ends=True)
@@ -106,6 +109,12 @@ def facts_at(defense: Defense, probe: Probe, clock: Clock) -> Facts:
     The deterministic part runs (no generators), since a transform states its noise without drawing it.
     """
 
+    return _run(defense, probe, clock)[0]
+
+
+def _run(defense: Defense, probe: Probe, clock: Clock) -> tuple[Facts, Parameters]:
+    """Return the facts of one moment, and what is remembered after it."""
+
     def through(name: str, signal: Signal) -> Signal:
         try:
             after = apply(getattr(defense.stations, name), signal, clock, None)
@@ -116,8 +125,34 @@ def facts_at(defense: Defense, probe: Probe, clock: Clock) -> Facts:
 
     f = probe.federation
     found: Facts = {}
-    through("batch", through("example", _large(probe, f.batch)).mean())
-    through("server", _repeated(through("client", _large(probe, 1)), clock.cohort))
+    inside = through("batch", through("example", _large(probe, f.batch)).mean())
+    sent = dataclasses.replace(_large(probe, 1), memory=inside.memory)
+    after = through("server", _repeated(through("client", sent), clock.cohort))
+    return found, {n: m[0, 0] for n, m in after.mean().memory.items()}
+
+
+def _of_memory(defense: Defense, probe: Probe) -> tuple[Fact, ...]:
+    """Return a doubt where the noise over the bound moves with what is remembered, which nobody can foresee; else nothing."""
+    clock = defense.clock(probe.federation, 0)
+    facts, memory = _run(defense, probe, clock)
+    if not memory:
+        return ()
+    later = dataclasses.replace(probe, network=dataclasses.replace(probe.network, memory=memory))
+    moved = any(
+        not math.isclose(a, b, rel_tol=1e-3)
+        for a, b in zip(_ratios(facts), _ratios(_run(defense, later, clock)[0]), strict=True)
+    )
+    return (Fact("other", reason="the noise over the bound moves with what the defense remembers"),) if moved else ()
+
+
+def _ratios(facts: Facts) -> list[float]:
+    """Return each noise over the clip before it."""
+    found, bound = list[float](), math.inf
+    for done in facts.values():
+        for fact in done:
+            bound = fact.norm if fact.kind == "clip" else bound
+            if fact.kind == "noise":
+                found.append(fact.std / bound)
     return found
 
 

@@ -118,6 +118,9 @@ class Defense:
         ):
             text = "server: under `aggregation: secure` it sees no single update; expected nothing there but noise `to: sum`"
             raise PydanticCustomError("slot", "{text}", {"text": text})
+        if sum(isinstance(t, ClipQuantile) for name in STATIONS for t in getattr(self, name)) > 1:
+            text = "clip_quantile: stands twice, but one bound is remembered for both; expected one in a defense"
+            raise PydanticCustomError("slot", "{text}", {"text": text})
         self._check_places()
 
     def _check_places(self) -> None:

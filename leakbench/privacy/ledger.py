@@ -29,6 +29,7 @@ class Schedule:
         part at most; of `client`: in how many rounds one client did; `uses`: how often one example was drawn into a
         batch.
     secure_aggregation: whether the server sees only the sum of the updates of a round.
+    dropout: probability that a drawn client fails while the round goes on without it, and so without its noise.
     """
 
     clients: int
@@ -44,6 +45,7 @@ class Schedule:
     tensors: int
     largest: dict[str, int] | None = None
     secure_aggregation: bool = False
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("clients", "clients_per_round", "local_iterations", "batch", "examples_per_client", "tensors"):
@@ -69,9 +71,16 @@ class Schedule:
         ):
             if getattr(self, name) not in known:
                 raise InputError(f"{name}: got {getattr(self, name)!r}, expected one of {', '.join(known)}")
+        if not 0 <= self.dropout <= 1:
+            raise InputError(f"dropout: got {self.dropout}, expected a probability")
         for name in self.largest or {}:
             if name not in COUNTS:
                 raise InputError(f"largest: unknown count {name!r}{nearest(name, COUNTS)}")
+
+    @property
+    def complete(self) -> bool:
+        """Whether the noise of exactly K_t clients is in every sum of a round."""
+        return self.client_sampling == "fixed" and not self.dropout
 
     @property
     def client_rate(self) -> float:

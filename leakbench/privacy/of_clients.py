@@ -42,8 +42,8 @@ def _trusting(at_client: list[bool], guarded: tuple[Guarded, ...]) -> str:
 
 
 def _on_the_sum(schedule: Schedule, cohort: int) -> Callable[[Noise], float]:
-    # Of a cohort whose size is random only the client's own noise is certain.
-    certain = schedule.client_sampling == "fixed"
+    # Of a cohort whose size is random, or from which some fail, only the client's own noise is certain.
+    certain = schedule.complete
 
     def std(noise: Noise) -> float:
         several = (noise.station == "client" or noise.each) and not noise.alone and certain
@@ -80,12 +80,14 @@ def _rates(parts: tuple[Part, ...]) -> str:
 
 def _rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> Release:
     own, cohorts = _own(guarded), _cohorts(guarded)
-    visible = own and schedule.client_sampling == "poisson"
+    visible = own and not schedule.complete
     parts = _parts(guarded, schedule, "visible" if visible else schedule.client_sampling)
     what = f"noise of {span(parts)} times one client's bound on the sum of {cohorts} updates, {schedule.rounds} rounds"
     if visible:
-        seen = f"only the client's own noise counts; {GROWING}"
-        return Release(parts, f"{what}, Poisson cohorts with {_rates(parts)}; zero-out adjacency; {seen}")
+        failing = f"clients drop out with probability {schedule.dropout:g}, so " if schedule.dropout else ""
+        drawn = "Poisson cohorts" if schedule.client_sampling == "poisson" else "cohorts drawn without replacement"
+        seen = f"{failing}only the client's own noise counts; {GROWING}"
+        return Release(parts, f"{what}, {drawn} with {_rates(parts)}; zero-out adjacency; {seen}")
     honest = f"; counts on the noise of all {cohorts} clients: honest, and nobody drops out" if own else ""
     if schedule.client_sampling == "fixed":
         drawn = f"cohorts drawn without replacement ({_rates(parts)}); zero-out adjacency"
@@ -100,7 +102,7 @@ def _summed(guarded: tuple[Guarded, ...], schedule: Schedule) -> Release:
         f"noise of {span(parts)} times one client's bound on the sum of {cohorts} updates, {schedule.rounds} rounds; "
         "secure aggregation hides all but the sum, not who takes part (q=1); zero-out adjacency"
     )
-    if _own(guarded) and schedule.client_sampling == "fixed":
+    if _own(guarded) and schedule.complete:
         sentence += f"; counts on the noise of all {cohorts} clients: honest, and nobody drops out"
     return Release(parts, sentence + _at_the_server(guarded, "sum"))
 

@@ -90,7 +90,7 @@ def _aggregate(guarded: tuple[Guarded, ...], schedule: Schedule) -> Release:
     reasons = {
         "with several local iterations each builds on the client's own noise alone": schedule.local_iterations > 1,
         "copies of the example may lie in several updates of one sum": schedule.most_copies > 1,
-        "how many clients take part is random": schedule.client_sampling == "poisson",
+        "how many clients take part is random": not schedule.complete,
         "how much noise the others add depends on their draw": _visible(guarded, schedule),
     }
     why = next((reason for reason, holds in reasons.items() if holds), "")
