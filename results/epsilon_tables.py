@@ -86,8 +86,10 @@ def epsilons(table: Row, grid: Row) -> Iterator[Row]:
         why = reading.get("because") or steps_that_give(printed, table["within"], part, one)
         # Of a sum without sampling the amplified epsilon is that of the sum alone.
         alone = composition_costs((Mechanism(one.noise_multiplier, 1.0, 1),), part.delta)[0, 0]
-        cells = (claim["name"], data, name, printed, claimed.epsilon, *both(one, grid["delta"]))
-        yield row(*cells, "" if follows else why.format(alone=alone))
+        bounds = (account((one,), grid["delta"]) for account in (rdp, pld))
+        yield row(
+            claim["name"], data, name, printed, claimed.epsilon, *bounds, "" if follows else why.format(alone=alone)
+        )
 
 
 def rounds(table: Row, grid: Row) -> Iterator[Row]:
@@ -120,16 +122,17 @@ def geyer(table: Row, grid: Row) -> Iterator[Row]:
         low, high = (sigma_at(agent, dataclasses.replace(schedule, rounds=printed + more)) for more in (0, 1))
         found = dataclasses.replace(agent, noise_multiplier=(low + high) / 2)
         why = f"no sigma is printed; {low:.4f} to {high:.4f} would give it"
-        elsewhere = f"sigma {sigma:g} and {cohort} clients a round stop elsewhere"
-        for part, halves, name, least, reason in (
-            (found, mean, "sigma looked for", low, why),
-            (agent, 2 * cohort, "released agent", sigma, elsewhere),
+        for name, part, halves, least in (
+            ("sigma looked for", found, mean, low),
+            ("released agent", agent, 2 * cohort, sigma),
         ):
             longer = dataclasses.replace(schedule, clients_per_round=halves, rounds=2000)
             last = rounds_within(part.deltas(longer), part.delta)
-            bounds = both(Mechanism(least, longer.client_rate, releases * printed), part.delta)
-            reading = f"{name}, {releases} a round"
-            yield row(claim["name"], f"delta' {part.delta:g}", reading, printed, last, *bounds, reason)
+            one = Mechanism(least, longer.client_rate, releases * printed)
+            bounds = (account((one,), part.delta) for account in (rdp, pld))
+            elsewhere = "" if last == printed else f"sigma {sigma:g} and {cohort} clients a round stop elsewhere"
+            cells = (claim["name"], f"delta' {part.delta:g}", f"{name}, {releases} a round", printed, last, *bounds)
+            yield row(*cells, why if part is found else elsewhere)
 
 
 def sigma_at(claim: GeyerClaim, schedule: Schedule) -> float:
@@ -139,11 +142,6 @@ def sigma_at(claim: GeyerClaim, schedule: Schedule) -> float:
         return math.log(dataclasses.replace(claim, noise_multiplier=sigma).deltas(schedule)[-1] / claim.delta)
 
     return float(optimize.brentq(excess, 0.3, 30.0, xtol=1e-9))
-
-
-def both(one: Mechanism, delta: float) -> tuple[float, float]:
-    """Return the epsilons of today's accountants: tight Rényi, privacy losses."""
-    return rdp((one,), delta), pld((one,), delta)
 
 
 def readings(table: Row) -> Iterator[tuple[Row, str, str, Row, Composed]]:
@@ -156,31 +154,28 @@ def readings(table: Row) -> Iterator[tuple[Row, str, str, Row, Composed]]:
 
 
 def row(*cells: Any) -> Row:
-    """Return one row from claim, data, reading, printed, formula, renyi, losses and the reason, empty where it follows."""
+    """Return one row: the cells of all columns but the verdict; the reason is empty where a cell follows."""
     verdict = "does not follow" if cells[-1] else "follows"
     return dict(zip(COLUMNS, (*cells[:-1], verdict, cells[-1]), strict=True))
-
-
-KINDS = {"epsilons": epsilons, "rounds": rounds, "geyer": geyer}
 
 
 def measure(name: str, grid: Row) -> pd.DataFrame:
     """Return all rows of one table, as its CSV has them."""
     table = grid["tables"][name]
-    return pd.DataFrame(KINDS[table["kind"]](table, grid), columns=COLUMNS).round(6)
+    kinds = {"epsilons": epsilons, "rounds": rounds, "geyer": geyer}
+    return pd.DataFrame(kinds[table["kind"]](table, grid), columns=COLUMNS).round(6)
 
 
 def page(table: Row, grid: Row, rows: pd.DataFrame) -> str:
     """Return the page: the command, what the columns are, how many cells follow, every row."""
     cells = rows.assign(follows=rows["verdict"] == "follows").groupby(["claim", "data"], sort=False)["follows"].any()
     none = "; ".join(f"{claim} {data}" for claim, data in cells.index[~cells])
-    count = f"Of {len(cells)} cells {cells.sum()} follow from one of their readings."
     lines = [
         f"# {table['title']}\n",
         f"`{grid['command']}` writes this page from `epsilon_tables.yaml`, which has the printed values.\n",
         f"{', '.join(table['cite'])}.\n",
         f"{table['text'].strip()}\n",
-        count + (f" From none: {none}.\n" if none else "\n"),
+        f"Of {len(cells)} cells {cells.sum()} follow from one of their readings. From none: {none or '-'}.\n",
         "| claim | data | reading | printed | formula | tight Rényi | privacy losses | verdict |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
