@@ -1,8 +1,6 @@
-"""Printed epsilons and rounds beside what follows: the cells of epsilon_tables.yaml, computed anew.
+"""Printed epsilons and rounds beside what follows from epsilon_tables.yaml: epsilon_TABLE.csv, epsilon_TABLE.md.
 
-    python results/epsilon_tables.py [TABLE ...]
-
-Writes epsilon_TABLE.csv and epsilon_TABLE.md beside itself, of all tables or of those that are named.
+python results/epsilon_tables.py [TABLE ...]
 """
 
 from __future__ import annotations
@@ -77,8 +75,7 @@ def epsilons(table: Row, grid: Row) -> Iterator[Row]:
     for claim, data, name, reading, part in readings(table):
         schedule = schedule_of(grid, data, **({"rounds": table["rounds"][data]} if "rounds" in table else {}))
         if reading.get("pooled"):  # q = B K_t / |D| instead of B / |D_i|.
-            everyone = grid["federations"][data]["examples"]
-            batch = schedule.batch * schedule.clients_per_round
+            batch, everyone = schedule.batch * schedule.clients_per_round, grid["federations"][data]["examples"]
             schedule = dataclasses.replace(schedule, batch=batch, examples_per_client=everyone)
         claimed = part(schedule)
         [one], printed = claimed.mechanisms, claim["printed"][data]
@@ -87,9 +84,8 @@ def epsilons(table: Row, grid: Row) -> Iterator[Row]:
         # Of a sum without sampling the amplified epsilon is that of the sum alone.
         alone = composition_costs((Mechanism(one.noise_multiplier, 1.0, 1),), part.delta)[0, 0]
         bounds = (account((one,), grid["delta"]) for account in (rdp, pld))
-        yield row(
-            claim["name"], data, name, printed, claimed.epsilon, *bounds, "" if follows else why.format(alone=alone)
-        )
+        reason = "" if follows else why.format(alone=alone)
+        yield row(claim["name"], data, name, printed, claimed.epsilon, *bounds, reason)
 
 
 def rounds(table: Row, grid: Row) -> Iterator[Row]:
@@ -119,29 +115,25 @@ def geyer(table: Row, grid: Row) -> Iterator[Row]:
         # 508.5 clients a round on average: counted in halves, since only their ratio to all clients enters.
         mean = round(2 * claim["communication"] / printed)
         schedule = schedule_of(grid, "mnist", clients=2 * claim["clients"], clients_per_round=mean)
-        low, high = (sigma_at(agent, dataclasses.replace(schedule, rounds=printed + more)) for more in (0, 1))
+        ends = (dataclasses.replace(schedule, rounds=printed + more) for more in (0, 1))
+        low, high = (optimize.brentq(excess, 0.3, 30.0, args=(agent, end), xtol=1e-9) for end in ends)
         found = dataclasses.replace(agent, noise_multiplier=(low + high) / 2)
-        why = f"no sigma is printed; {low:.4f} to {high:.4f} would give it"
-        for name, part, halves, least in (
-            ("sigma looked for", found, mean, low),
-            ("released agent", agent, 2 * cohort, sigma),
-        ):
+        own = f"no sigma is printed; {low:.4f} to {high:.4f} would give it"
+        for part, halves, least in ((found, mean, low), (agent, 2 * cohort, sigma)):
             longer = dataclasses.replace(schedule, clients_per_round=halves, rounds=2000)
             last = rounds_within(part.deltas(longer), part.delta)
             one = Mechanism(least, longer.client_rate, releases * printed)
             bounds = (account((one,), part.delta) for account in (rdp, pld))
-            elsewhere = "" if last == printed else f"sigma {sigma:g} and {cohort} clients a round stop elsewhere"
-            cells = (claim["name"], f"delta' {part.delta:g}", f"{name}, {releases} a round", printed, last, *bounds)
-            yield row(*cells, why if part is found else elsewhere)
+            name = f"{'sigma looked for' if part is found else 'released agent'}, {releases} a round"
+            other = "" if last == printed else f"sigma {sigma:g} and {cohort} clients a round stop elsewhere"
+            yield row(
+                claim["name"], f"delta' {part.delta:g}", name, printed, last, *bounds, own if part is found else other
+            )
 
 
-def sigma_at(claim: GeyerClaim, schedule: Schedule) -> float:
-    """Return the sigma under which delta reaches its threshold with the last round."""
-
-    def excess(sigma: float) -> float:
-        return math.log(dataclasses.replace(claim, noise_multiplier=sigma).deltas(schedule)[-1] / claim.delta)
-
-    return float(optimize.brentq(excess, 0.3, 30.0, xtol=1e-9))
+def excess(sigma: float, claim: GeyerClaim, schedule: Schedule) -> float:
+    """Return the logarithm of delta after the last round, over its threshold."""
+    return math.log(dataclasses.replace(claim, noise_multiplier=sigma).deltas(schedule)[-1] / claim.delta)
 
 
 def readings(table: Row) -> Iterator[tuple[Row, str, str, Row, Composed]]:
@@ -155,8 +147,7 @@ def readings(table: Row) -> Iterator[tuple[Row, str, str, Row, Composed]]:
 
 def row(*cells: Any) -> Row:
     """Return one row: the cells of all columns but the verdict; the reason is empty where a cell follows."""
-    verdict = "does not follow" if cells[-1] else "follows"
-    return dict(zip(COLUMNS, (*cells[:-1], verdict, cells[-1]), strict=True))
+    return dict(zip(COLUMNS, (*cells[:-1], "does not follow" if cells[-1] else "follows", cells[-1]), strict=True))
 
 
 def measure(name: str, grid: Row) -> pd.DataFrame:
