@@ -24,7 +24,7 @@ from leakbench.models import MODELS, build, default_leak_model, default_model, p
 from leakbench.provenance import versions
 from leakbench.recipe import describe, resolve
 from leakbench.store import SCHEMA, content_hash
-from leakbench.types import Network
+from leakbench.types import Clock, Network
 
 __all__ = [
     "PROTOCOLS",
@@ -207,6 +207,21 @@ def _check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
 def probe_of(defense: Defense, data: Dataset, settings: Settings) -> Probe:
     """Return the network that is trained in a cell, with what the defense adds to it, and the federation."""
     return _probe(defense, data, settings.federation, settings.model)
+
+
+def leak_federation(cell: Cell) -> Federation:
+    """Return the federation as a leak sees it: the batch that leaks, of a client that holds as many."""
+    s = cell.settings
+    held = max(s.leak_batch, s.federation.examples_per_client)
+    return dataclasses.replace(s.federation, batch=s.leak_batch, examples_per_client=held)
+
+
+def leak_clock(cell: Cell, round_number: int) -> Clock:
+    """Return the clock at a leak: of all local iterations in the live protocol, of one in the paper's."""
+    federation = leak_federation(cell)
+    steps = federation.local_iterations if cell.settings.protocol == "live" else 1
+    clock = cell.defense.clock(federation, round_number)
+    return dataclasses.replace(clock, rounds=max(1, federation.rounds), local_iterations=steps)
 
 
 def _probe(defense: Defense, data: Dataset, federation: Federation, name: str) -> Probe:

@@ -209,7 +209,7 @@ def list_(kind: str | None, as_json: bool) -> None:
     for name, entries in chosen.items():
         click.echo(f"{name}:")
         for entry in entries:
-            click.echo(f"  {entry['name']:<26}{entry['title']}\n  {'':<26}{entry['cite']}")
+            click.echo(f"  {entry['name']:<44}{entry['title']}\n  {'':<44}{entry['cite']}")
 
 
 def _print_defenses() -> None:

@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 
 from leakbench.accounting import schedule_of
-from leakbench.cell import Cell, probe_of
+from leakbench.cell import Cell, leak_clock, leak_federation, probe_of
 from leakbench.defense import Probe, facts_at, phases
 from leakbench.federated.partition import Iid, Partition
 from leakbench.privacy.bounds import Seen
@@ -51,14 +51,8 @@ class Guard:
 
 def leak_facts(cell: Cell, network: Network, round_number: int) -> dict[str, tuple[Fact, ...]]:
     """Return what each station does to the gradients of the network that leaks after so many rounds; see `facts_at`."""
-    s = cell.settings
-    held = max(s.leak_batch, s.federation.examples_per_client)
-    federation = dataclasses.replace(s.federation, batch=s.leak_batch, examples_per_client=held)
-    steps = federation.local_iterations if s.protocol == "live" else 1
-    clock = dataclasses.replace(
-        cell.defense.clock(federation, round_number), rounds=max(1, federation.rounds), local_iterations=steps
-    )
-    return facts_at(cell.defense, Probe(network, cell.data.shape, cell.data.classes, federation), clock)
+    probe = Probe(network, cell.data.shape, cell.data.classes, leak_federation(cell))
+    return facts_at(cell.defense, probe, leak_clock(cell, round_number))
 
 
 def guards(

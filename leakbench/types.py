@@ -84,6 +84,10 @@ class Clock:
     clients: int = 1
     examples_per_client: int = 1
 
+    def at_the_end(self) -> Clock:
+        """Return the moment of a round's last local iteration, which the client and the server station read."""
+        return dataclasses.replace(self, local_iteration=self.local_iterations - 1)
+
 
 @dataclass(frozen=True)
 class Fact:
@@ -104,6 +108,9 @@ class Fact:
     std: float = 0.0
     each: bool = False
     reason: str = ""
+    rescales: bool = False
+    raw: bool = False
+    only: bool = False
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leakbench.cell import Cell
+from leakbench.cell import Cell, leak_clock
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Knowledge, Public, View, leak
 from leakbench.federated.partition import Partition
@@ -43,7 +43,7 @@ def draw_victims(cell: Cell, tap: str, round_number: int, partition: Partition) 
     `live`: V clients with the batches that they use in that round.
     """
     s = cell.settings
-    cohort = s.federation.clients_per_round if cell.defense.shows_sum(tap) else 1
+    cohort = cell.defense.clock(s.federation, round_number).cohort if cell.defense.shows_sum(tap) else 1
     if s.protocol == "live":
         return _live_victims(cell, round_number, cohort, partition)
     pool = cell.data.victims
@@ -127,9 +127,7 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
     cohort, steps, batch = indices.shape[1:]
     whose = [(round_number, int(v), k) for v in lanes for k in range(cohort)]
     rngs, draws = generators(s.seed, "leak noise", whose), generators(s.seed, "leak draws", whose)
-    clock = dataclasses.replace(
-        cell.defense.clock(s.federation, round_number), rounds=max(1, s.federation.rounds), local_iterations=steps
-    )
+    clock = leak_clock(cell, round_number)
     rate = s.federation.learning_rate
     with torch.no_grad():
         update = leak(tap, sent.network, inputs, targets, rate, cell.defense.stations, clock, rngs, draws)

@@ -85,6 +85,18 @@ def whisper(update, rng):
 def constant(update):
     return {n: np.ones_like(g) for n, g in update.items()}
 
+def leaves(update):
+    raise SystemExit(0)
+
+
+def imaginary(update):
+    return {name: 1j * array.astype(complex) for name, array in update.items()}
+
+
+def words(update):
+    return {name: array.astype(str) for name, array in update.items()}
+
+
 def raises(update):
     raise RuntimeError("two\\nlines")
 
@@ -315,6 +327,9 @@ def test_a_function_without_noise(audited: Any) -> None:
         (["--callable", "audited_functions:wrong_shape"], "it returned the shape"),
         (["--callable", "audited_functions:not_a_number"], "it returned NaN or infinity"),
         (["--callable", "audited_functions:raises"], "it raised RuntimeError: two lines"),
+        (["--callable", "audited_functions:leaves"], "it raised SystemExit"),
+        (["--callable", "audited_functions:imaginary"], "it returned complex128"),
+        (["--callable", "audited_functions:words"], "expected an array of real numbers"),
         (["--callable", "audited_functions:clipped", "--defense", "fed_cdp"], "one of the two"),
         (["--callable", "audited_functions:clipped", "--clip", "-1"], "clip: got -1.0"),
     ],

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -10,12 +11,16 @@ from hypothesis import strategies as st
 from probes import facts_of, probe
 
 from leakbench.data.recipe import Federation
+from leakbench.decay import Linear
 from leakbench.defense import Defense, phases
 from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.noise import GaussianNoise
+from leakbench.defense.quantile import ClipQuantile, QuantileNoise
 from leakbench.defense.sensitivity import L2Max, L2MaxReleased
+from leakbench.defense.share import ShareOfNoise
 from leakbench.defense.transform import Stations, apply
 from leakbench.errors import InputError
+from leakbench.federated.client import Examples, client_update
 from leakbench.privacy.calibration import calibrated
 from leakbench.privacy.claim import MomentsClaim
 from leakbench.recipe import names, resolve
@@ -274,6 +279,49 @@ def test_contradictions_in_a_recipe_are_refused() -> None:
         Defense(title="t", cite="c", unit="client", claim=MomentsClaim(unit="example", noise_multiplier=6.0))
     with pytest.raises(ValueError, match="server"):
         Defense(title="t", cite="c", unit="client", server=(ClipWhole(1.0), GaussianNoise(1.0, "mean")))
+
+
+@pytest.mark.parametrize(
+    ("stations", "words"),
+    [
+        ({"client": (ClipQuantile(1.0),), "example": (ClipQuantile(4.0),)}, "clip_quantile: stands twice"),
+        ({"server": (ClipWhole(1.0), ShareOfNoise(1.0))}, "a share of noise stands at the client station"),
+        ({"server": (ClipQuantile(1.0), QuantileNoise(1.0, "share", 5.0))}, "a share of noise"),
+        ({"client": (ClipQuantile(1.0), QuantileNoise(1.0, "sum", 5.0))}, "a share of noise"),
+    ],
+)
+def test_parts_that_mean_nothing_where_they_stand_are_refused(stations: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Defense(title="t", cite="c", unit="client", **stations)
+
+
+def test_memory_of_single_examples_passes_a_clients_noise_by() -> None:
+    """AdaClip's mean of examples, remembered, reaches the client's update around the noise that guards a whole client."""
+    defense = Defense(
+        title="t",
+        cite="c",
+        unit="client",
+        example=(ClipQuantile(4.0),),
+        client=(ClipWhole(1.0), GaussianNoise(6.0, "each")),
+    )
+    noises, why = calibrated(facts_of(defense, FEDERATION), "client", 5)
+    assert noises == ()
+    assert why.startswith("what is remembered of single examples")
+
+
+def test_the_ledger_and_the_training_read_the_same_clock() -> None:
+    """A schedule within the round, at the client: what is drawn has the strength that the ledger was told."""
+    rising = Linear(1.0, 9.0, "iteration")
+    defense = Defense(title="t", cite="c", unit="client", client=(ClipWhole(1.0), GaussianNoise(rising, "each")))
+    told = phases(defense, probe(FEDERATION))[-1].facts["client"][1].std
+    net = probe(FEDERATION).network
+    x = torch.rand(1, FEDERATION.local_iterations, 1, 1, 28, 28)
+    y = torch.full((1, FEDERATION.local_iterations, 1, 10), 0.1)
+    clock = defense.clock(FEDERATION, FEDERATION.rounds - 1)
+    examples = Examples(x, y, torch.ones(x.shape[:3]), 1)
+    update = client_update(net, examples, 0.0, defense.stations, clock, generators(0, "noise", [(0,)]))
+    drawn = torch.cat([g.flatten() for g in update.grads.values()])
+    assert float(drawn.std()) == pytest.approx(told, rel=0.02)
 
 
 @pytest.mark.parametrize("name", names("defenses"))

@@ -13,7 +13,7 @@ from leakbench.accounting import cell_epsilon
 from leakbench.cell import Request, resolve_cell
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
-from leakbench.defense import Defense, Probe, facts
+from leakbench.defense import Defense, Probe, facts_at
 from leakbench.defense.importance import Central, Importance, Sensitivity, Variance, local_model
 from leakbench.defense.nbafl import Calibration, NbaflDownlink, NbaflUplink, clip_weights, downlink_std, uplink_std
 from leakbench.defense.priority import PriorityNoise, chosen
@@ -295,7 +295,7 @@ def test_the_facts_are_the_clip_the_mask_and_the_smallest_noise():
     for importance in ("variance", "sensitivity", "central"):
         fields = {"importance": importance, "share": 0.1, "which": "least", "epsilon_selected": 6.0}
         defense = recipe({"priority_noise": {**fields, "calibration": {"norm": 20.0, "epsilon": 60.0}}})
-        found = facts(defense, probe)["client"]
+        found = facts_at(defense, probe, defense.clock(federation, 0))["client"]
         kinds = [f.kind for f in found]
         assert kinds == (["clip", "noise"] if importance == "central" else ["clip", "other", "noise"])
         assert found[0].norm == 40

@@ -250,11 +250,11 @@ class Watching:
 
 
 def test_every_station_is_told_the_time() -> None:
-    """In the second of two rounds, the batch station in each of three local iterations, the server once; and the cohort."""
+    """In the second of two rounds, the batch station in each of three local iterations, the server at the last; and the cohort."""
     seen: dict[str, list[Clock]] = {"example": [], "batch": [], "server": []}
     run(dataclasses.replace(UNDEFENDED, **{station: (Watching(at),) for station, at in seen.items()}))  # type: ignore[arg-type]
-    assert seen["example"] == seen["batch"] == [Clock(t, step, 2, 3, 3) for t in range(2) for step in range(3)]
-    assert seen["server"] == [Clock(t, 0, 2, 3, 3) for t in range(2)]
+    assert seen["example"] == seen["batch"] == [Clock(t, step, 2, 3, 3, 6, 20) for t in range(2) for step in range(3)]
+    assert seen["server"] == [Clock(t, 2, 2, 3, 3, 6, 20) for t in range(2)]
 
 
 def test_accuracy_is_over_all_examples_and_no_answer_is_wrong() -> None:

@@ -283,3 +283,46 @@ def test_what_the_server_does_to_each_update_leaves_a_client_its_own_noise() -> 
         assert valid(
             {**AT_CLIENT, "server": (after,)}, "client", client_sampling="fixed"
         ).sigma_effective == pytest.approx(6.0)
+
+
+RAW = Fact("other", reason="a mask computed from private data", raw=True)
+BARE = Fact("scale", reason="the bound follows private norms", raw=True)
+TOLD = Fact("other", reason="one update moves the median")
+FAINT = Fact("noise", std=0.01, each=True)
+COUNTED = Fact("noise", std=24.0, only=True)
+
+
+@pytest.mark.parametrize(
+    ("facts", "unit", "why"),
+    [
+        # One example decides which coordinates of the others' mean are sent.
+        ({"example": (CLIP,), "batch": (PRUNING, ON_SUM)}, "example", "acts on the mean of a batch"),
+        # A faint noise first must not switch the warnings off.
+        ({"client": (CLIP, FAINT, RAW, ON_EACH)}, "client", "private data"),
+        ({"client": (BARE, CLIP, ON_EACH)}, "client", "private norms"),
+    ],
+)
+def test_what_no_noise_covers(facts: dict[str, tuple[Fact, ...]], unit: Any, why: str) -> None:
+    answer = valid(facts, unit, client_sampling="fixed")
+    assert answer.valid is None
+    assert why in answer.reason
+
+
+def test_noise_after_what_tells_of_all_members_does_not_count() -> None:
+    """Every update has its own faint noise; after the median only that still guards it, whatever the server adds."""
+    answer = valid({"client": (CLIP, FAINT), "server": (TOLD, CLIP, ON_SUM)}, "client", client_sampling="fixed")
+    assert answer.sigma_effective == pytest.approx(0.01 / 4)
+
+
+def test_a_clip_in_other_coordinates_replaces_the_bound() -> None:
+    """A clip at .1 before one at 4 that moves or rescales: the noise of 24 is worth 6, not 240."""
+    small, moving = Fact("clip", norm=0.1), Fact("clip", norm=4.0, rescales=True)
+    assert valid({"server": (small, moving, ON_SUM)}, "client").sigma_effective == pytest.approx(6.0)
+    assert valid({"server": (moving, small, ON_SUM)}, "client").sigma_effective == pytest.approx(240.0)
+
+
+def test_nothing_adds_to_noise_that_guards_another_release_too() -> None:
+    """24 for values and count together; 4,000 more on the values leave the count where it was."""
+    loud = Fact("noise", std=4000.0)
+    for server in ((CLIP, COUNTED, loud), (CLIP, loud, COUNTED)):
+        assert valid({"server": server}, "client").sigma_effective == pytest.approx(6.0)

@@ -177,7 +177,7 @@ def test_the_truth_is_what_leaked_and_the_view_tells_how(tap: str) -> None:
     answered = view.respond(inputs, one_hot(labels, 10))
     torch.testing.assert_close(flat(answered), flat(view.update), rtol=1e-4, atol=1e-6)
     assert view.learning_rate == some.settings.federation.learning_rate
-    assert view.clock == Clock(1, 0, 2, 2, cohort=2)
+    assert view.clock == Clock(1, 0, 2, 2, cohort=2, clients=4, examples_per_client=100)
 
 
 def test_an_attacker_who_knows_the_defense_runs_it() -> None:
@@ -302,7 +302,9 @@ def test_the_ledger_hears_of_the_federation_that_is_trained() -> None:
     for name in ("fed_sdp_server", "fed_cdp_valid"):
         defense = resolve("defenses", Defense, name)[1]
         now = dataclasses.replace(schedule, client_sampling=defense.cohorts, batch_sampling=defense.batches)
-        expected = epsilon(phases(defense, probe_of(some.data, some.settings)), defense.unit, defense.claim, now)
+        expected = epsilon(
+            phases(defense, probe_of(defense, some.data, some.settings)), defense.unit, defense.claim, now
+        )
         assert cell_epsilon(defense, some.data, some.settings, handed, counted) == expected
 
 

@@ -134,6 +134,6 @@ def _left(signal: Signal, released: Parameters, after: Parameters, norm: float, 
     noise = Fact("noise", std=std, each=True, reason=reason)
     # What follows the noise lets each member's own square out, so that the ledger must not add the noises of a sum.
     squares = Fact("other", reason="the square of each released member enters s by itself")
-    facts = (*signal.facts, Fact("clip", norm=norm), noise, squares)
+    facts = (*signal.facts, Fact("clip", norm=norm, rescales=True), noise, squares)
     memory = {**signal.memory, **after}
     return dataclasses.replace(signal, grads=released, sensitivity=None, facts=facts, memory=memory)

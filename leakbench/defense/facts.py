@@ -137,6 +137,12 @@ def _of_memory(defense: Defense, probe: Probe) -> tuple[Fact, ...]:
     facts, memory = _run(defense, probe, clock)
     if not memory:
         return ()
+    if defense.unit == "client" and _run(dataclasses.replace(defense, client=(), server=()), probe, clock)[1]:
+        return (
+            Fact(
+                "other", reason="what is remembered of single examples passes the noise on a whole client by", raw=True
+            ),
+        )
     later = dataclasses.replace(probe, network=dataclasses.replace(probe.network, memory=memory))
     moved = any(
         not math.isclose(a, b, rel_tol=1e-3)

@@ -71,7 +71,7 @@ def clip_weights(signal: Signal, norm: float) -> Signal:
     for name, g in signal.grads.items():
         f = factor.reshape(*factor.shape, *[1] * (g.dim() - 2))
         grads[name] = g * f + sent[name] * (f - 1)  # f (sent + g) - sent; where f is 1 the update keeps its bits.
-    return signal.replace(grads, length.new_full((signal.lanes,), norm), Fact("clip", norm=2 * norm))
+    return signal.replace(grads, length.new_full((signal.lanes,), norm), Fact("clip", norm=2 * norm, rescales=True))
 
 
 @part

@@ -70,7 +70,7 @@ class PriorityNoise:
             scale = {n: g.new_full((), std) for n, g in grads.items()}
             scale[first] = torch.where(mask, more, std)[:, None, None].to(grads[first])
             grads = {n: g + normal(g, rngs, g.shape[1]) * scale[n] for n, g in grads.items()}
-        secret = (Fact("other", reason=self.importance.secret),) if self.importance.secret else ()
+        secret = (Fact("other", reason=self.importance.secret, raw=True),) if self.importance.secret else ()
         weakest = f"the larger noise on some weights does not count: the smallest stands for all, std {std:.4g}"
         facts = (*clipped.facts, *secret, Fact("noise", std=std, each=True, reason=weakest if self.share else ""))
         return dataclasses.replace(clipped, grads=grads, facts=facts)

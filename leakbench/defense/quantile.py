@@ -28,6 +28,7 @@ BOUND, VOTES = "clip_bound", "within_bound"
 BARE = Fact(
     "scale",
     reason="data-dependent sensitivity: the clip bound follows the private norms, and the count behind it has no noise",
+    raw=True,
 )
 
 
@@ -49,7 +50,7 @@ class ClipQuantile:
         grads = {n: g * factor.reshape(*factor.shape, *[1] * (g.dim() - 2)) for n, g in signal.grads.items()}
         # Padding of a batch, and the update of a cohort in which nobody is, are exactly zero: they do not vote.
         votes = ((norms <= bound).to(norms) - 0.5) * (norms > 0)
-        clipped = signal.replace(grads, bound[:, 0], Fact("clip", norm=float(bound.max())))
+        clipped = signal.replace(grads, bound[:, 0], Fact("clip", norm=float(bound.max()), rescales=True))
         counted = clipped.remembering(BOUND, bound).remembering(VOTES, votes.sum(1, keepdim=True))
         return dataclasses.replace(counted, facts=(*counted.facts, BARE))
 
@@ -101,7 +102,7 @@ class QuantileNoise:
         noised = noise(counted, clock, rngs)
         bound = float(signal.memory[BOUND].max())
         reason = f"the noise of the count of norms, {std / shares:.4g}, is in it (the values alone have {values / shares:.4g})"
-        worth = Fact("noise", std=self.multiplier * bound / shares, each=self.to == "share", reason=reason)
+        worth = Fact("noise", std=self.multiplier * bound / shares, each=self.to == "share", reason=reason, only=True)
         return dataclasses.replace(noised, facts=(*signal.facts, Fact("clip", norm=bound), worth))
 
 

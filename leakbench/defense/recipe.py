@@ -118,9 +118,28 @@ class Defense:
         ):
             text = "server: under `aggregation: secure` it sees no single update; expected nothing there but noise `to: sum`"
             raise PydanticCustomError("slot", "{text}", {"text": text})
-        if sum(isinstance(t, ClipQuantile) for name in STATIONS for t in getattr(self, name)) > 1:
-            text = "clip_quantile: stands twice, but one bound is remembered for both; expected one in a defense"
-            raise PydanticCustomError("slot", "{text}", {"text": text})
+        for kind, called in (
+            (ClipQuantile, "clip_quantile"),
+            (AdaClip, "adaclip"),
+            (AdaClipReleased, "adaclip_released"),
+        ):
+            if sum(isinstance(t, kind) for name in STATIONS for t in getattr(self, name)) > 1:
+                text = f"{called}: stands twice, but what it remembers is one; expected one in a defense"
+                raise PydanticCustomError("slot", "{text}", {"text": text})
+        for name in STATIONS:
+            for t in getattr(self, name):
+                to = (
+                    "share"
+                    if isinstance(t, ShareOfNoise)
+                    else getattr(t, "to", "")
+                    if isinstance(t, QuantileNoise)
+                    else ""
+                )
+                if (to and (to == "share") != (name == "client")) or (to == "sum" and name == "example"):
+                    text = (
+                        f"{name}: a share of noise stands at the client station, one noise for a sum at batch or server"
+                    )
+                    raise PydanticCustomError("slot", "{text}", {"text": text})
         self._check_places()
 
     def _check_places(self) -> None:

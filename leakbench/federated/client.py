@@ -184,4 +184,4 @@ def client_update(
         memory=mean.memory,
         local=Local(network, *(t.flatten(1, 2) for t in (examples.inputs, examples.targets, examples.weights))),
     )
-    return apply(stations.client, update, clock, rngs)
+    return apply(stations.client, update, clock.at_the_end(), rngs)

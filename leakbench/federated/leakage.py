@@ -62,7 +62,7 @@ def leak(
         mean = mean_update(network, examples, learning_rate, stations, clock, rngs)
         return {n: g[:, 0] for n, g in mean.grads.items()}
     signal = client_update(network, examples, learning_rate, stations, clock, rngs)
-    signal = apply(server, signal.gathered(cohort), clock, None if rngs is None else rngs[::cohort])
+    signal = apply(server, signal.gathered(cohort), clock.at_the_end(), None if rngs is None else rngs[::cohort])
     return {n: g.mean(1) / (-learning_rate * steps) for n, g in signal.grads.items()}
 
 

@@ -118,7 +118,9 @@ def train(
             network = Network(network.model, parameters, memory=memory)
             updates, uses = _updates(network, data, clients, held, federation, defense, seed, clock)
             spread = _spread(updates.grads)
-            signal = apply(defense.stations.server, updates, clock, generators(seed, "server noise", [(index,)]))
+            signal = apply(
+                defense.stations.server, updates, clock.at_the_end(), generators(seed, "server noise", [(index,)])
+            )
             step = signal.mean(clock.cohort)
             parameters = {n: p + step.grads[n][0, 0] for n, p in parameters.items()}
             memory = {n: m[0, 0] for n, m in step.memory.items()}
@@ -178,7 +180,9 @@ def _of_nobody(network: Network, data: Dataset, defense: Defense, clock: Clock) 
     memory = {n: m[None, None] for n, m in network.memory.items()}
     nothing = Signal(zeros, memory=memory, local=Local(network, data.train_inputs[None, :0], targets))
     # The stations say what scale and memory the server finds; nobody uploads what they make of the zeros.
-    return dataclasses.replace(apply(defense.stations.client, nothing, clock, None), grads=zeros, local=None)
+    return dataclasses.replace(
+        apply(defense.stations.client, nothing, clock.at_the_end(), None), grads=zeros, local=None
+    )
 
 
 def _spread(updates: Parameters) -> tuple[float, float]:

@@ -15,6 +15,9 @@ STATIONS: dict[str, tuple[str, ...]] = {"example": ("example", "batch"), "client
 """Where one unit's contribution can be bounded: a clip of examples says nothing of a whole client, nor the reverse."""
 
 
+MIXED = "something acts on the mean of a batch before its noise, so that one example decides for the others"
+
+
 @dataclass(frozen=True)
 class Noise:
     """One Gaussian noise that is calibrated to the unit.
@@ -23,6 +26,7 @@ class Noise:
     part: noises of one part share a bound and add up; a clip after a noise begins the next part.
     alone: something acts on the members after this noise and before they are merged, so that others' noise does not add
         to it.
+    only: as in `Fact`.
     """
 
     station: str
@@ -31,6 +35,7 @@ class Noise:
     bound: float
     part: int
     alone: bool
+    only: bool = False
 
 
 def calibrated(facts: Mapping[str, tuple[Fact, ...]], unit: Unit, batch: int) -> tuple[tuple[Noise, ...], str]:
@@ -40,30 +45,47 @@ def calibrated(facts: Mapping[str, tuple[Fact, ...]], unit: Unit, batch: int) ->
     a clip of the batch's mean still bounds what one example changes there: by twice its norm, B-fold on the sum.
     """
     noises: list[Noise] = []
-    bound, part, scaled, failure = math.inf, 0, "", ""
+    bound, part, scaled, failure, bare, mixed, closed = math.inf, 0, "", "", "", "", False
     for station, index, fact in _steps(facts, unit):
         if fact.kind == "clip":
             if noises and noises[-1].part == part:
                 bound, part = math.inf, part + 1
             # Clips in a row: the smallest bound holds; one without a bound (it scales up) takes the earlier one away.
             norm = fact.norm * (2 * batch if station == "batch" else 1)
-            bound, scaled = (min(bound, norm), "") if norm < math.inf else (math.inf, fact.reason)
+            narrowed = norm if fact.rescales else min(bound, norm)
+            bound, scaled = (narrowed, "") if norm < math.inf else (math.inf, fact.reason)
         elif fact.kind == "scale":
             scaled = _data_dependent(fact.reason)
-        elif fact.kind == "other" and fact.reason and not noises:
-            failure = failure or fact.reason
+            bare = scaled if fact.raw else bare
+        elif fact.kind == "other" and fact.raw:
+            return (), fact.reason
+        elif fact.kind == "other":
+            if fact.reason and not noises:
+                failure = failure or fact.reason
+            # What tells of several members at once may follow noise, as anything may, but ends what later noise can guard.
+            closed = closed or bool(fact.reason and noises)
+            mixed = MIXED if station == "batch" and batch > 1 else mixed
         elif fact.kind == "uncalibrated_noise" or (fact.kind == "noise" and fact.std > 0):
+            bare = "" if fact.only else bare
             # What a server does to each update comes before they are merged, as what is still to come at this station.
             before_merging = (*facts[station][index + 1 :], *(facts.get("server", ()) if station == "client" else ()))
             alone = any(later.kind in ("clip", "other") for later in before_merging)
-            why = failure or scaled or _unbounded(fact, bound, facts[station][index + 1 :])
+            why = failure or scaled or mixed or _unbounded(fact, bound, facts[station][index + 1 :])
             if alone and not fact.each and station in ("example", "server"):
                 why = why or "one noise for the sum, changed for each member by what follows it"
             if why and not noises:
                 failure = why
-            elif not why:
-                noises.append(Noise(station, fact.std, fact.each, bound, part, alone))
-    return tuple(noises), "" if noises else _nothing(facts, unit, failure)
+            elif not why and not closed:
+                noises.append(Noise(station, fact.std, fact.each, bound, part, alone, fact.only))
+    if bare:
+        return (), bare
+    return _counted(noises), "" if noises else _nothing(facts, unit, failure)
+
+
+def _counted(noises: list[Noise]) -> tuple[Noise, ...]:
+    """Return the noises that count: of those that guard something else besides the weakest, which nothing adds to."""
+    bound_to = [noise for noise in noises if noise.only]
+    return (min(bound_to, key=lambda noise: noise.std / noise.bound),) if bound_to else tuple(noises)
 
 
 def _steps(facts: Mapping[str, tuple[Fact, ...]], unit: Unit) -> Iterator[tuple[str, int, Fact]]:

@@ -32,6 +32,9 @@ __all__ = ["audit", "audit_cell"]
 
 TRIALS = (100, 10_000_000)
 
+MEASURED_TO = 0.02
+"""How closely, relative, noise is measured."""
+
 
 def audit(
     given: dict[str, Any],
@@ -92,7 +95,16 @@ def audit_cell(cell: Cell, delta: float, trials: int | None = None) -> Audit:
     mechanism = run if run and whole else Mechanism(1.0, 1.0, 1)
     stated_sigma = getattr(defense.claim, "noise_multiplier", None)
     recipe = stated_sigma if isinstance(stated_sigma, float) else None
-    return judge(release, found, mechanism, stated, recipe, trials, delta, rng)
+    result = judge(release, found, mechanism, stated, recipe, trials, delta, rng)
+    return _against_ledger(result, run) if run and constant else result
+
+
+def _against_ledger(result: Audit, run: Mechanism) -> Audit:
+    """Return the audit, violated where less noise was measured than the ledger takes the code to add."""
+    if result.sigma_measured is None or result.sigma_measured * (1 + MEASURED_TO) >= run.noise_multiplier:
+        return result
+    reason = f"noise of {result.sigma_measured:.4g} was measured where the ledger has {run.noise_multiplier:.4g}"
+    return dataclasses.replace(result, verdict="violated", reason=f"{reason}; {result.reason}")
 
 
 def _repeated(seen: Observation) -> tuple[Mechanism | None, bool]:

@@ -8,6 +8,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -58,11 +59,19 @@ class CallableRelease:
         more = {"none": (), "seed": (number,), "generator": (np.random.default_rng(number),)}[self.takes]
         update = {n: a[lane].copy() for n, a in arrays.items()}
         try:
-            with np.errstate(all="ignore"):
+            # What it prints must not mix with the audit's own output.
+            with np.errstate(all="ignore"), redirect_stdout(sys.stderr):
                 returned = self.function(update, *more)
-        except Exception as error:
-            raise InputError(f"callable: it raised {type(error).__name__}: {error}") from None
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            raise InputError(f"callable: it raised {_said(error)}") from None
         return torch.cat([torch.from_numpy(a).flatten() for a in _checked(returned, arrays)])
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__
 
 
 def _checked(returned: Any, arrays: Mapping[str, Any]) -> list[Any]:
@@ -73,9 +82,12 @@ def _checked(returned: Any, arrays: Mapping[str, Any]) -> list[Any]:
     found = []
     for name, array in arrays.items():
         try:
-            value = np.array(returned[name], dtype=np.float64)
-        except (TypeError, ValueError):
-            raise InputError(f"callable: for {name!r} it returned no array of numbers") from None
+            given = np.asarray(returned[name])
+        except Exception as error:
+            raise InputError(f"callable: for {name!r} it returned no array ({_said(error)})") from None
+        if given.dtype.kind not in "fiu":
+            raise InputError(f"callable: for {name!r} it returned {given.dtype}, expected an array of real numbers")
+        value = given.astype(np.float64)
         if value.shape != array.shape[1:]:
             raise InputError(f"callable: for {name!r} it returned the shape {value.shape}, expected {array.shape[1:]}")
         if not np.isfinite(value).all():
@@ -96,11 +108,12 @@ def load_callable(path: str, folder: str) -> CallableRelease:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        function: Any = importlib.import_module(module)
+        with redirect_stdout(sys.stderr):
+            function: Any = importlib.import_module(module)
         for word in name.split("."):
             function = getattr(function, word)
     except (Exception, SystemExit) as error:
-        raise InputError(f"callable: {path!r} cannot be imported: {type(error).__name__}: {error}") from None
+        raise InputError(f"callable: {path!r} cannot be imported: {_said(error)}") from None
     if not callable(function):
         raise InputError(f"callable: {path!r} is a {type(function).__name__}, expected a function")
     return CallableRelease(function, _randomness(path, function))
