@@ -131,7 +131,8 @@ class QuantileNoiseReleased:
         )
         facts = (*stepped.facts, Fact("scale", reason=reason))
         rescaled = dataclasses.replace(stepped, sensitivity=stepped.memory[BOUND][:, 0], facts=facts)
-        return GaussianNoise(multiplier=values, to="sum")(rescaled, clock, rngs)
+        noised = GaussianNoise(multiplier=values, to="sum")(rescaled, clock, rngs)
+        return dataclasses.replace(noised, facts=(*facts, dataclasses.replace(noised.facts[-1], only=True)))
 
 
 def value_multiplier(multiplier: float, count_std: float, name: str) -> float:
