@@ -273,7 +273,7 @@ def test_a_summary_is_of_the_trained_model_and_of_the_attack() -> None:
     plain = resolve_cell(Request(train_rounds=2), None)
     printed = {"accuracy": {"faces": 0.9}, "rmse type-2": {"faces": 0.6}}
     some = dataclasses.replace(plain, defense=dataclasses.replace(plain.defense, printed=printed))
-    rounds = pd.DataFrame({"round": [0, 1], "accuracy": [0.9, 0.5], "loss": [1.0, 1.0]})
+    rounds = pd.DataFrame({"round": [0, 1], "accuracy": [0.9, 0.5], "loss": [1.0, 1.0], "update_scale": [1.0, 1.0]})
     epsilon = {"claimed": None, "claimed_formula": "none", "valid": None, "reason": "none"}
     guard = Guard(sigma=None, reason="none: no noise", unit="example", before=(), commonest=0.5, related="")
     limits = {"type-2": Limits(guard, Floor(None, None, "none: no noise"))}
