@@ -66,6 +66,31 @@ def test_training_stops_before_the_budget_is_passed(tmp_path: Path) -> None:
     assert len(summary["epsilon"]["by_round"]) == 4
 
 
+def test_a_budget_is_not_passed_by_a_little() -> None:
+    """One thousandth less than four rounds spend leaves three."""
+    whole = cell(defense="fed_sdp_valid")
+    four = valid(dataclasses.replace(whole, settings=dataclasses.replace(whole.settings, stop_after=4)))
+    assert cell(defense="fed_sdp_valid", stop_at_epsilon=0.999 * four).settings.stop_after == 3
+
+
+def test_noise_that_no_factor_reaches_is_refused() -> None:
+    """NbAFL's noise follows its epsilon and C, not a multiplier: to say that it cannot be reached would be wrong."""
+    with pytest.raises(InputError, match="follows other settings than a multiplier"):
+        cell(defense="priority_public_valid", epsilon=1.0)
+
+
+def test_clients_that_drop_out_take_their_noise_along_everywhere() -> None:
+    """fed_sdp_client_valid with and without dropout: the headline, and the curve beside it, count a client's own noise only."""
+    sure, failing = cell(defense="fed_sdp_client_valid"), cell(defense="fed_sdp_client_valid", dropout=0.3)
+    assert valid(failing) > valid(sure)
+    curves = [cell_curve(c.defense, c.data, c.settings, hand_out(c)) for c in (sure, failing)]
+    assert curves[1][-1] > curves[0][-1]
+    assert curves[1][-1] >= valid(failing)
+    secure = cell(defense="secure_aggregation_sdp_client", dropout=0.3)
+    found = cell_epsilon(secure.defense, secure.data, secure.settings, hand_out(secure), None)
+    assert "nobody drops out" not in found.by_tap["type-0"].reason
+
+
 def test_a_recipe_may_have_its_own_budget() -> None:
     """Geyer et al., Table 1: of 1,000 clients, 220 a round, delta at epsilon 8 stays under 1e-5 for 54 rounds."""
     some = cell(defense="geyer", clients=1000, clients_per_round=220, train_rounds=60)

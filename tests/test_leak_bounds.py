@@ -51,6 +51,11 @@ def test_the_noise_is_that_of_the_network_that_leaks() -> None:
     assert found["type-1"].before == ()
 
 
+def test_the_commonest_label_is_that_of_the_public_or_of_the_victims() -> None:
+    """Half of the public examples are faces, but all who may be victims are: who knows that names every label."""
+    assert of(cell(dataset="faces"))["type-2"].commonest == 1.0
+
+
 def test_no_noise_no_bound() -> None:
     """fed_cdp_valid adds it after type-2; fed_sdp_server after type-1; without a defense there is none."""
     assert of(cell(defense="fed_cdp_valid"))["type-2"].reason.startswith("none: noise is added after this tap")
