@@ -157,13 +157,14 @@ CALIBRATED = [
 
 @pytest.mark.parametrize("name", CALIBRATED)
 def test_every_calibrated_recipe_holds(audited: Any, name: str) -> None:
-    """Neither bound exceeds the valid epsilon, and the claim rests on the noise that was measured or on less."""
-    found = audited("--defense", name, "--trials", "50000")
+    """Neither bound exceeds the valid epsilon; of constant noise, the claim rests on what was measured or on less."""
+    found = audited("--defense", name)
     assert found["verdict"] == "holds"
     assert found["noise_data_independent"]
     assert found["clip_holds"]
-    assert 0 <= found["lower_bound"] <= found["lower_bound_family"] <= found["valid"]
-    assert found["sigma_measured"] >= 0.99 * found["sigma_recipe"]
+    assert 0 <= found["lower_bound"] <= found["valid"]
+    assert found["lower_bound_family"] is None or found["lower_bound_family"] <= found["valid"]
+    assert name not in FIRST or found["sigma_measured"] >= 0.99 * found["sigma_recipe"]
 
 
 def test_without_sampling_the_bound_comes_near(audited: Any, tmp_path: Path) -> None:

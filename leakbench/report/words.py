@@ -180,6 +180,10 @@ def _count(value: float | None) -> str:
     return "n/a" if value is None else f"{value:,.6g}"
 
 
+UNSAID = ("rmse_floor", "rmse_floor_unbiased", "seen")
+"""Fields whose absence has the reason of the bounds beside them."""
+
+
 def notes(summary: Summary) -> list[tuple[str, str]]:
     """Return [(what has no value, or needs a word, and where; the reason)], equal reasons together."""
     grouped: dict[tuple[str, str], list[str]] = {}
@@ -188,7 +192,7 @@ def notes(summary: Summary) -> list[tuple[str, str]]:
         if area == "epsilon" and summary.get("epsilon"):
             continue  # said beside the number itself
         name, _, field = rest.partition(".")
-        if area == "taps" and (field in FIELDS or (field == "rmse_floor" and summary["taps"][name][field] is None)):
+        if area == "taps" and (field in FIELDS or (field in UNSAID and summary["taps"][name][field] is None)):
             continue  # said among the bounds
         what, where = (field, name) if area == "taps" else (key, "")
         grouped.setdefault((what, reason.removeprefix("n/a: ")), []).append(where)
