@@ -148,7 +148,9 @@ def _stated(cell: Cell, schedule: Schedule, run: Mechanism | None, whole: bool, 
         clients_per_round=schedule.clients,
         largest=None,
     )
-    claimed = _claimed(cell.defense.claim, one, {"delta": delta, "extra_rounds": 0})
+    # Of noise that changes nothing is claimed for one release: the claim is of all of them together.
+    changes = run is not None and run.steps == 1 and schedule.rounds * schedule.local_iterations > 1
+    claimed = None if changes else _claimed(cell.defense.claim, one, {"delta": delta, "extra_rounds": 0})
     valid = None
     if epsilon.valid is not None and run is not None:
         valid = best((Mechanism(run.noise_multiplier, 1.0, 1),), delta)[0]
