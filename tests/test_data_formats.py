@@ -29,7 +29,7 @@ def sha(content: bytes) -> str:
 
 def pack(array: np.ndarray) -> bytes:
     head = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-    return gzip.compress(head + array.tobytes(), mtime=0, mtime=0)
+    return gzip.compress(head + array.tobytes(), mtime=0)
 
 
 def tiny_idx(folder, **changed: bytes) -> Idx:
