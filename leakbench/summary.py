@@ -56,9 +56,8 @@ def summarise(
     if aborted and cell.defense.on_dropout == "abort":
         notes["rounds"] = f"{aborted} of {len(rounds)} were aborted, since a client failed"
     if s.stop_after is not None:
-        notes["rounds"] = (
-            f"stopped after {s.stop_after} of {s.federation.rounds}: the next would spend more than the budget"
-        )
+        stopped = f"stopped after {s.stop_after} of {s.federation.rounds}: the next would spend more than the budget"
+        notes["rounds"] = "; ".join(filter(None, [stopped, notes.get("rounds", "")]))
     if rounds.empty:
         notes["accuracy"] = "no round was trained (--train-rounds 0)"
     notes.update(_network_notes(cell))

@@ -126,24 +126,16 @@ class Defense:
             if sum(isinstance(t, kind) for name in STATIONS for t in getattr(self, name)) > 1:
                 text = f"{called}: stands twice, but what it remembers is one; expected one in a defense"
                 raise PydanticCustomError("slot", "{text}", {"text": text})
-        for name in STATIONS:
-            for t in getattr(self, name):
-                to = (
-                    "share"
-                    if isinstance(t, ShareOfNoise)
-                    else getattr(t, "to", "")
-                    if isinstance(t, QuantileNoise)
-                    else ""
-                )
-                if (to and (to == "share") != (name == "client")) or (to == "sum" and name == "example"):
-                    text = (
-                        f"{name}: a share of noise stands at the client station, one noise for a sum at batch or server"
-                    )
-                    raise PydanticCustomError("slot", "{text}", {"text": text})
         self._check_places()
 
     def _check_places(self) -> None:
         for station in STATIONS:
+            for t in getattr(self, station):
+                shares = isinstance(t, ShareOfNoise) or (isinstance(t, QuantileNoise) and t.to == "share")
+                of_sum = isinstance(t, QuantileNoise) and t.to == "sum"
+                if (shares and station != "client") or (of_sum and station not in ("batch", "server")):
+                    text = f"{station}: a share of noise stands at the client station, one for a sum at batch or server"
+                    raise PydanticCustomError("slot", "{text}", {"text": text})
             for name, place in PLACES.items():
                 if station != place and any(isinstance(t, TRANSFORMS[name]) for t in getattr(self, station)):
                     text = f"{station}: {name} stands at the {station} station, expected it at the {place} station"

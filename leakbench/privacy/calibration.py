@@ -14,7 +14,6 @@ __all__ = ["Noise", "calibrated", "remarks"]
 STATIONS: dict[str, tuple[str, ...]] = {"example": ("example", "batch"), "client": ("client", "server")}
 """Where one unit's contribution can be bounded: a clip of examples says nothing of a whole client, nor the reverse."""
 
-
 MIXED = "something acts on the mean of a batch before its noise, so that one example decides for the others"
 
 
