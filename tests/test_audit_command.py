@@ -103,6 +103,35 @@ def raises(update):
 def three(update, seed, bound):
     return update
 
+def guarded(update, noise):
+    factor = min(1.0, 2.0 / max(norm(update), 1e-30))
+    return {n: g * factor + noise[n] for n, g in update.items()}
+
+def drawn(update, seed):
+    source = np.random.default_rng(seed)
+    return {n: source.normal(0.0, 3.0, g.shape) for n, g in update.items()}
+
+def by_name(update, *, seed):
+    return guarded(update, drawn(update, seed))
+
+def bare_corner(update, seed):
+    noise = drawn(update, seed)
+    next(iter(noise.values())).flat[:3] = 0.0
+    return guarded(update, noise)
+
+def one_seed_for_all(update, seed):
+    return guarded(update, {n: drawn({n: g}, seed)[n] for n, g in update.items()})
+
+def centred(update, seed):
+    return guarded(update, {n: z - z.mean() for n, z in drawn(update, seed).items()})
+
+def few_seeds(update, seed):
+    return guarded(update, drawn(update, seed % 1024))
+
+def quiet_band(update, seed):
+    quiet = 0.3 < norm(update) < 0.5
+    return guarded(update, {n: z * (not quiet) for n, z in drawn(update, seed).items()})
+
 number = 3
 """
 
@@ -274,6 +303,31 @@ def test_a_function_with_other_noise(audited: Any) -> None:
     assert found["noise_data_independent"]
     assert found["valid"] is found["lower_bound_family"] is None
     assert found["verdict"] == "no guarantee"
+
+
+def test_a_seed_may_go_by_name(audited: Any) -> None:
+    """As in `def defense(update, *, seed)`."""
+    found = audited("--callable", "audited_functions:by_name", "--dataset", "cancer", "--trials", "1000")
+    assert found["verdict"] == "holds"
+    assert found["sigma_measured"] == pytest.approx(1.5, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("bare_corner", "no noise"),
+        ("one_seed_for_all", "not independent Gaussian noise"),
+        ("centred", "not independent Gaussian noise"),
+        ("few_seeds", "seeds 1024 apart give the same noise"),
+        ("quiet_band", "the noise differs where a tensor's norm is about"),
+    ],
+)
+@pytest.mark.parametrize("dataset", ["cancer", "faces"])
+def test_noise_that_only_looks_right_is_found(audited: Any, name: str, reason: str, dataset: str) -> None:
+    """Missing on three coordinates, the same in every tensor, of sum zero, drawn from few seeds, left out at some norms."""
+    found = audited("--callable", f"audited_functions:{name}", "--dataset", dataset, "--trials", "100")
+    assert (found["verdict"], found["valid"]) == ("no guarantee", None)
+    assert found["reason"].startswith(reason) or reason in found["reason"]
 
 
 def test_a_function_without_a_seed(audited: Any) -> None:

@@ -329,6 +329,15 @@ def test_bounds_stand_under_the_table(tmp_path: Path) -> None:
         assert "_bound at" not in text and "no bound" not in text and "rmse_floor at type-1" not in text
 
 
+def test_what_is_not_as_claimed_stands_with_the_claim(tmp_path: Path) -> None:
+    """On the terminal and on the page."""
+    summary = summary_of()
+    summary["epsilon"]["caveats"] = ["the claim counts 8 steps, here 12 releases are accounted"]
+    assert "not as claimed: the claim counts 8 steps, here 12 releases are accounted" in printed(summary, 120)
+    shown = " ".join(page_of(run_folder(tmp_path, summary=summary)).shown.split())
+    assert "is not the one that the claim accounts for: the claim counts 8 steps" in shown
+
+
 def test_a_reason_that_stands_nowhere_else_is_said() -> None:
     summary = summary_with_bounds()
     for field in ("identified_bound", "label_bound"):

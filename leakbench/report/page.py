@@ -18,7 +18,7 @@ from leakbench.errors import InputError
 from leakbench.report.bounds import bounds, seen_at, violations
 from leakbench.report.figures import threshold_figure, training_figure
 from leakbench.report.gallery import galleries
-from leakbench.report.words import COLUMNS, epsilons, interval, notes, number, reading, training
+from leakbench.report.words import COLUMNS, caveats, epsilons, interval, notes, number, reading, training
 from leakbench.store import checksum, read_manifest, write_atomically
 
 __all__ = ["write_report"]
@@ -77,6 +77,7 @@ def _render(
         reading=reading(summary),
         training=training(summary),
         epsilon=summary.get("epsilon") or {},
+        caveats=caveats(summary),
         claimed=claimed,
         observed=observed,
         notes=notes(summary),

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from leakbench.report.bounds import bounds, violations
-from leakbench.report.words import COLUMNS, Column, batches, epsilons, notes, reading, training
+from leakbench.report.words import COLUMNS, Column, batches, caveats, epsilons, notes, reading, training
 
 __all__ = ["print_table"]
 
@@ -71,6 +71,7 @@ def _epsilon_lines(summary: Mapping[str, Any]) -> list[str]:
         f"epsilon: claimed {claimed} | valid {released.text}",
         f"  {whose}",
         *(f"  valid against a reader of {', '.join(names)}: {text}" for text, names in same.items()),
+        *(f"  not as claimed: {sentence}" for sentence in caveats(summary)),
     ]
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from leakbench.report.bounds import FIELDS
 
-__all__ = ["COLUMNS", "Column", "batches", "epsilons", "interval", "notes", "number", "reading", "training"]
+__all__ = ["COLUMNS", "Column", "batches", "caveats", "epsilons", "interval", "notes", "number", "reading", "training"]
 
 Tap: TypeAlias = Mapping[str, Any]
 Summary: TypeAlias = Mapping[str, Any]
@@ -159,6 +159,12 @@ def epsilons(summary: Summary) -> tuple[str, list[Observed]]:
     taps = [_observed(name, tap) for name, tap in (epsilon.get("by_tap") or {}).items()]
     claimed = _epsilon(epsilon.get("claimed"))
     return summary["notes"].get("epsilon.claimed", claimed) if claimed == "none" else claimed, [released, *taps]
+
+
+def caveats(summary: Summary) -> list[str]:
+    """Return in what the training is not the one that the claim accounts for, a sentence each; nothing where none claims."""
+    epsilon = summary.get("epsilon") or {}
+    return list(epsilon.get("caveats") or [])
 
 
 def _observed(observer: str, found: Tap) -> Observed:

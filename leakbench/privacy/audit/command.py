@@ -18,7 +18,8 @@ from leakbench.experiment import hand_out
 from leakbench.privacy.accountants import best
 from leakbench.privacy.audit.canary import FAR, neighbours
 from leakbench.privacy.audit.coupled import check, strength
-from leakbench.privacy.audit.own import audit_callable, load_callable
+from leakbench.privacy.audit.function import load_callable
+from leakbench.privacy.audit.own import audit_callable
 from leakbench.privacy.audit.release import DefenseRelease
 from leakbench.privacy.audit.verdict import Audit, Stated, judge
 from leakbench.privacy.claim import Claim, NoClaim

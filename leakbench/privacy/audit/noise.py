@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ ALMOST_NEVER = 1e-6
 """A test that an honest defense fails in one audit of a million."""
 
 BLOCKS = 32
+
+ENOUGH = 200
+"""Products of two normals, from which on their mean is near enough to a normal for a test at ALMOST_NEVER."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +65,42 @@ def measure(release: Release, inputs: Parameters, seeds: Sequence[int]) -> Noise
     even = bool(((own - pooled).abs() <= 5 * errors * pooled).all())
     each = pooled.expand(len(sizes)) if even else own
     std = torch.cat([s.expand(n) for s, n in zip(each, sizes, strict=True)])
+    # A coordinate that never moves has no noise, however much its tensor has.
+    std = torch.where((drawn == 0).all(0), 0.0, std)
     error = 1 / math.sqrt(2 * drawn.numel()) if even else float(errors[own.argmin()])
-    return Noise(std, error, even, bool((std > 0).all()) and _gaussian(drawn / std))
+    return Noise(std, error, even, bool((std > 0).all()) and _gaussian(drawn / std, sizes))
 
 
-def _gaussian(drawn: Tensor) -> bool:
-    """Tell whether (draws, coordinates) pass as independent standard normals: one by one, summed, and draw against draw."""
+def _gaussian(drawn: Tensor, sizes: Sequence[int]) -> bool:
+    """Tell whether (draws, coordinates) pass as independent standard normals; sizes: coordinates of each tensor."""
+    tensors = torch.split(drawn, list(sizes), 1)
+    return _pass_alone(drawn) and _pass_summed(drawn) and _tensors_differ(tensors)
+
+
+def _pass_alone(drawn: Tensor) -> bool:
+    """Tell whether coordinates pass one by one: all of them as normals, and the quietest as one of so many."""
     draws, coordinates = drawn.shape
-    one_by_one = stats.kstest(drawn.flatten().numpy(), "norm").pvalue
+    quietest = coordinates * stats.chi2.cdf(float(drawn.square().sum(0).min()), draws)
+    return bool(stats.kstest(drawn.flatten().numpy(), "norm").pvalue > ALMOST_NEVER and quietest > ALMOST_NEVER)
+
+
+def _tensors_differ(tensors: Sequence[Tensor]) -> bool:
+    """Tell whether each tensor's noise has a sum of its own, and is no copy of another's, as where one seed serves all."""
+    draws = tensors[0].shape[0]
+    sums = [float((t.sum(1) / math.sqrt(t.shape[1])).square().sum()) for t in tensors]
+    if min(stats.chi2.cdf(s, draws) for s in sums) * len(sums) <= ALMOST_NEVER:
+        return False
+    for one, other in itertools.combinations(tensors, 2):
+        shared = min(one.shape[1], other.shape[1])
+        both = float((one[:, :shared] * other[:, :shared]).sum()) / math.sqrt(draws * shared)
+        if draws * shared >= ENOUGH and abs(both) > stats.norm.isf(ALMOST_NEVER / len(sums) ** 2):
+            return False
+    return True
+
+
+def _pass_summed(drawn: Tensor) -> bool:
+    """Tell whether sums over blocks, and draws against each other, pass as those of independent coordinates."""
+    draws, coordinates = drawn.shape
     # Sums over blocks, plain and with mixed signs, show what coordinates share: only independent ones keep variance 1.
     signs = torch.where(torch.arange(coordinates) * 0.618 % 1 < 0.5, 1.0, -1.0)
     blocks = [b for d in (drawn, drawn * signs) for b in torch.split(d, -(-coordinates // BLOCKS), 1)]
@@ -77,4 +109,4 @@ def _gaussian(drawn: Tensor) -> bool:
     summed = 2 * min(stats.chi2.cdf(energy, sums.numel()), stats.chi2.sf(energy, sums.numel()))
     shared = (torch.corrcoef(drawn) - torch.eye(draws)).abs().max()
     limit = stats.norm.isf(ALMOST_NEVER / draws**2) / math.sqrt(coordinates)
-    return bool(one_by_one > ALMOST_NEVER and summed > ALMOST_NEVER and shared < limit)
+    return bool(summed > ALMOST_NEVER and shared < limit)
