@@ -19,7 +19,7 @@ from leakbench.experiment import hand_out
 from leakbench.privacy.budget import Budget
 from leakbench.privacy.epsilon import Epsilon
 
-__all__ = ["louder", "prepare", "rounds_within", "with_epsilon"]
+__all__ = ["louder", "prepare", "rounds_in_budget", "with_epsilon"]
 
 EXACT = 5e-4
 """How closely, relative, the noise of a target epsilon is found; always on its safe side."""
@@ -39,7 +39,7 @@ def prepare(request: Request, data_dir: Path | None, progress: Any = None, delta
         cell = with_epsilon(cell, request.epsilon, delta)
     stop = _stop(request) or cell.defense.budget
     rounds = cell.settings.federation.rounds
-    fit = rounds_within(cell, stop) if stop and rounds else rounds
+    fit = rounds_in_budget(cell, stop) if stop and rounds else rounds
     if fit == rounds:
         return cell
     settings = dataclasses.replace(cell.settings, stop_after=fit, leak_rounds=leak_rounds(request, fit))
@@ -127,7 +127,7 @@ def louder(defense: Defense, factor: float) -> Defense:
     return dataclasses.replace(defense, **stations, claim=claim)
 
 
-def rounds_within(cell: Cell, budget: Budget) -> int:
+def rounds_in_budget(cell: Cell, budget: Budget) -> int:
     """Return how many rounds of the cell's federation fit into the budget; raises InputError where nothing is to be spent."""
     rounds, partition = cell.settings.federation.rounds, hand_out(cell)
 

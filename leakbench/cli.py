@@ -296,7 +296,7 @@ def audit(as_json: bool, **given: Any) -> None:
     A function gets {parameter: float32 array} and returns such a dict; a second argument `seed` (int) or `rng` (numpy
     Generator) is the source of its noise. The current folder is importable.
     """
-    from leakbench.privacy.audit.command import audit as run_audit  # noqa: PLC0415
+    from leakbench.auditing import audit as run_audit  # noqa: PLC0415
 
     own = {name: given.pop(name) for name in ("data_dir", "delta", "trials", "function", "sigma", "clip")}
     found = run_audit(given, **own)

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeAlias, runtime_checkab
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from leakbench.privacy.classical import least_constant
 from leakbench.recipe import slot
 from leakbench.types import Clock, Count, NonNegative, Positive, Probability, part
 
@@ -180,7 +181,7 @@ class FromEpsilon:
 
     def __call__(self, clock: Clock) -> float:
         """Return the multiplier for this moment's epsilon."""
-        return math.sqrt(2 * math.log(1.25 / self.delta)) / self.epsilon(clock)
+        return least_constant(self.delta) / self.epsilon(clock)
 
 
 @part

@@ -39,16 +39,10 @@ def summarise(
     for (number, tap), group in rows.groupby(["round", "tap"], sort=False):
         round_number = int(str(number))
         key = leak_key(cell, str(tap), round_number)
-        found = _tap(group, phases.get(phase_name(cell, str(tap), round_number), 0.0))
+        found = _tap(group, phases.get(phase_name(cell, str(tap), round_number), 0.0), bool(cell.defense.network))
         taps[key], why, broken = limited(key, found, group, limits[key])
         notes.update(_tap_notes(key, taps[key], group, cell) | why)
         violations += broken
-        if cell.defense.network and taps[key].get("verdict") == "protected":
-            # What draws at random leaks in ways that a ranking by its mean does not see.
-            taps[key]["verdict"] = "unclear"
-            notes[f"taps.{key}.verdict"] = (
-                "the ranking goes by the mean path of a network that draws at random: no evidence"
-            )
     if not rounds["loss"].map(math.isfinite).all():
         first = int(rounds.loc[~rounds["loss"].map(math.isfinite), "round"].iloc[0])
         notes["training"] = f"diverged in round {first + 1}: from then on the model gives no finite answer"
@@ -98,7 +92,7 @@ def _network_notes(cell: Cell) -> dict[str, str]:
     return notes
 
 
-def _tap(group: pd.DataFrame, seconds: float) -> dict[str, Any]:
+def _tap(group: pd.DataFrame, seconds: float, draws: bool = False) -> dict[str, Any]:
     asr, low, high = proportion(group["success"].to_numpy(), group["batch"].to_numpy())
     null, null_low, null_high = proportion(group["null_success"].to_numpy(), group["batch"].to_numpy())
     first = group.dropna(subset=["identified"])
@@ -130,7 +124,7 @@ def _tap(group: pd.DataFrame, seconds: float) -> dict[str, Any]:
     if (group["failure_reason"] == RANKS_ONLY).all():
         silent = ("failures", "asr", "asr_low", "asr_high", "label_accuracy")
         return {**found, **dict.fromkeys(silent), "verdict": "no reconstruction"}
-    return {**found, "verdict": _verdict(group, found)}
+    return {**found, "verdict": _verdict(group, found, draws)}
 
 
 def _median(values: pd.Series) -> float | None:
@@ -145,13 +139,14 @@ def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _verdict(group: pd.DataFrame, found: dict[str, Any]) -> str:
+def _verdict(group: pd.DataFrame, found: dict[str, Any], draws: bool) -> str:
     """Return `leaks`, `protected` or `unclear`, each against the null attacker, or what lies between.
 
     leaks: the ASR's interval lies above the null's estimate and the null's interval below the ASR, or significantly more
     than half of the victims are closer than the null's guess. protected: the ASR lies in the null's interval or below, and
     the median RMSE is not below the null's, and victims are not identified more often than by chance (binomial test at 1 %):
-    else it `identifies`. `attack failed` where half of the victims or more got no answer.
+    else it `identifies`. `attack failed` where half of the victims or more got no answer. draws: whether the network draws at
+    random, which leaks in ways that a ranking by its mean does not see, so that nothing is `protected`.
     """
     better = proportion((group["rmse"] < group["null_rmse"]).to_numpy(), group["batch"].to_numpy())
     if (found["asr_low"] > found["null_asr"] and found["asr"] > found["null_asr_high"]) or better[1] > 0.5:
@@ -162,7 +157,7 @@ def _verdict(group: pd.DataFrame, found: dict[str, Any]) -> str:
     if found["rmse"] is None:
         return "attack failed"
     shown = found["asr"] <= found["null_asr_high"] and found["rmse"] >= found["null_rmse"]
-    if shown and found["victims"] >= LEAST_VICTIMS:
+    if shown and not draws and found["victims"] >= LEAST_VICTIMS:
         return "protected"
     return "unclear"
 
@@ -179,6 +174,10 @@ def _tap_notes(key: str, tap: dict[str, Any], group: pd.DataFrame, cell: Cell) -
     if tap["asr"] is None:
         silent = ("asr", "failures", "label_accuracy", "iterations", "rmse", "psnr", "ssim", "lpips")
         return {f"taps.{key}.{name}": RANKS_ONLY for name in silent}
+    if cell.defense.network and tap["verdict"] == "unclear":
+        notes[f"taps.{key}.verdict"] = (
+            "the ranking goes by the mean path of a network that draws at random: no evidence"
+        )
     if tap["iterations"] is None:
         notes[f"taps.{key}.iterations"] = "fewer than half of the examples were reconstructed within eta"
     if key.partition("@")[0] == "type-0" and cell.defense.aggregation == "secure":

@@ -12,7 +12,7 @@ import torch
 from pydantic_core import PydanticCustomError
 from torch import Tensor
 
-from leakbench.defense.clip import member_norms
+from leakbench.defense.clip import clip_factor, member_norms, scaled
 from leakbench.rng import normal
 from leakbench.types import Clock, Fact, Fraction, Generators, NonNegative, Parameters, Positive, Signal, part
 
@@ -116,10 +116,10 @@ def _scale(deviation: Parameters) -> Parameters:
 def _released(
     signal: Signal, mean: Parameters, scale: Parameters, norm: float, std: float, rngs: Generators | None
 ) -> Parameters:
-    scaled = {n: (g - mean[n]) / scale[n] for n, g in signal.grads.items()}
-    norms = torch.stack(list(member_norms(dataclasses.replace(signal, grads=scaled)).values())).norm(dim=0)
-    factor = (norm / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp_max(1.0)
-    noised = {n: w * _like(factor, w) + std * normal(w, rngs, signal.members) for n, w in scaled.items()}
+    apart = {n: (g - mean[n]) / scale[n] for n, g in signal.grads.items()}
+    norms = torch.stack(list(member_norms(dataclasses.replace(signal, grads=apart)).values())).norm(dim=0)
+    factor = clip_factor(norms, norm)
+    noised = {n: scaled(w, factor) + std * normal(w, rngs, signal.members) for n, w in apart.items()}
     return {n: scale[n] * w + mean[n] for n, w in noised.items()}
 
 

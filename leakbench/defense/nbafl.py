@@ -13,8 +13,10 @@ from typing import Annotated, Literal
 import torch
 from pydantic_core import PydanticCustomError
 
+from leakbench.defense.clip import clip_factor, scaled
 from leakbench.errors import InputError
 from leakbench.nested import nested
+from leakbench.privacy.classical import least_constant
 from leakbench.rng import normal
 from leakbench.types import Clock, Count, Fact, Generators, Parameters, Positive, Probability, Signal, part
 
@@ -25,15 +27,9 @@ __all__ = [
     "NbaflUplink",
     "clip_weights",
     "downlink_std",
-    "least_constant",
     "sent_weights",
     "uplink_std",
 ]
-
-
-def least_constant(delta: float) -> float:
-    """Return sqrt(2 ln(1.25 / delta)), the least c with which the Gaussian mechanism's theorem holds (for epsilon < 1)."""
-    return math.sqrt(2 * math.log(1.25 / delta))
 
 
 def uplink_std(constant: float, exposures: int, sensitivity: float, epsilon: float) -> float:
@@ -66,11 +62,9 @@ def clip_weights(signal: Signal, norm: float) -> Signal:
     sent = sent_weights(signal)
     squares = [(g + sent[n]).flatten(2).square().sum(2) for n, g in signal.grads.items()]
     length = torch.stack(squares).sum(0).sqrt()
-    factor = (norm / length.clamp_min(torch.finfo(length.dtype).tiny)).clamp_max(1.0)
-    grads = {}
-    for name, g in signal.grads.items():
-        f = factor.reshape(*factor.shape, *[1] * (g.dim() - 2))
-        grads[name] = g * f + sent[name] * (f - 1)  # f (sent + g) - sent; where f is 1 the update keeps its bits.
+    factor = clip_factor(length, norm)
+    # f (sent + g) - sent; where f is 1 the update keeps its bits.
+    grads = {n: scaled(g, factor) + scaled(sent[n].expand_as(g), factor - 1) for n, g in signal.grads.items()}
     return signal.replace(grads, length.new_full((signal.lanes,), norm), Fact("clip", norm=2 * norm, rescales=True))
 
 

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from leakbench.defense.clip import member_norms
+from leakbench.defense.clip import clip_factor, member_norms, scaled
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.share import ShareOfNoise
 from leakbench.errors import InputError
@@ -46,8 +46,8 @@ class ClipQuantile:
         """Clip; `sensitivity` becomes C, and the sum of the votes, (lanes, 1), is left for `adapt_clip`."""
         norms = torch.stack(list(member_norms(signal).values())).norm(dim=0)
         bound = signal.memory.get(BOUND, norms.new_full((signal.lanes, 1), self.initial))
-        factor = (bound / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp_max(1.0)
-        grads = {n: g * factor.reshape(*factor.shape, *[1] * (g.dim() - 2)) for n, g in signal.grads.items()}
+        factor = clip_factor(norms, bound)
+        grads = {n: scaled(g, factor) for n, g in signal.grads.items()}
         # Padding of a batch, and the update of a cohort in which nobody is, are exactly zero: they do not vote.
         votes = ((norms <= bound).to(norms) - 0.5) * (norms > 0)
         clipped = signal.replace(grads, bound[:, 0], Fact("clip", norm=float(bound.max()), rescales=True))

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic_core import PydanticCustomError
 
 from leakbench.privacy.claimed import Claimed
+from leakbench.privacy.classical import least_constant
 from leakbench.privacy.curve import rounds_within
 from leakbench.privacy.ledger import Schedule
 from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism
@@ -103,19 +104,15 @@ class NbaflClaim:
     c: Positive | None = None
 
     def __post_init__(self) -> None:
-        if self.c is not None and self.c < self.least:
-            text = f"c: got {self.c:g}, expected at least sqrt(2 ln(1.25 / delta)) = {self.least:.4g}"
+        least = least_constant(self.delta)
+        if self.c is not None and self.c < least:
+            text = f"c: got {self.c:g}, expected at least sqrt(2 ln(1.25 / delta)) = {least:.4g}"
             raise PydanticCustomError("slot", "{text}", {"text": text})
-
-    @property
-    def least(self) -> float:
-        """The c of the classical Gaussian mechanism."""
-        return math.sqrt(2 * math.log(1.25 / self.delta))
 
     @property
     def noise_multiplier(self) -> float:
         """Noise of one upload over Delta."""
-        return (self.least if self.c is None else self.c) * self.exposures / self.epsilon
+        return (least_constant(self.delta) if self.c is None else self.c) * self.exposures / self.epsilon
 
     def __call__(self, schedule: Schedule) -> Claimed:
         """Return `epsilon`; the formula also says what the analytic Gaussian gives for one upload and for all T."""

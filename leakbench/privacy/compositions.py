@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from leakbench.errors import InputError
+from leakbench.privacy.classical import least_constant
 from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism, Mechanisms
 from leakbench.privacy.renyi import Reals
 
@@ -34,7 +35,7 @@ def composition_costs(mechanisms: Sequence[Mechanism], delta: float, digits: int
             raise InputError(f"composition: got sampling {mechanism.sampling!r}, expected 'poisson'")
     sigma = np.maximum([m.noise_multiplier for m in mechanisms], LEAST_NOISE)
     rate = np.array([m.sampling_rate for m in mechanisms])
-    alone = math.sqrt(2 * math.log(1.25 / delta)) / sigma
+    alone = least_constant(delta) / sigma
     if digits is not None:
         alone = np.round(alone, digits)
     # exp overflows above 700, where ln(1 + q (exp(x) - 1)) grows like x.

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from leakbench.privacy.calibration import Noise
 from leakbench.privacy.ledger import Schedule
 from leakbench.privacy.mechanism import Mechanism
-from leakbench.privacy.release import GROWING, Guarded, Observation, Part, Release, multiplier, span
+from leakbench.privacy.release import GROWING, Guarded, Observation, Part, Released, multiplier, span
 
 __all__ = ["of_a_client"]
 
@@ -78,7 +78,7 @@ def _rates(parts: tuple[Part, ...]) -> str:
     return f"q={max(rates):.4g}" if min(rates) == max(rates) else f"q={min(rates):.4g} to {max(rates):.4g}"
 
 
-def _rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> Release:
+def _rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
     own, cohorts = _own(guarded), _cohorts(guarded)
     visible = own and not schedule.complete
     parts = _parts(guarded, schedule, "visible" if visible else schedule.client_sampling)
@@ -87,15 +87,15 @@ def _rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> Release:
         failing = f"clients drop out with probability {schedule.dropout:g}, so " if schedule.dropout else ""
         drawn = "Poisson cohorts" if schedule.client_sampling == "poisson" else "cohorts drawn without replacement"
         seen = f"{failing}only the client's own noise counts; {GROWING}"
-        return Release(parts, f"{what}, {drawn} with {_rates(parts)}; zero-out adjacency; {seen}")
+        return Released(parts, f"{what}, {drawn} with {_rates(parts)}; zero-out adjacency; {seen}")
     honest = f"; counts on the noise of all {cohorts} clients: honest, and nobody drops out" if own else ""
     if schedule.client_sampling == "fixed":
         drawn = f"cohorts drawn without replacement ({_rates(parts)}); zero-out adjacency"
-        return Release(parts, f"{what}, {drawn}{honest}")
-    return Release(parts, f"{what}, Poisson cohorts with {_rates(parts)}; add-or-remove adjacency{honest}")
+        return Released(parts, f"{what}, {drawn}{honest}")
+    return Released(parts, f"{what}, Poisson cohorts with {_rates(parts)}; add-or-remove adjacency{honest}")
 
 
-def _summed(guarded: tuple[Guarded, ...], schedule: Schedule) -> Release:
+def _summed(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
     """Return what the server sees of one client under secure aggregation: a sum, and who is in it."""
     parts, cohorts = _parts(guarded, schedule, "seen"), _cohorts(guarded)
     sentence = (
@@ -104,7 +104,7 @@ def _summed(guarded: tuple[Guarded, ...], schedule: Schedule) -> Release:
     )
     if _own(guarded) and schedule.complete:
         sentence += f"; counts on the noise of all {cohorts} clients: honest, and nobody drops out"
-    return Release(parts, sentence + _at_the_server(guarded, "sum"))
+    return Released(parts, sentence + _at_the_server(guarded, "sum"))
 
 
 def _at_the_server(guarded: tuple[Guarded, ...], what: str) -> str:
@@ -116,7 +116,7 @@ def _at_the_server(guarded: tuple[Guarded, ...], what: str) -> str:
     return f"{carried}: a server that reads it on arrival is trusted"
 
 
-def _update(guarded: tuple[Guarded, ...], schedule: Schedule, stations: set[str]) -> Release:
+def _update(guarded: tuple[Guarded, ...], schedule: Schedule, stations: set[str]) -> Released:
     parts = []
     for g in guarded:
         seen = tuple(n for n in g.noises[-1] if n.station in stations)
@@ -124,4 +124,4 @@ def _update(guarded: tuple[Guarded, ...], schedule: Schedule, stations: set[str]
         parts.append(Part(rounds, rounds, (Mechanism(sigma, 1.0, rounds),)))
     how = f"at most {schedule.rounds} rounds of one client, whose taking part is seen (q=1); zero-out adjacency"
     sentence = f"noise of {span(parts)} times the bound on one client's update, {how}"
-    return Release(tuple(parts), sentence + (_at_the_server(guarded, "update") if "server" in stations else ""))
+    return Released(tuple(parts), sentence + (_at_the_server(guarded, "update") if "server" in stations else ""))

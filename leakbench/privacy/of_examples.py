@@ -9,7 +9,7 @@ from typing import Literal
 from leakbench.privacy.calibration import Noise
 from leakbench.privacy.ledger import Schedule
 from leakbench.privacy.mechanism import Mechanism
-from leakbench.privacy.release import GROWING, Guarded, Observation, Part, Release, multiplier, span
+from leakbench.privacy.release import GROWING, Guarded, Observation, Part, Released, multiplier, span
 
 __all__ = ["of_an_example"]
 
@@ -41,7 +41,7 @@ def _on_the_sum(schedule: Schedule, visible: bool) -> Callable[[Noise], float]:
     return std
 
 
-def _batches(guarded: tuple[Guarded, ...], schedule: Schedule, summed: bool = False) -> Release:
+def _batches(guarded: tuple[Guarded, ...], schedule: Schedule, summed: bool = False) -> Released:
     """Return the release of every batch's sum; summed: each lies in a sum over K_t clients, whose noises add up."""
     visible, taken = _visible(guarded, schedule), schedule.participations(_drawn(guarded))
     parts = tuple(_part(g, schedule, visible, taken, summed) for g in guarded)
@@ -55,15 +55,15 @@ def _batches(guarded: tuple[Guarded, ...], schedule: Schedule, summed: bool = Fa
         how = f"{times}, each using the example {schedule.passes()} time(s) from a fixed split (q=1)"
         if any(len(g.noises) > 1 for g in guarded):
             how += " at the least noise of its round"
-        return Release(parts, f"{what}, {how}; zero-out adjacency; {clients}")
+        return Released(parts, f"{what}, {how}; zero-out adjacency; {clients}")
     many, q = f"{times} x {schedule.local_iterations} local iterations", schedule.example_rate
     if visible:
         seen = f"only the example's own noise counts; {GROWING}"
-        return Release(parts, f"{what}, {many}, Poisson batches with q={q:.4g}; zero-out adjacency; {seen}; {clients}")
+        return Released(parts, f"{what}, {many}, Poisson batches with q={q:.4g}; zero-out adjacency; {seen}; {clients}")
     if schedule.batch_sampling == "fixed":
         how = f"{many}, batches of {schedule.batch} without replacement (q={q:.4g}); zero-out adjacency"
-        return Release(parts, f"{what}, {how}; {clients}")
-    return Release(parts, f"{what}, {many}, Poisson batches with q={q:.4g}; add-or-remove adjacency; {clients}")
+        return Released(parts, f"{what}, {how}; {clients}")
+    return Released(parts, f"{what}, {many}, Poisson batches with q={q:.4g}; add-or-remove adjacency; {clients}")
 
 
 def _part(guarded: Guarded, schedule: Schedule, visible: bool, taken: int, summed: bool) -> Part:
@@ -81,7 +81,7 @@ def _part(guarded: Guarded, schedule: Schedule, visible: bool, taken: int, summe
     return Part(stretch.rounds, share, mechanisms)
 
 
-def _aggregate(guarded: tuple[Guarded, ...], schedule: Schedule) -> Release:
+def _aggregate(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
     """Return what the server sees of one example under secure aggregation.
 
     Its noise is that of all K_t clients only where each noisy sum enters the aggregate as it is: with one local
@@ -99,7 +99,7 @@ def _aggregate(guarded: tuple[Guarded, ...], schedule: Schedule) -> Release:
         said = f"secure aggregation hides the update in a sum, whose other noise is not counted: {why}"
     else:
         said = "secure aggregation: the noise of all clients of a round adds up: honest, and nobody drops out"
-    return Release(release.parts, f"{release.sentence}; {said}")
+    return Released(release.parts, f"{release.sentence}; {said}")
 
 
 def _one_gradient(guarded: tuple[Guarded, ...], schedule: Schedule) -> Observation:
@@ -118,4 +118,4 @@ def _one_gradient(guarded: tuple[Guarded, ...], schedule: Schedule) -> Observati
         f"noise of {span(parts)} times the bound on the one example's gradient, seen in each of {seen} uses "
         "(expected, or the most that was counted), so nothing amplifies (q=1); zero-out adjacency"
     )
-    return Release(tuple(parts), sentence)
+    return Released(tuple(parts), sentence)

@@ -12,7 +12,7 @@ from leakbench.privacy.calibration import Noise
 from leakbench.privacy.ledger import Stretch
 from leakbench.privacy.mechanism import Mechanisms, merged
 
-__all__ = ["GROWING", "Guarded", "Observation", "Part", "Release", "multiplier", "span"]
+__all__ = ["GROWING", "Guarded", "Observation", "Part", "Released", "multiplier", "span"]
 
 GROWING = "the noise grows with the number drawn, which shows who was drawn, so q amplifies nothing"
 
@@ -35,7 +35,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Release:
+class Released:
     """What an observer sees of one unit, and the same as one sentence with its numbers and its adjacency."""
 
     parts: tuple[Part, ...]
@@ -47,8 +47,8 @@ class Release:
         return merged(mechanism for part in self.parts for mechanism in part.mechanisms)
 
 
-Observation: TypeAlias = Release | str
-"""A release, or why there is no guarantee."""
+Observation: TypeAlias = Released | str
+"""What is released, or why there is no guarantee."""
 
 
 def multiplier(noises: tuple[Noise, ...], std: Callable[[Noise], float]) -> float:

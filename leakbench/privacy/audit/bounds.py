@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import betaincinv, ndtri
+
+from leakbench.privacy.renyi import Reals
 
 __all__ = [
     "CONFIDENCE",
@@ -25,7 +26,6 @@ __all__ = [
     "upper_limit",
 ]
 
-Reals: TypeAlias = NDArray[np.float64]
 Objective: TypeAlias = Callable[["Rates"], Any]
 
 CONFIDENCE = 0.95

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from leakbench.privacy.audit.canary import BOUNDLESS, FAR, Neighbours, focused, joined, neighbours, opposed
-from leakbench.privacy.audit.noise import Noise, measure, seeds_for
+from leakbench.privacy.audit.noise import MeasuredNoise, measure, seeds_for
 from leakbench.privacy.audit.release import Release
 from leakbench.types import Parameters
 
@@ -44,7 +44,7 @@ class Coupled:
     moved: float | None
     sigma: float | None
     error: float
-    noise: Noise
+    noise: MeasuredNoise
     telling: Neighbours
 
     @property
@@ -84,7 +84,7 @@ def _lanes(release: Release, inputs: Parameters, seed: int) -> Tensor:
     return release(inputs, [seed] * next(iter(inputs.values())).shape[0]).double()
 
 
-def _strength(differences: Tensor, noise: Noise, holds: bool) -> tuple[float, float]:
+def _strength(differences: Tensor, noise: MeasuredNoise, holds: bool) -> tuple[float, float]:
     moved = float(differences.norm(dim=1).max())
     if not holds:
         return math.inf, 0.0

@@ -14,7 +14,7 @@ from torch import Tensor
 from leakbench.privacy.audit.release import Release
 from leakbench.types import Parameters
 
-__all__ = ["Noise", "measure", "seeds_for"]
+__all__ = ["MeasuredNoise", "measure", "seeds_for"]
 
 ALMOST_NEVER = 1e-6
 """A test that an honest defense fails in one audit of a million."""
@@ -26,7 +26,7 @@ ENOUGH = 200
 
 
 @dataclass(frozen=True)
-class Noise:
+class MeasuredNoise:
     """Additive noise of a release.
 
     std: (coordinates,) of each coordinate, equal within a tensor, equal throughout where no tensor differs.
@@ -50,7 +50,7 @@ def seeds_for(coordinates: int) -> int:
     return 2 * min(32, max(2, math.ceil(250_000 / coordinates)))
 
 
-def measure(release: Release, inputs: Parameters, seeds: Sequence[int]) -> Noise:
+def measure(release: Release, inputs: Parameters, seeds: Sequence[int]) -> MeasuredNoise:
     """Measure the noise on one input {p: (1, members, *p)} over an even number of seeds.
 
     Half the difference of two releases of one input, times sqrt(2), is noise alone, whatever the input.
@@ -68,7 +68,7 @@ def measure(release: Release, inputs: Parameters, seeds: Sequence[int]) -> Noise
     # A coordinate that never moves has no noise, however much its tensor has.
     std = torch.where((drawn == 0).all(0), 0.0, std)
     error = 1 / math.sqrt(2 * drawn.numel()) if even else float(errors[own.argmin()])
-    return Noise(std, error, even, bool((std > 0).all()) and _gaussian(drawn / std, sizes))
+    return MeasuredNoise(std, error, even, bool((std > 0).all()) and _gaussian(drawn / std, sizes))
 
 
 def _gaussian(drawn: Tensor, sizes: Sequence[int]) -> bool:

@@ -25,8 +25,7 @@ from leakbench.privacy.audit.verdict import Audit, Stated, judge
 from leakbench.privacy.claim import Claim, NoClaim
 from leakbench.privacy.ledger import Schedule
 from leakbench.privacy.mechanism import Mechanism
-from leakbench.privacy.observers import Observation, observations
-from leakbench.privacy.observers import Release as Observed
+from leakbench.privacy.observers import Observation, Released, observations
 from leakbench.rng import generator
 
 __all__ = ["audit", "audit_cell"]
@@ -110,7 +109,7 @@ def _against_ledger(result: Audit, run: Mechanism) -> Audit:
 
 def _repeated(seen: Observation) -> tuple[Mechanism | None, bool]:
     """Return the mechanism of a training and whether it is one all along; of several, that with the least noise, once."""
-    if not isinstance(seen, Observed):
+    if not isinstance(seen, Released):
         return None, False
     if len(seen.mechanisms) == 1:
         return seen.mechanisms[0], True
