@@ -63,7 +63,7 @@ def limited(
     if bounds["seen"] is not None and tap["batch"] > 1:
         whose = "client, given the other clients" if limits.guard.unit == "client" else "example, given the others"
         notes[f"taps.{name}.bounds"] = (
-            f"of one {whose} behind the update; each of its {tap['batch']} guesses is a chance, so that kappa is that many "
-            "times the rate of one"
+            f"of one {whose} behind the update; each of the {tap['batch']} guesses at a batch is a chance, so that what the "
+            "bound starts from (kappa, how often an attacker is right without the leak) is that many times the rate of one"
         )
     return found, notes, violations(name, found, group)

@@ -108,6 +108,12 @@ class _UniqueKeys(yaml.SafeLoader):
         return mapping
 
 
+# YAML 1.1 reads 1e9 and 1.0e9 as words, since it wants the sign of an exponent; YAML 1.2, and whoever writes recipes, does not.
+_UniqueKeys.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
 def load(cls: type[T], path: Path) -> T:
     """Read one recipe file into `cls` (which must have `title` and `cite`); every error is one line that starts with the file."""
     if not re.fullmatch("[a-z][a-z0-9_]*", path.stem):

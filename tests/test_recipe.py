@@ -84,6 +84,14 @@ def test_what_is_mistyped_is_refused_by_name(tmp_path: Path, change: tuple[str, 
     assert "\n" not in text
 
 
+@pytest.mark.parametrize(("written", "value"), [("1e3", 1000.0), ("1.0e3", 1000.0), ("2.5e-3", 0.0025), ("4.0", 4.0)])
+def test_exponents_need_no_sign(tmp_path: Path, written: str, value: float) -> None:
+    """As in YAML 1.2, and as people write numbers."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"title: t\ncite: c\nunit: example\nexample:\n  - clip_layers: {{norm: {written}}}\n")
+    assert load(Defense, path).example[0].norm == value  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("norm", [".nan", ".inf", "-1.0", "0"])
 def test_numbers_that_mean_nothing_are_refused(tmp_path: Path, norm: str) -> None:
     """A clip at NaN, infinity, below or at zero."""

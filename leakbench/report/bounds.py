@@ -15,6 +15,9 @@ FIELDS = {"asr_bound": "ASR", "identified_bound": "identified", "label_bound": "
 
 MEASURES = {"asr": "ASR", "identified": "identified", "label_accuracy": "label accuracy"}
 
+NOTHING = 0.995
+"""A bound from which on it is printed as 1.00, and says nothing."""
+
 BROKEN = "the guarantee does not hold, or a bug is here"
 
 
@@ -30,8 +33,12 @@ def bounds(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _texts(name: str, tap: Mapping[str, Any], notes: Mapping[str, str], said: set[str | None]) -> list[str]:
-    found = [f"{what} {_share(tap[field])}" for field, what in FIELDS.items() if tap.get(field) is not None]
+    limits = {what: tap[field] for field, what in FIELDS.items() if tap.get(field) is not None}
+    found = [f"{what} {_share(limit)}" for what, limit in limits.items() if limit < NOTHING]
+    open_to_all = [what for what, limit in limits.items() if limit >= NOTHING]
     texts = [f"at most {', '.join(found)} by the valid epsilon of what was seen"] if found else []
+    if open_to_all:
+        texts.append(f"{', '.join(open_to_all)} not limited by the valid epsilon of what was seen (bound 1.00)")
     missing: dict[str, list[str]] = {}
     for field, what in FIELDS.items():
         reason = notes.get(f"taps.{name}.{field}")
