@@ -1,5 +1,6 @@
 """The coupled-noise check finds every convention of noise, and noise that it should not trust."""
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from probes import probe
 from torch import Tensor
 
 from leakbench.data.recipe import Federation
-from leakbench.defense.clip import ClipLayers, ClipWhole
+from leakbench.defense.clip import ClipLayers, ClipWhole, scaled, whole_norms
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.sensitivity import L2Max
 from leakbench.defense.transform import Stations
@@ -19,6 +20,8 @@ from leakbench.privacy.audit.coupled import Coupled, check
 from leakbench.privacy.audit.noise import measure
 from leakbench.privacy.audit.release import DefenseRelease
 from leakbench.privacy.audit.trials import executed
+from leakbench.privacy.audit.verdict import Stated, judge
+from leakbench.privacy.mechanism import Mechanism
 from leakbench.rng import generator, normal
 from leakbench.types import Clock, Fact, Generators, Signal
 
@@ -102,6 +105,42 @@ def test_a_scale_from_the_data_is_found(stations: dict[str, tuple[object, ...]])
     assert not seen.independent
     assert seen.sigma is None
     assert seen.clip_holds
+
+
+@dataclass(frozen=True)
+class Swelling:
+    """Adds noise whose std grows by `share` where a member's norm is above 1000."""
+
+    share: float
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Clip the whole at 4 and add the noise."""
+        large = (whole_norms(signal) > 1000).float()
+        clipped = WHOLE(signal, clock, rngs)
+        grads = {n: g + scaled(normal(g, rngs, 1), 1 + self.share * large) for n, g in clipped.grads.items()}
+        return clipped.replace(grads, None, Fact("other"))
+
+
+@pytest.mark.parametrize(("share", "independent"), [(0.0, True), (3e-4, False), (0.1, False)])
+def test_noise_that_swells_by_a_thousandth_is_found(share: float, independent: bool) -> None:
+    """The check tells differences of 1e-5 of a release's norm from rounding."""
+    assert found(1, example=(Swelling(share),)).independent is independent
+
+
+@pytest.mark.parametrize("error", [0.02, 0.1])
+def test_noise_that_is_not_known_well_gives_a_lower_bound_that_is_lower(error: float) -> None:
+    """The family's noise is taken three standard errors stronger than measured: the same draws, a smaller epsilon."""
+    through = release(1, example=(WHOLE, noise("each")))
+    seen = check(through, SHAPES, generator(0, "test"))
+    stated, once = Stated(None, None, "none: not asked", "one release"), Mechanism(1.0, 1.0, 1)
+
+    def bound(error: float) -> float:
+        less = dataclasses.replace(seen, error=error)
+        answer = judge(through, less, once, stated, None, 100_000, 1e-5, generator(1, "test")).lower_bound_family
+        assert answer is not None
+        return answer
+
+    assert bound(error) < bound(error - 0.01)
 
 
 @dataclass(frozen=True)

@@ -191,7 +191,7 @@ def test_the_noise_of_other_clients_counts_for_an_example_where_it_simply_adds()
     assert (tap.sigma_effective, tap.q, tap.steps) == (pytest.approx(6 * math.sqrt(10)), 0.1, 4)
     assert valid(phases, "example", **once).sigma_effective == 6.0
     for why, changes in {
-        "several local iterations": {"local_iterations": 10},
+        "several local iterations": {"local_iterations": 2},
         "copies of the example": {"most_copies": 2},
         "how many clients take part is random": {"client_sampling": "poisson"},
     }.items():
