@@ -124,3 +124,10 @@ def test_equal_worlds_give_nothing() -> None:
     assert lower_bounds(Scores(same, same), DELTA, None) == (0.0, None)
     noise = np.random.default_rng(0).standard_normal((2, 1000))
     assert lower_bounds(Scores(*noise), DELTA, Mechanism(1.0, 1.0, 1))[0] == 0
+
+
+def test_a_run_of_fixed_samples_is_drawn_at_its_worst_pair() -> None:
+    """Who is drawn in the canary's stead points against it: each use moves the sum by 2, and its absence by 1."""
+    scores = drawn(Mechanism(0.01, 0.1, 100, "fixed"), 2000, generator(0, "test"))
+    assert scores.present.mean() == pytest.approx(20, rel=0.03)
+    assert scores.absent.mean() == pytest.approx(10, rel=0.03)

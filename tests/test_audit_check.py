@@ -205,3 +205,42 @@ def test_measured_noise_does_not_depend_on_the_input() -> None:
 
 def noise_alone() -> GaussianNoise:
     return GaussianNoise(multiplier=3.0, to="each", uncalibrated=True)
+
+
+def test_trials_of_each_world_and_the_learning_of_their_score_draw_apart() -> None:
+    """No seed is used twice: neither between the worlds, nor for what was learned before."""
+    seeds: list[int] = []
+    through = release(1, example=(WHOLE, noise("each")))
+
+    class Noted:
+        members, seeded = 1, True
+
+        def __call__(self, inputs: dict[str, Tensor], several: range) -> Tensor:
+            seeds.append(len(several))
+            used.append(list(several))
+            return through(inputs, several)
+
+    used: list[list[int]] = []
+    pair = check(through, SHAPES, generator(0, "test")).telling
+    executed(Noted(), pair, 60)
+    learned, drawn = used[:2], [s for batch in used[2:] for s in batch]
+    assert learned[0] == learned[1]
+    assert len(drawn) == len(set(drawn)) == 120
+    assert not set(drawn) & set(learned[0])
+
+
+@dataclass(frozen=True)
+class Softened:
+    """Scales a member of norm r to log(1 + r): a bound that grows, if slowly, without end."""
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Scale."""
+        norms = whole_norms(signal)
+        factor = norms.log1p() / norms.clamp_min(1e-30)
+        return signal.replace({n: scaled(g, factor) for n, g in signal.grads.items()}, None, Fact("other"))
+
+
+def test_a_bound_that_grows_is_no_clip() -> None:
+    seen = found(1, example=(Softened(), Added("half")))
+    assert not seen.clip_holds
+    assert seen.sigma == 0

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from leakbench import cli
+from leakbench.cell import Request, probe_of, resolve_cell
 from leakbench.recipe import names
 
 KEYS = [
@@ -128,12 +129,51 @@ def centred(update, seed):
 def few_seeds(update, seed):
     return guarded(update, drawn(update, seed % 1024))
 
+def last_norm(update, seed):
+    last = list(update)[-1]
+    factor = min(1.0, 1.0 / max(float(np.linalg.norm(update[last])), 1e-30))
+    return {n: g * factor + drawn(update, seed)[n] for n, g in update.items()}
+
+def mean_norm(update, seed):
+    norms = [float(np.linalg.norm(g)) for g in update.values()]
+    factor = min(1.0, 1.0 / max(sum(norms) / len(norms), 1e-30))
+    noise = drawn(update, seed)
+    return {n: g * factor + noise[n] for n, g in update.items()}
+
+def largest_coordinate(update, seed):
+    factor = min(1.0, 1.0 / max(max(float(np.abs(g).max()) for g in update.values()), 1e-30))
+    noise = drawn(update, seed)
+    return {n: g * factor + noise[n] for n, g in update.items()}
+
+def signed(update, seed):
+    clipped = sum(float(g.sum()) for g in update.values()) >= 0
+    noise = drawn(update, seed)
+    return guarded(update, noise) if clipped else {n: g + noise[n] for n, g in update.items()}
+
+def mirrored(update, seed):
+    flat = np.concatenate([z.ravel() for z in drawn(update, seed).values()])
+    half = len(flat) // 2
+    flat[half:2 * half] = -flat[:half]
+    flat[2 * half:] = 0.1
+    order = np.random.default_rng(7).permutation(len(flat))
+    pieces = np.split(flat[order], np.cumsum([g.size for g in update.values()])[:-1])
+    return guarded(update, {n: z.reshape(update[n].shape) for n, z in zip(update, pieces)})
+
+def noise_where_something_is(update, seed):
+    return guarded(update, {n: z * (update[n] != 0) for n, z in drawn(update, seed).items()})
+
 def quiet_band(update, seed):
     quiet = 0.3 < norm(update) < 0.5
     return guarded(update, {n: z * (not quiet) for n, z in drawn(update, seed).items()})
 
 number = 3
 """
+
+
+def model_shapes(dataset: str) -> list[tuple[int, ...]]:
+    """Return the shape of each parameter of the network that a data set's cell trains."""
+    cell = resolve_cell(Request(dataset=dataset), None)
+    return [tuple(p.shape) for p in probe_of(cell.defense, cell.data, cell.settings).network.parameters.values()]
 
 
 @pytest.fixture(autouse=True)
@@ -320,6 +360,10 @@ def test_a_seed_may_go_by_name(audited: Any) -> None:
         ("centred", "not independent Gaussian noise"),
         ("few_seeds", "seeds 1024 apart give the same noise"),
         ("quiet_band", "the noise differs where a tensor's norm is about"),
+        ("last_norm", "no clip"),
+        ("signed", "no clip"),
+        ("mirrored", "not independent Gaussian noise"),
+        ("noise_where_something_is", "no noise"),
     ],
 )
 @pytest.mark.parametrize("dataset", ["cancer", "faces"])
@@ -328,6 +372,15 @@ def test_noise_that_only_looks_right_is_found(audited: Any, name: str, reason: s
     found = audited("--callable", f"audited_functions:{name}", "--dataset", dataset, "--trials", "100")
     assert (found["verdict"], found["valid"]) == ("no guarantee", None)
     assert found["reason"].startswith(reason) or reason in found["reason"]
+
+
+@pytest.mark.parametrize(("name", "farthest"), [("mean_norm", "tensors"), ("largest_coordinate", "coordinates")])
+def test_the_shape_of_an_update_that_moves_farthest_counts(audited: Any, name: str, farthest: str) -> None:
+    """A clip by the mean of M norms lets one tensor move by M, one by the largest of d coordinates all by sqrt(d)."""
+    found = audited("--callable", f"audited_functions:{name}", "--dataset", "cancer", "--trials", "1000")
+    shapes = list(model_shapes("cancer"))
+    far = len(shapes) if farthest == "tensors" else math.sqrt(sum(map(math.prod, shapes)))
+    assert found["sigma_measured"] == pytest.approx(3 / far, rel=0.05)
 
 
 def test_a_function_without_a_seed(audited: Any) -> None:

@@ -281,6 +281,16 @@ def test_contradictions_in_a_recipe_are_refused() -> None:
         Defense(title="t", cite="c", unit="client", server=(ClipWhole(1.0), GaussianNoise(1.0, "mean")))
 
 
+@pytest.mark.parametrize("to", ["sum", "mean"])
+def test_one_noise_for_the_members_of_a_poisson_batch_stands_at_the_batch_station(to: str) -> None:
+    """At the example station each member carries its share of it: of an empty batch there would be none."""
+    noise = GaussianNoise(1.0, to)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="example: a noise for the sum of a Poisson batch"):
+        Defense(title="t", cite="c", unit="example", example=(ClipWhole(1.0), noise), batches="poisson")
+    Defense(title="t", cite="c", unit="example", example=(ClipWhole(1.0), noise), batches="fixed")
+    Defense(title="t", cite="c", unit="example", example=(ClipWhole(1.0),), batch=(noise,), batches="poisson")
+
+
 @pytest.mark.parametrize(
     ("stations", "words"),
     [

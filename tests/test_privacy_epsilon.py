@@ -74,9 +74,23 @@ def test_fed_cdp_on_mnist() -> None:
 
 
 def test_who_sees_every_use_is_not_amplified_against() -> None:
+    """After 100 uses it is 8.00; before the run their number is binomial(10,000, .01), which costs 8.245."""
+    counted = valid(AT_EXAMPLE, "example", largest={"uses": 100}).by_tap["type-2"]
+    assert counted.valid == pytest.approx(8.004, abs=2e-3)
+    assert (counted.q, counted.steps, counted.sigma_effective) == (1.0, 100, 6.0)
     tap = valid(AT_EXAMPLE, "example").by_tap["type-2"]
-    assert tap.valid == pytest.approx(8.0, abs=0.05)
-    assert (tap.q, tap.steps, tap.sigma_effective) == (1.0, 100, 6.0)
+    assert tap.valid == pytest.approx(8.245, abs=2e-3)
+    assert (tap.q, tap.steps, tap.sigma_effective) == (0.01, 10_000, 6.0)
+    assert "100 uses (expected of 10,000 draws" in tap.reason
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_who_sees_more_is_not_guarded_better(sampling: str) -> None:
+    """type-2 sees each example's noise alone, type-1 their sum: its epsilon is never the smaller."""
+    taps = valid(AT_EXAMPLE, "example", batch_sampling=sampling).by_tap
+    at_two, at_one = taps["type-2"].valid, taps["type-1"].valid
+    assert at_two is not None and at_one is not None
+    assert at_two >= at_one
 
 
 @pytest.mark.parametrize("clip", [CLIP, LAYERS])
@@ -105,6 +119,16 @@ def test_own_noise_of_each_example() -> None:
     assert poisson.valid == pytest.approx(8.245, abs=5e-3)
     assert "only the example's own noise counts" in poisson.reason
     assert valid({"example": (CLIP, ON_EACH, PRUNING)}, "example", batch_sampling="fixed").sigma_effective == 6.0
+
+
+def test_noise_that_was_pruned_adds_to_no_later_noise() -> None:
+    """Pruning what is noisy is post-processing of it, but bounds nothing that a later noise could guard."""
+    pruned = {"client": (CLIP, ON_EACH, PRUNING), "server": (Fact("noise", std=96.0),)}
+    alone = {"client": (CLIP, ON_EACH, PRUNING)}
+    found, once = (valid(facts, "client") for facts in (pruned, alone))
+    assert found.sigma_effective == once.sigma_effective == 6.0
+    between = {"client": (CLIP, ON_EACH, PRUNING, Fact("clip", norm=4.0)), "server": (Fact("noise", std=96.0),)}
+    assert valid(between, "client").sigma_effective == 24.0
 
 
 def test_noises_of_both_stations_add_up() -> None:

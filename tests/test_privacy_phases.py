@@ -121,7 +121,7 @@ def test_a_split_is_used_at_the_least_noise_of_its_round() -> None:
 def test_who_sees_each_use_sees_the_least_noise_of_its_round() -> None:
     halves = (Phase(at_example(8.0), 4, 5, False, 10), Phase(at_example(6.0), 4, 5, True, 10))
     tap = valid(halves, "example", batch_sampling="fixed").by_tap["type-2"]
-    assert (tap.sigma_effective, tap.steps) == (6.0, 4)
+    assert (tap.sigma_effective, tap.steps, tap.q) == (6.0, 40, 0.1)
     mixed = every_round(at_example(6.0), on_batch(6.0), on_batch(6.0), on_batch(6.0))
     assert valid(mixed, "example").by_tap["type-2"].reason.endswith("from round 2 of 4 on")
     leaving = every_round(at_client(6.0), at_client(6.0), at_server(6.0), at_server(6.0))

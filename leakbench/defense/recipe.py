@@ -126,6 +126,9 @@ class Defense:
             if sum(isinstance(t, kind) for name in STATIONS for t in getattr(self, name)) > 1:
                 text = f"{called}: stands twice, but what it remembers is one; expected one in a defense"
                 raise PydanticCustomError("slot", "{text}", {"text": text})
+        if self.batches == "poisson" and any(isinstance(t, GaussianNoise) and t.to != "each" for t in self.example):
+            text = "example: a noise for the sum of a Poisson batch, of which nobody may be drawn, stands at the batch station"
+            raise PydanticCustomError("slot", "{text}", {"text": text})
         self._check_places()
 
     def _check_places(self) -> None:

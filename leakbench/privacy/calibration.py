@@ -59,10 +59,12 @@ def calibrated(facts: Mapping[str, tuple[Fact, ...]], unit: Unit, batch: int) ->
         elif fact.kind == "other" and fact.raw:
             return (), fact.reason
         elif fact.kind == "other":
-            if fact.reason and not noises:
-                failure = failure or fact.reason
+            failure = failure or ("" if noises else fact.reason)
             # What tells of several members at once may follow noise, as anything may, but ends what later noise can guard.
             closed = closed or bool(fact.reason and noises)
+            # Of what it makes out of noise nothing bounds one unit's part, so that a later noise guards nothing by itself.
+            if noises and noises[-1].part == part:
+                bound, part = math.inf, part + 1
             mixed = MIXED if station == "batch" and batch > 1 else mixed
         elif fact.kind == "uncalibrated_noise" or (fact.kind == "noise" and fact.std > 0):
             bare = "" if fact.only else bare

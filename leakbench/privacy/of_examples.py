@@ -108,14 +108,23 @@ def _one_gradient(guarded: tuple[Guarded, ...], schedule: Schedule) -> Observati
     if bare:
         why = "none: noise is added after this tap, to the sum over a batch, not to one example's gradient"
         return why if len(bare) == len(guarded) else f"{why}, from round {bare[0]} of {schedule.rounds} on"
-    total, parts = schedule.uses(_drawn(guarded)), list[Part]()
+    drawn = _drawn(guarded)
+    total, taken, parts = schedule.uses(drawn), schedule.participations(drawn), list[Part]()
+    # Before a run the number of uses is random; after it, or from a split, it is known.
+    known = schedule.counted("uses") is not None or schedule.batch_sampling == "split"
     for g, noises in zip(guarded, own, strict=True):
-        uses = g.stretch.share(total, schedule.rounds)
+        uses, share = g.stretch.share(total, schedule.rounds), g.stretch.share(taken, schedule.rounds)
         least = min(multiplier(several, lambda noise: noise.std) for several in noises)
-        parts.append(Part(g.stretch.rounds, uses, (Mechanism(least, 1.0, uses),)))
+        random = Mechanism(least, schedule.example_rate, share * schedule.local_iterations, "visible")
+        parts.append(Part(g.stretch.rounds, uses, (Mechanism(least, 1.0, uses) if known else random,)))
     seen = sum(part.participations for part in parts)
+    how = (
+        "counted"
+        if known
+        else f"expected of {sum(p.mechanisms[0].steps for p in parts):,} draws, as many as chance has it"
+    )
     sentence = (
-        f"noise of {span(parts)} times the bound on the one example's gradient, seen in each of {seen} uses "
-        "(expected, or the most that was counted), so nothing amplifies (q=1); zero-out adjacency"
+        f"noise of {span(parts)} times the bound on the one example's gradient, seen in each of its {seen} uses ({how}), "
+        "so nothing amplifies; zero-out adjacency"
     )
     return Released(tuple(parts), sentence)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from leakbench.types import Parameters
 
-__all__ = ["BOUNDLESS", "FAR", "Neighbours", "direction", "focused", "joined", "neighbours", "opposed"]
+__all__ = ["BOUNDLESS", "FAR", "Neighbours", "direction", "focused", "joined", "neighbours", "opposed", "pointed"]
 
 FAR = 1e6
 """Norm of a canary's tensors that every clip is expected to bind."""
@@ -78,6 +78,25 @@ def focused(shapes: Mapping[str, tuple[int, ...]], members: int, scale: float, r
         return _pairs({n: u * (n == name) for n, u in units.items()}, nobody, torch.tensor([scale]))
 
     return joined([alone(name) for name in shapes])
+
+
+def pointed(shapes: Mapping[str, tuple[int, ...]], scale: float, rng: torch.Generator) -> list[Neighbours]:
+    """Return pairs of one member with canaries of shapes that a careless clip lets pass, of coordinates of size `scale`.
+
+    All coordinates plus and minus as they come, and the negative of that; all of them positive, and all negative; one in each
+    tensor, and nothing beside it.
+    """
+    drawn = {n: u[0] for n, u in direction(shapes, 1, rng).items()}
+    nobody = {n: u.new_zeros(1, *u.shape) for n, u in drawn.items()}
+    single = {n: torch.zeros_like(u).flatten().index_fill(0, torch.tensor([0]), 1.0) for n, u in drawn.items()}
+    shaped = [
+        {n: u.sign() for n, u in drawn.items()},
+        {n: -u.sign() for n, u in drawn.items()},
+        {n: torch.ones_like(u) for n, u in drawn.items()},
+        {n: -torch.ones_like(u) for n, u in drawn.items()},
+        {n: u.reshape(drawn[n].shape) for n, u in single.items()},
+    ]
+    return [_pairs(canary, nobody, torch.tensor([scale])) for canary in shaped]
 
 
 def joined(several: Sequence[Neighbours]) -> Neighbours:

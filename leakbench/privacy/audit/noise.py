@@ -78,16 +78,20 @@ def _gaussian(drawn: Tensor, sizes: Sequence[int]) -> bool:
 
 
 def _pass_alone(drawn: Tensor) -> bool:
-    """Tell whether coordinates pass one by one: all of them as normals, and the quietest as one of so many."""
+    """Tell whether coordinates pass one by one: all of them as normals, and the quietest as one of so many.
+
+    A tail that is cut off at some 3 standard deviations passes: of differences of two draws it leaves too little missing.
+    """
     draws, coordinates = drawn.shape
     quietest = coordinates * stats.chi2.cdf(float(drawn.square().sum(0).min()), draws)
-    return bool(stats.kstest(drawn.flatten().numpy(), "norm").pvalue > ALMOST_NEVER and quietest > ALMOST_NEVER)
+    return bool(min(quietest, stats.kstest(drawn.flatten().numpy(), "norm").pvalue) > ALMOST_NEVER)
 
 
 def _tensors_differ(tensors: Sequence[Tensor]) -> bool:
-    """Tell whether each tensor's noise has a sum of its own, and is no copy of another's, as where one seed serves all."""
+    """Tell whether each tensor's noise has a sum of its own, as all have together, and is no copy of another's."""
     draws = tensors[0].shape[0]
-    sums = [float((t.sum(1) / math.sqrt(t.shape[1])).square().sum()) for t in tensors]
+    several = (*tensors, torch.cat(list(tensors), 1))
+    sums = [float((t.sum(1) / math.sqrt(t.shape[1])).square().sum()) for t in several]
     if min(stats.chi2.cdf(s, draws) for s in sums) * len(sums) <= ALMOST_NEVER:
         return False
     for one, other in itertools.combinations(tensors, 2):

@@ -7,9 +7,10 @@ import math
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from leakbench.privacy.accountants import best
-from leakbench.privacy.audit.canary import neighbours
+from leakbench.privacy.audit.canary import BOUNDLESS, FAR, Neighbours, focused, joined, neighbours, pointed
 from leakbench.privacy.audit.coupled import ROUNDING, Coupled, check
 from leakbench.privacy.audit.function import CallableRelease
 from leakbench.privacy.audit.unseeded import check_unseeded
@@ -44,6 +45,7 @@ def audit_callable(
     rng = generator(seed, "audit")
     release = dataclasses.replace(release, seed=seed)
     found = (check if release.seeded else check_unseeded)(release, shapes, rng)
+    found = farther(release, found, shapes, rng) if release.seeded else found
     bound = found.moved if release.seeded else clip
     valid, missing = None, _missing(found, bound) or (_untrue(release, shapes, rng) if release.seeded else "")
     if not missing and bound:
@@ -55,6 +57,37 @@ def audit_callable(
     stated = Stated(claimed, valid, missing, scope)
     result = judge(release, found, Mechanism(1.0, 1.0, 1), stated, sigma, trials, delta, rng)
     return result if clip is None else _against_clip(result, found, clip)
+
+
+def farther(
+    release: CallableRelease, found: Coupled, shapes: Mapping[str, tuple[int, ...]], rng: torch.Generator
+) -> Coupled:
+    """Return the check with canaries of other shapes too, where noise that does not depend on the data lets them be told apart.
+
+    A clip may go by what a canary with equal norms in all tensors does not show: by the norm of one tensor, by a mean of
+    norms, by the largest coordinate, by the sign of a sum.
+    """
+    if not (found.independent and found.noise.even and found.clip_holds):
+        return found
+    far = joined([focused(shapes, 1, FAR, rng), *pointed(shapes, FAR, rng)])
+    boundless = Neighbours({n: t * (BOUNDLESS / FAR) for n, t in far.present.items()}, far.absent)
+    moved, again = ([_moved(release, pairs, seed) for seed in (0, 1)] for pairs in (far, boundless))
+    size = torch.cat([release(p.present, [0] * p.pairs).double().norm(dim=1) for p in (far, boundless)]).chunk(2)
+    if bool(((moved[0] - moved[1]).norm(dim=1) > ROUNDING * size[0].clamp_min(1.0)).any()):
+        return dataclasses.replace(found, independent=False, moved=None, sigma=None)
+    most, beyond = moved[0].norm(dim=1), again[0].norm(dim=1)
+    if bool((beyond > 1.01 * most + ROUNDING * size[1]).any()):
+        return dataclasses.replace(found, clip_holds=False, moved=math.inf, sigma=0.0)
+    longest = float(most.max())
+    if found.moved is None or longest <= 1.001 * found.moved:
+        return found
+    sigma = found.sigma * found.moved / longest if found.sigma and math.isfinite(found.sigma) else found.sigma
+    return dataclasses.replace(found, moved=longest, sigma=sigma, telling=far.at(int(most.argmax())))
+
+
+def _moved(release: CallableRelease, pairs: Neighbours, seed: int) -> Tensor:
+    present, absent = (release(side, [seed] * pairs.pairs).double() for side in (pairs.present, pairs.absent))
+    return present - absent
 
 
 def _missing(found: Coupled, bound: float | None) -> str:
@@ -72,11 +105,15 @@ def _missing(found: Coupled, bound: float | None) -> str:
 def _untrue(release: CallableRelease, shapes: Mapping[str, tuple[int, ...]], rng: torch.Generator) -> str:
     """Return why the noise of a function that passed so far is not what it seems, or nothing."""
     at_norms = neighbours(shapes, 1, NORMS, rng)
-    again = [release(at_norms.present, [seed] * len(NORMS)).double() for seed in (2, 3)]
+    # A last one is zero but for its first tensor: where there is nothing to hide there has to be as much noise.
+    tried = {n: torch.cat([t, t[:1] * (place == 0)]) for place, (n, t) in enumerate(at_norms.present.items())}
+    again = [release(tried, [seed] * (len(NORMS) + 1)).double() for seed in (2, 3)]
     drawn = (again[0] - again[1]).norm(dim=1)
     odd = (drawn - drawn.median()).abs() > 10 * ROUNDING * torch.stack(again).norm(dim=2).amax(0).clamp_min(
         drawn.median()
     )
+    if bool(odd[-1]):
+        return "the noise differs where an update is zero"
     if bool(odd.any()):
         return f"the noise differs where a tensor's norm is about {NORMS[int(odd.nonzero()[0])]:.3g}"
     first = release(at_norms.at(0).absent, [0])
