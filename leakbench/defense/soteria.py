@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,9 @@ __all__ = ["Soteria", "representation_scores"]
 
 OFFSET = 0.1
 """Added to a feature in the denominator by the released code, so that a feature of zero has a score."""
+
+BYTES = 8_000
+"""What a backward pass takes for each number of the input, measured on the convolutional networks that are trained here."""
 
 
 @part
@@ -73,11 +77,25 @@ class Soteria:
         return linear[-1] if self.layer == "last" else self.layer
 
 
-def representation_scores(local: Local, layer: nn.Module, budget: int = 64_000_000) -> Tensor:
+def representation_scores(local: Local, layer: nn.Module, budget: int = 1_000_000_000) -> Tensor:
     """Return |d r_i / d x| / (r_i + 0.1) of every example, (lanes, B, features), where r goes into `layer`; no gradients.
 
-    budget: about how many bytes the backward passes that run at once may take.
+    budget: about how many bytes the backward passes that run at once may take; lanes that do not fit together go one after another.
     """
+    lanes = len(local.inputs)
+    together = min(lanes, max(1, budget // (BYTES * local.inputs[0].numel())))
+    pieces = [_some_lanes(local, torch.arange(lanes)[n : n + together]) for n in range(0, lanes, together)]
+    return torch.cat([_scores(piece, layer, budget) for piece in pieces])
+
+
+def _some_lanes(local: Local, lanes: Tensor) -> Local:
+    network = local.network
+    if not network.shared:
+        network = replace(network, parameters={n: p[lanes] for n, p in network.parameters.items()})
+    return replace(local, network=network, inputs=local.inputs[lanes])
+
+
+def _scores(local: Local, layer: nn.Module, budget: int) -> Tensor:
     network, inputs = local.network, local.inputs.detach()
     weights = {name: p.detach() for name, p in network.parameters.items()}
 
@@ -102,8 +120,7 @@ def representation_scores(local: Local, layer: nn.Module, budget: int = 64_000_0
         return found
 
     features = everywhere(representation)
-    # A backward pass holds some hundred numbers for each number of the input in the networks that are trained here.
-    at_once = max(1, budget // (4 * 100 * inputs.numel()))
+    at_once = max(1, budget // (BYTES * inputs.numel()))
     directions = torch.eye(features.shape[-1], dtype=inputs.dtype, device=inputs.device)
     norms = torch.cat([everywhere(squares, some) for some in torch.split(directions, at_once)], -1).sqrt()
     return norms / (features + OFFSET)
