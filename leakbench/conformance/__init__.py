@@ -9,6 +9,6 @@ that was changed before it got to the scorer, a success that somebody judged by 
 """
 
 from leakbench.conformance.contract import MEASURES, Answer, Scorer, Truth
-from leakbench.conformance.judge import Result, conform
+from leakbench.conformance.judge import Result, all_cases, conform
 
-__all__ = ["MEASURES", "Answer", "Result", "Scorer", "Truth", "conform"]
+__all__ = ["MEASURES", "Answer", "Result", "Scorer", "Truth", "all_cases", "conform"]

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from leakbench.conformance.judge import Result, conform
+from leakbench.conformance.judge import Result, all_cases, conform
 from leakbench.conformance.own import OwnScorer
 from leakbench.imported import import_function
 from leakbench.metrics import load_lpips
@@ -26,9 +26,10 @@ def conformance(path: str | None, lpips_weights: Path | None) -> tuple[Result, .
     path: `package.module:name` of a scorer, importable from the working folder too; leakbench's own without one.
     lpips_weights: a folder with a backbone of LPIPS, without which that case is not measured.
     """
-    if path is None:
-        return conform(OwnScorer(lpips=load_lpips(lpips_weights)), lpips_weights)
-    return conform(import_function("scorer", path, os.getcwd()), lpips_weights)
+    scorer = (
+        OwnScorer(lpips=load_lpips(lpips_weights)) if path is None else import_function("scorer", path, os.getcwd())
+    )
+    return conform(scorer, all_cases(lpips_weights))
 
 
 def as_dict(path: str | None, results: Sequence[Result]) -> dict[str, Any]:

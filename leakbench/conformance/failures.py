@@ -39,8 +39,10 @@ def cases() -> tuple[Case, ...]:
 def _measure(name: str, truth: Pictures, answer: Pictures) -> tuple[Case, Case]:
     values, worst = reference(name, truth, answer), WORST[name]
     survivors = values[~np.isnan(values)]
-    # Beyond the mean and the median of those that answered, so that either shows whether the fourth was counted.
-    limit = max(worst * survivors.mean(), worst * float(np.median(survivors))) * worst
+    # Beyond the mean, the median and, of an RMSE, the root of the mean square of those that answered: whichever a scorer
+    # takes shows whether the fourth was counted.
+    middles = [survivors.mean(), np.median(survivors), *([np.sqrt(np.square(survivors).mean())] if worst > 0 else [])]
+    limit = max(worst * middle for middle in middles) * worst
     return (
         case(
             f"{name}: no answer",

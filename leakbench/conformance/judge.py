@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,12 +51,12 @@ def all_cases(lpips_weights: Path | None = None) -> tuple[Case, ...]:
     return *(made for part in own for made in part.cases()), *lpips_range.cases(lpips_weights)
 
 
-def conform(scorer: Scorer, lpips_weights: Path | None = None) -> tuple[Result, ...]:
-    """Ask the scorer every case, once each.
+def conform(scorer: Scorer, cases: Sequence[Case]) -> tuple[Result, ...]:
+    """Ask the scorer each case, once.
 
     A scorer that raises has failed the case. Raises InputError where it returns what no scorer may, see `Scorer`.
     """
-    return tuple(_judge(scorer, case) for case in all_cases(lpips_weights))
+    return tuple(_judge(scorer, case) for case in cases)
 
 
 def _judge(scorer: Scorer, case: Case) -> Result:

@@ -3,7 +3,6 @@
 import numpy as np
 
 from leakbench.conformance.case import Case, case
-from leakbench.conformance.contract import Floats
 from leakbench.conformance.known import Close, Worse
 from leakbench.conformance.pictures import TOLERANCES, WORST, Pictures, black_and_white, reference, turned
 
@@ -53,7 +52,8 @@ def cases() -> tuple[Case, ...]:
             found,
             turned_labels,
         ),
-        _one_to_one(truth[:, :2]),
+        _two_copies(truth[:, :2]),
+        _two_alike(truth[:, :2], black_and_white(2, 2, seed=81)),
     )
 
 
@@ -61,19 +61,32 @@ def _ordered(pictures: Pictures, order: np.ndarray) -> Pictures:
     return np.stack([batch[places] for batch, places in zip(pictures, order, strict=True)])
 
 
-def _one_to_one(truth: Pictures) -> Case:
-    first = np.repeat(turned(truth, [[1 / 16, 0]] * 2)[:, :1], 2, axis=1)
-    best = {name: _worst(reference(name, truth[:, :1], first[:, :1]), name) for name in ("rmse", "psnr")}
-    return case(
-        "order: one to one",
-        "Two copies of the first picture are no answer for the second: scored by the nearest, both would look right.",
-        truth,
-        first,
-        best,
-    )
+def _two_copies(truth: Pictures) -> Case:
+    """Return the case of an answer that is twice about the first of two pictures."""
+    answer = np.repeat(turned(truth, [[1 / 16, 0]] * 2)[:, :1], 2, axis=1)
+    why = "Two copies of one picture are no answer for the other, though each is near to some picture of the truth."
+    return case("order: two copies", why, truth, answer, _worse_than(truth[:, :1], answer[:, :1]))
 
 
-def _worst(best: Floats, name: str) -> Worse:
-    worst = WORST[name]
-    margin = {"rmse": 0.05, "psnr": 2.0}[name]
-    return Worse(float(best.mean()) + worst * margin, worst, "about what the first picture alone has")
+def _two_alike(truth: Pictures, unrelated: Pictures) -> Case:
+    """Return the case of two pictures alike, and an answer halfway between them beside an unrelated one."""
+    alike = truth.copy()
+    pixels, like = truth[:, 0].reshape(len(truth), -1), alike[:, 1].reshape(len(truth), -1)
+    like[:] = pixels
+    like[:, :192] = 1 - pixels[:, :192]
+    between = unrelated.copy()
+    halfway = between[:, 1].reshape(len(truth), -1)
+    halfway[:] = pixels
+    halfway[:, :96] = 1 - pixels[:, :96]
+    why = "One picture of the answer is no answer for two of the truth, though it is the nearest for both."
+    return case("order: two alike", why, alike, between, _worse_than(alike[:, :1], between[:, 1:]))
+
+
+def _worse_than(truth: Pictures, answer: Pictures) -> dict[str, Worse]:
+    """Return what is clearly worse than such answers, all equally good, alone."""
+    return {
+        name: Worse(
+            float(reference(name, truth, answer).mean()) + WORST[name] * margin, WORST[name], "as if both were answered"
+        )
+        for name, margin in (("rmse", 0.05), ("psnr", 2.0))
+    }
