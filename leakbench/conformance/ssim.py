@@ -23,7 +23,7 @@ def cases() -> tuple[Case, ...]:
     return (
         case(
             "ssim: scikit-image",
-            f"Equal to an implementation that others use, on {PAIRS} pairs from faint to full contrast.",
+            f"As Wang et al. print it, over the windows within the picture: {PAIRS} pairs from faint to full contrast.",
             truth,
             answer,
             {"ssim": Close(reference("ssim", truth, answer), 1e-4)},
