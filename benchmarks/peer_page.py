@@ -78,7 +78,6 @@ NOTES = (
     "- LeakPro's loaders get pictures as they are, mean 0 and std 1. Their PSNR is added over a batch, which all cases with more",
     "  than one picture show, and is of pictures in the order in which they came; their SSIM has a fixed data range of 6.",
     "- What was not run, and why, with what was read in the files instead:",
-    "",
 )
 
 
@@ -88,11 +87,12 @@ def commit(folder: Path) -> str:
     return subprocess.run(show, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def cell(result: Result | None) -> str:
-    """Return what a table says of one case."""
+def cell(result: Result | None, expected: str) -> str:
+    """Return what a table says of one case, in a row that says what is expected."""
     if result is None:
         return ""
-    return f"**failed**: {result.got}" if result.outcome == "failed" else {"passed": "passed"}.get(result.outcome, "-")
+    other = "" if result.expected == expected else f", expected {result.expected}"
+    return {"passed": "passed", "failed": f"**failed**: {result.got}{other}"}.get(result.outcome, "-")
 
 
 def page(found: dict[str, list[Result]], commits: dict[str, str], checkouts: Path) -> list[str]:
@@ -118,8 +118,8 @@ def page(found: dict[str, list[Result]], commits: dict[str, str], checkouts: Pat
         lines.append(f"| {name} | {commits[peer]} | `{function}` | {beside} | {' | '.join(counts)} |")
     lines += ["", f"| case | expected | {' | '.join(found)} |", "| --- |" + " --- |" * (len(found) + 1)]
     for case in by_name["leakbench"]:
-        cells = " | ".join(cell(results.get(case)) for results in by_name.values())
-        lines.append(f"| {case} | {expected.get(case, '')} | {cells} |")
+        cells = " | ".join(cell(results.get(case), expected[case]) for results in by_name.values())
+        lines.append(f"| {case} | {expected[case]} | {cells} |")
     lines += [
         "",
         "`-`: the scorer does not measure it. Empty: not asked, as it is the same code as in the column before.",

@@ -185,6 +185,16 @@ def test_a_scorer_that_raises_has_failed_the_case() -> None:
     assert {r.case for r in failed} == {c.name for c in CASES if np.isnan(c.answer["inputs"]).any()}
 
 
+def test_what_is_left_out_where_it_is_hard_has_failed() -> None:
+    """Who has an RMSE elsewhere cannot pass over the case with a missing answer."""
+
+    def evasive(truth: Truth, answer: Answer) -> Mapping[str, Any]:
+        return {} if np.isnan(answer["inputs"]).any() else {"rmse": OWN(truth, answer)["rmse"]}
+
+    failed = [r for r in conform(evasive, CASES) if r.outcome == "failed"]
+    assert [(r.case, r.got) for r in failed] == [("rmse: no answer", "no rmse, which it has elsewhere")]
+
+
 def test_lpips_is_held_against_the_package(tmp_path: Path) -> None:
     """On a random backbone: rescaled to [-1, 1] it passes, and as it stands in [0, 1] it fails."""
     from torchvision.models import squeezenet1_1  # noqa: PLC0415

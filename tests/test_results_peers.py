@@ -7,7 +7,7 @@ from pathlib import Path
 from leakbench.conformance import all_cases
 
 RESULTS = Path(__file__).parent.parent / "results"
-ROWS = list(csv.DictReader((RESULTS / "peer_scorers.csv").open(encoding="utf-8")))
+ROWS = list(csv.DictReader((RESULTS / "peer_scorers.csv").read_text(encoding="utf-8").splitlines()))
 
 
 def test_every_case_was_asked_of_every_peer() -> None:

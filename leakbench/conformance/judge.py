@@ -27,6 +27,7 @@ from leakbench.conformance import (
 from leakbench.conformance.case import Case
 from leakbench.conformance.contract import Answer, Floats, Scorer, Truth, read_scores
 from leakbench.conformance.known import shown
+from leakbench.imported import said
 
 __all__ = ["Result", "all_cases", "conform"]
 
@@ -54,37 +55,46 @@ def all_cases(lpips_weights: Path | None = None) -> tuple[Case, ...]:
 def conform(scorer: Scorer, cases: Sequence[Case]) -> tuple[Result, ...]:
     """Ask the scorer each case, once.
 
-    A scorer that raises has failed the case. Raises InputError where it returns what no scorer may, see `Scorer`.
+    A scorer that raises has failed the case, and so has one that leaves out what it measures elsewhere. Raises InputError
+    where it returns what no scorer may, see `Scorer`.
     """
-    return tuple(_judge(scorer, case) for case in cases)
+    asked = [{} if case.skipped else _ask(scorer, case) for case in cases]
+    measured = {name for scores in asked if isinstance(scores, dict) for name in scores}
+    return tuple(_judge(case, scores, measured) for case, scores in zip(cases, asked, strict=True))
 
 
-def _judge(scorer: Scorer, case: Case) -> Result:
-    if case.skipped:
-        return Result(case.name, case.why, "not measured", reason=case.skipped)
+def _ask(scorer: Scorer, case: Case) -> dict[str, Floats] | str:
+    """Return what the scorer measured, and `untouched`, 1 where the arrays stayed as they were; or what it raised."""
     truth, answer = _copy(case.truth), _copy(case.answer)
     try:
         # What it prints must not mix with the table.
         with np.errstate(all="ignore"), redirect_stdout(sys.stderr):
             returned = scorer(cast(Truth, truth), cast(Answer, answer))
     except (Exception, SystemExit) as error:
-        expected = str(next(iter(case.known.values())))
-        return Result(case.name, case.why, "failed", f"raised {type(error).__name__}: {error}", expected)
-    scores = read_scores(returned)
-    scores["untouched"] = np.array(float(_same(truth, case.truth) and _same(answer, case.answer)))
-    return _held(case, scores)
+        return f"raised {said(error)}"
+    untouched = _same(truth, case.truth) and _same(answer, case.answer)
+    return read_scores(returned) | {"untouched": np.array(float(untouched))}
 
 
-def _held(case: Case, scores: Mapping[str, Floats]) -> Result:
+def _judge(case: Case, scores: dict[str, Floats] | str, measured: set[str]) -> Result:
+    if case.skipped:
+        return Result(case.name, case.why, "not measured", reason=case.skipped)
+    if isinstance(scores, str):
+        return Result(case.name, case.why, "failed", scores, str(next(iter(case.known.values()))))
     measure = next((name for name in case.known if name in scores), None)
     if measure is None:
+        left_out = next((name for name in case.known if name in measured), None)
+        if left_out:
+            return Result(
+                case.name, case.why, "failed", f"no {left_out}, which it has elsewhere", str(case.known[left_out])
+            )
         reason = f"the scorer returns no {' or '.join(case.known)}"
         return Result(case.name, case.why, "not measured", reason=reason)
     got, known = scores[measure], case.known[measure]
-    said = shown(got) if got.size else f"shape {got.shape}"
+    numbers = shown(got) if got.size else f"shape {got.shape}"
     prefix = "" if measure.startswith((case.measure, "overall")) else f"{measure} "
     outcome: Outcome = "passed" if known.holds(got) else "failed"
-    return Result(case.name, case.why, outcome, prefix + said, prefix + str(known))
+    return Result(case.name, case.why, outcome, prefix + numbers, prefix + str(known))
 
 
 def _copy(arrays: Mapping[str, Any]) -> dict[str, Any]:
