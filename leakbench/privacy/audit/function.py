@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from leakbench.errors import InputError
+from leakbench.imported import import_function, said
 from leakbench.types import Parameters
 
 __all__ = ["CallableRelease", "load_callable"]
@@ -58,15 +58,8 @@ class CallableRelease:
             with np.errstate(all="ignore"), redirect_stdout(sys.stderr):
                 returned = self.function(update, *more, **named)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
-            raise InputError(f"callable: it raised {_said(error)}") from None
+            raise InputError(f"callable: it raised {said(error)}") from None
         return torch.cat([torch.from_numpy(a).flatten() for a in _checked(returned, arrays)])
-
-
-def _said(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:
-        return type(error).__name__
 
 
 def _checked(returned: Any, arrays: Mapping[str, Any]) -> list[Any]:
@@ -79,7 +72,7 @@ def _checked(returned: Any, arrays: Mapping[str, Any]) -> list[Any]:
         try:
             given = np.asarray(returned[name])
         except Exception as error:
-            raise InputError(f"callable: for {name!r} it returned no array ({_said(error)})") from None
+            raise InputError(f"callable: for {name!r} it returned no array ({said(error)})") from None
         if given.dtype.kind not in "fiu":
             raise InputError(f"callable: for {name!r} it returned {given.dtype}, expected an array of real numbers")
         value = given.astype(np.float64)
@@ -97,20 +90,7 @@ def load_callable(path: str, folder: str) -> CallableRelease:
     A second argument named `seed`, or annotated int, gets a seed; one named `rng` or `generator`, or annotated
     numpy.random.Generator, gets a generator, by position or by name; another one keeps its default.
     """
-    module, colon, name = path.partition(":")
-    if not (module and colon and name):
-        raise InputError(f"callable: got {path!r}, expected package.module:name")
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        with redirect_stdout(sys.stderr):
-            function: Any = importlib.import_module(module)
-        for word in name.split("."):
-            function = getattr(function, word)
-    except (Exception, SystemExit) as error:
-        raise InputError(f"callable: {path!r} cannot be imported: {_said(error)}") from None
-    if not callable(function):
-        raise InputError(f"callable: {path!r} is a {type(function).__name__}, expected a function")
+    function = import_function("callable", path, folder)
     return CallableRelease(function, *_randomness(path, function))
 
 

@@ -1,0 +1,81 @@
+"""How the scorers of breaching, GradAttack and LeakPro fare in `leakbench conformance`: results/peer_scorers.md and .csv.
+
+    python benchmarks/peer_scorers.py CHECKOUTS [--out results]
+
+CHECKOUTS holds git checkouts of breaching, GradAttack and LeakPro, and of what their scores are computed by and is not
+installed: torchmetrics and ignite with `utilities` (lightning_utilities), and torchmetrics-0.6.0, which GradAttack asks for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import logging
+import multiprocessing
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from peer_page import NOT_RUN, SCORERS, commit, page
+
+from leakbench.conformance import Result, all_cases, conform
+from leakbench.conformance.own import OwnScorer
+
+COLUMNS = ("peer", "commit", "scorer", "function", "case", "outcome", "got", "expected", "why")
+
+
+def scored(name: str, checkouts: Path) -> list[Result]:
+    """Return what became of every case; to be called in a process of its own, since peers replace modules."""
+    from peer_adapters.breaching import BreachingBenchmark  # noqa: PLC0415
+    from peer_adapters.gradattack import GradAttackScript  # noqa: PLC0415
+    from peer_adapters.leakpro import LeakProClient, LeakProLoaders  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    logging.disable(logging.CRITICAL)
+    makers: dict[str, Any] = {
+        "leakbench": lambda *_: OwnScorer(),
+        "breaching": BreachingBenchmark,
+        "breaching, raising": lambda *given: BreachingBenchmark(*given, raises=True),
+        "GradAttack": GradAttackScript,
+        "LeakPro, modular": LeakProClient,
+        "LeakPro, loaders": LeakProLoaders,
+    }
+    with tempfile.TemporaryDirectory() as weights:
+        scorer = makers[name](checkouts, Path(weights))
+        cases = all_cases(Path(weights))
+        if name.endswith("raising"):
+            cases = tuple(c for c in cases if c.name.endswith(("no answer", "with a failure")))
+        return list(conform(scorer, cases))
+
+
+def main() -> None:
+    """Ask every scorer and write both files."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("checkouts", type=Path)
+    asked.add_argument("--out", type=Path, default=Path("results"))
+    given = asked.parse_args()
+    root = Path(__file__).resolve().parent.parent
+    checkouts = given.checkouts.resolve()
+    peers = {peer for peer, *_ in SCORERS.values()}
+    commits = {peer: commit(root if peer == "leakbench" else checkouts / peer) for peer in peers}
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        found = {name: pool.apply(scored, (name, checkouts)) for name in SCORERS}
+    with (given.out / "peer_scorers.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(COLUMNS)
+        for name, results in found.items():
+            peer, function, _ = SCORERS[name]
+            for r in results:
+                what = r.outcome + (f": {r.reason}" if r.reason else "")
+                table.writerow([peer, commits[peer], name, function, r.case, what, r.got, r.expected, r.why])
+        for peer, function, case, why, fact in NOT_RUN:
+            table.writerow([peer, commits[peer], "", function, case, f"not run: {why}", f"read: {fact}", "", ""])
+    text = "\n".join(page(found, commits, checkouts)) + "\n"
+    (given.out / "peer_scorers.md").write_text(text, encoding="utf-8")
+    sys.stdout.write(text)
+
+
+if __name__ == "__main__":
+    main()

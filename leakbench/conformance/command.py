@@ -1,0 +1,56 @@
+"""The command `conformance`: leakbench's own scorer, or a user's, and a line for every case."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from leakbench.conformance.judge import Result, all_cases, conform
+from leakbench.conformance.own import OwnScorer
+from leakbench.imported import import_function
+from leakbench.metrics import load_lpips
+
+__all__ = ["as_dict", "conformance", "lines"]
+
+OUTCOMES = ("passed", "failed", "not measured")
+COLUMN = 36
+
+
+def conformance(path: str | None, lpips_weights: Path | None) -> tuple[Result, ...]:
+    """Return what became of every case; raises InputError in one line for whatever does not fit.
+
+    path: `package.module:name` of a scorer, importable from the working folder too; leakbench's own without one.
+    lpips_weights: a folder with a backbone of LPIPS, without which that case is not measured.
+    """
+    scorer = (
+        OwnScorer(lpips=load_lpips(lpips_weights)) if path is None else import_function("scorer", path, os.getcwd())
+    )
+    return conform(scorer, all_cases(lpips_weights))
+
+
+def as_dict(path: str | None, results: Sequence[Result]) -> dict[str, Any]:
+    """Return what `--json` prints."""
+    return {"scorer": path or "leakbench", **_counts(results), "cases": [asdict(result) for result in results]}
+
+
+def lines(path: str | None, results: Sequence[Result]) -> list[str]:
+    """Return the table: of a failed case what came back and what had to, of one not measured the reason."""
+    table = [f"{'case':<{COLUMN}}{path or 'leakbench'}"]
+    for result in results:
+        table.append(f"{result.case:<{COLUMN}}{result.outcome}")
+        if result.outcome == "failed":
+            table[-1] += f": got {result.got}, expected {result.expected}"
+            table.append(f"{'':<{COLUMN}}{result.why}")
+        elif result.reason:
+            table[-1] += f": {result.reason}"
+    counts = _counts(results)
+    return [*table, ", ".join(f"{counts[o.replace(' ', '_')]} {o}" for o in OUTCOMES)]
+
+
+def _counts(results: Sequence[Result]) -> dict[str, int]:
+    found = Counter(result.outcome for result in results)
+    return {outcome.replace(" ", "_"): found[outcome] for outcome in OUTCOMES}  # type: ignore[index]

@@ -1,0 +1,105 @@
+"""Ask a scorer every case, and say of each whether it passed, failed, or was not measured."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from leakbench.conformance import (
+    clamping,
+    examples,
+    failures,
+    labels,
+    lpips_range,
+    order,
+    psnr,
+    rmse,
+    ssim,
+    success,
+    untouched,
+)
+from leakbench.conformance.case import Case
+from leakbench.conformance.contract import Answer, Floats, Scorer, Truth, read_scores
+from leakbench.conformance.known import shown
+from leakbench.imported import said
+
+__all__ = ["Result", "all_cases", "conform"]
+
+Outcome = Literal["passed", "failed", "not measured"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one case. got, expected: in words, empty where not measured; reason: why it was not."""
+
+    case: str
+    why: str
+    outcome: Outcome
+    got: str = ""
+    expected: str = ""
+    reason: str = ""
+
+
+def all_cases(lpips_weights: Path | None = None) -> tuple[Case, ...]:
+    """Return every case; lpips_weights: a folder with a backbone of LPIPS, as torchvision names it."""
+    own = (rmse, psnr, ssim, clamping, examples, failures, success, order, labels, untouched)
+    return *(made for part in own for made in part.cases()), *lpips_range.cases(lpips_weights)
+
+
+def conform(scorer: Scorer, cases: Sequence[Case]) -> tuple[Result, ...]:
+    """Ask the scorer each case, once.
+
+    A scorer that raises has failed the case, and so has one that leaves out what it measures elsewhere. Raises InputError
+    where it returns what no scorer may, see `Scorer`.
+    """
+    asked = [{} if case.skipped else _ask(scorer, case) for case in cases]
+    measured = {name for scores in asked if isinstance(scores, dict) for name in scores}
+    return tuple(_judge(case, scores, measured) for case, scores in zip(cases, asked, strict=True))
+
+
+def _ask(scorer: Scorer, case: Case) -> dict[str, Floats] | str:
+    """Return what the scorer measured, and `untouched`, 1 where the arrays stayed as they were; or what it raised."""
+    truth, answer = _copy(case.truth), _copy(case.answer)
+    try:
+        # What it prints must not mix with the table.
+        with np.errstate(all="ignore"), redirect_stdout(sys.stderr):
+            returned = scorer(cast(Truth, truth), cast(Answer, answer))
+    except (Exception, SystemExit) as error:
+        return f"raised {said(error)}"
+    untouched = _same(truth, case.truth) and _same(answer, case.answer)
+    return read_scores(returned) | {"untouched": np.array(float(untouched))}
+
+
+def _judge(case: Case, scores: dict[str, Floats] | str, measured: set[str]) -> Result:
+    if case.skipped:
+        return Result(case.name, case.why, "not measured", reason=case.skipped)
+    if isinstance(scores, str):
+        return Result(case.name, case.why, "failed", scores, str(next(iter(case.known.values()))))
+    measure = next((name for name in case.known if name in scores), None)
+    if measure is None:
+        left_out = next((name for name in case.known if name in measured), None)
+        if left_out:
+            return Result(
+                case.name, case.why, "failed", f"no {left_out}, which it has elsewhere", str(case.known[left_out])
+            )
+        reason = f"the scorer returns no {' or '.join(case.known)}"
+        return Result(case.name, case.why, "not measured", reason=reason)
+    got, known = scores[measure], case.known[measure]
+    numbers = shown(got) if got.size else f"shape {got.shape}"
+    prefix = "" if measure.startswith((case.measure, "overall")) else f"{measure} "
+    outcome: Outcome = "passed" if known.holds(got) else "failed"
+    return Result(case.name, case.why, outcome, prefix + numbers, prefix + str(known))
+
+
+def _copy(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: array.copy() for name, array in arrays.items()}
+
+
+def _same(given: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    return all(np.array_equal(given.get(n, np.array([])), array, equal_nan=True) for n, array in before.items())

@@ -1,0 +1,44 @@
+"""A user's own function by its name, `package.module:name`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from typing import Any
+
+from leakbench.errors import InputError
+
+__all__ = ["import_function", "said"]
+
+
+def import_function(field: str, path: str, folder: str) -> Callable[..., Any]:
+    """Return the callable at `package.module:name`, with `folder` importable too.
+
+    Raises InputError, which names the field, where the path has another form, the import fails, or it is not callable.
+    What the module prints goes to stderr.
+    """
+    module, colon, name = path.partition(":")
+    if not (module and colon and name):
+        raise InputError(f"{field}: got {path!r}, expected package.module:name")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        with redirect_stdout(sys.stderr):
+            function: Any = importlib.import_module(module)
+        for word in name.split("."):
+            function = getattr(function, word)
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{field}: {path!r} cannot be imported: {said(error)}") from None
+    if not callable(function):
+        raise InputError(f"{field}: {path!r} is a {type(function).__name__}, expected a function")
+    return function  # type: ignore[no-any-return]
+
+
+def said(error: BaseException) -> str:
+    """Return an error's type and message; the type alone where its message cannot be had."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__

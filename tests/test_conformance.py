@@ -1,0 +1,366 @@
+"""leakbench's scorer gives every known answer; a scorer with one fault fails the cases of that fault and no other."""
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leakbench import cli, metrics
+from leakbench.conformance import MEASURES, Answer, Scorer, Truth, all_cases, conform, lpips_range
+from leakbench.conformance.contract import read_scores
+from leakbench.conformance.known import Between, Close, EachExample, Finite, Unanswered, Worse
+from leakbench.conformance.own import OwnScorer
+from leakbench.conformance.pictures import black_and_white, reference, turned
+from leakbench.errors import InputError
+from leakbench.metrics import load_lpips
+
+OWN = OwnScorer()
+CASES = all_cases()
+MEANS = {"rmse: mean with a failure", "psnr: mean with a failure", "ssim: mean with a failure", "asr: no answer"}
+
+
+def outcomes(scorer: Scorer, outcome: str) -> set[str]:
+    return {result.case for result in conform(scorer, CASES) if result.outcome == outcome}
+
+
+def test_our_scorer_gives_every_known_answer() -> None:
+    """All but LPIPS, for which there are no weights here."""
+    results = conform(OWN, CASES)
+    assert [r.case for r in results if r.outcome == "failed"] == []
+    assert [(r.case, r.reason) for r in results if r.outcome == "not measured"] == [
+        ("lpips: range", metrics.LPIPS_ABSENT)
+    ]
+    assert len({r.case for r in results}) == len(results) >= 30
+    assert all(r.why.endswith(".") and r.expected for r in results if r.outcome == "passed")
+
+
+def test_an_inverse_permutation_fails_on_a_cycle_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It undoes a swap, so every other case passes."""
+    match = metrics.match
+    monkeypatch.setattr(metrics, "match", lambda answer, truth: match(answer, truth).argsort(1))
+    assert outcomes(OWN, "failed") == {"order: 3-cycle", "order: matched", "order: labels"}
+
+
+def over_survivors(truth: Truth, answer: Answer) -> Mapping[str, Any]:
+    found = dict(OWN(truth, answer))
+    answered = np.isfinite(found["rmse"])
+    means = {name: found[name][answered].mean() for name in ("rmse", "psnr", "ssim")}
+    return found | {"asr": found["success"][answered].mean(), "overall": means}
+
+
+def root_mean_squares_of_survivors(truth: Truth, answer: Answer) -> Mapping[str, Any]:
+    found = dict(OWN(truth, answer))
+    return found | {"overall": {"rmse": np.sqrt(np.nanmean(np.square(found["rmse"])))}}
+
+
+def medians_of_survivors(truth: Truth, answer: Answer) -> Mapping[str, Any]:
+    found = dict(OWN(truth, answer))
+    return found | {"overall": {name: np.nanmedian(found[name]) for name in ("rmse", "psnr", "ssim")}}
+
+
+def test_a_mean_over_survivors_fails() -> None:
+    assert outcomes(over_survivors, "failed") == MEANS
+    assert outcomes(medians_of_survivors, "failed") == MEANS - {"asr: no answer"}
+    assert outcomes(root_mean_squares_of_survivors, "failed") == {"rmse: mean with a failure"}
+
+
+def test_survivors_alone_fail() -> None:
+    """Whoever drops the victims without an answer has no number for them."""
+
+    def dropped(truth: Truth, answer: Answer) -> Mapping[str, Any]:
+        found = OWN(truth, answer)
+        answered = np.isfinite(found["rmse"]).all(1)
+        return {name: found[name][answered] for name in ("rmse", "psnr", "ssim", "success")}
+
+    assert outcomes(dropped, "failed") == {f"{name}: no answer" for name in ("rmse", "psnr", "ssim", "success")}
+
+
+def scale_free(truth: Truth, answer: Answer) -> Mapping[str, Any]:
+    order = np.asarray(OWN(truth, answer)["matched"])
+    matched = np.take_along_axis(answer["inputs"], order[..., None, None, None], 1).clip(0, 1)
+    squared = np.square(matched - truth["inputs"]).reshape(*order.shape, -1)
+    found = dict(OWN(truth, answer))
+    return found | {"rmse": np.sqrt(squared.mean(2) / squared.max(2))}
+
+
+def test_a_scale_free_rmse_fails() -> None:
+    """Of a perfect answer it has no number, and of errors of all sizes always the same."""
+    assert outcomes(scale_free, "failed") == {"rmse: scale", "rmse: perfect"}
+
+
+@pytest.mark.parametrize("data_range", [0.0, 2.0, 6.0])
+def test_ssim_of_another_data_range_fails(monkeypatch: pytest.MonkeyPatch, data_range: float) -> None:
+    """None, that of floats in [-1, 1], and that of standardised pictures."""
+    monkeypatch.setattr(metrics, "C1", (0.01 * data_range) ** 2 + 1e-12)
+    monkeypatch.setattr(metrics, "C2", (0.03 * data_range) ** 2 + 1e-12)
+    failed = outcomes(OWN, "failed")
+    assert {"ssim: scikit-image", "ssim: flat pictures"} <= failed
+    assert all(name.startswith("ssim: ") for name in failed)
+
+
+def test_an_infinite_psnr_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "PSNR_CAP", float("inf"))
+    assert outcomes(OWN, "failed") == {"psnr: perfect picture"}
+
+    def mean(truth: Truth, answer: Answer) -> Mapping[str, Any]:
+        return {"overall": {"psnr": OWN(truth, answer)["psnr"].mean()}}
+
+    assert outcomes(mean, "failed") == {"psnr: mean with a perfect picture"}
+
+
+def test_an_answer_that_is_not_clamped_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_scored", lambda answer, truth: (answer.double(), truth.double()))
+    failed = outcomes(OWN, "failed")
+    assert {"rmse: clamped", "psnr: clamped", "ssim: clamped"} <= failed
+    assert failed <= {"rmse: clamped", "psnr: clamped", "ssim: clamped", "success: no answer"}
+
+
+def test_one_number_a_batch_fails_for_each_example_alone() -> None:
+    def batch(truth: Truth, answer: Answer) -> Mapping[str, Any]:
+        found = OWN(truth, answer)
+        return {name: found[name].mean(1) for name in ("rmse", "psnr", "ssim", "label_accuracy")}
+
+    assert outcomes(batch, "failed") == {f"{name}: each example" for name in ("rmse", "psnr", "ssim")}
+
+
+@pytest.mark.parametrize(("axis", "case"), [(1, "order: two copies"), (2, "order: two alike")])
+def test_the_nearest_fails_where_it_is_taken_twice(axis: int, case: str) -> None:
+    """Each answer beside the nearest truth, or each truth beside the nearest answer."""
+
+    def nearest(truth: Truth, answer: Answer) -> Mapping[str, Any]:
+        distance = np.square(truth["inputs"][:, :, None] - answer["inputs"][:, None].clip(0, 1))
+        return {"rmse": np.sqrt(distance.mean((3, 4, 5)).min(axis))}
+
+    assert outcomes(nearest, "failed") == {case}
+
+
+def test_labels_as_sets_fail() -> None:
+    def sets(truth: Truth, answer: Answer) -> Mapping[str, Any]:
+        pairs = zip(truth["labels"], answer["labels"], strict=True)
+        return {"label_accuracy": [len(set(t) & set(a)) / len(set(t)) for t, a in pairs]}
+
+    assert outcomes(sets, "failed") == {"labels: repeats"}
+
+
+@pytest.mark.parametrize("what", ["truth", "answer"])
+def test_arrays_that_were_changed_fail(what: str) -> None:
+    def clamps(truth: Truth, answer: Answer) -> Mapping[str, Any]:
+        found = OWN(truth, answer)
+        np.clip(
+            {"truth": truth, "answer": answer}[what]["inputs"],
+            0.1,
+            0.9,
+            out={"truth": truth, "answer": answer}[what]["inputs"],
+        )
+        return found
+
+    assert outcomes(clamps, "failed") == {"truth: untouched"}
+
+
+def test_what_is_left_out_is_not_measured() -> None:
+    """A scorer of nothing passes nothing but that it changes nothing."""
+    assert outcomes(lambda truth, answer: {}, "passed") == {"truth: untouched"}
+    assert outcomes(lambda truth, answer: {"ssim": None, "overall": {"rmse": None}}, "failed") == set()
+    only = outcomes(lambda truth, answer: {"psnr": OWN(truth, answer)["psnr"]}, "passed")
+    assert {"order: 3-cycle", "psnr: scikit-image"} <= only
+    assert not any(name.startswith(("rmse", "ssim", "labels", "asr")) for name in only)
+
+
+def test_a_scorer_that_raises_has_failed_the_case() -> None:
+    def strict(truth: Truth, answer: Answer) -> Mapping[str, Any]:
+        if np.isnan(answer["inputs"]).any():
+            raise ValueError("an answer is missing")
+        return {"rmse": OWN(truth, answer)["rmse"]}
+
+    failed = [r for r in conform(strict, CASES) if r.outcome == "failed"]
+    assert {r.got for r in failed} == {"raised ValueError: an answer is missing"}
+    assert {r.case for r in failed} == {c.name for c in CASES if np.isnan(c.answer["inputs"]).any()}
+
+
+def test_what_is_left_out_where_it_is_hard_has_failed() -> None:
+    """Who has an RMSE elsewhere cannot pass over the case with a missing answer."""
+
+    def evasive(truth: Truth, answer: Answer) -> Mapping[str, Any]:
+        return {} if np.isnan(answer["inputs"]).any() else {"rmse": OWN(truth, answer)["rmse"]}
+
+    failed = [r for r in conform(evasive, CASES) if r.outcome == "failed"]
+    assert [(r.case, r.got) for r in failed] == [("rmse: no answer", "no rmse, which it has elsewhere")]
+
+
+def test_lpips_is_held_against_the_package(tmp_path: Path) -> None:
+    """On a random backbone: rescaled to [-1, 1] it passes, and as it stands in [0, 1] it fails."""
+    from torchvision.models import squeezenet1_1  # noqa: PLC0415
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        torch.save(squeezenet1_1().state_dict(), tmp_path / "weights.pth")
+    digest = hashlib.sha256((tmp_path / "weights.pth").read_bytes()).hexdigest()[:8]
+    (tmp_path / "weights.pth").rename(tmp_path / f"squeezenet1_1-{digest}.pth")
+    lpips = load_lpips(tmp_path)
+    assert callable(lpips)
+
+    def as_they_are(truth: Truth, answer: Answer) -> Mapping[str, Any]:
+        halved = ({**side, "inputs": (side["inputs"] + 1) / 2} for side in (truth, answer))
+        return {"lpips": OwnScorer(lpips=lpips)(*halved)["lpips"]}  # type: ignore[arg-type]
+
+    for scorer, outcome in ((OwnScorer(lpips=lpips), "passed"), (as_they_are, "failed"), (OWN, "not measured")):
+        found = {r.case: r for r in conform(scorer, lpips_range.cases(tmp_path))}["lpips: range"]
+        assert found.outcome == outcome
+    assert found.reason == "the scorer returns no lpips"
+
+
+@given(share=st.integers(0, 3072), other=st.integers(0, 3072))
+def test_a_turned_share_of_the_pixels_is_the_squared_rmse(share: int, other: int) -> None:
+    """For every share, with the PSNR that follows, and the largest error 1."""
+    truth = black_and_white(1, 2, seed=0)
+    answer = turned(truth, [[share / 3072, other / 3072]])
+    assert reference("rmse", truth, answer)[0] == pytest.approx([(share / 3072) ** 0.5, (other / 3072) ** 0.5])
+    if share and other:
+        expected = [-10 * np.log10(share / 3072), -10 * np.log10(other / 3072)]
+        assert reference("psnr", truth, answer)[0] == pytest.approx(expected)
+    assert set(np.unique(answer)) <= {0.0, 1.0}
+
+
+def test_known_answers_hold_of_nothing_else() -> None:
+    values = np.array([[1.0, 2.0], [3.0, 4.0]])
+    assert Close(values, 0.1).holds(values + 0.05) and not Close(values, 0.1).holds(values + 0.2)
+    assert Close(values, 0.1).holds(np.array([1.5, 3.5])) and not Close(values, 0.1).holds(np.array([1.5]))
+    assert not Close(values, 0.1).holds(values * np.nan)
+    assert EachExample(values, 0.1).holds(values) and not EachExample(values, 0.1).holds(values.mean(1))
+    missing = Unanswered(np.array([[0.2], [np.nan], [0.4]]), 1, 0.01)
+    for value, holds in ((np.nan, True), (np.inf, True), (1.0, True), (0.3, False), (0.0, False), (-np.inf, False)):
+        assert missing.holds(np.array([[0.2], [value], [0.4]])) == holds
+    assert not missing.holds(np.array([0.2, 0.4])) and not missing.holds(np.array([0.3, np.nan, 0.4]))
+    for value, holds in ((0.6, True), (0.5, False), (0.4, False), (np.inf, True), (-np.inf, False), (np.nan, False)):
+        assert Worse(0.5, 1, "half").holds(np.array(value)) == holds
+        assert Worse(-0.5, -1, "half").holds(np.array(-value)) == holds
+    assert Worse(0.5, 1, "half", or_none=True).holds(np.array(np.nan))
+    assert [Between(1, 2).holds(np.array(x)) for x in (0.9, 1.0, 2.0, 2.1, np.nan, np.inf)] == [0, 1, 1, 0, 0, 0]
+    perfect = Finite(np.array([[np.nan, 12.0]]), 0.1)
+    for got, holds in (([[80.0, 12.0]], True), ([[np.inf, 12.0]], False), ([[80.0, 13.0]], False), ([20.0], True)):
+        assert perfect.holds(np.array(got)) == holds
+    assert not perfect.holds(np.array([np.inf])) and not perfect.holds(np.array([[80.0]]))
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ([1.0], "it returned list, expected a dict"),
+        (None, "it returned NoneType"),
+        ({"pnsr": [[1.0]]}, "unknown key 'pnsr'; did you mean 'psnr'?"),
+        ({"rmse": "much"}, "for 'rmse' it returned <U4"),
+        ({"rmse": 0.5}, "for 'rmse' it returned the shape (), expected (V, B) or (V,)"),
+        ({"rmse": [[1.0], [1.0, 2.0]]}, "for 'rmse' it returned no array"),
+        ({"asr": [0.5]}, "for 'asr' it returned the shape (1,), expected one number"),
+        ({"overall": 0.5}, "for 'overall' it returned float"),
+        ({"overall": {"asr": 0.5}}, "for 'overall' it returned ['asr']"),
+        ({"overall": {"rmse": [0.5]}}, "for 'overall rmse' it returned the shape (1,), expected one number"),
+    ],
+)
+def test_what_no_scorer_may_return(returned: Any, said: str) -> None:
+    with pytest.raises(InputError, match=r"^scorer: ") as raised:
+        read_scores(returned)
+    assert said in str(raised.value)
+
+
+def test_every_measure_is_asked_for() -> None:
+    """No key of the contract is without a case."""
+    asked = {name.split()[0] for made in CASES for name in made.known} | {"lpips"}
+    assert asked - {"untouched"} == set(MEASURES)
+
+
+SCORERS = """
+import numpy as np
+from leakbench.conformance.own import OwnScorer
+
+ours = OwnScorer()
+number = 3
+print("a module may print")
+
+def wrapped(truth, answer):
+    print("and so may a scorer")
+    return {"rmse": ours(truth, answer)["rmse"]}
+
+def swallows(truth, answer):
+    found = ours(truth, answer)
+    return {"asr": np.mean(found["success"][np.isfinite(found["rmse"])])}
+
+def returns_list(truth, answer):
+    return [0.0]
+
+def misspelt(truth, answer):
+    return {"pnsr": [0.0]}
+"""
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
+    """Return a function that runs `leakbench conformance` beside a module of scorers: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "some_scorers", raising=False)
+    (tmp_path / "some_scorers.py").write_text(SCORERS)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["leakbench", "conformance", *arguments])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_the_command_holds_our_scorer(call: Any) -> None:
+    """Exit 0, one line a case, and the counts."""
+    code, out, err = call()
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1] == "31 passed, 0 failed, 1 not measured"
+    assert out.splitlines()[0].split() == ["case", "leakbench"]
+    assert f"lpips: range                        not measured: {metrics.LPIPS_ABSENT}" in out.splitlines()
+
+
+def test_the_command_holds_a_scorer_by_name(call: Any) -> None:
+    code, out, _ = call("--scorer", "some_scorers:wrapped", "--json")
+    found = json.loads(out, parse_constant=pytest.fail)
+    assert (code, found["scorer"], found["failed"]) == (0, "some_scorers:wrapped", 0)
+    assert found["passed"] + found["not_measured"] == len(found["cases"])
+    assert {c["outcome"] for c in found["cases"] if c["case"].startswith("psnr")} == {"not measured"}
+
+
+def test_a_failed_case_is_exit_1_with_both_numbers(call: Any) -> None:
+    code, out, _ = call("--scorer", "some_scorers:swallows")
+    assert code == 1
+    assert "asr: no answer                      failed: got 1, expected 0.75 +- 1e-06" in out
+    assert out.count("failed: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--scorer", "nowhere"], "scorer: got 'nowhere', expected package.module:name"),
+        (["--scorer", "nowhere_at_all:name"], "scorer: 'nowhere_at_all:name' cannot be imported: ModuleNotFoundError"),
+        (["--scorer", "some_scorers:nobody"], "nobody"),
+        (["--scorer", "some_scorers:number"], "is a int, expected a function"),
+        (["--scorer", "some_scorers:returns_list"], "scorer: it returned list, expected a dict"),
+        (["--scorer", "some_scorers:misspelt"], "did you mean 'psnr'?"),
+        (["--lpips-weights", "no such folder"], "no such folder"),
+    ],
+)
+def test_wrong_input_is_one_line(call: Any, arguments: list[str], said: str) -> None:
+    """Exit code 2, nothing on stdout, one line of leakbench's that names the field."""
+    code, out, err = call(*arguments)
+    assert (code, out) == (2, "")
+    lines = [line for line in err.splitlines() if line != "a module may print"]
+    assert len(lines) == 1 and lines[0].startswith("leakbench: ")
+    assert said in lines[0]

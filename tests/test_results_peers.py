@@ -1,0 +1,40 @@
+"""results/peer_scorers.csv and .md were made from the cases that there are, and agree with each other."""
+
+import csv
+from collections import Counter
+from pathlib import Path
+
+from leakbench.conformance import all_cases
+
+RESULTS = Path(__file__).parent.parent / "results"
+ROWS = list(csv.DictReader((RESULTS / "peer_scorers.csv").read_text(encoding="utf-8").splitlines()))
+
+
+def test_every_case_was_asked_of_every_peer() -> None:
+    """With the numbers that are expected today; a case that is added or changed makes the measurement old."""
+    cases = {made.name: {str(known) for known in made.known.values()} for made in all_cases()}
+    for scorer in ("leakbench", "breaching", "GradAttack", "LeakPro, modular", "LeakPro, loaders"):
+        rows = [row for row in ROWS if row["scorer"] == scorer]
+        assert [row["case"] for row in rows] == list(cases)
+        for row in rows:
+            said = row["expected"].removeprefix("psnr ").removeprefix("rmse ").removeprefix("untouched ")
+            said = said.removeprefix("matched ").removeprefix("label_accuracy ")
+            assert not said or said in cases[row["case"]] or row["case"] == "lpips: range"
+            assert (row["outcome"] in ("passed", "failed")) == bool(row["expected"])
+
+
+def test_rows_say_what_was_run() -> None:
+    """Each has a commit and the code; what was not run says why, and what was read instead."""
+    assert all(row["commit"] and row["function"] for row in ROWS)
+    not_run = [row for row in ROWS if row["outcome"].startswith("not run")]
+    assert not_run and all(
+        row["outcome"].startswith("not run: ") and row["got"].startswith("read: ") for row in not_run
+    )
+
+
+def test_the_page_counts_what_the_table_has() -> None:
+    page = (RESULTS / "peer_scorers.md").read_text(encoding="utf-8")
+    for scorer in {row["scorer"] for row in ROWS if row["scorer"]}:
+        outcomes = Counter(row["outcome"].partition(":")[0] for row in ROWS if row["scorer"] == scorer)
+        line = next(line for line in page.splitlines() if line.startswith(f"| {scorer} | "))
+        assert line.endswith(" | ".join(str(outcomes[o]) for o in ("passed", "failed", "not measured")) + " |")
