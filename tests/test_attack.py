@@ -9,7 +9,7 @@ from torch import Tensor
 
 from leakbench.attack import Attack
 from leakbench.attack.candidates import Candidates
-from leakbench.attack.descent import LbfgsDescent, snapshot_iterations
+from leakbench.attack.descent import LbfgsDescent, Terms, snapshot_iterations
 from leakbench.attack.distance import SquaredL2
 from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.labels import Joint, LastLayer
@@ -99,8 +99,8 @@ def test_ten_victims_together_follow_ten_searches_of_torch(name: str) -> None:
     class Watched:
         """The recipe's descent, with a record of all values."""
 
-        def __call__(self, start: Tensor) -> Lbfgs:
-            search = LbfgsDescent()(start)
+        def __call__(self, start: Tensor, terms: Terms) -> Lbfgs:
+            search = LbfgsDescent()(start, terms)
             assert isinstance(search, Lbfgs)
             step = search.step
 
@@ -191,7 +191,7 @@ class Still:
 class Opposite:
     """A descent to minus the start."""
 
-    def __call__(self, start: Tensor) -> Still:
+    def __call__(self, start: Tensor, terms: Terms) -> Still:
         none = torch.zeros(len(start), dtype=torch.int64)
         return Still(-start, none, ~none.bool())
 

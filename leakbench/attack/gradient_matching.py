@@ -11,7 +11,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from leakbench.attack.descent import DESCENTS, Descent, descend
+from leakbench.attack.descent import DESCENTS, Descent, Terms, descend
 from leakbench.attack.distance import DISTANCES, Distance
 from leakbench.attack.labels import LABELS, Labels
 from leakbench.attack.priors import PRIORS, Prior
@@ -66,7 +66,12 @@ class GradientMatching:
                 (gradients,) = torch.autograd.grad(values.sum(), leaf)
             return values.detach(), gradients
 
-        found = descend(self.descent(point.detach()), objective, self.stop)
+        def project(points: Tensor) -> Tensor:
+            x = space.decode(points[:, :size].reshape(-1, *shape)).clamp(0, 1)
+            return torch.cat([space.encode(x).flatten(1), points[:, size:]], 1)
+
+        terms = Terms(self.stop.limit, size, project)
+        found = descend(self.descent(point.detach(), terms), objective, self.stop)
         everyone = torch.arange(view.victims, device=point.device)
 
         def picture(points: Tensor) -> Tensor:
