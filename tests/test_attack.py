@@ -208,7 +208,7 @@ class Weighted:
 class Total:
     """The sum of the inputs as a penalty."""
 
-    def __call__(self, inputs: Tensor) -> Tensor:
+    def __call__(self, inputs: Tensor, view: View, victims: Tensor) -> Tensor:
         return inputs.flatten(1).sum(1)
 
 
@@ -310,9 +310,10 @@ def test_distance_and_prior_closed_forms() -> None:
     assert SquaredL2()(guess, seen, leaked(1)[0]).tolist() == [11.0, 11.0]
     edge = torch.zeros(1, 1, 1, 4, 4)
     edge[..., 2:] = 1.0
+    view, one = leaked(1)[0], torch.zeros(1, dtype=torch.int64)
     for either in (edge, edge.mT):
-        assert float(TotalVariation(weight=3.0)(either)) == pytest.approx(3.0 * 4 / 12)
-    assert float(TotalVariation(weight=3.0)(torch.rand(1, 1, 5))) == 0.0
+        assert float(TotalVariation(weight=3.0)(either, view, one)) == pytest.approx(3.0 * 4 / 12)
+    assert float(TotalVariation(weight=3.0)(torch.rand(1, 1, 5), view, one)) == 0.0
 
 
 def test_snapshots_cover_the_search() -> None:
