@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.candidates import Candidates
+from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.null import NullAttack, null_attack
 from leakbench.attack.recipe import RANKINGS
 from leakbench.cell import Cell
@@ -135,5 +136,7 @@ def _chunk(leak: Leak, victims: Victims, budget: int = 3_000_000_000) -> int:
     weights = sum(p.numel() for p in leak.sent.network.parameters.values())
     pixels = victims.indices[0].numel() * int(torch.Size(leak.cell.data.shape).numel())
     steps = victims.indices.shape[1] * victims.indices.shape[2]
-    per_victim = 4 * (weights * 6 * (steps + 1) + pixels * (200 + 400))
+    method = leak.cell.attack.method
+    restarts = method.restarts if isinstance(method, GradientMatching) else 1
+    per_victim = 4 * restarts * (weights * 6 * (steps + 1) + pixels * (200 + 400))
     return max(1, min(100, budget // per_victim))

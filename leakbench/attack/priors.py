@@ -6,6 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from leakbench.federated.leakage import View
 from leakbench.types import NonNegative, part
 
 __all__ = ["PRIORS", "Prior", "TotalVariation"]
@@ -15,8 +16,11 @@ __all__ = ["PRIORS", "Prior", "TotalVariation"]
 class Prior(Protocol):
     """A penalty on inputs."""
 
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """Return (V,) penalties of inputs (V, M, *s); differentiable."""
+    def __call__(self, inputs: Tensor, view: View, victims: Tensor) -> Tensor:
+        """Return (v,) penalties of guesses (v, M, *s), each for one of the view's `victims` (v,); differentiable.
+
+        Of several restarts all guesses for one victim bear its number.
+        """
 
 
 @part
@@ -25,8 +29,8 @@ class TotalVariation:
 
     weight: NonNegative
 
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """Return (V,) penalties."""
+    def __call__(self, inputs: Tensor, view: View, victims: Tensor) -> Tensor:
+        """Return (v,) penalties."""
         if inputs.dim() < 5:
             return inputs.new_zeros(len(inputs))
         across = (inputs[..., :, 1:] - inputs[..., :, :-1]).abs().flatten(1).mean(1)
