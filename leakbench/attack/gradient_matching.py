@@ -15,6 +15,7 @@ from torch import Tensor
 from leakbench.attack.descent import DESCENTS, Descent, Terms, descend
 from leakbench.attack.distance import DISTANCES, Distance
 from leakbench.attack.labels import LABELS, Labels
+from leakbench.attack.pooling import POOLINGS, Least, Pooling
 from leakbench.attack.priors import PRIORS, Prior
 from leakbench.attack.restarts import best_of
 from leakbench.attack.space import SPACES, Coordinates, Pixels, Space
@@ -32,8 +33,8 @@ __all__ = ["GradientMatching"]
 class GradientMatching:
     """One search per victim, all victims side by side; several views of the same victims add their distances.
 
-    restarts: how many searches each victim gets, each from a start of its own, side by side; the answer is that of least distance,
-    and all of their iterations and evaluations count.
+    restarts: how many searches each victim gets, each from a start of its own, side by side; the answer is what `pooling`
+    makes of them, by default that of least distance, and all of their iterations and evaluations count.
     """
 
     labels: Annotated[Labels, *slot("labels", LABELS)]
@@ -44,6 +45,7 @@ class GradientMatching:
     priors: tuple[Annotated[Prior, *slot("priors", PRIORS)], ...] = ()
     stop: Annotated[Stop, *slot("stop", STOPS)] = Iterations()
     restarts: Count = 1
+    pooling: Annotated[Pooling, *slot("pooling", POOLINGS)] = Least()
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
         """Reconstruct the V victims of the views; victim v draws from rngs[v].
@@ -70,14 +72,18 @@ class GradientMatching:
         terms = Terms(self.stop.limit, points.size, points.project)
         found = descend(self.descent(points.joined(z).detach(), terms), objective, self.stop)
         best, chosen = best_of(found, self.restarts)
+        guesses = points.inputs(found.best)
+        searches = (self.restarts, view.victims)
+        pooled = self.pooling(guesses.reshape(*searches, *guesses.shape[1:]), found.value.reshape(searches), view)
+        answer = points.answered(pooled, best.value)
         return Reconstruction(
-            inputs=points.picture(best.best, best.value),
+            inputs=answer,
             labels=points.split(best.best, chosen)[1].argmax(-1),
             certainty=-best.value[:, None].expand(-1, view.examples),
             trajectory=best.trajectory,
             steps=best.steps,
             evaluations=best.evaluations,
-            iterates=torch.stack([points.picture(some, best.value) for some in best.snapshots]),
+            iterates=torch.stack([*(points.picture(some, best.value) for some in best.snapshots[:-1]), answer]),
             snapshots=best.at,
         )
 
@@ -123,13 +129,18 @@ class _Points:
 
     def project(self, points: Tensor) -> Tensor:
         """Return the points with their inputs moved into [0, 1]."""
-        z = self.space.encode(self._inputs(points).clamp(0, 1))
+        z = self.space.encode(self.inputs(points).clamp(0, 1))
         return torch.cat([z.flatten(1), points[:, self.size :]], 1)
 
     def picture(self, points: Tensor, value: Tensor) -> Tensor:
-        """Return the inputs of V points, clamped; NaN where the victim's value (V,) is not finite."""
-        x = self._inputs(points).clamp(0, 1)
+        """Return what is answered of V points; NaN where the victim's value (V,) is not finite."""
+        return self.answered(self.inputs(points), value)
+
+    def answered(self, inputs: Tensor, value: Tensor) -> Tensor:
+        """Return what is answered of V inputs."""
+        x = self.space.answer(inputs)
         return torch.where(value.isfinite().reshape(-1, *[1] * (x.dim() - 1)), x, torch.nan)
 
-    def _inputs(self, points: Tensor) -> Tensor:
+    def inputs(self, points: Tensor) -> Tensor:
+        """Return the inputs that the points stand for."""
         return self.space.decode(points[:, : self.size].reshape(-1, *self.shape))

@@ -8,11 +8,12 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.models import one_hot
 from leakbench.types import Generators, part
 
-__all__ = ["LABELS", "Joint", "LabelGuess", "Labels", "LastLayer"]
+__all__ = ["LABELS", "Given", "Joint", "LabelGuess", "Labels", "LastLayer"]
 
 
 @dataclass(frozen=True)
@@ -65,4 +66,19 @@ class LastLayer:
         return LabelGuess(one_hot(labels, view.classes).to(rows), joint=False)
 
 
-LABELS: dict[str, type[Labels]] = {"joint": Joint, "last_layer": LastLayer}
+@part
+class Given:
+    """The true labels, from an oracle that a real attacker has not; the report then says that labels are given.
+
+    In ascending order, so that the order of a batch says nothing. Raises InputError where the view holds none.
+    """
+
+    def __call__(self, view: View, rngs: Generators) -> LabelGuess:
+        """Return the true labels, one-hot."""
+        if view.labels is None:
+            raise InputError("given: the view holds no labels; the threat model must grant them")
+        like = next(iter(view.update.values()))
+        return LabelGuess(one_hot(view.labels.sort(1).values, view.classes).to(like), joint=False)
+
+
+LABELS: dict[str, type[Labels]] = {"joint": Joint, "last_layer": LastLayer, "given": Given}

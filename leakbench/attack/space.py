@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from torch import Tensor
-
+from leakbench.attack.coordinates import Coordinates
+from leakbench.attack.space_tables import SoftCategories, StandardColumns
 from leakbench.federated.leakage import View
 from leakbench.types import part
 
 __all__ = ["SPACES", "Coordinates", "Pixels", "Space"]
-
-
-@dataclass(frozen=True)
-class Coordinates:
-    """decode: z (V, M, d) -> inputs (V, M, *s).  encode: its inverse.  energy: z -> (V,), added to the distance."""
-
-    decode: Callable[[Tensor], Tensor]
-    encode: Callable[[Tensor], Tensor]
-    energy: Callable[[Tensor], Tensor]
 
 
 @runtime_checkable
@@ -44,4 +33,8 @@ class Pixels:
         )
 
 
-SPACES: dict[str, type[Space]] = {"pixels": Pixels}
+SPACES: dict[str, type[Space]] = {
+    "pixels": Pixels,
+    "standard_columns": StandardColumns,
+    "soft_categories": SoftCategories,
+}

@@ -8,10 +8,11 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from leakbench.attack.space_tables import layout_of, soften
 from leakbench.federated.leakage import View
 from leakbench.types import Count, Generators, part
 
-__all__ = ["STARTS", "Normal", "Patterned", "Start", "Uniform"]
+__all__ = ["STARTS", "Normal", "Patterned", "Standard", "Start", "Uniform"]
 
 
 @runtime_checkable
@@ -68,4 +69,21 @@ class Patterned:
         return _drawn(view, rngs, draw)
 
 
-STARTS: dict[str, type[Start]] = {"normal": Normal, "uniform": Uniform, "patterned": Patterned}
+@part
+class Standard:
+    """Every column of a table from U(-1, 1) in its standard deviations about its mean (TabLeak's released code, `uniform`).
+
+    soft: those values as the logits and bounded numbers of the space `soft_categories` with its defaults, where TabLeak starts;
+    else the records themselves, where its Inverting Gradients starts. Raises InputError where the inputs are no table.
+    """
+
+    soft: bool = False
+
+    def __call__(self, view: View, rngs: Generators) -> Tensor:
+        """Return the first guess."""
+        columns = layout_of(view, "standard")
+        z = _drawn(view, rngs, lambda rng: 2 * torch.rand(view.shape, generator=rng) - 1)
+        return soften(z, columns, 1.0, "sigmoid") if self.soft else columns.mean.to(z) + columns.deviation.to(z) * z
+
+
+STARTS: dict[str, type[Start]] = {"normal": Normal, "uniform": Uniform, "patterned": Patterned, "standard": Standard}

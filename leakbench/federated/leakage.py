@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from leakbench.data.columns import Columns
 from leakbench.defense.transform import Stations, apply
 from leakbench.federated.client import Examples, client_update, local_iterations, mean_update
 from leakbench.federated.sampling import drawn
@@ -97,6 +98,7 @@ class View:
     stations: the defense whose deterministic part the attacker runs on a guess; empty for one who does not know it.
     clock: when it leaked.  public: public examples.  candidates: the hypotheses of a ranking, among which the victim is.
     secret: what a lying server remembers of how it built the model.
+    columns: of a table, which columns make up which feature.  labels: (V, M), the true ones, where an oracle gives them.
     """
 
     tap: str
@@ -114,6 +116,8 @@ class View:
     public: Public | None = None
     candidates: Public | None = None
     secret: Any = None
+    columns: Columns | None = None
+    labels: Tensor | None = None
 
     @property
     def victims(self) -> int:
