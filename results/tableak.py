@@ -104,7 +104,9 @@ def measured(grid: dict[str, Any], data_dir: Path | None, path: Path) -> pd.Data
                 found = found.assign(network=network, attack=attack, batch=batch, seconds=round(seconds, 1))
                 rows = pd.concat([rows, found[[*KEYS, *(c for c in found if c not in KEYS)]]], ignore_index=True)
                 rows.to_csv(path, index=False, float_format="%.6g")
-                print(f"{network} {attack} {batch}: {found['feature_accuracy'].mean():.3f}, {seconds:.0f} s", flush=True)
+                print(
+                    f"{network} {attack} {batch}: {found['feature_accuracy'].mean():.3f}, {seconds:.0f} s", flush=True
+                )
     return rows
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from leakbench.attack.coordinates import Coordinates
+from leakbench.attack.public import channel_moments, public_of
 from leakbench.attack.space_tables import SoftCategories, StandardColumns
 from leakbench.federated.leakage import View
 from leakbench.types import part
 
-__all__ = ["SPACES", "Coordinates", "Pixels", "Space"]
+__all__ = ["SPACES", "Coordinates", "Pixels", "Space", "Standardised"]
 
 
 @runtime_checkable
@@ -33,8 +34,27 @@ class Pixels:
         )
 
 
+@part
+class Standardised:
+    """Search (x - m) / s, with mean m and deviation s of the public examples' channels, without a prior.
+
+    The coordinates of code that standardises its inputs: Inverting Gradients' steps and learning rates are meant in them. The
+    model is not touched, it sees x.
+    """
+
+    def __call__(self, view: View) -> Coordinates:
+        """Return the affine map with energy 0; raises InputError where there is no public example."""
+        mean, deviation = channel_moments(public_of(view, "standardised"))
+        return Coordinates(
+            decode=lambda z: z.reshape(*z.shape[:2], *view.shape) * deviation + mean,
+            encode=lambda x: ((x - mean) / deviation).flatten(2),
+            energy=lambda z: z.new_zeros(len(z)),
+        )
+
+
 SPACES: dict[str, type[Space]] = {
     "pixels": Pixels,
+    "standardised": Standardised,
     "standard_columns": StandardColumns,
     "soft_categories": SoftCategories,
 }
