@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Protocol, runtime_checkable
 
 from leakbench.attack.candidates import Candidates
 from leakbench.attack.gradient_matching import GradientMatching
+from leakbench.attack.labels import Given
 from leakbench.attack.server import SERVERS, Honest, Server
 from leakbench.federated.leakage import View
 from leakbench.recipe import slot
@@ -42,3 +43,8 @@ class Attack:
     note: str = ""
     knows: Literal["oblivious", "defense"] = "oblivious"
     server: Annotated[Server, *slot("server", SERVERS)] = Honest()
+
+    @property
+    def labels_given(self) -> bool:
+        """Whether the method takes the victims' labels as known, so that the threat model has to grant them."""
+        return isinstance(self.method, GradientMatching) and isinstance(self.method.labels, Given)
