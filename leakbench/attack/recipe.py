@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Protocol, runtime_checkable
 
+from leakbench.attack.analytic import AnalyticFc
 from leakbench.attack.candidates import Candidates
 from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.labels import Given
@@ -26,7 +27,11 @@ class Method(Protocol):
 RANKINGS: dict[str, type[Method]] = {"candidates": Candidates}
 """Methods that answer with a Ranking; only they are shown the candidates."""
 
-METHODS: dict[str, type[Method]] = {"gradient_matching": GradientMatching, **RANKINGS}
+METHODS: dict[str, type[Method]] = {
+    "gradient_matching": GradientMatching,
+    "analytic_fc": AnalyticFc,
+    **RANKINGS,
+}
 
 
 @part
