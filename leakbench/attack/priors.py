@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
+from leakbench.attack.batch_norm import BatchNormStatistics
+from leakbench.attack.consensus import GroupConsistency
 from leakbench.federated.leakage import View
 from leakbench.types import NonNegative, part
 
-__all__ = ["PRIORS", "Prior", "TotalVariation"]
+__all__ = ["PRIORS", "Length", "Prior", "TotalVariation"]
 
 
 @runtime_checkable
@@ -38,4 +41,21 @@ class TotalVariation:
         return self.weight * (across + down)
 
 
-PRIORS: dict[str, type[Prior]] = {"total_variation": TotalVariation}
+@part
+class Length:
+    """weight * mean over the M examples of |x|, the L2 norm (Yin et al., CVPR 2021, R_l2)."""
+
+    weight: NonNegative
+
+    def __call__(self, inputs: Tensor, view: View, victims: Tensor) -> Tensor:
+        """Return (v,) penalties."""
+        penalty: Tensor = self.weight * torch.linalg.vector_norm(inputs.flatten(2), dim=2).mean(1)
+        return penalty
+
+
+PRIORS: dict[str, type[Prior]] = {
+    "total_variation": TotalVariation,
+    "length": Length,
+    "group_consistency": GroupConsistency,
+    "batch_norm": BatchNormStatistics,
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Protocol, runtime_checkable
 
+from leakbench.attack.analytic import AnalyticFc
 from leakbench.attack.candidates import Candidates
 from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.labels import Given
@@ -26,7 +27,11 @@ class Method(Protocol):
 RANKINGS: dict[str, type[Method]] = {"candidates": Candidates}
 """Methods that answer with a Ranking; only they are shown the candidates."""
 
-METHODS: dict[str, type[Method]] = {"gradient_matching": GradientMatching, **RANKINGS}
+METHODS: dict[str, type[Method]] = {
+    "gradient_matching": GradientMatching,
+    "analytic_fc": AnalyticFc,
+    **RANKINGS,
+}
 
 
 @part
@@ -45,6 +50,6 @@ class Attack:
     server: Annotated[Server, *slot("server", SERVERS)] = Honest()
 
     @property
-    def told_labels(self) -> bool:
-        """Whether an oracle gives the attacker the true labels."""
+    def labels_given(self) -> bool:
+        """Whether the method takes the victims' labels as known, so that the threat model has to grant them."""
         return isinstance(self.method, GradientMatching) and isinstance(self.method.labels, Given)

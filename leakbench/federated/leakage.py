@@ -97,8 +97,9 @@ class View:
     update: what leaked, {p: (V, *p)}.  cohort K, local_steps L, batch B: an input guess is (V, M = K * L * B, *s).
     stations: the defense whose deterministic part the attacker runs on a guess; empty for one who does not know it.
     clock: when it leaked.  public: public examples.  candidates: the hypotheses of a ranking, among which the victim is.
+    labels: (V, M) int64, the true labels in the order of use, where the threat model grants them.
     secret: what a lying server remembers of how it built the model.
-    columns: of a table, which columns make up which feature.  labels: (V, M), the true ones, where an oracle gives them.
+    columns: of a table, which columns make up which feature.
     """
 
     tap: str
@@ -115,9 +116,9 @@ class View:
     clock: Clock = field(default_factory=lambda: Clock(0, 0, 1, 1))
     public: Public | None = None
     candidates: Public | None = None
+    labels: Tensor | None = None
     secret: Any = None
     columns: Columns | None = None
-    labels: Tensor | None = None
 
     @property
     def victims(self) -> int:
