@@ -45,7 +45,7 @@ def table_fields(group: pd.DataFrame) -> dict[str, float | None]:
 def table_notes(key: str, tap: dict[str, Any]) -> dict[str, str]:
     """Return why fields of a leakage point are None: pictures have no features, and a ranking answers no record."""
     reason = NO_FEATURES if tap["random_feature_accuracy"] is None else RANKS_ONLY
-    return {f"taps.{key}.{name}": reason for name in MEASURED if tap[name] is None}
+    return {f"taps.{key}.{name}": reason for name in TABLE_COLUMNS if tap[name] is None}
 
 
 def _mean_interval(values: pd.Series, confidence: float = 0.95) -> tuple[float | None, float | None]:

@@ -163,7 +163,8 @@ def test_an_attack_runs(name, tmp_path):
     attack = load(Attack, catalog_folder("attacks") / f"{name}.yaml")
     searches = isinstance(attack.method, GradientMatching)
     restarts = attack.method.restarts if isinstance(attack.method, GradientMatching) else 1
-    summary, rows = run_tiny(tmp_path, "--attack", name, iterations=2 if searches else None)
+    table = ("--dataset", "cancer") if attack.needs_table else ()
+    summary, rows = run_tiny(tmp_path, "--attack", name, *table, iterations=2 if searches else None)
     assert summary["cell"]["attack"] == name
     assert summary["threat"] == attack.server.threat
     assert (summary["taps"]["type-2"]["asr"] is None) == isinstance(attack.method, tuple(RANKINGS.values()))

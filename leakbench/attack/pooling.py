@@ -7,12 +7,13 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from leakbench.attack.space_tables import layout_of
+from leakbench.attack.space_tables import SoftCategories, StandardColumns, layout_of
+from leakbench.attack.start_tables import StandardUniform
 from leakbench.federated.leakage import View
 from leakbench.metrics_tables import match_features
 from leakbench.types import part
 
-__all__ = ["POOLINGS", "Least", "Mean", "Median", "Pooling"]
+__all__ = ["POOLINGS", "TABLE_PARTS", "Least", "Mean", "Median", "Pooling"]
 
 
 @runtime_checkable
@@ -65,5 +66,8 @@ class Mean:
         """Return the pooled records."""
         return _aligned(guesses, values, view, "mean").nanmean(0)
 
+
+TABLE_PARTS = (StandardColumns, SoftCategories, StandardUniform, Median, Mean)
+"""Parts that know what a column means, and so nothing of pictures."""
 
 POOLINGS: dict[str, type[Pooling]] = {"least": Least, "median": Median, "mean": Mean}

@@ -8,6 +8,7 @@ from leakbench.attack.analytic import AnalyticFc
 from leakbench.attack.candidates import Candidates
 from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.labels import Given
+from leakbench.attack.pooling import TABLE_PARTS
 from leakbench.attack.server import SERVERS, Honest, Server
 from leakbench.federated.leakage import View
 from leakbench.recipe import slot
@@ -53,3 +54,10 @@ class Attack:
     def labels_given(self) -> bool:
         """Whether the method takes the victims' labels as known, so that the threat model has to grant them."""
         return isinstance(self.method, GradientMatching) and isinstance(self.method.labels, Given)
+
+    @property
+    def needs_table(self) -> bool:
+        """Whether a part of the method knows only tables."""
+        if not isinstance(self.method, GradientMatching):
+            return False
+        return any(isinstance(p, TABLE_PARTS) for p in (self.method.space, self.method.start, self.method.pooling))
