@@ -58,9 +58,9 @@ random baseline in that notebook; 67.9 is the attack without relaxation and pool
 {beside}
 
 Differences: all records are pooled and split anew, and means and deviations are those of all 48,842 (TabLeak keeps its sources'
-split and drops records with an unknown category first); a search keeps its best iterate instead of its last; numbers are compared as they are, where TabLeak's
-code rounds them to integers first, which moves the bounds of age, education and hours by up to half a unit; its random baseline
-gives all records of a batch one and the same number, ours draws one for each.
+split and drops records with an unknown category first); a search keeps its best iterate instead of its last; numbers are
+compared as they are, where TabLeak's code rounds them to integers first, which moves the bounds of age, education and hours by
+up to half a unit; its random baseline gives all records of a batch one and the same number, ours draws one for each.
 """
 
 

@@ -11,7 +11,7 @@ RESULTS = Path(__file__).parent.parent / "results"
 
 
 @pytest.fixture
-def page(monkeypatch: pytest.MonkeyPatch):  # noqa: ANN201
+def page(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(str(RESULTS))
     sys.modules.pop("tableak_page", None)
     import tableak_page  # noqa: PLC0415
@@ -19,7 +19,7 @@ def page(monkeypatch: pytest.MonkeyPatch):  # noqa: ANN201
     return tableak_page.page
 
 
-def test_the_page_is_made_of_its_rows(page) -> None:  # noqa: ANN001
+def test_the_page_is_made_of_its_rows(page) -> None:
     """Written anew from the CSV it is the same, and a row that changes changes it."""
     grid = yaml.safe_load((RESULTS / "tableak.yaml").read_text())
     rows = pd.read_csv(RESULTS / "tableak.csv")
