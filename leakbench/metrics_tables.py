@@ -49,8 +49,8 @@ def match_features(answer: Tensor, truth: Tensor, columns: Columns) -> Tensor:
     """Return the order (V, M) int64 in which `answer[v, order[v, m]]` is the answer for `truth[v, m]`.
 
     One answer goes to one truth, at the least total share of wrong features (Hungarian method, as TabLeak's
-    `match_reconstruction_ground_truth`); both (V, M, d). No answer (NaN) is wrong in every feature and costs 2, more than any
-    that is finite. Raises ValueError where the shapes differ.
+    `match_reconstruction_ground_truth`); both (V, M, d). No answer (NaN) costs the same at every truth, so that it takes the one
+    that fits no other. Raises ValueError where the shapes differ.
     """
     if answer.shape != truth.shape or truth.dim() != 3 or truth.shape[-1] != columns.width:
         raise ValueError(
@@ -59,7 +59,7 @@ def match_features(answer: Tensor, truth: Tensor, columns: Columns) -> Tensor:
     wrong = _wrong(answer[:, None], truth[:, :, None], columns)
     known = _known(truth, columns)[:, :, None]
     cost = (wrong & known).sum(-1) / known.sum(-1).clamp_min(1).double()
-    cost = torch.where(answer.isfinite().all(-1)[:, None], cost, 2.0)
+    cost = torch.where(answer.isfinite().all(-1)[:, None], cost, 1.0)
     orders = [torch.as_tensor(linear_sum_assignment(c)[1]) for c in cost.cpu().numpy()]
     return torch.stack(orders).to(truth.device)
 

@@ -22,7 +22,7 @@ from leakbench.data.find import load_dataset
 from leakbench.errors import InputError
 from leakbench.metrics_tables import TOLERANCE, match_features, table_scores
 from leakbench.scores import RANKS_ONLY, Truth
-from leakbench.scores_tables import TABLE_COLUMNS, score_table, table_judge
+from leakbench.scores_tables import TABLE_COLUMNS, TableJudge, score_table, table_judge
 from leakbench.summary_tables import table_fields, table_notes
 
 COLUMNS = layout()
@@ -246,6 +246,20 @@ def test_rows_and_summary_of_a_perfect_answer() -> None:
     low, high = half["feature_accuracy_low"], half["feature_accuracy_high"]
     assert low == pytest.approx(max(0, 0.5 - 2.5706 * math.sqrt(0.3) / math.sqrt(6)), abs=1e-3)
     assert high == pytest.approx(min(1, 0.5 + 2.5706 * math.sqrt(0.3) / math.sqrt(6)), abs=1e-3)
+
+
+def test_each_victim_is_beside_the_guess_for_it() -> None:
+    """Victims 3 to 5 of six: a guess that is the truth of each is right for them, and only in their places."""
+    data = dataset()
+    examples = torch.arange(12).reshape(6, 2)
+    everyone = data.train_inputs[examples]
+    lanes = torch.tensor([3, 4, 5])
+    real = Truth(lanes, everyone[lanes], data.train_targets[examples][lanes], examples[lanes], lanes)
+    rngs = tuple(torch.Generator().manual_seed(v) for v in range(3))
+    for guess, right in ((everyone, True), (everyone.roll(1, 0), False)):
+        judge = TableJudge(COLUMNS, data.test_inputs, guess.flatten(0, 1))
+        rows = score_table(everyone[lanes], real, judge, rngs)
+        assert (rows["null_record_match"] == 1).all() == right
 
 
 def test_pictures_and_rankings_say_why_they_have_none() -> None:
