@@ -32,6 +32,7 @@ batches and, after +-, the standard deviation over them (of one batch to the nex
 14 features right, with Wilson's 95 % interval, by batch. Random: TabLeak's baseline, each feature drawn from the public
 marginals. Null: the best guess from public records and the label, a constant a class, which matching a batch does not help as it
 does the draws.
+Seconds: of one core of a shared machine, an upper limit.
 
 | network | batch | batches | attack | features right | random | null | records right | random | null | seconds |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
