@@ -135,6 +135,8 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
     _check_words(request)
     device = _device(request.device)
     data_name, recipe, data = load_dataset(request.dataset, data_dir, progress=progress)
+    if attack.needs_table and not data.features:
+        raise InputError(f"attack: {attack_name!r} needs a table, {data_name!r} holds pictures (try --dataset adult)")
     federation = _federation(request, recipe)
     lpips, weights = _lpips(request.lpips_weights)
     settings = Settings(

@@ -90,6 +90,24 @@ def mlp_256(shape: Shape, classes: int, rng: torch.Generator) -> nn.Module:
     return _glorot(model, rng)
 
 
+def mlp_100(shape: Shape, classes: int, rng: torch.Generator) -> nn.Module:
+    """The network that TabLeak attacks (arXiv:2210.01785): two hidden ReLU layers of 100, with biases.
+
+    Weights and biases uniform within 1 / sqrt(inputs of the layer), PyTorch's default, which its released code leaves as it is.
+    """
+    features = int(torch.Size(shape).numel())
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(features, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, classes)
+    )
+    with torch.no_grad():
+        for layer in model:
+            if isinstance(layer, nn.Linear):
+                for parameter in layer.parameters():
+                    bound = layer.in_features**-0.5
+                    parameter.uniform_(-bound, bound, generator=rng)
+    return model
+
+
 def mlp_sigmoid(shape: Shape, classes: int, rng: torch.Generator) -> nn.Module:
     """The sigmoid LeNet's twin for tables: hidden sigmoid layers of 128 and 64; weights and biases uniform in (-0.5, 0.5)."""
     features = int(torch.Size(shape).numel())
@@ -145,6 +163,7 @@ MODELS: dict[str, Builder] = {
     "cnn": cnn,
     "mlp": mlp,
     "mlp_256": mlp_256,
+    "mlp_100": mlp_100,
     "mlp_sigmoid": mlp_sigmoid,
     "lenet_dlg": lenet_dlg,
     "lenet_cpl": lenet_cpl,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.candidates import Candidates
+from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.null import NullAttack, null_attack
 from leakbench.attack.recipe import RANKINGS
 from leakbench.cell import Cell
@@ -20,6 +21,7 @@ from leakbench.metrics import Score
 from leakbench.progress import Progress
 from leakbench.rng import generator, generators
 from leakbench.scores import Truth, no_reconstruction, score
+from leakbench.scores_tables import TableJudge, score_table, table_judge
 from leakbench.store import Run
 from leakbench.types import Ranking, Reconstruction
 from leakbench.victims import Sent, Victims, aware, candidates, draw_victims, truth, view_of
@@ -60,7 +62,7 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:
     """Attack the victims of one leakage point, chunk by chunk, as far as the run's folder does not hold them yet."""
     victims = draw_victims(leak.cell, leak.tap, leak.round, leak.partition)
     total = len(victims.indices)
-    null: NullAttack | None = None
+    null: tuple[NullAttack, TableJudge | None] | None = None
     phase = phase_name(leak.cell, leak.tap, leak.round)
     progress(phase, 0, total)
     for lanes in torch.split(torch.arange(total), _chunk(leak, victims)):
@@ -71,7 +73,7 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:
                 twin = _twin(run, piece, view, lanes)
                 if twin is None:
                     null = null or _null(leak, victims, judge.eta)
-                    rows, tensors = _attack_chunk(leak, judge, null, victims, lanes, view)
+                    rows, tensors = _attack_chunk(leak, judge, *null, victims, lanes, view)
                 else:
                     rows = run.read_rows(f"{twin}.parquet").assign(tap=leak.tap)
                     tensors = run.read_tensors(f"{twin}.safetensors")
@@ -95,7 +97,7 @@ def _twin(run: Run, piece: str, view: View, lanes: Tensor) -> str | None:
 
 
 def _attack_chunk(
-    leak: Leak, judge: Judge, null: NullAttack, victims: Victims, lanes: Tensor, view: View
+    leak: Leak, judge: Judge, null: NullAttack, table: TableJudge | None, victims: Victims, lanes: Tensor, view: View
 ) -> tuple[pd.DataFrame, dict[str, Tensor]]:
     cell = leak.cell
     rngs = generators(cell.settings.seed, "attack", [(leak.round, int(v)) for v in lanes])
@@ -114,15 +116,19 @@ def _attack_chunk(
     )
     reconstruction = answer if isinstance(answer, Reconstruction) else no_reconstruction(real)
     rows, ordered = score(leak.tap, leak.round, reconstruction, ranking, null, real, judge.eta, judge.lpips)
+    if table is not None:
+        draws = generators(cell.settings.seed, "random records", [(leak.round, int(v)) for v in lanes])
+        rows = rows.join(score_table(reconstruction.inputs, real, table, draws))
     return rows, {"reconstruction": ordered, "truth": real.inputs, "trajectory": reconstruction.trajectory}
 
 
-def _null(leak: Leak, victims: Victims, eta: float) -> NullAttack:
-    """Let the null attacker, who is told every label, guess all victims' examples from the public split."""
+def _null(leak: Leak, victims: Victims, eta: float) -> tuple[NullAttack, TableJudge | None]:
+    """Let the null attacker, who is told every label, guess all victims' examples from the public split; and judge tables by it."""
     data = leak.cell.data
     labels = truth(leak.cell, leak.tap, victims)[1].flatten()
     rng = generator(leak.cell.settings.seed, "null")
-    return null_attack(data.test_inputs, data.test_targets, len(labels), labels, eta, rng)
+    null = null_attack(data.test_inputs, data.test_targets, len(labels), labels, eta, rng)
+    return null, table_judge(data, null, labels)
 
 
 def _chunk(leak: Leak, victims: Victims, budget: int = 3_000_000_000) -> int:
@@ -130,5 +136,7 @@ def _chunk(leak: Leak, victims: Victims, budget: int = 3_000_000_000) -> int:
     weights = sum(p.numel() for p in leak.sent.network.parameters.values())
     pixels = victims.indices[0].numel() * int(torch.Size(leak.cell.data.shape).numel())
     steps = victims.indices.shape[1] * victims.indices.shape[2]
-    per_victim = 4 * (weights * 6 * (steps + 1) + pixels * (200 + 400))
+    method = leak.cell.attack.method
+    restarts = method.restarts if isinstance(method, GradientMatching) else 1
+    per_victim = 4 * restarts * (weights * 6 * (steps + 1) + pixels * (200 + 400))
     return max(1, min(100, budget // per_victim))

@@ -15,6 +15,7 @@ from leakbench.limits import Limits, leak_key, limited
 from leakbench.scores import RANKS_ONLY
 from leakbench.stage_attack import phase_name
 from leakbench.statistics import proportion, wilson
+from leakbench.summary_tables import table_fields, table_notes
 from leakbench.victims import knowledge
 
 __all__ = ["summarise"]
@@ -119,6 +120,7 @@ def _tap(group: pd.DataFrame, seconds: float, draws: bool = False) -> dict[str, 
         "label_accuracy": float((group["label"] == group["label_guess"]).mean()),
         "iterations": _number(group["iterations_to_success"].fillna(math.inf).median()),
         "evaluations": int(group["evaluations"].median()),
+        **table_fields(group),
         "seconds": round(seconds, 2),
     }
     if (group["failure_reason"] == RANKS_ONLY).all():
@@ -165,7 +167,7 @@ def _verdict(group: pd.DataFrame, found: dict[str, Any], draws: bool) -> str:
 def _tap_notes(key: str, tap: dict[str, Any], group: pd.DataFrame, cell: Cell) -> dict[str, str]:
     from leakbench.metrics import LPIPS_ABSENT, undefined  # noqa: PLC0415
 
-    notes = {}
+    notes = table_notes(key, tap)
     reasons = {"lpips": LPIPS_ABSENT, **undefined(cell.data.shape)}
     for name in ("rmse", "psnr", "ssim", "lpips"):
         if tap[name] is None:
@@ -173,7 +175,7 @@ def _tap_notes(key: str, tap: dict[str, Any], group: pd.DataFrame, cell: Cell) -
             notes[f"taps.{key}.{name}"] = reasons.get(name, failed)
     if tap["asr"] is None:
         silent = ("asr", "failures", "label_accuracy", "iterations", "rmse", "psnr", "ssim", "lpips")
-        return {f"taps.{key}.{name}": RANKS_ONLY for name in silent}
+        return notes | {f"taps.{key}.{name}": RANKS_ONLY for name in silent}
     if cell.defense.network and tap["verdict"] == "unclear":
         notes[f"taps.{key}.verdict"] = (
             "the ranking goes by the mean path of a network that draws at random: no evidence"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from leakbench.cell import Cell, leak_clock
+from leakbench.data.columns import columns_of
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Knowledge, Public, View, leak
 from leakbench.federated.partition import Partition
@@ -114,7 +115,8 @@ def _public(cell: Cell, inputs: Tensor, labels: Tensor) -> Public:
 def knowledge(cell: Cell) -> Knowledge:
     """Return what the threat model grants the attacker of a cell."""
     public = f"test split of {cell.names['dataset']} ({len(cell.data.test_targets)} examples)"
-    return Knowledge(defense=cell.attack.knows == "defense", public=public)
+    labels = "given" if cell.attack.labels_given else "not given"
+    return Knowledge(labels=labels, defense=cell.attack.knows == "defense", public=public)
 
 
 def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Tensor, sent: Sent) -> View:
@@ -144,7 +146,9 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
         knowledge=knowledge(cell),
         clock=clock,
         public=public_examples(cell),
+        labels=truth(cell, tap, victims)[1][lanes].to(device) if cell.attack.labels_given else None,
         secret=sent.secret,
+        columns=columns_of(cell.data),
     )
     return aware(blind, cell) if blind.knowledge.defense else blind
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from leakbench.attack import Attack
 from leakbench.attack.candidates import Candidates
-from leakbench.attack.descent import LbfgsDescent, snapshot_iterations
+from leakbench.attack.descent import LbfgsDescent, Terms, snapshot_iterations
 from leakbench.attack.distance import SquaredL2
 from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.labels import Joint, LastLayer
@@ -99,8 +99,8 @@ def test_ten_victims_together_follow_ten_searches_of_torch(name: str) -> None:
     class Watched:
         """The recipe's descent, with a record of all values."""
 
-        def __call__(self, start: Tensor) -> Lbfgs:
-            search = LbfgsDescent()(start)
+        def __call__(self, start: Tensor, terms: Terms) -> Lbfgs:
+            search = LbfgsDescent()(start, terms)
             assert isinstance(search, Lbfgs)
             step = search.step
 
@@ -191,7 +191,7 @@ class Still:
 class Opposite:
     """A descent to minus the start."""
 
-    def __call__(self, start: Tensor) -> Still:
+    def __call__(self, start: Tensor, terms: Terms) -> Still:
         none = torch.zeros(len(start), dtype=torch.int64)
         return Still(-start, none, ~none.bool())
 
@@ -208,7 +208,7 @@ class Weighted:
 class Total:
     """The sum of the inputs as a penalty."""
 
-    def __call__(self, inputs: Tensor) -> Tensor:
+    def __call__(self, inputs: Tensor, view: View, victims: Tensor) -> Tensor:
         return inputs.flatten(1).sum(1)
 
 
@@ -310,9 +310,10 @@ def test_distance_and_prior_closed_forms() -> None:
     assert SquaredL2()(guess, seen, leaked(1)[0]).tolist() == [11.0, 11.0]
     edge = torch.zeros(1, 1, 1, 4, 4)
     edge[..., 2:] = 1.0
+    view, one = leaked(1)[0], torch.zeros(1, dtype=torch.int64)
     for either in (edge, edge.mT):
-        assert float(TotalVariation(weight=3.0)(either)) == pytest.approx(3.0 * 4 / 12)
-    assert float(TotalVariation(weight=3.0)(torch.rand(1, 1, 5))) == 0.0
+        assert float(TotalVariation(weight=3.0)(either, view, one)) == pytest.approx(3.0 * 4 / 12)
+    assert float(TotalVariation(weight=3.0)(torch.rand(1, 1, 5), view, one)) == 0.0
 
 
 def test_snapshots_cover_the_search() -> None:

@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from leakbench.attack.adam import Adam
 from leakbench.attack.lbfgs import Lbfgs, Objective
 from leakbench.attack.stop import Stop
-from leakbench.types import Count, NonNegative, Positive, part
+from leakbench.types import Count, Fraction, NonNegative, Positive, Probability, part
 
-__all__ = ["DESCENTS", "Descended", "Descent", "LbfgsDescent", "Search", "descend", "snapshot_iterations"]
+__all__ = [
+    "DESCENTS",
+    "AdamDescent",
+    "Descended",
+    "Descent",
+    "LbfgsDescent",
+    "Search",
+    "Terms",
+    "descend",
+    "snapshot_iterations",
+]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a search is told beside its objective.
+
+    limit: the most iterations that it may take.  inputs: how many of a point's leading coordinates are the inputs'; the others
+    are labels searched jointly.  project: points (v, d) to the same points with inputs moved into [0, 1].
+    """
+
+    limit: int
+    inputs: int
+    project: Callable[[Tensor], Tensor]
 
 
 class Search(Protocol):
@@ -33,7 +58,7 @@ class Search(Protocol):
 class Descent(Protocol):
     """Begins searches from V starting points."""
 
-    def __call__(self, start: Tensor) -> Search:
+    def __call__(self, start: Tensor, terms: Terms) -> Search:
         """Return the searches from `start` (V, d), before their first iteration."""
 
 
@@ -114,11 +139,38 @@ class LbfgsDescent:
     tolerance_gradient: NonNegative = 1e-7
     tolerance_change: NonNegative = 1e-9
 
-    def __call__(self, start: Tensor) -> Search:
-        """Begin."""
+    def __call__(self, start: Tensor, terms: Terms) -> Search:
+        """Begin; the limit and [0, 1] are nothing to it."""
         return Lbfgs(
             start.clone(), self.history, self.inner, self.learning_rate, self.tolerance_gradient, self.tolerance_change
         )
 
 
-DESCENTS: dict[str, type[Descent]] = {"lbfgs": LbfgsDescent}
+@part
+class AdamDescent:
+    """Adam with the semantics and defaults of `torch.optim.Adam` for every victim, as Inverting Gradients uses it.
+
+    signed: only the sign of the gradient by the inputs enters (Geiping et al., NeurIPS 2020, section 4, after adversarial
+    attacks).  box: after each step inputs are moved into [0, 1].  The learning rate is multiplied by `factor` after each of the
+    `milestones`, shares of the iterations that the stop allows, rounded down; for none, `milestones: []`. Labels that are
+    searched jointly are neither signed nor boxed.
+    """
+
+    learning_rate: Positive = 0.1
+    signed: bool = False
+    box: bool = False
+    milestones: tuple[Fraction, ...] = (3 / 8, 5 / 8, 7 / 8)
+    factor: Positive = 0.1
+    decay: tuple[Probability, Probability] = (0.9, 0.999)
+    epsilon: Positive = 1e-8
+
+    def __call__(self, start: Tensor, terms: Terms) -> Search:
+        """Begin."""
+        at = [int(share * terms.limit) for share in self.milestones]
+        rates = tuple(self.learning_rate * self.factor ** sum(i >= m for m in at) for i in range(terms.limit))
+        signed = terms.inputs if self.signed else 0
+        project = terms.project if self.box else lambda points: points
+        return Adam(start.clone(), rates, signed, project, self.decay, self.epsilon)
+
+
+DESCENTS: dict[str, type[Descent]] = {"lbfgs": LbfgsDescent, "adam": AdamDescent}

@@ -10,7 +10,7 @@ from torch import Tensor
 from leakbench.federated.leakage import View
 from leakbench.types import Parameters, part
 
-__all__ = ["DISTANCES", "Distance", "SquaredL2"]
+__all__ = ["DISTANCES", "Cosine", "Distance", "SquaredL2"]
 
 
 @runtime_checkable
@@ -34,4 +34,25 @@ class SquaredL2:
         return torch.stack(each).sum(0)
 
 
-DISTANCES: dict[str, type[Distance]] = {"squared_l2": SquaredL2}
+@part
+class Cosine:
+    """1 - <a, b> / (|a| |b|) over all layers together (Geiping et al., NeurIPS 2020, eq. 4; their code's cost `sim`).
+
+    Between 0, the same direction, and 2. Blind to length: a clip that scales all layers alike changes nothing. A gradient of
+    length zero has no direction and counts as orthogonal, distance 1, where their code divides by zero.
+    """
+
+    def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:
+        """Return (V,) distances."""
+        product = sum((g * observed[name]).flatten(1).sum(1) for name, g in guess.items())
+        lengths = _length(guess) * _length({name: observed[name] for name in guess})
+        return 1 - product / lengths
+
+
+def _length(gradients: Parameters) -> Tensor:
+    """Return (V,), at least 1e-15: the square of less would vanish in float32, and with it the derivative of its root."""
+    squares = torch.stack([g.flatten(1).square().sum(1) for g in gradients.values()]).sum(0)
+    return squares.clamp_min(1e-30).sqrt()
+
+
+DISTANCES: dict[str, type[Distance]] = {"squared_l2": SquaredL2, "cosine": Cosine}

@@ -6,29 +6,36 @@ of these; the loop is the same.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from leakbench.attack.descent import DESCENTS, Descent, descend
+from leakbench.attack.descent import DESCENTS, Descent, Terms, descend
 from leakbench.attack.distance import DISTANCES, Distance
 from leakbench.attack.labels import LABELS, Labels
+from leakbench.attack.pooling import POOLINGS, Least, Pooling
 from leakbench.attack.priors import PRIORS, Prior
+from leakbench.attack.restarts import best_of
 from leakbench.attack.space import SPACES, Coordinates, Pixels, Space
 from leakbench.attack.start import STARTS, Start
 from leakbench.attack.stop import STOPS, Iterations, Stop
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.recipe import slot
-from leakbench.types import Generators, Reconstruction, part
+from leakbench.types import Count, Generators, Reconstruction, part
 
 __all__ = ["GradientMatching"]
 
 
 @part
 class GradientMatching:
-    """One search per victim, all victims side by side; several views of the same victims add their distances."""
+    """One search per victim, all victims side by side; several views of the same victims add their distances.
+
+    restarts: how many searches each victim gets, each from a start of its own, side by side; the answer is what `pooling`
+    makes of them, by default that of least distance, and all of their iterations and evaluations count.
+    """
 
     labels: Annotated[Labels, *slot("labels", LABELS)]
     start: Annotated[Start, *slot("start", STARTS)]
@@ -37,58 +44,103 @@ class GradientMatching:
     space: Annotated[Space, *slot("space", SPACES)] = Pixels()
     priors: tuple[Annotated[Prior, *slot("priors", PRIORS)], ...] = ()
     stop: Annotated[Stop, *slot("stop", STOPS)] = Iterations()
+    restarts: Count = 1
+    pooling: Annotated[Pooling, *slot("pooling", POOLINGS)] = Least()
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
         """Reconstruct the V victims of the views; victim v draws from rngs[v].
 
-        The answer is the guess of least distance that the search met, clamped to [0, 1]; NaN where the distance was never finite.
+        The answer is the guess of least distance, priors included, that the searches met, clamped to [0, 1]; NaN where the distance
+        was never finite. Of several restarts the iterations count one by one: n of them each time that all have moved.
         """
         view = views[0]
         if any((v.victims, v.examples, v.shape) != (view.victims, view.examples, view.shape) for v in views):
             raise InputError("views: all must show the same victims with the same number of examples of one shape")
         space = self.space(view)
-        guess = self.labels(view, rngs)
-        z = space.encode(self.start(view, rngs))
-        shape, size = z.shape[1:], z[0].numel()
-        point = torch.cat([z.flatten(1), guess.targets.flatten(1)], 1) if guess.joint else z.flatten(1)
+        drawn = [(self.labels(view, rngs), space.encode(self.start(view, rngs))) for _ in range(self.restarts)]
+        z, targets = torch.cat([z for _, z in drawn]), torch.cat([guess.targets for guess, _ in drawn])
+        points = _Points(space, z.shape[1:], targets, drawn[0][0].joint)
 
-        def split(points: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
-            inputs = points[:, :size].reshape(-1, *shape)
-            if not guess.joint:
-                return inputs, guess.targets[lanes]
-            return inputs, points[:, size:].reshape(-1, *guess.targets.shape[1:]).softmax(-1)
-
-        def objective(points: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
+        def objective(some: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
             with torch.enable_grad():
-                leaf = points.detach().requires_grad_()
-                inputs, targets = split(leaf, lanes)
-                values = self._value(views, space, inputs, targets, lanes)
+                leaf = some.detach().requires_grad_()
+                inputs, labels = points.split(leaf, lanes)
+                values = self._value(views, space, inputs, labels, lanes % view.victims)
                 (gradients,) = torch.autograd.grad(values.sum(), leaf)
             return values.detach(), gradients
 
-        found = descend(self.descent(point.detach()), objective, self.stop)
-        everyone = torch.arange(view.victims, device=point.device)
-
-        def picture(points: Tensor) -> Tensor:
-            x = space.decode(split(points, everyone)[0]).clamp(0, 1)
-            return torch.where(found.value.isfinite().reshape(-1, *[1] * (x.dim() - 1)), x, torch.nan)
-
+        terms = Terms(self.stop.limit, points.size, points.project)
+        found = descend(self.descent(points.joined(z).detach(), terms), objective, self.stop)
+        best, chosen = best_of(found, self.restarts)
+        guesses = points.inputs(found.best)
+        searches = (self.restarts, view.victims)
+        pooled = self.pooling(guesses.reshape(*searches, *guesses.shape[1:]), found.value.reshape(searches), view)
+        answer = points.answered(pooled, best.value)
         return Reconstruction(
-            inputs=picture(found.best),
-            labels=split(found.best, everyone)[1].argmax(-1),
-            certainty=-found.value[:, None].expand(-1, view.examples),
-            trajectory=found.trajectory,
-            steps=found.steps,
-            evaluations=found.evaluations,
-            iterates=torch.stack([picture(points) for points in found.snapshots]),
-            snapshots=found.at,
+            inputs=answer,
+            labels=points.split(best.best, chosen)[1].argmax(-1),
+            certainty=-best.value[:, None].expand(-1, view.examples),
+            trajectory=best.trajectory,
+            steps=best.steps,
+            evaluations=best.evaluations,
+            iterates=torch.stack([*(points.picture(some, best.value) for some in best.snapshots[:-1]), answer]),
+            snapshots=best.at,
         )
 
-    def _value(self, views: tuple[View, ...], space: Coordinates, z: Tensor, targets: Tensor, lanes: Tensor) -> Tensor:
+    def _value(
+        self, views: tuple[View, ...], space: Coordinates, z: Tensor, targets: Tensor, victims: Tensor
+    ) -> Tensor:
         inputs = space.decode(z)
         value = space.energy(z)
         for view in views:
-            value = value + self.distance(view.respond(inputs, targets, lanes), view.observed(lanes), view)
+            value = value + self.distance(view.respond(inputs, targets, victims), view.observed(victims), view)
         for prior in self.priors:
-            value = value + prior(inputs)
+            value = value + prior(inputs, views[0], victims)
         return value
+
+
+@dataclass(frozen=True)
+class _Points:
+    """What a point (d,) of a search stands for: coordinates of the shape `shape`, then the logits where labels are searched too.
+
+    targets: (lanes, M, classes), the labels of each search, or the logits from which it starts.
+    """
+
+    space: Coordinates
+    shape: torch.Size
+    targets: Tensor
+    joint: bool
+
+    @property
+    def size(self) -> int:
+        """How many of the coordinates are the inputs'."""
+        return self.shape.numel()
+
+    def joined(self, z: Tensor) -> Tensor:
+        """Return the points (lanes, d) where all searches start."""
+        return torch.cat([z.flatten(1), self.targets.flatten(1)], 1) if self.joint else z.flatten(1)
+
+    def split(self, points: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (coordinates of the inputs, targets) of the points that stand in those lanes."""
+        z = points[:, : self.size].reshape(-1, *self.shape)
+        if not self.joint:
+            return z, self.targets[lanes]
+        return z, points[:, self.size :].reshape(-1, *self.targets.shape[1:]).softmax(-1)
+
+    def project(self, points: Tensor) -> Tensor:
+        """Return the points with their inputs moved into [0, 1]."""
+        z = self.space.encode(self.inputs(points).clamp(0, 1))
+        return torch.cat([z.flatten(1), points[:, self.size :]], 1)
+
+    def picture(self, points: Tensor, value: Tensor) -> Tensor:
+        """Return what is answered of V points; NaN where the victim's value (V,) is not finite."""
+        return self.answered(self.inputs(points), value)
+
+    def answered(self, inputs: Tensor, value: Tensor) -> Tensor:
+        """Return what is answered of V inputs."""
+        x = self.space.answer(inputs)
+        return torch.where(value.isfinite().reshape(-1, *[1] * (x.dim() - 1)), x, torch.nan)
+
+    def inputs(self, points: Tensor) -> Tensor:
+        """Return the inputs that the points stand for."""
+        return self.space.decode(points[:, : self.size].reshape(-1, *self.shape))

@@ -8,11 +8,13 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from leakbench.attack.label_counts import label_counts
+from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.models import one_hot
 from leakbench.types import Generators, part
 
-__all__ = ["LABELS", "Joint", "LabelGuess", "Labels", "LastLayer"]
+__all__ = ["LABELS", "Given", "Joint", "LabelGuess", "Labels", "LastLayer", "LastLayerCounts"]
 
 
 @dataclass(frozen=True)
@@ -65,4 +67,32 @@ class LastLayer:
         return LabelGuess(one_hot(labels, view.classes).to(rows), joint=False)
 
 
-LABELS: dict[str, type[Labels]] = {"joint": Joint, "last_layer": LastLayer}
+@part
+class LastLayerCounts:
+    """Count the labels by the last layer's gradient and public examples, classes that repeat included: see `label_counts`."""
+
+    def __call__(self, view: View, rngs: Generators) -> LabelGuess:
+        """Return one-hot guesses, in ascending order of the class; raises InputError where there is no public example."""
+        counts = label_counts(view, rngs)
+        classes = torch.arange(view.classes, device=counts.device).expand_as(counts)
+        labels = classes.flatten().repeat_interleave(counts.flatten()).reshape(len(counts), view.examples)
+        return LabelGuess(one_hot(labels, view.classes).to(next(iter(view.update.values()))), joint=False)
+
+
+@part
+class Given:
+    """The true labels, in the order in which the clients used them: an oracle, which the threat model has to grant."""
+
+    def __call__(self, view: View, rngs: Generators) -> LabelGuess:
+        """Return them one-hot; raises InputError where the view does not show them."""
+        if view.labels is None:
+            raise InputError("labels: 'given' needs a view that shows the true labels; this one does not")
+        return LabelGuess(one_hot(view.labels, view.classes).to(next(iter(view.update.values()))), joint=False)
+
+
+LABELS: dict[str, type[Labels]] = {
+    "joint": Joint,
+    "last_layer": LastLayer,
+    "last_layer_counts": LastLayerCounts,
+    "given": Given,
+}

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
+from leakbench.attack.batch_norm import BatchNormStatistics
+from leakbench.attack.consensus import GroupConsistency
+from leakbench.federated.leakage import View
 from leakbench.types import NonNegative, part
 
-__all__ = ["PRIORS", "Prior", "TotalVariation"]
+__all__ = ["PRIORS", "Length", "Prior", "TotalVariation"]
 
 
 @runtime_checkable
 class Prior(Protocol):
     """A penalty on inputs."""
 
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """Return (V,) penalties of inputs (V, M, *s); differentiable."""
+    def __call__(self, inputs: Tensor, view: View, victims: Tensor) -> Tensor:
+        """Return (v,) penalties of guesses (v, M, *s), each for one of the view's `victims` (v,); differentiable.
+
+        Of several restarts all guesses for one victim bear its number.
+        """
 
 
 @part
@@ -25,8 +32,8 @@ class TotalVariation:
 
     weight: NonNegative
 
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """Return (V,) penalties."""
+    def __call__(self, inputs: Tensor, view: View, victims: Tensor) -> Tensor:
+        """Return (v,) penalties."""
         if inputs.dim() < 5:
             return inputs.new_zeros(len(inputs))
         across = (inputs[..., :, 1:] - inputs[..., :, :-1]).abs().flatten(1).mean(1)
@@ -34,4 +41,21 @@ class TotalVariation:
         return self.weight * (across + down)
 
 
-PRIORS: dict[str, type[Prior]] = {"total_variation": TotalVariation}
+@part
+class Length:
+    """weight * mean over the M examples of |x|, the L2 norm (Yin et al., CVPR 2021, R_l2)."""
+
+    weight: NonNegative
+
+    def __call__(self, inputs: Tensor, view: View, victims: Tensor) -> Tensor:
+        """Return (v,) penalties."""
+        penalty: Tensor = self.weight * torch.linalg.vector_norm(inputs.flatten(2), dim=2).mean(1)
+        return penalty
+
+
+PRIORS: dict[str, type[Prior]] = {
+    "total_variation": TotalVariation,
+    "length": Length,
+    "group_consistency": GroupConsistency,
+    "batch_norm": BatchNormStatistics,
+}

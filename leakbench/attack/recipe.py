@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Protocol, runtime_checkable
 
+from leakbench.attack.analytic import AnalyticFc
 from leakbench.attack.candidates import Candidates
 from leakbench.attack.gradient_matching import GradientMatching
+from leakbench.attack.labels import Given
+from leakbench.attack.pooling import TABLE_PARTS
 from leakbench.attack.server import SERVERS, Honest, Server
 from leakbench.federated.leakage import View
 from leakbench.recipe import slot
@@ -25,7 +28,11 @@ class Method(Protocol):
 RANKINGS: dict[str, type[Method]] = {"candidates": Candidates}
 """Methods that answer with a Ranking; only they are shown the candidates."""
 
-METHODS: dict[str, type[Method]] = {"gradient_matching": GradientMatching, **RANKINGS}
+METHODS: dict[str, type[Method]] = {
+    "gradient_matching": GradientMatching,
+    "analytic_fc": AnalyticFc,
+    **RANKINGS,
+}
 
 
 @part
@@ -42,3 +49,15 @@ class Attack:
     note: str = ""
     knows: Literal["oblivious", "defense"] = "oblivious"
     server: Annotated[Server, *slot("server", SERVERS)] = Honest()
+
+    @property
+    def labels_given(self) -> bool:
+        """Whether the method takes the victims' labels as known, so that the threat model has to grant them."""
+        return isinstance(self.method, GradientMatching) and isinstance(self.method.labels, Given)
+
+    @property
+    def needs_table(self) -> bool:
+        """Whether a part of the method knows only tables."""
+        if not isinstance(self.method, GradientMatching):
+            return False
+        return any(isinstance(p, TABLE_PARTS) for p in (self.method.space, self.method.start, self.method.pooling))

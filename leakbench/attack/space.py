@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from torch import Tensor
-
+from leakbench.attack.coordinates import Coordinates
+from leakbench.attack.public import channel_moments, public_of
+from leakbench.attack.space_tables import SoftCategories, StandardColumns
 from leakbench.federated.leakage import View
 from leakbench.types import part
 
-__all__ = ["SPACES", "Coordinates", "Pixels", "Space"]
-
-
-@dataclass(frozen=True)
-class Coordinates:
-    """decode: z (V, M, d) -> inputs (V, M, *s).  encode: its inverse.  energy: z -> (V,), added to the distance."""
-
-    decode: Callable[[Tensor], Tensor]
-    encode: Callable[[Tensor], Tensor]
-    energy: Callable[[Tensor], Tensor]
+__all__ = ["SPACES", "Coordinates", "Pixels", "Space", "Standardised"]
 
 
 @runtime_checkable
@@ -44,4 +34,27 @@ class Pixels:
         )
 
 
-SPACES: dict[str, type[Space]] = {"pixels": Pixels}
+@part
+class Standardised:
+    """Search (x - m) / s, with mean m and deviation s of the public examples' channels, without a prior.
+
+    The coordinates of code that standardises its inputs: Inverting Gradients' steps and learning rates are meant in them. The
+    model is not touched, it sees x.
+    """
+
+    def __call__(self, view: View) -> Coordinates:
+        """Return the affine map with energy 0; raises InputError where there is no public example."""
+        mean, deviation = channel_moments(public_of(view, "standardised"))
+        return Coordinates(
+            decode=lambda z: z.reshape(*z.shape[:2], *view.shape) * deviation + mean,
+            encode=lambda x: ((x - mean) / deviation).flatten(2),
+            energy=lambda z: z.new_zeros(len(z)),
+        )
+
+
+SPACES: dict[str, type[Space]] = {
+    "pixels": Pixels,
+    "standardised": Standardised,
+    "standard_columns": StandardColumns,
+    "soft_categories": SoftCategories,
+}

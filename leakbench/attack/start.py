@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from leakbench.attack.start_public import PublicMean, PublicNormal, Surrogate
+from leakbench.attack.start_tables import StandardUniform
+from leakbench.errors import InputError
 from leakbench.federated.leakage import View
-from leakbench.types import Count, Generators, part
+from leakbench.types import Count, Fraction, Generators, NonNegative, part
 
-__all__ = ["STARTS", "Normal", "Patterned", "Start", "Uniform"]
+__all__ = ["STARTS", "Colour", "Constant", "Normal", "Patterned", "Start", "Uniform"]
 
 
 @runtime_checkable
@@ -68,4 +72,46 @@ class Patterned:
         return _drawn(view, rngs, draw)
 
 
-STARTS: dict[str, type[Start]] = {"normal": Normal, "uniform": Uniform, "patterned": Patterned}
+@part
+class Constant:
+    """One value everywhere, 0 for black and 1 for white, plus noise of N(0, deviation^2).
+
+    Without noise all guesses for a batch are one: those with the same label stay one, since nothing tells them apart.
+    """
+
+    value: Fraction
+    deviation: NonNegative = 0.0
+
+    def __call__(self, view: View, rngs: Generators) -> Tensor:
+        """Return the first guess, unclamped."""
+        return _drawn(view, rngs, lambda rng: self.value + self.deviation * torch.randn(view.shape, generator=rng))
+
+
+@part
+class Colour:
+    """1 in one channel, 0 in the others: of pictures in RGB, channel 0 is red, 1 green, 2 blue."""
+
+    channel: Annotated[int, Field(ge=0)] = 0
+
+    def __call__(self, view: View, rngs: Generators) -> Tensor:
+        """Return the first guess; raises InputError where there is no such channel."""
+        if len(view.shape) != 3 or self.channel >= view.shape[0]:
+            raise InputError(
+                f"start: colour has channel {self.channel}, expected inputs with it, got shape {view.shape}"
+            )
+        whole = torch.zeros(view.shape)
+        whole[self.channel] = 1.0
+        return _drawn(view, rngs, lambda rng: whole)
+
+
+STARTS: dict[str, type[Start]] = {
+    "normal": Normal,
+    "uniform": Uniform,
+    "patterned": Patterned,
+    "constant": Constant,
+    "colour": Colour,
+    "public_mean": PublicMean,
+    "public_normal": PublicNormal,
+    "surrogate": Surrogate,
+    "standard_uniform": StandardUniform,
+}

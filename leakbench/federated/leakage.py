@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from leakbench.data.columns import Columns
 from leakbench.defense.transform import Stations, apply
 from leakbench.federated.client import Examples, client_update, local_iterations, mean_update
 from leakbench.federated.sampling import drawn
@@ -96,7 +97,9 @@ class View:
     update: what leaked, {p: (V, *p)}.  cohort K, local_steps L, batch B: an input guess is (V, M = K * L * B, *s).
     stations: the defense whose deterministic part the attacker runs on a guess; empty for one who does not know it.
     clock: when it leaked.  public: public examples.  candidates: the hypotheses of a ranking, among which the victim is.
+    labels: (V, M) int64, the true labels in the order of use, where the threat model grants them.
     secret: what a lying server remembers of how it built the model.
+    columns: of a table, which columns make up which feature.
     """
 
     tap: str
@@ -113,7 +116,9 @@ class View:
     clock: Clock = field(default_factory=lambda: Clock(0, 0, 1, 1))
     public: Public | None = None
     candidates: Public | None = None
+    labels: Tensor | None = None
     secret: Any = None
+    columns: Columns | None = None
 
     @property
     def victims(self) -> int:

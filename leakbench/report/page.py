@@ -16,9 +16,10 @@ from safetensors.numpy import load_file
 
 from leakbench.errors import InputError
 from leakbench.report.bounds import bounds, seen_at, violations
+from leakbench.report.columns import columns
 from leakbench.report.figures import threshold_figure, training_figure
 from leakbench.report.gallery import galleries
-from leakbench.report.words import COLUMNS, caveats, epsilons, interval, notes, number, reading, training
+from leakbench.report.words import caveats, epsilons, interval, notes, number, reading, training
 from leakbench.store import checksum, read_manifest, write_atomically
 
 __all__ = ["write_report"]
@@ -73,7 +74,7 @@ def _render(
     page: str = environment.get_template("report.html.jinja").render(
         manifest=manifest,
         summary=summary,
-        columns=COLUMNS,
+        columns=columns(summary),
         reading=reading(summary),
         training=training(summary),
         epsilon=summary.get("epsilon") or {},

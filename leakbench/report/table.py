@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from leakbench.report.bounds import bounds, violations
-from leakbench.report.words import COLUMNS, Column, batches, caveats, epsilons, notes, reading, training
+from leakbench.report.columns import columns
+from leakbench.report.words import Column, batches, caveats, epsilons, notes, reading, training
 
 __all__ = ["print_table"]
 
@@ -24,7 +25,7 @@ def print_table(summary: Mapping[str, Any], console: Console) -> None:
     pieces, each with the leakage points, for a number that is cut short is another number.
     """
     _print_hanging(reading(summary), console)
-    for table in _tables(summary["taps"], console):
+    for table in _tables(summary["taps"], columns(summary), console):
         console.print(table)
     for line in violations(summary):
         _print_hanging(line, console, style="bold red")
@@ -34,10 +35,10 @@ def print_table(summary: Mapping[str, Any], console: Console) -> None:
         _print_hanging(f"{what}: {reason}", console, style="dim")
 
 
-def _tables(taps: Mapping[str, Mapping[str, Any]], console: Console) -> Iterator[Table]:
+def _tables(taps: Mapping[str, Mapping[str, Any]], shown: Sequence[Column], console: Console) -> Iterator[Table]:
     """Yield as few tables as hold all columns at the width of the console."""
     unbounded = console.options.update(width=10_000)
-    left = list(COLUMNS)
+    left = list(shown)
     while left:
         many = len(left)
         while many > 1 and Measurement.get(console, unbounded, _table(left[:many], taps)).maximum > console.width:

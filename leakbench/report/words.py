@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from leakbench.metrics_tables import NO_FEATURES
 from leakbench.report.bounds import FIELDS
 
 __all__ = ["COLUMNS", "Column", "batches", "caveats", "epsilons", "interval", "notes", "number", "reading", "training"]
@@ -200,6 +201,8 @@ def notes(summary: Summary) -> list[tuple[str, str]]:
         name, _, field = rest.partition(".")
         if area == "taps" and (field in FIELDS or (field in UNSAID and summary["taps"][name][field] is None)):
             continue  # said among the bounds
+        if reason == NO_FEATURES:
+            continue  # pictures have no such column
         what, where = (field, name) if area == "taps" else (key, "")
         grouped.setdefault((what, reason.removeprefix("n/a: ")), []).append(where)
     lines = []

@@ -1,0 +1,68 @@
+"""A closed form: behind a biased linear first layer the input is a quotient of two gradients."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from leakbench.attack.distance import SquaredL2
+from leakbench.attack.labels import LastLayer
+from leakbench.federated.leakage import View
+from leakbench.types import Generators, Reconstruction, part
+
+__all__ = ["AnalyticFc"]
+
+
+@part
+class AnalyticFc:
+    """x = dW_i / db_i, row by row (Phong et al., TIFS 2018, section 3; Geiping et al., NeurIPS 2020, proposition 3.1).
+
+    Row i of a first layer W x + b has the gradient dW_i = db_i x^T, so one example comes back exactly from any row with db_i != 0;
+    that of largest |db_i| loses the fewest digits. Of M > 1 examples each row holds a mean weighted by their db_i, and the M
+    rows of largest |db_i| are the answers; a row that one example alone activates holds just this one.
+    """
+
+    def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
+        """Answer for V victims from the first view, in [0, 1]; rngs are not drawn from.
+
+        NaN where the model does not begin with a biased linear layer (flattening aside), where the row's db is zero, and for
+        examples beyond the layer's rows. The certainty is minus the squared distance of what the answers would have leaked.
+        """
+        view = views[0]
+        x = _inputs(view)
+        targets = LastLayer()(view, rngs).targets
+        with torch.no_grad():
+            distance = SquaredL2()(view.respond(x, targets.to(x)), view.update, view)
+        once = torch.ones(view.victims, dtype=torch.int64, device=x.device)
+        return Reconstruction(
+            inputs=x,
+            labels=targets.argmax(-1),
+            certainty=-distance[:, None].expand(-1, view.examples),
+            trajectory=distance[None],
+            steps=once,
+            evaluations=once,
+            iterates=x[None],
+            snapshots=(1,),
+        )
+
+
+def _inputs(view: View) -> Tensor:
+    name = _first_layer(view.network.model)
+    like = next(iter(view.update.values()))
+    found = like.new_full((view.victims, view.examples, torch.Size(view.shape).numel()), torch.nan)
+    if name is not None:
+        weight, bias = view.update[f"{name}weight"], view.update[f"{name}bias"]
+        rows = bias.abs().topk(min(view.examples, bias.shape[1]), dim=1).indices
+        quotient = weight.gather(1, rows[..., None].expand(-1, -1, weight.shape[2])) / bias.gather(1, rows)[..., None]
+        found[:, : rows.shape[1]] = torch.where(quotient.isfinite(), quotient, torch.nan)
+    return found.clamp(0, 1).reshape(view.victims, view.examples, *view.shape)
+
+
+def _first_layer(model: nn.Module) -> str | None:
+    """Return the prefix of the first layer's parameters, None where it is not a linear layer with a bias."""
+    for name, module in model.named_modules():
+        if next(module.children(), None) is not None or isinstance(module, nn.Flatten | nn.Identity):
+            continue
+        biased = isinstance(module, nn.Linear) and module.bias is not None
+        return (f"{name}." if name else "") if biased else None
+    return None

@@ -1,0 +1,69 @@
+"""Slot `priors`: inputs whose features have the mean and variance that the model's batch normalisation remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from leakbench.errors import InputError
+from leakbench.federated.leakage import View
+from leakbench.types import NonNegative, Parameters, part
+
+__all__ = ["BatchNormStatistics"]
+
+
+@part
+class BatchNormStatistics:
+    """weight * sum over layers of |mean - running mean| + |variance - running variance| (Yin et al., CVPR 2021, R_BN).
+
+    Mean and biased variance are those of what enters the layer, by channel over the M examples of a guess and all pixels; the
+    running ones are as the server sent them. Every module that has `running_mean` and `running_var` is such a layer.
+    """
+
+    weight: NonNegative
+
+    def __call__(self, inputs: Tensor, view: View, victims: Tensor) -> Tensor:
+        """Return (v,) penalties; raises InputError where the model has no batch normalisation."""
+        network = view.network
+        statistics = {name: network.memory.get(name, buffer) for name, buffer in network.model.named_buffers()}
+        layers = [n.removesuffix("running_mean") for n in statistics if n.endswith("running_mean")]
+        if not layers:
+            raise InputError(
+                "priors: batch_norm needs a model with batch normalisation, this one has none; leave the prior out"
+            )
+        parameters = network.parameters
+        if not network.shared:
+            parameters = {name: p[victims] for name, p in parameters.items()}
+
+        def entering(own: Parameters, x: Tensor) -> dict[str, Tensor]:
+            return _entering(network.model, layers, {**own, **statistics}, x)
+
+        penalty = inputs.new_zeros(len(inputs))
+        for layer, x in vmap(entering, in_dims=(network.axis, 0))(parameters, inputs).items():
+            over = (1, *range(3, x.dim()))  # all but the guess and the channel
+            for found, name in ((x.mean(over), "running_mean"), (x.var(over, correction=0), "running_var")):
+                penalty = penalty + torch.linalg.vector_norm(found - statistics[layer + name], dim=1)
+        return self.weight * penalty
+
+
+def _entering(model: nn.Module, layers: list[str], tensors: Parameters, x: Tensor) -> dict[str, Tensor]:
+    """Return what enters each layer (prefix of its tensors' names) when the model reads x (M, *s): {layer: (M, C, *)}."""
+    seen: dict[str, Tensor] = {}
+
+    def keep(layer: str) -> Callable[[nn.Module, Any], None]:
+        def hook(module: nn.Module, arguments: Any) -> None:
+            seen[layer] = arguments[0]
+
+        return hook
+
+    handles = [model.get_submodule(n.removesuffix(".")).register_forward_pre_hook(keep(n)) for n in layers]
+    try:
+        functional_call(model, tensors, (x,))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen

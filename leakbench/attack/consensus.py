@@ -1,0 +1,34 @@
+"""Slot `priors`: the restarts of one victim agree with each other."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from leakbench.federated.leakage import View
+from leakbench.types import NonNegative, part
+
+__all__ = ["GroupConsistency"]
+
+
+@part
+class GroupConsistency:
+    """weight * |x - consensus|, the consensus being the mean over all restarts of the victim (Yin et al., CVPR 2021, R_group).
+
+    The mean is taken pixel by pixel and held fixed in the derivative; their registration of the seeds' pictures before it is left
+    out. Each slot of a batch is compared with the same slot of the other seeds, as in their batches of distinct labels. Nothing
+    for one restart. Meant for a descent that moves all searches at once, as adam does: only guesses of the same evaluation agree.
+    """
+
+    weight: NonNegative
+
+    def __call__(self, inputs: Tensor, view: View, victims: Tensor) -> Tensor:
+        """Return (v,) penalties; a guess that is not finite has no say in the consensus."""
+        flat = inputs.flatten(1)
+        finite = flat.detach().isfinite().all(1)
+        voices = flat.detach().masked_fill(~finite[:, None], 0.0)
+        total = voices.new_zeros(view.victims, voices.shape[1]).index_add(0, victims, voices)
+        count = voices.new_zeros(view.victims).index_add(0, victims, finite.to(voices)).clamp_min(1.0)
+        consensus = (total / count[:, None])[victims]
+        penalty: Tensor = self.weight * torch.linalg.vector_norm(flat - consensus, dim=1)
+        return penalty

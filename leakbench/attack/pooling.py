@@ -1,0 +1,73 @@
+"""Slot `pooling`: how the guesses of several searches for one victim become one answer."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from leakbench.attack.space_tables import SoftCategories, StandardColumns, layout_of
+from leakbench.attack.start_tables import StandardUniform
+from leakbench.federated.leakage import View
+from leakbench.metrics_tables import match_features
+from leakbench.types import part
+
+__all__ = ["POOLINGS", "TABLE_PARTS", "Least", "Mean", "Median", "Pooling"]
+
+
+@runtime_checkable
+class Pooling(Protocol):
+    """Makes one answer of n."""
+
+    def __call__(self, guesses: Tensor, values: Tensor, view: View) -> Tensor:
+        """Return inputs (V, M, *s) of the guesses (n, V, M, *s) that n searches ended at, with distances values (n, V)."""
+
+
+@part
+class Least:
+    """The guess of least distance alone."""
+
+    def __call__(self, guesses: Tensor, values: Tensor, view: View) -> Tensor:
+        """Return the best guesses."""
+        best = values.nan_to_num(nan=torch.inf).argmin(0)
+        return guesses[best, torch.arange(len(best), device=best.device)]
+
+
+def _aligned(guesses: Tensor, values: Tensor, view: View, who: str) -> Tensor:
+    """Return the guesses (n, V, M, d), each batch in the order of the victim's best guess; NaN where the distance is not finite."""
+    columns = layout_of(view, who)
+    many, victims, members = guesses.shape[:3]
+    guesses = torch.where(values.isfinite()[..., None, None], guesses, torch.nan)
+    best = columns.hardened(Least()(guesses, values, view)).expand_as(guesses)
+    order = match_features(guesses.flatten(0, 1), best.flatten(0, 1), columns).reshape(many, victims, members, 1)
+    return guesses.gather(2, order.expand_as(guesses))
+
+
+@part
+class Median:
+    """TabLeak's pooled ensemble (Vero et al., ICML 2023, arXiv:2210.01785; released code, `median+softmax`), for tables.
+
+    The records of each guess are matched to those of the best one by their features; then each column is its median over the n
+    guesses, the lower one of an even n as in the released code. Theirs takes for best the guess whose hardened records have the
+    least distance, here it is the guess itself. Raises InputError where the inputs are no table.
+    """
+
+    def __call__(self, guesses: Tensor, values: Tensor, view: View) -> Tensor:
+        """Return the pooled records."""
+        return _aligned(guesses, values, view, "median").nanmedian(0).values
+
+
+@part
+class Mean:
+    """The same with the mean of each column over the n guesses (released code, `soft_avg+softmax`)."""
+
+    def __call__(self, guesses: Tensor, values: Tensor, view: View) -> Tensor:
+        """Return the pooled records."""
+        return _aligned(guesses, values, view, "mean").nanmean(0)
+
+
+TABLE_PARTS = (StandardColumns, SoftCategories, StandardUniform, Median, Mean)
+"""Parts that know what a column means, and so nothing of pictures."""
+
+POOLINGS: dict[str, type[Pooling]] = {"least": Least, "median": Median, "mean": Mean}

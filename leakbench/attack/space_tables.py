@@ -1,0 +1,106 @@
+"""Spaces for tables: columns in their own deviations, and categories as softmaxes of free logits."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from leakbench.attack.coordinates import Coordinates
+from leakbench.data.columns import Columns
+from leakbench.errors import InputError
+from leakbench.federated.leakage import View
+from leakbench.types import Positive, part
+
+__all__ = ["SoftCategories", "StandardColumns", "layout_of", "soften"]
+
+LEAST = 1e-7
+
+
+def layout_of(view: View, who: str) -> Columns:
+    """Return the view's table layout; raises InputError, in the name of the part that needs it, where the inputs are no table."""
+    if view.columns is None:
+        raise InputError(
+            f"{who}: needs a table, got inputs of shape {view.shape} (try --dataset adult, or another part)"
+        )
+    return view.columns
+
+
+def _moments(columns: Columns, like: Tensor) -> tuple[Tensor, Tensor]:
+    return columns.mean.to(like), columns.deviation.to(like)
+
+
+def soften(z: Tensor, columns: Columns, temperature: float, numbers: Literal["sigmoid", "clamp"]) -> Tensor:
+    """Return records (..., d) in [0, 1] of standardized columns z (..., d).
+
+    A category is the softmax of mean + deviation * z over its columns, divided by `temperature`; a number is sigmoid(z), or
+    mean + deviation * z cut to [0, 1].
+    """
+    mean, deviation = _moments(columns, z)
+    logits = mean + deviation * z
+    bounded = z.sigmoid() if numbers == "sigmoid" else logits.clamp(0, 1)
+    pieces = [bounded[..., :0]]
+    for f in sorted(columns.features, key=lambda f: f.start):
+        group = (logits if f.values else bounded)[..., f.start : f.stop]
+        pieces.append((group / temperature).softmax(-1) if f.values else group)
+    return torch.cat(pieces, -1)
+
+
+@part
+class StandardColumns:
+    """Every column less its mean, in its standard deviations, as TabLeak feeds Inverting Gradients; nothing bounds it.
+
+    The answer is the largest column of each category, and numbers cut to [0, 1].
+    """
+
+    def __call__(self, view: View) -> Coordinates:
+        """Return the coordinates; raises InputError where the inputs are no table."""
+        columns = layout_of(view, "standard_columns")
+
+        def decode(z: Tensor) -> Tensor:
+            mean, deviation = _moments(columns, z)
+            return mean + deviation * z
+
+        def encode(x: Tensor) -> Tensor:
+            mean, deviation = _moments(columns, x)
+            return (x - mean) / deviation
+
+        return Coordinates(decode, encode, lambda z: z.new_zeros(len(z)), columns.hardened)
+
+
+@part
+class SoftCategories:
+    """TabLeak's relaxation (Vero et al., ICML 2023, arXiv:2210.01785): a softmax over each category's columns, bounded numbers.
+
+    temperature: of the softmax, constant; 1 in all configurations of the released code's experiments.  numbers: bounded by a
+    `sigmoid` over their range (released code, `sigmoid_trick`), or by a `clamp`, beyond which the distance says nothing more.
+    standardized: whether logits are mean + deviation * z, as in the released code, so that a search begins at the public
+    frequencies and a rare category hardly moves; else they are z. The answer is the largest column of each category.
+    """
+
+    temperature: Positive = 1.0
+    numbers: Literal["sigmoid", "clamp"] = "sigmoid"
+    standardized: bool = True
+
+    def __call__(self, view: View) -> Coordinates:
+        """Return the coordinates; raises InputError where the inputs are no table. `encode` takes records inside (0, 1)."""
+        columns = layout_of(view, "soft_categories")
+        plain = Columns(columns.features, columns.mean * 0, columns.deviation * 0 + 1)
+        used = columns if self.standardized else plain
+        is_number = torch.zeros(columns.width, dtype=torch.bool)
+        is_number[columns.numbers] = True
+
+        def encode(x: Tensor) -> Tensor:
+            mean, deviation = _moments(used, x)
+            inside = x.clamp(LEAST, 1 - LEAST)
+            logits = (self.temperature * inside.log() - mean) / deviation
+            numbers = inside.logit() if self.numbers == "sigmoid" else (x - mean) / deviation
+            return torch.where(is_number.to(x.device), numbers, logits)
+
+        return Coordinates(
+            decode=lambda z: soften(z, used, self.temperature, self.numbers),
+            encode=encode,
+            energy=lambda z: z.new_zeros(len(z)),
+            answer=columns.hardened,
+        )

@@ -1,0 +1,30 @@
+"""First guesses of tables, in the deviations of their columns."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from leakbench.attack.space_tables import layout_of, soften
+from leakbench.federated.leakage import View
+from leakbench.types import Generators, part
+
+__all__ = ["StandardUniform"]
+
+
+@part
+class StandardUniform:
+    """Every column of a table from U(-1, 1) in its standard deviations about its mean (TabLeak's released code, `uniform`).
+
+    soft: those values as the logits and bounded numbers of the space `soft_categories` with its defaults, where TabLeak starts;
+    else the records themselves, where its Inverting Gradients starts. Raises InputError where the inputs are no table.
+    """
+
+    soft: bool = False
+
+    def __call__(self, view: View, rngs: Generators) -> Tensor:
+        """Return the first guess (V, M, d); victim v draws from rngs[v]."""
+        columns, like = layout_of(view, "standard_uniform"), next(iter(view.update.values()))
+        shape = (view.examples, columns.width)
+        z = torch.stack([2 * torch.rand(shape, generator=rng) - 1 for rng in rngs]).to(like)
+        return soften(z, columns, 1.0, "sigmoid") if self.soft else columns.mean.to(z) + columns.deviation.to(z) * z

@@ -1,0 +1,69 @@
+"""What the columns of a table mean: which are numbers, which belong together as one category, and how far they spread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from leakbench.data.dataset import Dataset, Feature
+from leakbench.errors import InputError
+
+__all__ = ["Columns", "columns_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """The layout of a table of d columns in [0, 1], of which anybody knows what is known of a public census.
+
+    features: the F features, numbers and one-hot categories; together they cover every column once.
+    mean, deviation: (d,) float64, of each column over all records; the deviation divides by n - 1 and is 1 where a column is
+    constant (TabLeak's released code, `_calculate_mean_std`, takes both splits too).
+    """
+
+    features: tuple[Feature, ...]
+    mean: Tensor
+    deviation: Tensor
+
+    @property
+    def width(self) -> int:
+        """Number of columns d."""
+        return len(self.mean)
+
+    @cached_property
+    def numbers(self) -> Tensor:
+        """Columns of the features that are numbers, (n,) int64, in the order of the features."""
+        return torch.tensor([f.start for f in self.features if not f.values], dtype=torch.int64)
+
+    @cached_property
+    def categories(self) -> tuple[Feature, ...]:
+        """The features that are one-hot categories."""
+        return tuple(f for f in self.features if f.values)
+
+    def hardened(self, inputs: Tensor) -> Tensor:
+        """Return records (..., d) with one 1 in each category, the first of its largest, and numbers cut to [0, 1]; keeps NaN."""
+        hard = inputs.clamp(0, 1)
+        for category in self.categories:
+            group = inputs[..., category.start : category.stop]
+            chosen = torch.nn.functional.one_hot(group.argmax(-1), group.shape[-1]).to(inputs)
+            hard[..., category.start : category.stop] = torch.where(group.isfinite().all(-1, True), chosen, torch.nan)
+        return hard
+
+
+def columns_of(data: Dataset) -> Columns | None:
+    """Return the layout of a table, None for pictures; raises InputError where features leave out or share a column."""
+    if not data.features:
+        return None
+    covered = [column for f in data.features for column in range(f.start, f.stop)]
+    if sorted(covered) != list(range(data.shape[0])):
+        raise InputError(f"features: cover columns {sorted(covered)}, expected each of 0 to {data.shape[0] - 1} once")
+    for f in data.features:
+        if f.stop - f.start != (len(f.values) or 1):
+            raise InputError(
+                f"features: {f.name!r} has {f.stop - f.start} columns, expected one a value ({len(f.values) or 1})"
+            )
+    everything = torch.cat([data.train_inputs, data.test_inputs]).double()
+    deviation = everything.std(0) if len(everything) > 1 else torch.zeros_like(everything[0])
+    return Columns(data.features, everything.mean(0), torch.where(deviation > 0, deviation, 1.0))

@@ -1,0 +1,45 @@
+"""Which columns the table of leakage points has: those of every run, and for tables those of features and records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from leakbench.report.words import COLUMNS, Column, interval, number
+
+__all__ = ["TABLE_COLUMNS", "columns"]
+
+TABLE_COLUMNS = (
+    Column(
+        "features right",
+        "Mean share of a record's features that are right, as TabLeak counts (Vero et al. 2023): a category if its largest column "
+        "is the true one, a number if it is within 0.319 standard deviations. Records of a batch are matched by this measure, and "
+        "an example without an answer counts as 0. The interval is Student's over batches.",
+        lambda tap: interval(tap, "feature_accuracy"),
+    ),
+    Column(
+        "random features",
+        "The same for TabLeak's random baseline: every feature drawn by itself from the public records.",
+        lambda tap: number(tap.get("random_feature_accuracy")),
+    ),
+    Column(
+        "null features",
+        "The same for the null attacker's best guess from public records and the label. What lies below it has not leaked.",
+        lambda tap: number(tap.get("null_feature_accuracy")),
+    ),
+    Column(
+        "records right",
+        "Share of records with all features right; the share of right features overstates how many people are rebuilt.",
+        lambda tap: interval(tap, "record_match"),
+    ),
+    Column(
+        "random records", "The same for the random baseline.", lambda tap: number(tap.get("random_record_match"), 3)
+    ),
+    Column("null records", "The same for the null attacker.", lambda tap: number(tap.get("null_record_match"), 3)),
+)
+
+
+def columns(summary: Mapping[str, Any]) -> tuple[Column, ...]:
+    """Return the columns of a summary's table, as in the terminal; the leakage point stands before them."""
+    tabular = any(tap.get("random_feature_accuracy") is not None for tap in summary["taps"].values())
+    return (*COLUMNS, *TABLE_COLUMNS) if tabular else COLUMNS

@@ -1,0 +1,138 @@
+"""The closed form of a linear first layer: exact for one example, and no answer where there is no such layer."""
+
+import json
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from leakbench.attack import Attack
+from leakbench.attack.analytic import AnalyticFc
+from leakbench.cli import main
+from leakbench.data.find import load_dataset
+from leakbench.defense.transform import Stations
+from leakbench.errors import InputError
+from leakbench.federated.leakage import View, leak
+from leakbench.models import build, one_hot, parameters
+from leakbench.recipe import construct
+from leakbench.rng import generator
+from leakbench.types import Clock, Network
+
+
+def seen(model: nn.Module, x: Tensor, y: Tensor, classes: int) -> View:
+    """What leaks of batches x (V, B, *s) with labels y (V, B)."""
+    network = Network(model, parameters(model))
+    targets = one_hot(y, classes).to(x)
+    leaked = leak("type-1", network, x[:, None, None], targets[:, None, None], 0.1, Stations(), Clock(0, 0, 1, 1), None)
+    return View(
+        "type-1", network, {n: u.detach() for n, u in leaked.items()}, y.shape[1], tuple(x.shape[2:]), classes, 0.1
+    )
+
+
+def victims_of(name: str, model: str, batch: int = 1) -> tuple[View, Tensor, Tensor]:
+    """Eight batches of a data set, and what a network at random weights leaks of them."""
+    data = load_dataset(name)[2]
+    built = build(model, data.shape, data.classes, generator(0, "leak model"))
+    chosen = data.victims[: 8 * batch].reshape(8, batch)
+    x, y = data.train_inputs[chosen], data.train_targets[chosen]
+    return seen(built, x, y, data.classes), x, y
+
+
+@pytest.mark.parametrize("dataset", ["digits", "faces", "cancer"])
+@pytest.mark.parametrize("model", ["mlp", "mlp_256", "mlp_sigmoid"])
+def test_one_example_comes_back(dataset: str, model: str) -> None:
+    """Pictures and tables from three networks with other layers behind the first: within 1e-4, with label and certainty."""
+    view, x, y = victims_of(dataset, model)
+    answer = AnalyticFc()((view,), ())
+    torch.testing.assert_close(answer.inputs, x, rtol=0, atol=1e-4)
+    assert torch.equal(answer.labels, y)
+    assert (answer.certainty <= 0).all()
+    assert (answer.certainty > -1e-6).all()
+    assert answer.steps.tolist() == [1] * 8
+
+
+@pytest.mark.long
+def test_mnist_comes_back() -> None:
+    """The published digits, within 1e-4."""
+    if not os.environ.get("LEAKBENCH_DATA"):
+        pytest.skip("set LEAKBENCH_DATA to the folder that holds mnist")
+    view, x, _ = victims_of("mnist", "mlp")
+    torch.testing.assert_close(AnalyticFc()((view,), ()).inputs, x, rtol=0, atol=1e-4)
+
+
+@given(st.integers(0, 1000), st.floats(1e-3, 1e3))
+@settings(max_examples=25, deadline=None)
+def test_it_is_a_quotient(seed: int, scale: float) -> None:
+    """Any gradients of the form db x^T, however long, give x; the row of largest |db| is read, whatever stands in the others."""
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.rand(3, 1, 6, generator=rng, dtype=torch.float64)
+    view = seen(nn.Linear(6, 4).double(), x, torch.zeros(3, 1, dtype=torch.int64), 4)
+    db = torch.randn(3, 4, generator=rng, dtype=torch.float64) * scale
+    view.update["weight"], view.update["bias"] = db[:, :, None] * x, db
+    for lane, row in enumerate(db.abs().argmin(1)):
+        view.update["weight"][lane, row] = 7.0
+    torch.testing.assert_close(AnalyticFc()((view,), ()).inputs, x)
+
+
+def test_of_a_batch_a_row_is_a_weighted_mean() -> None:
+    """Two examples: each answer is between them; a row that one alone activates holds just that one."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)).double()
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[5.0, -5.0], [-5.0, 5.0]]))
+        model[0].bias.zero_()
+    x = torch.tensor([[[0.9, 0.2], [0.1, 0.7]]], dtype=torch.float64)
+    answer = AnalyticFc()((seen(model, x, torch.tensor([[0, 1]]), 2),), ())
+    torch.testing.assert_close(answer.inputs.sort(1).values, x.sort(1).values)
+    mixing = nn.Linear(6, 3).double()
+    x = torch.rand(4, 2, 6, generator=generator(0, "x"), dtype=torch.float64)
+    both = AnalyticFc()((seen(mixing, x, torch.tensor([[0, 0]] * 4), 3),), ()).inputs
+    low, high = x.amin(1, keepdim=True), x.amax(1, keepdim=True)
+    assert ((both >= low - 1e-9) & (both <= high + 1e-9)).all()
+
+
+def test_no_answer_where_there_is_none() -> None:
+    """A convolution, a first layer without a bias, something before it; a zero row; more examples than rows."""
+    x, y = torch.rand(2, 1, 1, 6, 6), torch.zeros(2, 1, dtype=torch.int64)
+    for model in (
+        nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(32, 3)),
+        nn.Sequential(nn.Flatten(), nn.Linear(36, 4, bias=False), nn.Linear(4, 3)),
+        nn.Sequential(nn.Sigmoid(), nn.Flatten(), nn.Linear(36, 3)),
+    ):
+        assert AnalyticFc()((seen(model, x, y, 3),), ()).inputs.isnan().all()
+    view = seen(nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), x, y, 3)
+    view.update["1.bias"][0] = 0.0
+    answer = AnalyticFc()((view,), ())
+    assert answer.inputs[0].isnan().all()
+    assert answer.inputs[1].isfinite().all()
+    x, y = torch.rand(2, 5, 6), torch.zeros(2, 5, dtype=torch.int64)
+    many = AnalyticFc()((seen(nn.Linear(6, 3), x, y, 3),), ()).inputs
+    assert many.isnan().flatten(2).any(2).tolist() == [[False, False, False, True, True]] * 2
+
+
+def test_wrong_input_is_refused() -> None:
+    with pytest.raises(InputError, match="unknown field 'row'"):
+        construct(Attack, {"title": "a", "cite": "b", "method": {"analytic_fc": {"row": 1}}})
+
+
+@pytest.mark.parametrize(("model", "found"), [("mlp", 1.0), ("lenet_cpl", 0.0)])
+def test_from_the_command_line(
+    model: str, found: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All or nothing; no answer is a failure with its reason; iterations are refused."""
+    line = f"leakbench run --quiet --json --dataset digits --attack analytic_fc --leak-model {model} --victims 4"
+    line = f"{line} --candidates 9 --taps type-2 --train-rounds 0 --out {tmp_path / 'run'}"
+    monkeypatch.setattr("sys.argv", line.split())
+    main()
+    shown = json.loads(capsys.readouterr().out)["taps"]["type-2"]
+    assert (shown["asr"], shown["failures"]) == (found, 0 if found else 4)
+    rows = pd.read_parquet(tmp_path / "run" / "rows.parquet")
+    assert set(rows["failure_reason"]) == ({""} if found else {"no finite answer"})
+    monkeypatch.setattr("sys.argv", [*line.split(), "--iterations", "3"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "takes no iterations" in capsys.readouterr().err
