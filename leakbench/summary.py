@@ -15,6 +15,7 @@ from leakbench.limits import Limits, leak_key, limited
 from leakbench.scores import RANKS_ONLY
 from leakbench.stage_attack import phase_name
 from leakbench.statistics import proportion, wilson
+from leakbench.victim_mode import leaks_by_batch
 from leakbench.victims import knowledge
 
 __all__ = ["summarise"]
@@ -43,12 +44,8 @@ def summarise(
         taps[key], why, broken = limited(key, found, group, limits[key])
         notes.update(_tap_notes(key, taps[key], group, cell) | why)
         violations += broken
-        if cell.defense.network and taps[key].get("verdict") == "protected":
-            # What draws at random leaks in ways that a ranking by its mean does not see.
-            taps[key]["verdict"] = "unclear"
-            notes[f"taps.{key}.verdict"] = (
-                "the ranking goes by the mean path of a network that draws at random: no evidence"
-            )
+        if (doubt := _doubt(cell, taps[key])) and taps[key].get("verdict") == "protected":
+            taps[key]["verdict"], notes[f"taps.{key}.verdict"] = "unclear", f"{doubt}: no evidence"
     if not rounds["loss"].map(math.isfinite).all():
         first = int(rounds.loc[~rounds["loss"].map(math.isfinite), "round"].iloc[0])
         notes["training"] = f"diverged in round {first + 1}: from then on the model gives no finite answer"
@@ -72,6 +69,8 @@ def summarise(
     return {
         "cell": {**cell.names, "seed": s.seed, "hash": cell.hash},
         "protocol": s.protocol,
+        "victim_mode": s.victim_mode,
+        "init": s.init,
         "threat": cell.attack.server.threat,
         "accuracy": None if rounds.empty else float(rounds["accuracy"].iloc[-1]),
         "rounds": len(rounds),
@@ -85,9 +84,26 @@ def summarise(
     }
 
 
+def _doubt(cell: Cell, tap: dict[str, Any]) -> str:
+    """Return why the ranking of candidates at a leakage point may miss what leaked there; empty where it does not."""
+    if cell.defense.network:
+        # What draws at random leaks in ways that a ranking by its mean does not see.
+        return "the ranking goes by the mean path of a network that draws at random"
+    if tap["batch"] > 1 and leaks_by_batch(cell.settings, cell.data):
+        return (
+            "the ranking takes each candidate's gradient by its own statistics, not by those of the batch that leaked"
+        )
+    return ""
+
+
 def _network_notes(cell: Cell) -> dict[str, str]:
     """Return which networks were used where the defense's recipe names its own."""
     s, notes = cell.settings, {}
+    if leaks_by_batch(s, cell.data):
+        notes["victim_mode"] = (
+            "train: an attacker reads the update, not the running statistics of batch normalisation that go beside it, and"
+            " takes a guess's own statistics for the victims'"
+        )
     for field, used, wanted in (
         ("model", s.model, cell.defense.model),
         ("leak_model", s.leak_model, cell.defense.leak_model),
