@@ -108,6 +108,11 @@ class Settings:
     victim_mode: str | None = None
     init: str = DEFAULT
 
+    @property
+    def leaking(self) -> str:
+        """The name of the network from which the protocol leaks."""
+        return self.leak_model if self.protocol == "paper" else self.model
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -203,9 +208,8 @@ def _check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
         raise InputError(
             f"clients: {f.clients} clients of {f.examples_per_client} examples are more than {MOST_INDICES} indices"
         )
-    leaking = s.leak_model if s.protocol == "paper" else s.model
-    probes = {name: _probe(defense, data, s, name) for name in (s.model, leaking)}
-    check_mode(s.victim_mode, {n: p.network.model for n, p in probes.items()}, leaking, s.taps, defense)
+    probes = {name: _probe(defense, data, s, name) for name in (s.model, s.leaking)}
+    check_mode(s.victim_mode, {n: p.network.model for n, p in probes.items()}, s.leaking, s.taps, defense)
     for probe in probes.values():
         facts_at(defense, probe, defense.clock(f, 0))
     if s.protocol == "live":

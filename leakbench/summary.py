@@ -89,17 +89,21 @@ def _doubt(cell: Cell, tap: dict[str, Any]) -> str:
     if cell.defense.network:
         # What draws at random leaks in ways that a ranking by its mean does not see.
         return "the ranking goes by the mean path of a network that draws at random"
-    if tap["batch"] > 1 and leaks_by_batch(cell.settings, cell.data):
+    if tap["batch"] > 1 and _leaks_by_batch(cell):
         return (
             "the ranking takes each candidate's gradient by its own statistics, not by those of the batch that leaked"
         )
     return ""
 
 
+def _leaks_by_batch(cell: Cell) -> bool:
+    return leaks_by_batch(cell.settings.victim_mode, cell.settings.leaking, cell.data.shape, cell.data.classes)
+
+
 def _network_notes(cell: Cell) -> dict[str, str]:
     """Return which networks were used where the defense's recipe names its own."""
     s, notes = cell.settings, {}
-    if leaks_by_batch(s, cell.data):
+    if _leaks_by_batch(cell):
         notes["victim_mode"] = (
             "train: an attacker reads the update, not the running statistics of batch normalisation that go beside it, and"
             " takes a guess's own statistics for the victims'"

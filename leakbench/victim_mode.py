@@ -7,21 +7,17 @@ nobody moves; this is what attacks were long measured on, and it makes them much
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from leakbench.data.dataset import Dataset
 from leakbench.defense import Defense
 from leakbench.defense.soteria import Soteria
 from leakbench.errors import InputError, nearest
 from leakbench.federated.client import NO_EXAMPLE
 from leakbench.models import MODELS
 from leakbench.models.batch_norm import depends_on_mode
-
-if TYPE_CHECKING:
-    from leakbench.cell import Settings
+from leakbench.models.shapes import Shape
 
 __all__ = ["MODES", "check_mode", "check_mode_word", "leaks_by_batch"]
 
@@ -34,13 +30,10 @@ def check_mode_word(mode: str | None) -> None:
         raise InputError(f"victim-mode: got {mode!r}{nearest(mode, MODES)}, expected {' or '.join(MODES)}")
 
 
-def leaks_by_batch(settings: Settings, data: Dataset) -> bool:
-    """Say whether the network that leaks in a cell normalises each batch by the batch's own statistics."""
-    if settings.victim_mode != "train":
-        return False
-    name = settings.leak_model if settings.protocol == "paper" else settings.model
+def leaks_by_batch(mode: str | None, name: str, shape: Shape, classes: int) -> bool:
+    """Say whether the network that leaks, by its name, normalises each batch by the batch's own statistics in that mode."""
     with torch.device("meta"):  # Its layers without their weights.
-        return depends_on_mode(MODELS[name].builder(data.shape, data.classes))
+        return mode == "train" and depends_on_mode(MODELS[name].builder(shape, classes))
 
 
 def check_mode(
