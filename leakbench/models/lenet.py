@@ -24,7 +24,8 @@ def lenet(name: str, shape: Shape, classes: int) -> nn.Module:
 
     lenet_dlg: three convolutions (Zhu et al., NeurIPS 2019), lenet_cpl: four (Wei et al., ESORICS 2020). With sigmoids all
     weights and biases start uniform in (-0.5, 0.5); with ReLU and GELU as PyTorch's own, as in CPL's ReLU notebook: under the
-    wide start an unbounded activation grows layer by layer until the softmax is flat. `--init uniform:0.5` compares them alike.
+    wide start an unbounded activation grows layer by layer until the softmax is saturated. `--init uniform:0.5` compares them
+    alike. Features behind a GELU can be negative, and then the rule of iDLG for labels (`last_layer`) can be wrong.
     """
     strides, activation = LENETS[name]
     channels, height, width = picture(name, shape, 4)
