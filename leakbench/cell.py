@@ -21,10 +21,12 @@ from leakbench.errors import InputError, nearest
 from leakbench.federated.leakage import TAPS
 from leakbench.metrics import Score, load_lpips
 from leakbench.models import MODELS, build, default_leak_model, default_model, parameters
+from leakbench.models.initialise import DEFAULT, rule_of
 from leakbench.provenance import versions
 from leakbench.recipe import describe, resolve
 from leakbench.store import SCHEMA, content_hash
 from leakbench.types import Clock, Network
+from leakbench.victim_mode import check_mode, check_mode_word
 
 __all__ = [
     "PROTOCOLS",
@@ -56,6 +58,8 @@ class Request:
     dataset: str = "faces"
     model: str | None = None
     leak_model: str | None = None
+    victim_mode: str | None = None
+    init: str = "default"
     protocol: str = "paper"
     taps: tuple[str, ...] = ("type-2", "type-1", "type-0")
     victims: int = 10
@@ -83,6 +87,8 @@ class Settings:
     """Every number of a cell, resolved.
 
     leak_rounds: rounds trained before each leak.  stop_after: how many of the federation's rounds a budget allows; None for all.
+    victim_mode: see `leakbench.victim_mode`; None where no network depends on it.  init: how the first weights of both networks
+    are drawn, see `leakbench.models.initialise.rule_of`.
     """
 
     protocol: str
@@ -99,6 +105,13 @@ class Settings:
     seed: int
     device: str
     stop_after: int | None = None
+    victim_mode: str | None = None
+    init: str = DEFAULT
+
+    @property
+    def leaking(self) -> str:
+        """The name of the network from which the protocol leaks."""
+        return self.leak_model if self.protocol == "paper" else self.model
 
 
 @dataclass(frozen=True)
@@ -153,6 +166,8 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
         lpips=weights,
         seed=_at_least("seed", request.seed, 0),
         device=str(device),
+        victim_mode=request.victim_mode,
+        init=rule_of(request.init)[0],
     )
     _check_fit(settings, data, defense)
     if settings.victims > len(data.victims):
@@ -176,8 +191,9 @@ def identified(cell: Cell) -> Cell:
     if not cell.settings.federation.dropout:
         # Where nobody can drop out, nothing that is said of it changes a result, and so neither the identity.
         del content["settings"]["federation"]["dropout"], content["recipes"][1]["on_dropout"]
-    if cell.settings.stop_after is None:
-        del content["settings"]["stop_after"]
+    for name, usual in (("stop_after", None), ("victim_mode", None), ("init", DEFAULT)):
+        if content["settings"][name] == usual:
+            del content["settings"][name]
     return dataclasses.replace(cell, hash=content_hash(content))
 
 
@@ -194,8 +210,10 @@ def _check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
         raise InputError(
             f"clients: {f.clients} clients of {f.examples_per_client} examples are more than {MOST_INDICES} indices"
         )
-    for name in {s.model, s.leak_model if s.protocol == "paper" else s.model}:
-        facts_at(defense, _probe(defense, data, f, name), defense.clock(f, 0))
+    probes = {name: _probe(defense, data, s, name) for name in (s.model, s.leaking)}
+    check_mode(s.victim_mode, {n: p.network.model for n, p in probes.items()}, s.leaking, s.taps, defense)
+    for probe in probes.values():
+        facts_at(defense, probe, defense.clock(f, 0))
     if s.protocol == "live":
         needed = s.victims * (f.clients_per_round if any(map(defense.shows_sum, s.taps)) else 1)
         if needed > f.clients:
@@ -208,7 +226,7 @@ def _check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
 
 def probe_of(defense: Defense, data: Dataset, settings: Settings) -> Probe:
     """Return the network that is trained in a cell, with what the defense adds to it, and the federation."""
-    return _probe(defense, data, settings.federation, settings.model)
+    return _probe(defense, data, settings, settings.model)
 
 
 def leak_federation(cell: Cell) -> Federation:
@@ -226,11 +244,11 @@ def leak_clock(cell: Cell, round_number: int) -> Clock:
     return dataclasses.replace(clock, rounds=max(1, federation.rounds), local_iterations=steps)
 
 
-def _probe(defense: Defense, data: Dataset, federation: Federation, name: str) -> Probe:
+def _probe(defense: Defense, data: Dataset, settings: Settings, name: str) -> Probe:
     rng = torch.Generator().manual_seed(0)
-    plain = build(name, data.shape, data.classes, rng)
-    model = extended(defense.network, plain, data.shape, data.classes, rng)
-    return Probe(Network(model, parameters(model)), data.shape, data.classes, federation)
+    plain = build(name, data.shape, data.classes, rng, settings.init)
+    model = extended(defense.network, plain, data.shape, data.classes, rng).train(settings.victim_mode == "train")
+    return Probe(Network(model, parameters(model)), data.shape, data.classes, settings.federation)
 
 
 def _lpips(folder: Path | None) -> tuple[Score | str, str]:
@@ -259,6 +277,7 @@ def identity(cell: Cell, command: str) -> dict[str, Any]:
 
 
 def _check_words(request: Request) -> None:
+    check_mode_word(request.victim_mode)
     if request.protocol not in PROTOCOLS:
         raise InputError(f"protocol: got {request.protocol!r}{nearest(request.protocol, PROTOCOLS)}")
     for tap in request.taps:

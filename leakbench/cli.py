@@ -102,6 +102,13 @@ _federation_options = _with(
         click.option("--defense", default="none", show_default=True, help=NAME),
         click.option("--dataset", default="faces", show_default=True, help=NAME),
         click.option("--model", help="the network that is trained [default: cnn for pictures, mlp for tables]"),
+        click.option("--victim-mode", help="train or eval: how clients run batch normalisation, which needs it said"),
+        click.option(
+            "--init",
+            default="default",
+            show_default=True,
+            help="first weights: each network's own, torch, kaiming, xavier, uniform:<a>",
+        ),
         click.option("--train-rounds", type=int, help=f"rounds of training, 0 trains nothing {OF_DATASET}"),
         click.option("--clients", type=int, help=f"how many there are, N {OF_DATASET}"),
         click.option("--clients-per-round", type=int, help=f"how many take part in a round, K_t {OF_DATASET}"),

@@ -31,14 +31,15 @@ def leaked_model(round_number: int) -> str:
 def fresh_network(cell: Cell, trained: bool) -> tuple[nn.Module, Parameters]:
     """Return the network that is trained, or the one from which the `paper` protocol leaks, at its first weights.
 
-    What the defense adds to it draws its weights apart, so that the rest starts as without the defense.
+    It is in the mode in which clients compute. What the defense adds to it draws its weights apart, so that the rest starts as
+    without the defense.
     """
     s = cell.settings
     purpose, name = ("model", s.model) if trained else ("leak model", s.leak_model)
     shape, classes = cell.data.shape, cell.data.classes
-    plain = build(name, shape, classes, generator(s.seed, purpose))
+    plain = build(name, shape, classes, generator(s.seed, purpose), s.init)
     rng = generator(s.seed, f"{purpose} extension")
-    model = extended(cell.defense.network, plain, shape, classes, rng).to(s.device)
+    model = extended(cell.defense.network, plain, shape, classes, rng).train(s.victim_mode == "train").to(s.device)
     return model, parameters(model)
 
 

@@ -16,6 +16,7 @@ from leakbench.scores import RANKS_ONLY
 from leakbench.stage_attack import phase_name
 from leakbench.statistics import proportion, wilson
 from leakbench.summary_tables import table_fields, table_notes
+from leakbench.victim_mode import leaks_by_batch
 from leakbench.victims import knowledge
 
 __all__ = ["summarise"]
@@ -40,10 +41,13 @@ def summarise(
     for (number, tap), group in rows.groupby(["round", "tap"], sort=False):
         round_number = int(str(number))
         key = leak_key(cell, str(tap), round_number)
-        found = _tap(group, phases.get(phase_name(cell, str(tap), round_number), 0.0), bool(cell.defense.network))
+        doubt = _doubt(cell, int(group["member"].max()) + 1)
+        found = _tap(group, phases.get(phase_name(cell, str(tap), round_number), 0.0), bool(doubt))
         taps[key], why, broken = limited(key, found, group, limits[key])
         notes.update(_tap_notes(key, taps[key], group, cell) | why)
         violations += broken
+        if doubt and taps[key].get("verdict") == "unclear":
+            notes[f"taps.{key}.verdict"] = f"{doubt}: no evidence"
     if not rounds["loss"].map(math.isfinite).all():
         first = int(rounds.loc[~rounds["loss"].map(math.isfinite), "round"].iloc[0])
         notes["training"] = f"diverged in round {first + 1}: from then on the model gives no finite answer"
@@ -67,6 +71,8 @@ def summarise(
     return {
         "cell": {**cell.names, "seed": s.seed, "hash": cell.hash},
         "protocol": s.protocol,
+        "victim_mode": s.victim_mode,
+        "init": s.init,
         "threat": cell.attack.server.threat,
         "accuracy": None if rounds.empty else float(rounds["accuracy"].iloc[-1]),
         "rounds": len(rounds),
@@ -80,9 +86,30 @@ def summarise(
     }
 
 
+def _doubt(cell: Cell, batch: int) -> str:
+    """Return why the ranking of candidates at a leakage point may miss what leaked there; empty where it does not."""
+    if cell.defense.network:
+        # What draws at random leaks in ways that a ranking by its mean does not see.
+        return "the ranking goes by the mean path of a network that draws at random"
+    if batch > 1 and _leaks_by_batch(cell):
+        return (
+            "the ranking takes each candidate's gradient by its own statistics, not by those of the batch that leaked"
+        )
+    return ""
+
+
+def _leaks_by_batch(cell: Cell) -> bool:
+    return leaks_by_batch(cell.settings.victim_mode, cell.settings.leaking, cell.data.shape, cell.data.classes)
+
+
 def _network_notes(cell: Cell) -> dict[str, str]:
     """Return which networks were used where the defense's recipe names its own."""
     s, notes = cell.settings, {}
+    if _leaks_by_batch(cell):
+        notes["victim_mode"] = (
+            "train: an attacker reads the update, not the running statistics of batch normalisation that go beside it, and"
+            " takes a guess's own statistics for the victims'"
+        )
     for field, used, wanted in (
         ("model", s.model, cell.defense.model),
         ("leak_model", s.leak_model, cell.defense.leak_model),
@@ -93,7 +120,7 @@ def _network_notes(cell: Cell) -> dict[str, str]:
     return notes
 
 
-def _tap(group: pd.DataFrame, seconds: float, draws: bool = False) -> dict[str, Any]:
+def _tap(group: pd.DataFrame, seconds: float, doubtful: bool = False) -> dict[str, Any]:
     asr, low, high = proportion(group["success"].to_numpy(), group["batch"].to_numpy())
     null, null_low, null_high = proportion(group["null_success"].to_numpy(), group["batch"].to_numpy())
     first = group.dropna(subset=["identified"])
@@ -126,7 +153,7 @@ def _tap(group: pd.DataFrame, seconds: float, draws: bool = False) -> dict[str, 
     if (group["failure_reason"] == RANKS_ONLY).all():
         silent = ("failures", "asr", "asr_low", "asr_high", "label_accuracy")
         return {**found, **dict.fromkeys(silent), "verdict": "no reconstruction"}
-    return {**found, "verdict": _verdict(group, found, draws)}
+    return {**found, "verdict": _verdict(group, found, doubtful)}
 
 
 def _median(values: pd.Series) -> float | None:
@@ -141,14 +168,14 @@ def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _verdict(group: pd.DataFrame, found: dict[str, Any], draws: bool) -> str:
+def _verdict(group: pd.DataFrame, found: dict[str, Any], doubtful: bool) -> str:
     """Return `leaks`, `protected` or `unclear`, each against the null attacker, or what lies between.
 
     leaks: the ASR's interval lies above the null's estimate and the null's interval below the ASR, or significantly more
     than half of the victims are closer than the null's guess. protected: the ASR lies in the null's interval or below, and
     the median RMSE is not below the null's, and victims are not identified more often than by chance (binomial test at 1 %):
-    else it `identifies`. `attack failed` where half of the victims or more got no answer. draws: whether the network draws at
-    random, which leaks in ways that a ranking by its mean does not see, so that nothing is `protected`.
+    else it `identifies`. `attack failed` where half of the victims or more got no answer. doubtful: whether the
+    ranking may miss what leaked, so that nothing is `protected`.
     """
     better = proportion((group["rmse"] < group["null_rmse"]).to_numpy(), group["batch"].to_numpy())
     if (found["asr_low"] > found["null_asr"] and found["asr"] > found["null_asr_high"]) or better[1] > 0.5:
@@ -159,7 +186,7 @@ def _verdict(group: pd.DataFrame, found: dict[str, Any], draws: bool) -> str:
     if found["rmse"] is None:
         return "attack failed"
     shown = found["asr"] <= found["null_asr_high"] and found["rmse"] >= found["null_rmse"]
-    if shown and not draws and found["victims"] >= LEAST_VICTIMS:
+    if shown and not doubtful and found["victims"] >= LEAST_VICTIMS:
         return "protected"
     return "unclear"
 
@@ -176,10 +203,6 @@ def _tap_notes(key: str, tap: dict[str, Any], group: pd.DataFrame, cell: Cell) -
     if tap["asr"] is None:
         silent = ("asr", "failures", "label_accuracy", "iterations", "rmse", "psnr", "ssim", "lpips")
         return notes | {f"taps.{key}.{name}": RANKS_ONLY for name in silent}
-    if cell.defense.network and tap["verdict"] == "unclear":
-        notes[f"taps.{key}.verdict"] = (
-            "the ranking goes by the mean path of a network that draws at random: no evidence"
-        )
     if tap["iterations"] is None:
         notes[f"taps.{key}.iterations"] = "fewer than half of the examples were reconstructed within eta"
     if key.partition("@")[0] == "type-0" and cell.defense.aggregation == "secure":

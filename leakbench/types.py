@@ -128,7 +128,8 @@ class Sampling(Protocol):
 class Network:
     """What a server sends: a model, the parameters it is run with, and what the defense remembers from the rounds before.
 
-    parameters: one set {p: (*p)} if `shared`, else one a lane {p: (K, *p)}.  memory: {name: (*m)}, see `Signal.memory`.
+    parameters: one set {p: (*p)} if `shared`, else one a lane {p: (K, *p)}.  memory: {name: (*m)}, see `Signal.memory`; there
+    also are the running statistics of batch normalisation, under their names in the model.
     """
 
     model: nn.Module
@@ -140,6 +141,11 @@ class Network:
         """Return the network after a step of -length along {p: (K, *p)}, a set of parameters a lane."""
         stepped = {n: self.parameters[n] - length * g for n, g in direction.items()}
         return dataclasses.replace(self, parameters=stepped, shared=False)
+
+    @property
+    def statistics(self) -> Parameters:
+        """{name: (*b)}, the running statistics of batch normalisation as sent, the model's own before anybody trained; else {}."""
+        return {n: self.memory.get(n, b) for n, b in self.model.named_buffers()}
 
     @property
     def draws(self) -> int:
@@ -176,7 +182,8 @@ class Signal:
     sensitivity: (lanes,) the scale that calibrated noise multiplies; None until a clip or a sensitivity rule sets it.
     facts: what has been done so far, oldest first.
     memory: {name: (lanes, holders, *m)}, what a transform leaves for its next use: from one local iteration to the next, then to
-        the server (there the holders are the K clients), and as their mean to every client of the next round.
+        the server (there the holders are the K clients), and as their mean to every client of the next round. The running
+        statistics of batch normalisation travel the same way.
     local: what a client has beside the signal; None at the server.
     """
 

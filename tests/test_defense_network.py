@@ -379,9 +379,10 @@ def test_training_draws_from_its_own_generators() -> None:
 
 @pytest.mark.parametrize("name", list(MODELS))
 def test_every_network_of_the_catalog_takes_a_bottleneck(name: str) -> None:
-    """Pictures of 10 x 10; the last layer is still the last in the order of the parameters, where labels are read."""
-    model = Precode(8)(plain(name), SHAPE, CLASSES, torch.Generator())
-    assert model(torch.rand(2, *SHAPE)).shape == (2, CLASSES)
+    """Pictures of 16 x 16; the last layer is still the last in the order of the parameters, where labels are read."""
+    shape = (1, 16, 16)
+    model = Precode(8)(plain(name, shape), shape, CLASSES, torch.Generator())
+    assert model(torch.rand(2, *shape)).shape == (2, CLASSES)
     matrices = [p for p in parameters(model).values() if p.dim() > 1]
     assert matrices[-1].shape[0] == CLASSES
 

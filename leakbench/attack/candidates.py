@@ -29,7 +29,7 @@ class Candidates:
     are taken as draws from the public gradients' Gaussian (mean m, covariance S), so that y given c is Gaussian with mean
     g(c) / M + (M - 1) / M * m and covariance (M - 1) / M^2 * S; all gradients are taken at the model that was sent. S is
     that of the public sample plus, in every direction, the energy that half of the sample leaves unexplained of the other.
-    chunk: how many candidates' gradients are held at once.
+    chunk: how many candidates' gradients are held at once; fewer of a large network, and fewer public examples then too.
     """
 
     chunk: Count = 64
@@ -50,7 +50,9 @@ class Candidates:
             return torch.cat([_closeness(observed, g) for g in hypotheses], 1)
         if view.public is None:
             raise InputError("candidates: behind a batch they need public examples, to stand for the unknown fellows")
-        others = torch.cat(list(self._gradients(view, view.public)))
+        most = _fitting(view, 2_100_000_000)
+        few = Public(view.public.inputs[:most], view.public.labels[:most])
+        others = torch.cat(list(self._gradients(view, few)))
         if not others.isfinite().all():  # A model that has diverged tells nobody apart.
             return observed.new_full((len(observed), len(view.candidates.labels)), torch.nan)
         mean = others.mean(0)
@@ -64,9 +66,15 @@ class Candidates:
             view, tap="type-0" if view.tap == "global" else view.tap, update={}, cohort=1, local_steps=1, batch=1
         )
         inputs, targets = examples.inputs, one_hot(examples.labels, view.classes).to(examples.inputs)
+        chunk = min(self.chunk, _fitting(view, 600_000_000))
         with torch.no_grad():
-            for x, y in zip(torch.split(inputs, self.chunk), torch.split(targets, self.chunk), strict=True):
+            for x, y in zip(torch.split(inputs, chunk), torch.split(targets, chunk), strict=True):
                 yield _flat(alone.respond(x[:, None], y[:, None]))
+
+
+def _fitting(view: View, budget: int) -> int:
+    """Return how many of the network's gradients fit into `budget` bytes; 4 at least, as two halves of two."""
+    return max(4, budget // (4 * sum(u[0].numel() for u in view.update.values())))
 
 
 def _flat(gradients: Parameters) -> Tensor:

@@ -14,6 +14,7 @@ from leakbench.data.recipe import Federation
 from leakbench.defense.recipe import Defense
 from leakbench.defense.transform import apply
 from leakbench.errors import InputError
+from leakbench.models.batch_norm import mixes_examples
 from leakbench.privacy.ledger import Phase
 from leakbench.types import Clock, Fact, Local, Network, Parameters, Signal
 
@@ -59,7 +60,7 @@ def phases(defense: Defense, probe: Probe) -> tuple[Phase, ...]:
     f = probe.federation
     watched = _Watched(**vars(defense.clock(f, 0)))
     first = facts_at(defense, probe, watched)
-    doubts = _of_memory(defense, probe)
+    doubts = (*_of_statistics(probe), *_of_memory(defense, probe))
     read = vars(watched).get("read", set()) | ({"round"} if callable(defense.cohort_growth) else set())
     # Thousands of moments are looked at in small where the first look is the same so: no shape and no example matters then.
     later = probe if read and _differs_in_small(defense, probe, first) else _small(probe)
@@ -129,6 +130,14 @@ def _run(defense: Defense, probe: Probe, clock: Clock) -> tuple[Facts, Parameter
     sent = dataclasses.replace(_large(probe, 1), memory=inside.memory)
     after = through("server", _repeated(through("client", sent), clock.cohort))
     return found, {n: m[0, 0] for n, m in after.mean().memory.items()}
+
+
+def _of_statistics(probe: Probe) -> tuple[Fact, ...]:
+    """Return a doubt where clients move the running statistics of batch normalisation, which no station acts on; else nothing."""
+    if not mixes_examples(probe.network.model):
+        return ()
+    reason = "the running statistics of batch normalisation go to the server beside the update, clipped and noised by nothing"
+    return (Fact("other", reason=reason, raw=True),)
 
 
 def _of_memory(defense: Defense, probe: Probe) -> tuple[Fact, ...]:

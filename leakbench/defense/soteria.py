@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
 from leakbench.errors import InputError
+from leakbench.models.batch_norm import mixes_examples
 from leakbench.types import Clock, Fact, Fraction, Generators, Local, Parameters, Signal, Text, part
 
 __all__ = ["Soteria", "representation_scores"]
@@ -46,6 +47,11 @@ class Soteria:
         if local is None:
             raise InputError(
                 "soteria: there are no examples beside the signal; put it at the example or the batch station"
+            )
+        if mixes_examples(local.network.model):
+            raise InputError(
+                "soteria: in train mode batch normalisation makes each example's features depend on its batch, so that"
+                " it has no score of its own; choose --victim-mode eval"
             )
         if any(fact.kind in ("noise", "uncalibrated_noise") for fact in signal.facts):
             raise InputError(
@@ -103,7 +109,7 @@ def _scores(local: Local, layer: nn.Module, budget: int) -> Tensor:
         seen: list[Tensor] = []
         handle = layer.register_forward_pre_hook(lambda _, entering: seen.append(entering[0]))
         try:
-            functional_call(network.model, parameters, (x[None],))
+            functional_call(network.model, {**parameters, **network.statistics}, (x[None],))
         finally:
             handle.remove()
         return seen[-1].flatten()

@@ -1,6 +1,10 @@
 """What one client does in one round: L local iterations, each through the `example` and `batch` stations of the defense.
 
 Clients are lanes. The same functions, differentiated, are what an attacker unrolls (`leakbench.federated.leakage`).
+
+A model in train mode normalises each client's batch by the batch's own statistics; the running ones move with every local
+iteration, go to the server beside the update, and come back as their plain mean over the clients, mean and variance each for
+itself, as FedAvg is implemented everywhere. A model in eval mode uses those that the server sent and moves none.
 """
 
 from __future__ import annotations
@@ -13,6 +17,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from leakbench.defense.transform import Stations, apply
+from leakbench.errors import InputError
+from leakbench.models.batch_norm import mixes_examples
 from leakbench.types import Clock, Generators, Local, Network, Parameters, Signal
 
 __all__ = [
@@ -23,6 +29,8 @@ __all__ = [
     "local_iterations",
     "mean_update",
 ]
+
+NO_EXAMPLE = "in train mode batch normalisation takes its statistics from the whole batch, so that no single example has a gradient"
 
 
 @dataclass(frozen=True)
@@ -64,14 +72,16 @@ class LocalIteration:
 
 
 def _loss(
-    model: nn.Module, parameters: Parameters, inputs: Tensor, targets: Tensor, weights: Tensor, draws: Tensor
+    model: nn.Module, state: Parameters, inputs: Tensor, targets: Tensor, weights: Tensor, draws: Tensor
 ) -> Tensor:
+    """Return the weighted loss; `state`, parameters and running statistics, then holds the statistics as they have moved."""
+
     def entropy(logits: Tensor) -> Tensor:
         return -(targets * torch.log_softmax(logits, dim=-1)).sum(-1)
 
     if draws.shape[-1] == 0:
-        return (entropy(functional_call(model, parameters, (inputs,))) * weights).sum()
-    logits, penalty = functional_call(model, parameters, (inputs, draws))
+        return (entropy(functional_call(model, state, (inputs,))) * weights).sum()
+    logits, penalty = functional_call(model, state, (inputs, draws))
     loss: Tensor = ((entropy(logits) + penalty) * weights).sum()
     return loss
 
@@ -79,24 +89,34 @@ def _loss(
 def example_signal(network: Network, examples: Examples, step: int) -> Signal:
     """Return every example's gradient of its loss, {p: (K, B, *p)}; zero where its weight is zero.
 
-    The loss is the soft cross-entropy, plus the penalty of a network that has one (`leakbench.types.Sampling`).
+    The loss is the soft cross-entropy, plus the penalty of a network that has one (`leakbench.types.Sampling`). Raises
+    InputError for a network that normalises by the batch: an example alone has no gradient there.
     """
+    if mixes_examples(network.model):
+        raise InputError(f"victim-mode: {NO_EXAMPLE}; choose eval")
 
     def one(p: Parameters, x: Tensor, y: Tensor, w: Tensor, d: Tensor) -> Tensor:
-        return _loss(network.model, p, x[None], y[None], w[None], d[None])
+        return _loss(network.model, {**p, **network.statistics}, x[None], y[None], w[None], d[None])
 
     over_batch = vmap(grad(one), in_dims=(None, 0, 0, 0, 0))
     draws = examples.draws_at(step, network.draws)
     return Signal(vmap(over_batch, in_dims=(network.axis, 0, 0, 0, 0))(network.parameters, *examples.at(step), draws))
 
 
-def _mean_signal(network: Network, examples: Examples, step: int) -> Signal:
-    def mean(p: Parameters, x: Tensor, y: Tensor, w: Tensor, d: Tensor) -> Tensor:
-        return _loss(network.model, p, x, y, w / examples.batch, d)
+def _mean_signal(network: Network, examples: Examples, step: int, memory: Parameters) -> Signal:
+    def mean(p: Parameters, s: Parameters, x: Tensor, y: Tensor, w: Tensor, d: Tensor) -> tuple[Tensor, Parameters]:
+        state = {**p, **s}
+        loss = _loss(network.model, state, x, y, w / examples.batch, d)
+        return loss, {n: state[n] for n in s}
 
-    draws = examples.draws_at(step, network.draws)
-    grads = vmap(grad(mean), in_dims=(network.axis, 0, 0, 0, 0))(network.parameters, *examples.at(step), draws)
-    return Signal({name: g.unsqueeze(1) for name, g in grads.items()}, averaged=examples.batch)
+    draws, sent = examples.draws_at(step, network.draws), {n: memory[n][:, 0] for n in network.statistics}
+    by_lane = vmap(grad(mean, has_aux=True), in_dims=(network.axis, 0, 0, 0, 0, 0))
+    grads, moved = by_lane(network.parameters, sent, *examples.at(step), draws)
+    return Signal(
+        {name: g.unsqueeze(1) for name, g in grads.items()},
+        averaged=examples.batch,
+        memory={**memory, **{name: s.unsqueeze(1) for name, s in moved.items()}},
+    )
 
 
 def _iteration(
@@ -117,7 +137,7 @@ def _iteration(
         kept = {n: g * _like(weights, g) for n, g in each.grads.items()}
         mean = replace(each, grads=kept).mean(examples.batch)
     else:
-        each = mean = replace(_mean_signal(network, examples, step), memory=memory, local=local)
+        each = mean = replace(_mean_signal(network, examples, step, memory), local=local)
     return LocalIteration(each, apply(stations.batch, mean, clock, rngs))
 
 
@@ -138,7 +158,8 @@ def local_iterations(
     Differentiable with respect to the examples' inputs and targets.
     """
     clients, steps = examples.inputs.shape[:2]
-    memory = {n: m.expand(clients, 1, *m.shape) for n, m in network.memory.items()}
+    sent = {**network.memory, **network.statistics}
+    memory = {n: m.expand(clients, 1, *m.shape) for n, m in sent.items()}
     for step in range(steps):
         now = replace(clock, local_iteration=step, local_iterations=steps)
         done = _iteration(network, examples, step, memory, stations, now, rngs)

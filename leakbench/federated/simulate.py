@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Iterator
@@ -106,6 +107,7 @@ def train(
     parameters = {n: (done.parameters if done else network.parameters)[n].to(device) for n in network.parameters}
     memory = {n: m.to(device) for n, m in (done.memory if done else network.memory).items()}
     counts = done.counts if done else Counts.none(len(data.train_targets), federation.clients)
+    judged = copy.deepcopy(network.model).eval()
     data = dataclasses.replace(
         data, train_inputs=data.train_inputs.to(device), train_targets=data.train_targets.to(device)
     )
@@ -125,7 +127,8 @@ def train(
             parameters = {n: p + step.grads[n][0, 0] for n, p in parameters.items()}
             memory = {n: m[0, 0] for n, m in step.memory.items()}
             counts = counts.plus(held, uses, clients)
-        right, loss = accuracy(network.model, parameters, data.test_inputs, data.test_targets)
+        state = {**parameters, **Network(judged, parameters, memory=memory).statistics}
+        right, loss = accuracy(judged, state, data.test_inputs, data.test_targets)
         yield Round(index, parameters, memory, counts, right, loss, *spread)
 
 
@@ -194,12 +197,15 @@ def _spread(updates: Parameters) -> tuple[float, float]:
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, parameters: Parameters, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
-    """Return (share of right answers, mean cross-entropy) on inputs (n, *s) and targets (n,)."""
-    device = next(iter(parameters.values())).device
+def accuracy(model: nn.Module, state: Parameters, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
+    """Return (share of right answers, mean cross-entropy) on inputs (n, *s) and targets (n,).
+
+    state: the parameters, and the running statistics of batch normalisation where a model in eval mode has some.
+    """
+    device = next(iter(state.values())).device
     right, loss = 0, 0.0
     for x, y in zip(torch.split(inputs, 500), torch.split(targets, 500), strict=True):
-        logits = functional_call(model, parameters, (x.to(device),))
+        logits = functional_call(model, state, (x.to(device),))
         answered = logits.isfinite().all(1).cpu()  # The argmax of NaN is class 0, which would count as an answer.
         right += int(((logits.argmax(1).cpu() == y) & answered).sum())
         loss += float(nn.functional.cross_entropy(logits, y.to(device), reduction="sum"))

@@ -19,7 +19,9 @@ from leakbench.federated.leakage import View
 __all__ = ["fisher_information", "rmse_floor"]
 
 LANES = 32
-"""Probes that are pulled back side by side; bounds memory."""
+"""Probes that are pulled back side by side, fewer where their gradients take more than BUDGET bytes; bounds memory."""
+
+BUDGET = 400_000_000
 
 
 def fisher_information(
@@ -37,7 +39,10 @@ def fisher_information(
     if probes < 1:
         raise InputError(f"probes: got {probes}, expected at least 1")
     lanes = torch.arange(len(inputs), device=inputs.device).repeat(probes)
-    squares = torch.cat([_pulled(view, inputs[some], targets[some], some, rng) for some in torch.split(lanes, LANES)])
+    size = 4 * sum(u[0].numel() for u in view.update.values())
+    side_by_side = max(1, min(LANES, BUDGET // size))
+    chunks = torch.split(lanes, side_by_side)
+    squares = torch.cat([_pulled(view, inputs[some], targets[some], some, rng) for some in chunks])
     return squares.reshape(probes, -1).mean(0) / (std**2 * inputs[0, 0].numel())
 
 

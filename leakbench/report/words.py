@@ -123,13 +123,19 @@ def training(summary: Summary) -> str:
     """Return the line of accuracy, rounds, threat and protocol."""
     rounds = summary["rounds"]
     accuracy = f"accuracy {number(summary['accuracy'], 3)} after {rounds} {'round' if rounds == 1 else 'rounds'}"
-    line = f"{accuracy} | threat: {summary['threat']} | protocol: {summary['protocol']}"
+    line = f"{accuracy} | threat: {summary['threat']} | protocol: {summary['protocol']}{_networks(summary)}"
     told = summary.get("knowledge")
     if not told:
         return line
     granted = [name.replace("_", " ") for name in ("batch_size", "learning_rate") if told[name]]
     defense = "the defense's recipe" if told["defense"] else "nothing of the defense"
     return f"{line} | the attacker knows: model, {', '.join(granted)}, {defense}; labels {told['labels']}; public: {told['public']}"
+
+
+def _networks(summary: Summary) -> str:
+    """Return in which mode the victims computed and how the first weights were drawn, where either was chosen."""
+    mode, init = summary.get("victim_mode"), summary.get("init", "default")
+    return (f" | victims in {mode} mode" if mode else "") + (f" | init: {init}" if init != "default" else "")
 
 
 @dataclass(frozen=True)

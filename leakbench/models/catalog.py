@@ -1,0 +1,97 @@
+"""The table of networks, each with its builder and its own initialisation.
+
+`build` gives a plain `torch.nn.Module`; everything else in leakbench calls it functionally with parameters of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from leakbench.errors import InputError, nearest
+from leakbench.models.convnet import convnet
+from leakbench.models.initialise import (
+    DEFAULT,
+    Rule,
+    fan_out,
+    initialise,
+    narrow_normal,
+    rule_of,
+    torch_default,
+    uniform,
+    xavier,
+)
+from leakbench.models.lenet import LENETS, lenet
+from leakbench.models.resnet import resnet18
+from leakbench.models.shapes import Shape
+from leakbench.models.small import cnn, mlp, mlp_100, mlp_256, mlp_relu, mlp_sigmoid
+from leakbench.models.vision_transformer import vision_transformer
+from leakbench.types import Parameters
+
+__all__ = ["MODELS", "Architecture", "build", "default_leak_model", "default_model", "one_hot", "parameters"]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A network by name. builder: (shape of one input, classes) -> module.  init: its own initialisation."""
+
+    builder: Callable[[Shape, int], nn.Module]
+    init: Rule
+
+
+def build(name: str, shape: Shape, classes: int, rng: torch.Generator, init: str = DEFAULT) -> nn.Module:
+    """Build a network for inputs of `shape` ((C, H, W) or (F,)) and that many classes, in eval mode.
+
+    init: how the first weights are drawn, see `leakbench.models.initialise.rule_of`; `default` is the network's own way.
+    Raises InputError for an unknown name or initialisation, or a shape that the network does not take.
+    """
+    if name not in MODELS:
+        raise InputError(f"model: unknown name {name!r}{nearest(name, list(MODELS))}")
+    rule = rule_of(init)[1] or MODELS[name].init
+    return initialise(MODELS[name].builder(shape, classes), rule, rng).eval()
+
+
+def parameters(model: nn.Module) -> Parameters:
+    """Return the model's parameters, detached, in the model's order."""
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def default_model(shape: Shape) -> str:
+    """Return the name of the network that the Fed-alphaCDP paper trains on data of this shape ("2 conv + 1 FC" for images)."""
+    return "cnn" if len(shape) == 3 and min(shape[1:]) >= 10 else "mlp"
+
+
+def default_leak_model(shape: Shape) -> str:
+    """Return the name of the network from which the `paper` protocol leaks: the sigmoid LeNet, for tables a sigmoid MLP."""
+    return "lenet_cpl" if len(shape) == 3 else "mlp_sigmoid"
+
+
+def one_hot(labels: Tensor, classes: int) -> Tensor:
+    """Return float targets (..., classes) for integer labels (...)."""
+    return nn.functional.one_hot(labels, classes).float()
+
+
+HALF = uniform(0.5)
+
+MODELS: dict[str, Architecture] = {
+    "cnn": Architecture(cnn, xavier),
+    "mlp": Architecture(mlp, xavier),
+    "mlp_100": Architecture(mlp_100, torch_default),
+    "mlp_256": Architecture(mlp_256, xavier),
+    "mlp_relu": Architecture(mlp_relu, torch_default),
+    "mlp_sigmoid": Architecture(mlp_sigmoid, HALF),
+    **{
+        name: Architecture(partial(lenet, name), HALF if activation is nn.Sigmoid else torch_default)
+        for name, (_, activation) in LENETS.items()
+    },
+    "convnet": Architecture(partial(convnet, "convnet", norm=True), torch_default),
+    "convnet_no_norm": Architecture(partial(convnet, "convnet_no_norm", norm=False), torch_default),
+    "resnet18_batch_norm": Architecture(partial(resnet18, "resnet18_batch_norm", norm="batch"), fan_out),
+    "resnet18_group_norm": Architecture(partial(resnet18, "resnet18_group_norm", norm="group"), fan_out),
+    "vit_tiny": Architecture(partial(vision_transformer, "vit_tiny", patch=4), narrow_normal),
+    "vit_tiny_patch8": Architecture(partial(vision_transformer, "vit_tiny_patch8", patch=8), narrow_normal),
+}

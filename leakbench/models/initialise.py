@@ -1,0 +1,128 @@
+"""How a network's first weights are drawn, from a passed generator alone.
+
+A rule says it of one convolution or linear layer. Whatever the rule, normalisation starts with scale one and shift zero, and
+what belongs to no such layer (the positions of a transformer) with N(0, 0.02^2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import nn
+
+from leakbench.errors import InputError
+from leakbench.models.batch_norm import BatchNorm
+
+__all__ = [
+    "DEFAULT",
+    "Rule",
+    "fan_out",
+    "initialise",
+    "kaiming",
+    "narrow_normal",
+    "rule_of",
+    "torch_default",
+    "uniform",
+    "xavier",
+]
+
+Layer: TypeAlias = nn.Conv2d | nn.Linear
+Rule: TypeAlias = Callable[[Layer, torch.Generator], object]
+
+DEFAULT = "default"
+"""Asks for each network's own rule, which its builder's entry in the catalog names."""
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, rule: Rule, rng: torch.Generator) -> nn.Module:
+    """Draw all parameters anew, in the model's order, and return the model."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            rule(module, rng)
+        elif isinstance(module, BatchNorm | nn.GroupNorm | nn.LayerNorm):
+            module.weight.fill_(1.0)
+            module.bias.zero_()
+        else:
+            for parameter in module.parameters(recurse=False):
+                parameter.normal_(0.0, 0.02, generator=rng)
+    return model
+
+
+def torch_default(layer: Layer, rng: torch.Generator) -> None:
+    """PyTorch's own: weights and biases uniform within 1 / sqrt(fan-in) of zero."""
+    bound = 1 / math.sqrt(layer.weight[0].numel())
+    uniform(bound)(layer, rng)
+
+
+def uniform(bound: float) -> Rule:
+    """Weights and biases uniform in (-bound, bound): DLG's at 0.5 (Zhu et al., NeurIPS 2019, released code)."""
+
+    def rule(layer: Layer, rng: torch.Generator) -> None:
+        for parameter in layer.parameters():
+            parameter.uniform_(-bound, bound, generator=rng)
+
+    return rule
+
+
+def xavier(layer: Layer, rng: torch.Generator) -> None:
+    """Glorot uniform (Glorot and Bengio, AISTATS 2010, eq. 16), biases zero."""
+    nn.init.xavier_uniform_(layer.weight, generator=rng)
+    _without_bias(layer)
+
+
+def kaiming(layer: Layer, rng: torch.Generator) -> None:
+    """N(0, 2 / fan-in) (He et al., ICCV 2015, eq. 10), biases zero."""
+    nn.init.kaiming_normal_(layer.weight, nonlinearity="relu", generator=rng)
+    _without_bias(layer)
+
+
+def fan_out(layer: Layer, rng: torch.Generator) -> None:
+    """torchvision's of a ResNet: convolutions N(0, 2 / fan-out), the linear layer as PyTorch's own."""
+    if isinstance(layer, nn.Linear):
+        torch_default(layer, rng)
+    else:
+        nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu", generator=rng)
+
+
+def narrow_normal(layer: Layer, rng: torch.Generator) -> None:
+    """A vision transformer's: linear layers N(0, 0.02^2) with zero biases, the patches' layer as PyTorch's own.
+
+    As DeiT's code, which says that it truncates the normal distribution, but does so a hundred deviations away.
+    """
+    if isinstance(layer, nn.Conv2d):
+        torch_default(layer, rng)
+    else:
+        layer.weight.normal_(0.0, 0.02, generator=rng)
+        _without_bias(layer)
+
+
+def _without_bias(layer: Layer) -> None:
+    if layer.bias is not None:
+        layer.bias.zero_()
+
+
+RULES: dict[str, Rule] = {"torch": torch_default, "kaiming": kaiming, "xavier": xavier}
+
+
+def rule_of(text: str) -> tuple[str, Rule | None]:
+    """Return (the name in its plain form, the rule; None for `default`) of what a user asked for.
+
+    text: `default`, `torch`, `kaiming`, `xavier` or `uniform:<a>` with 0 < a <= 100. Raises InputError for anything else.
+    """
+    if text == DEFAULT:
+        return text, None
+    if text in RULES:
+        return text, RULES[text]
+    kind, _, number = text.partition(":")
+    try:
+        bound = float(number) if kind == "uniform" else math.nan
+    except ValueError:
+        bound = math.nan
+    if not 0 < bound <= 100:
+        raise InputError(
+            f"init: got {text!r}, expected {DEFAULT}, {', '.join(RULES)} or uniform:<a> with 0 < a <= 100, as uniform:0.5"
+        )
+    return f"uniform:{bound:g}", uniform(bound)

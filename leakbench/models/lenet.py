@@ -1,0 +1,36 @@
+"""The LeNets of DLG and CPL, as published with sigmoids, and with ReLU or GELU so that smoothness can be compared."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from leakbench.models.shapes import Shape, picture
+
+__all__ = ["LENETS", "lenet"]
+
+STRIDES: dict[str, tuple[int, ...]] = {"lenet_dlg": (2, 2, 1), "lenet_cpl": (2, 2, 1, 1)}
+ACTIVATIONS: dict[str, type[nn.Module]] = {"": nn.Sigmoid, "_relu": nn.ReLU, "_gelu": nn.GELU}
+
+LENETS: dict[str, tuple[tuple[int, ...], type[nn.Module]]] = {
+    name + suffix: (strides, activation)
+    for name, strides in STRIDES.items()
+    for suffix, activation in ACTIVATIONS.items()
+}
+"""{name: (strides of its convolutions, activation)}."""
+
+
+def lenet(name: str, shape: Shape, classes: int) -> nn.Module:
+    """Convolutions 5x5 of 12 channels, each with its activation, and one linear layer.
+
+    lenet_dlg: three convolutions (Zhu et al., NeurIPS 2019), lenet_cpl: four (Wei et al., ESORICS 2020). With sigmoids all
+    weights and biases start uniform in (-0.5, 0.5); with ReLU and GELU as PyTorch's own, as in CPL's ReLU notebook: under the
+    wide start an unbounded activation grows layer by layer until the softmax is saturated. `--init uniform:0.5` compares them
+    alike. Features behind a GELU can be negative, and then the rule of iDLG for labels (`last_layer`) can be wrong.
+    """
+    strides, activation = LENETS[name]
+    channels, height, width = picture(name, shape, 4)
+    layers: list[nn.Module] = []
+    for stride in strides:
+        layers += [nn.Conv2d(channels, 12, 5, padding=2, stride=stride), activation()]
+        channels, height, width = 12, -(-height // stride), -(-width // stride)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * height * width, classes))

@@ -1,0 +1,68 @@
+"""The small networks of the papers: the Fed-alphaCDP paper's CNN and multilayer perceptrons."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from leakbench.models.shapes import Shape, features, picture
+
+__all__ = ["cnn", "mlp", "mlp_100", "mlp_256", "mlp_relu", "mlp_sigmoid"]
+
+
+def cnn(shape: Shape, classes: int) -> nn.Module:
+    """The Fed-alphaCDP paper's CNN as released: conv3x3(32), conv3x3(64), each ReLU and 2x2 max pooling, one linear layer.
+
+    No biases; its own initialisation is Glorot uniform; 34,720 parameters on MNIST.
+    """
+    channels, height, width = picture("cnn", shape, 10)
+    rows, columns = (((side - 2) // 2 - 2) // 2 for side in (height, width))
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 3, bias=False),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, bias=False),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * rows * columns, classes, bias=False),
+    )
+
+
+def mlp(shape: Shape, classes: int) -> nn.Module:
+    """Two hidden ReLU layers of 128 and 64, with biases (the paper gives the depth, not the widths); Glorot uniform."""
+    return _perceptron(shape, classes, (128, 64), nn.ReLU)
+
+
+def mlp_100(shape: Shape, classes: int) -> nn.Module:
+    """The network that TabLeak attacks (arXiv:2210.01785): two hidden ReLU layers of 100, with biases.
+
+    PyTorch's own initialisation, which its released code leaves as it is.
+    """
+    return _perceptron(shape, classes, (100, 100), nn.ReLU)
+
+
+def mlp_256(shape: Shape, classes: int) -> nn.Module:
+    """One hidden ReLU layer of 256, with biases: the priority paper's network, 203,530 parameters on MNIST; Glorot uniform."""
+    return _perceptron(shape, classes, (256,), nn.ReLU)
+
+
+def mlp_relu(shape: Shape, classes: int) -> nn.Module:
+    """Two hidden ReLU layers of 200, with biases, PyTorch's own initialisation, so that biases are not zero.
+
+    SPEAR's layers (Dimitrov et al., NeurIPS 2024, width 200), of which exact attacks read inputs by the zeros of the ReLU.
+    """
+    return _perceptron(shape, classes, (200, 200), nn.ReLU)
+
+
+def mlp_sigmoid(shape: Shape, classes: int) -> nn.Module:
+    """The sigmoid LeNet's twin for tables: hidden sigmoid layers of 128 and 64; weights and biases uniform in (-0.5, 0.5)."""
+    return _perceptron(shape, classes, (128, 64), nn.Sigmoid)
+
+
+def _perceptron(shape: Shape, classes: int, hidden: tuple[int, ...], activation: type[nn.Module]) -> nn.Module:
+    layers: list[nn.Module] = [nn.Flatten()]
+    entering = features(shape)
+    for width in hidden:
+        layers += [nn.Linear(entering, width), activation()]
+        entering = width
+    return nn.Sequential(*layers, nn.Linear(entering, classes))

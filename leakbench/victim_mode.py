@@ -1,0 +1,83 @@
+"""In which mode the clients, and so the victims, compute their gradients: `train` or `eval`; only batch normalisation cares.
+
+`train`: each batch by its own statistics, as clients train. `eval`: by the running statistics that the server sent, which
+nobody moves; this is what attacks were long measured on, and it makes them much easier. Neither is taken silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from leakbench.defense import Defense
+from leakbench.defense.soteria import Soteria
+from leakbench.errors import InputError, nearest
+from leakbench.federated.client import NO_EXAMPLE
+from leakbench.models import MODELS
+from leakbench.models.batch_norm import depends_on_mode
+from leakbench.models.shapes import Shape
+
+__all__ = ["MODES", "check_mode", "check_mode_word", "leaks_by_batch"]
+
+MODES = ("train", "eval")
+
+
+def check_mode_word(mode: str | None) -> None:
+    """Raise InputError for a word that is no mode; None asks for none."""
+    if mode is not None and mode not in MODES:
+        raise InputError(f"victim-mode: got {mode!r}{nearest(mode, MODES)}, expected {' or '.join(MODES)}")
+
+
+def leaks_by_batch(mode: str | None, name: str, shape: Shape, classes: int) -> bool:
+    """Say whether the network that leaks, by its name, normalises each batch by the batch's own statistics in that mode."""
+    with torch.device("meta"):  # Its layers without their weights.
+        return mode == "train" and depends_on_mode(MODELS[name].builder(shape, classes))
+
+
+def check_mode(
+    mode: str | None, networks: Mapping[str, nn.Module], leaking: str, taps: tuple[str, ...], defense: Defense
+) -> None:
+    """Raise InputError where a mode is needed and missing, given and without meaning, or at odds with the rest of a cell.
+
+    networks: {name: those that are trained or leak}; leaking: the name of the one that leaks.
+    """
+    dependent = [name for name, model in networks.items() if depends_on_mode(model)]
+    if not dependent:
+        if mode is not None:
+            raise InputError(
+                f"victim-mode: got {mode!r}, but nothing in {' or '.join(networks)} depends on it; leave it out"
+            )
+        return
+    name = dependent[0]
+    if mode is None:
+        raise InputError(
+            f"victim-mode: {name!r} has batch normalisation, whose gradient depends on it; expected --victim-mode train"
+            " (the batch's own statistics) or --victim-mode eval (the running ones that the server sent)"
+        )
+    if mode == "train":
+        _check_train(name, leaking in dependent and "type-2" in taps, defense)
+
+
+def _check_train(name: str, reads_an_example: bool, defense: Defense) -> None:
+    if defense.example:
+        raise InputError(
+            f"victim-mode: {name!r}: {NO_EXAMPLE}, which the defense acts on (example station); choose"
+            " --victim-mode eval or a model with group norm"
+        )
+    if any(isinstance(transform, Soteria) for transform in defense.batch):
+        raise InputError(
+            f"victim-mode: {name!r}: {NO_EXAMPLE}, nor features of its own, which soteria prunes by; choose"
+            " --victim-mode eval or a model with group norm"
+        )
+    if defense.batches == "poisson":
+        raise InputError(
+            f"victim-mode: {name!r}: in train mode the statistics of a Poisson batch, which may be empty and is padded, are"
+            " not defined; choose --victim-mode eval or a model with group norm"
+        )
+    if reads_an_example:
+        raise InputError(
+            f"victim-mode: {name!r}: {NO_EXAMPLE}, which type-2 reads; choose --victim-mode eval, or --taps type-1 (with"
+            " --leak-batch 1: of a batch of one)"
+        )
