@@ -40,6 +40,9 @@ __all__ = [
 
 PROTOCOLS = ("paper", "live")
 
+READS = ("gradient", "weights")
+"""What an update is read as: a gradient to the last bit, or the float32 difference of the weights before and after."""
+
 MOST_INDICES = 100_000_000
 
 
@@ -47,7 +50,8 @@ MOST_INDICES = 100_000_000
 class Request:
     """What a user asked for; None where the recipes decide.
 
-    leak_rounds: round numbers, counted as rounds trained before the leak, and `last`.
+    leak_rounds: round numbers, counted as rounds trained before the leak, and `last`.  join_rounds: whether one attack sees the
+    same examples at all of them.  reads: `gradient`, or `weights`, whose float32 difference is rounded.
     epsilon, stop_at_epsilon, stop_at_delta: see `leakbench.budget`.
     """
 
@@ -68,6 +72,8 @@ class Request:
     dropout: float | None = None
     leak_batch: int | None = None
     leak_rounds: tuple[str, ...] = ("0",)
+    join_rounds: bool = False
+    reads: str = "gradient"
     success: float | None = None
     candidates: int = 1000
     lpips_weights: Path | None = None
@@ -82,7 +88,8 @@ class Request:
 class Settings:
     """Every number of a cell, resolved.
 
-    leak_rounds: rounds trained before each leak.  stop_after: how many of the federation's rounds a budget allows; None for all.
+    leak_rounds: rounds trained before each leak.  join_rounds: whether all of them are views of the same victims, for one attack.
+    reads: one of `READS`.  stop_after: how many of the federation's rounds a budget allows; None for all.
     """
 
     protocol: str
@@ -99,6 +106,13 @@ class Settings:
     seed: int
     device: str
     stop_after: int | None = None
+    join_rounds: bool = False
+    reads: str = "gradient"
+
+    @property
+    def leaks(self) -> tuple[tuple[int, ...], ...]:
+        """The rounds before which each attack sees something: one each, or all together."""
+        return (self.leak_rounds,) if self.join_rounds else tuple((number,) for number in self.leak_rounds)
 
 
 @dataclass(frozen=True)
@@ -151,6 +165,8 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
         lpips=weights,
         seed=_at_least("seed", request.seed, 0),
         device=str(device),
+        join_rounds=request.join_rounds,
+        reads=request.reads,
     )
     _check_fit(settings, data, defense)
     if settings.victims > len(data.victims):
@@ -174,8 +190,9 @@ def identified(cell: Cell) -> Cell:
     if not cell.settings.federation.dropout:
         # Where nobody can drop out, nothing that is said of it changes a result, and so neither the identity.
         del content["settings"]["federation"]["dropout"], content["recipes"][1]["on_dropout"]
-    if cell.settings.stop_after is None:
-        del content["settings"]["stop_after"]
+    for field, usual in (("stop_after", None), ("join_rounds", False), ("reads", READS[0])):
+        if content["settings"][field] == usual:
+            del content["settings"][field]
     return dataclasses.replace(cell, hash=content_hash(content))
 
 
@@ -259,6 +276,12 @@ def identity(cell: Cell, command: str) -> dict[str, Any]:
 def _check_words(request: Request) -> None:
     if request.protocol not in PROTOCOLS:
         raise InputError(f"protocol: got {request.protocol!r}{nearest(request.protocol, PROTOCOLS)}")
+    if request.reads not in READS:
+        raise InputError(f"reads: got {request.reads!r}{nearest(request.reads, READS)}")
+    if request.join_rounds and (request.protocol != "live" or len(request.leak_rounds) < 2):
+        raise InputError(
+            "join-rounds: one attack on several rounds takes --protocol live and --leak-rounds with two or more"
+        )
     for tap in request.taps:
         if tap not in TAPS:
             raise InputError(f"taps: got {tap!r}{nearest(tap, TAPS)}")

@@ -135,6 +135,12 @@ _attack_options = _with(
             help="examples in one leaked batch at types 1 and 0 [default: B]",
         ),
         click.option("--leak-rounds", default="0", show_default=True, help="live: rounds before the leak, as 0,1,last"),
+        click.option(
+            "--join-rounds", is_flag=True, help="live: hand all leak rounds of the same examples to one attack"
+        ),
+        click.option(
+            "--reads", default="gradient", show_default=True, help="updates as: gradient, weights (in float32)"
+        ),
         click.option("--success", help="what counts as a reconstruction, like 'rmse<=0.1' [default: calibrated]"),
         click.option("--candidates", type=int, default=1000, show_default=True, help="k of identification among k"),
         click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ..."),

@@ -12,6 +12,7 @@ from scipy.stats import binomtest
 
 from leakbench.cell import Cell
 from leakbench.limits import Limits, leak_key, limited
+from leakbench.over_rounds import over_rounds
 from leakbench.scores import RANKS_ONLY
 from leakbench.stage_attack import phase_name
 from leakbench.statistics import proportion, wilson
@@ -71,6 +72,7 @@ def summarise(
         "rounds": len(rounds),
         "epsilon": epsilon,
         "taps": taps,
+        "over_rounds": over_rounds(taps),
         "violations": violations,
         "notes": notes,
         "knowledge": dataclasses.asdict(knowledge(cell)),

@@ -21,14 +21,17 @@ from leakbench.attack.stop import STOPS, Iterations, Stop
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.recipe import slot
-from leakbench.types import Generators, Reconstruction, part
+from leakbench.types import Count, Generators, Reconstruction, part
 
 __all__ = ["GradientMatching"]
 
 
 @part
 class GradientMatching:
-    """One search per victim, all victims side by side; several views of the same victims add their distances."""
+    """One search per victim, all victims side by side; several views of the same victims add their distances.
+
+    local_steps: how many local iterations the attacker unrolls in the stead of L; None for all of them.
+    """
 
     labels: Annotated[Labels, *slot("labels", LABELS)]
     start: Annotated[Start, *slot("start", STARTS)]
@@ -37,6 +40,7 @@ class GradientMatching:
     space: Annotated[Space, *slot("space", SPACES)] = Pixels()
     priors: tuple[Annotated[Prior, *slot("priors", PRIORS)], ...] = ()
     stop: Annotated[Stop, *slot("stop", STOPS)] = Iterations()
+    local_steps: Count | None = None
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
         """Reconstruct the V victims of the views; victim v draws from rngs[v].
@@ -46,6 +50,9 @@ class GradientMatching:
         view = views[0]
         if any((v.victims, v.examples, v.shape) != (view.victims, view.examples, view.shape) for v in views):
             raise InputError("views: all must show the same victims with the same number of examples of one shape")
+        if self.local_steps is not None:
+            views = tuple(v.coarser(self.local_steps) for v in views)
+            view = views[0]
         space = self.space(view)
         guess = self.labels(view, rngs)
         z = space.encode(self.start(view, rngs))

@@ -16,9 +16,9 @@ from safetensors.numpy import load_file
 
 from leakbench.errors import InputError
 from leakbench.report.bounds import bounds, seen_at, violations
-from leakbench.report.figures import threshold_figure, training_figure
+from leakbench.report.figures import rounds_figure, threshold_figure, training_figure
 from leakbench.report.gallery import galleries
-from leakbench.report.words import COLUMNS, caveats, epsilons, interval, notes, number, reading, training
+from leakbench.report.words import COLUMNS, caveats, epsilons, interval, notes, number, over_rounds, reading, training
 from leakbench.store import checksum, read_manifest, write_atomically
 
 __all__ = ["write_report"]
@@ -86,6 +86,8 @@ def _render(
         failures=_failures(rows),
         galleries=galleries(arrays, rows),
         training_figure=training_figure(_with_epsilon(rounds, summary)),
+        over_rounds=over_rounds(summary),
+        rounds_figure=rounds_figure(summary.get("over_rounds") or {}),
         threshold_figure=threshold_figure(_points(rows, summary), seen_at(summary)),
         files=files,
     )

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from leakbench.report.bounds import bounds, violations
-from leakbench.report.words import COLUMNS, Column, batches, caveats, epsilons, notes, reading, training
+from leakbench.report.words import COLUMNS, Column, batches, caveats, epsilons, notes, over_rounds, reading, training
 
 __all__ = ["print_table"]
 
@@ -28,7 +28,13 @@ def print_table(summary: Mapping[str, Any], console: Console) -> None:
         console.print(table)
     for line in violations(summary):
         _print_hanging(line, console, style="bold red")
-    for line in (*batches(summary).splitlines(), *bounds(summary), training(summary), *_epsilon_lines(summary)):
+    for line in (
+        *over_rounds(summary),
+        *batches(summary).splitlines(),
+        *bounds(summary),
+        training(summary),
+        *_epsilon_lines(summary),
+    ):
         _print_hanging(line, console)
     for what, reason in notes(summary):
         _print_hanging(f"{what}: {reason}", console, style="dim")
