@@ -326,6 +326,20 @@ def report(folder: Path) -> None:
     click.echo(f"report: {page}")
 
 
+@commands.command()
+@click.argument("one", type=click.Path(path_type=Path))
+@click.argument("other", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="print a list of objects")
+def compare(one: Path, other: Path, as_json: bool) -> None:
+    """Compare two finished runs on the same victims: ONE minus OTHER, with a paired bootstrap's interval."""
+    from leakbench.compare import as_dicts, lines  # noqa: PLC0415
+    from leakbench.compare import compare as differences  # noqa: PLC0415
+
+    found = differences(one, other)
+    for line in [json.dumps(as_dicts(found), indent=1)] if as_json else lines(found):
+        click.echo(line)
+
+
 @commands.group(invoke_without_command=True)
 @click.pass_context
 def data(context: click.Context) -> None:

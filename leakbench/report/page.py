@@ -19,7 +19,7 @@ from leakbench.report.bounds import bounds, seen_at, violations
 from leakbench.report.figures import rounds_figure, threshold_figure, training_figure
 from leakbench.report.gallery import galleries
 from leakbench.report.words import COLUMNS, caveats, epsilons, interval, notes, number, over_rounds, reading, training
-from leakbench.store import checksum, read_manifest, write_atomically
+from leakbench.store import read_manifest, write_atomically, written
 
 __all__ = ["write_report"]
 
@@ -36,8 +36,7 @@ def write_report(folder: Path) -> Path:
     if "summary" not in manifest:
         raise InputError(f"{folder / 'manifest.json'}: has no summary; the run is not finished, run it again to go on")
     for name in ("rows.parquet", "rounds.parquet", "reconstructions.safetensors"):
-        if (folder / name).is_file() and checksum(folder / name) != manifest["files"].get(name):
-            raise InputError(f"{folder / name}: is not what the run wrote; run the cell again to measure it anew")
+        written(folder, manifest, name)
     rows = _read(folder / "rows.parquet", pd.read_parquet)
     rounds = _read(folder / "rounds.parquet", pd.read_parquet)
     arrays = _read(folder / "reconstructions.safetensors", load_file)
