@@ -41,6 +41,12 @@ MEASURES = (
 """Copied from the summary of a leakage point."""
 
 
+HEADS = (
+    *("row", "ASR claimed", "ASR [95 % CI]", "null ASR", "RMSE claimed", "RMSE", "null RMSE", "PSNR", "identified"),
+    *("iterations claimed", "iterations", "victims x batch, limit"),
+)
+
+
 def cells(page: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     """Yield (name, fields of a `Request`, what the paper prints) for every row of a page."""
     for row in page["rows"]:
@@ -82,10 +88,7 @@ def text_of(value: Any, digits: int = 2) -> str:
 def page_of(page: dict[str, Any], rows: pd.DataFrame) -> str:
     """Return the page in Markdown."""
     lines = [f"# {page['title']}", "", page["text"].strip(), ""]
-    lines += [
-        "| row | ASR claimed | ASR [95 % CI] | null ASR | RMSE claimed | RMSE | null RMSE | PSNR | identified | iterations claimed | iterations | victims x batch, limit |"
-    ]
-    lines += ["| --- |" + " --- |" * 11]
+    lines += [f"| {' | '.join(HEADS)} |", "| --- " * len(HEADS) + "|"]
     for row in rows.to_dict("records"):
         claimed = {key: text_of(row.get(f"claimed_{key}"), 3) for key in ("asr", "rmse")}
         shown = [
@@ -100,7 +103,7 @@ def page_of(page: dict[str, Any], rows: pd.DataFrame) -> str:
             text_of(row["identified"]),
             text_of(row.get("claimed_iterations"), 1),
             text_of(row["iterations"], 0),
-            f"{row['victims']} x {row['batch']}, {text_of(row['limit'], 0)}",
+            f"{row['victims']:.0f} x {row['batch']:.0f}, {text_of(row['limit'], 0)}",
         ]
         lines.append("| " + " | ".join(shown) + " |")
     return "\n".join([*lines, "", page.get("found", "").strip()]).rstrip() + "\n"
