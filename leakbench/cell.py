@@ -42,6 +42,9 @@ __all__ = [
 
 PROTOCOLS = ("paper", "live")
 
+READS = ("gradient", "weights")
+"""What an update is read as: a gradient to the last bit, or the float32 difference of the weights before and after."""
+
 MOST_INDICES = 100_000_000
 
 
@@ -49,7 +52,8 @@ MOST_INDICES = 100_000_000
 class Request:
     """What a user asked for; None where the recipes decide.
 
-    leak_rounds: round numbers, counted as rounds trained before the leak, and `last`.
+    leak_rounds: round numbers, counted as rounds trained before the leak, and `last`.  join_rounds: whether one attack sees the
+    same examples at all of them.  reads: `gradient`, or `weights`, whose float32 difference is rounded.
     epsilon, stop_at_epsilon, stop_at_delta: see `leakbench.budget`.
     """
 
@@ -72,6 +76,8 @@ class Request:
     dropout: float | None = None
     leak_batch: int | None = None
     leak_rounds: tuple[str, ...] = ("0",)
+    join_rounds: bool = False
+    reads: str = "gradient"
     success: float | None = None
     candidates: int = 1000
     lpips_weights: Path | None = None
@@ -86,7 +92,8 @@ class Request:
 class Settings:
     """Every number of a cell, resolved.
 
-    leak_rounds: rounds trained before each leak.  stop_after: how many of the federation's rounds a budget allows; None for all.
+    leak_rounds: rounds trained before each leak.  join_rounds: whether all of them are views of the same victims, for one attack.
+    reads: one of `READS`.  stop_after: how many of the federation's rounds a budget allows; None for all.
     victim_mode: see `leakbench.victim_mode`; None where no network depends on it.  init: how the first weights of both networks
     are drawn, see `leakbench.models.initialise.rule_of`.
     """
@@ -107,11 +114,18 @@ class Settings:
     stop_after: int | None = None
     victim_mode: str | None = None
     init: str = DEFAULT
+    join_rounds: bool = False
+    reads: str = "gradient"
 
     @property
     def leaking(self) -> str:
         """The name of the network from which the protocol leaks."""
         return self.leak_model if self.protocol == "paper" else self.model
+
+    @property
+    def leaks(self) -> tuple[tuple[int, ...], ...]:
+        """The rounds before which each attack sees something: one each, or all together."""
+        return (self.leak_rounds,) if self.join_rounds else tuple((number,) for number in self.leak_rounds)
 
 
 @dataclass(frozen=True)
@@ -168,6 +182,8 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
         device=str(device),
         victim_mode=request.victim_mode,
         init=rule_of(request.init)[0],
+        join_rounds=request.join_rounds,
+        reads=request.reads,
     )
     _check_fit(settings, data, defense)
     if settings.victims > len(data.victims):
@@ -191,7 +207,13 @@ def identified(cell: Cell) -> Cell:
     if not cell.settings.federation.dropout:
         # Where nobody can drop out, nothing that is said of it changes a result, and so neither the identity.
         del content["settings"]["federation"]["dropout"], content["recipes"][1]["on_dropout"]
-    for name, usual in (("stop_after", None), ("victim_mode", None), ("init", DEFAULT)):
+    for name, usual in (
+        ("stop_after", None),
+        ("victim_mode", None),
+        ("init", DEFAULT),
+        ("join_rounds", False),
+        ("reads", READS[0]),
+    ):
         if content["settings"][name] == usual:
             del content["settings"][name]
     return dataclasses.replace(cell, hash=content_hash(content))
@@ -280,6 +302,12 @@ def _check_words(request: Request) -> None:
     check_mode_word(request.victim_mode)
     if request.protocol not in PROTOCOLS:
         raise InputError(f"protocol: got {request.protocol!r}{nearest(request.protocol, PROTOCOLS)}")
+    if request.reads not in READS:
+        raise InputError(f"reads: got {request.reads!r}{nearest(request.reads, READS)}")
+    if request.join_rounds and (request.protocol != "live" or len(request.leak_rounds) < 2):
+        raise InputError(
+            "join-rounds: one attack on several rounds takes --protocol live and --leak-rounds with two or more"
+        )
     for tap in request.taps:
         if tap not in TAPS:
             raise InputError(f"taps: got {tap!r}{nearest(tap, TAPS)}")

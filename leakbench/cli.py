@@ -142,6 +142,12 @@ _attack_options = _with(
             help="examples in one leaked batch at types 1 and 0 [default: B]",
         ),
         click.option("--leak-rounds", default="0", show_default=True, help="live: rounds before the leak, as 0,1,last"),
+        click.option(
+            "--join-rounds", is_flag=True, help="live: hand all leak rounds of the same examples to one attack"
+        ),
+        click.option(
+            "--reads", default="gradient", show_default=True, help="updates as: gradient, weights (in float32)"
+        ),
         click.option("--success", help="what counts as a reconstruction, like 'rmse<=0.1' [default: calibrated]"),
         click.option("--candidates", type=int, default=1000, show_default=True, help="k of identification among k"),
         click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ..."),
@@ -346,6 +352,20 @@ def report(folder: Path) -> None:
     page = write_report(folder)
     _print_table(read_manifest(folder)["summary"])
     click.echo(f"report: {page}")
+
+
+@commands.command()
+@click.argument("one", type=click.Path(path_type=Path))
+@click.argument("other", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="print a list of objects")
+def compare(one: Path, other: Path, as_json: bool) -> None:
+    """Compare two finished runs on the same victims: ONE minus OTHER, with a paired bootstrap's interval."""
+    from leakbench.compare import as_dicts, lines  # noqa: PLC0415
+    from leakbench.compare import compare as differences  # noqa: PLC0415
+
+    found = differences(one, other)
+    for line in [json.dumps(as_dicts(found), indent=1)] if as_json else lines(found):
+        click.echo(line)
 
 
 @commands.group(invoke_without_command=True)

@@ -52,10 +52,10 @@ def execute(cell: Cell, run: Run, progress: Progress) -> dict[str, Any]:
         judge = Judge(eta, cell.lpips)
     if s.protocol == "live":
         train_federation(cell, run, partition, progress)
-    for round_number in s.leak_rounds:
-        sent = _sent(cell, run, round_number)
+    for rounds in s.leaks:
+        sent = {number: _sent(cell, run, number) for number in rounds}
         for tap in s.taps:
-            attack_leak(Leak(cell, partition, sent, tap, round_number), run, judge, progress)
+            attack_leak(Leak(cell, partition, sent, tap), run, judge, progress)
     if s.protocol == "paper":
         train_federation(cell, run, partition, progress)
     return _finish(cell, run, partition)
@@ -109,9 +109,9 @@ def _joined(cell: Cell, run: Run) -> tuple[pd.DataFrame, dict[str, Tensor]]:
     """Return the rows of all pieces, and {tap.round.what: tensor} over all victims."""
     rows: list[pd.DataFrame] = []
     tensors: dict[str, Tensor] = {}
-    for round_number in cell.settings.leak_rounds:
+    for rounds in cell.settings.leaks:
         for tap in cell.settings.taps:
-            key = f"{tap}.round{round_number}."
+            key = f"{tap}.round{rounds[-1]}."
             names = sorted(n for n in run.manifest["files"] if n.startswith(f"parts/{key}") and n.endswith(".parquet"))
             rows += [run.read_rows(name) for name in names]
             held = [run.read_tensors(name.removesuffix("parquet") + "safetensors") for name in names]

@@ -7,7 +7,7 @@ attack was shown. In the `paper` protocol that is one, not amplified by sampling
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from leakbench.privacy.observers import observations
 from leakbench.statistics import exact_low
 from leakbench.types import Fact, Network
 
-__all__ = ["BOUNDS", "Guard", "bounded", "guards", "leak_facts", "violations"]
+__all__ = ["BOUNDS", "Guard", "bounded", "guards", "leak_facts", "together", "violations"]
 
 BOUNDS = {"asr": "asr_bound", "identified": "identified_bound", "label_accuracy": "label_bound"}
 """{measurement: its bound} in the summary of a leakage point."""
@@ -39,6 +39,7 @@ class Guard:
     before: the training that made the model which leaked; nothing for a model that saw no data.
     commonest: the largest share of one label among public examples, or among those who may be victims.
     related: why what is known of the other examples tells of the victim; empty where it does not.
+    views: how many times the same examples leak to one attack.
     """
 
     sigma: float | None
@@ -47,6 +48,7 @@ class Guard:
     before: Mechanisms
     commonest: float
     related: str
+    views: int = 1
 
 
 def leak_facts(cell: Cell, network: Network, round_number: int) -> dict[str, tuple[Fact, ...]]:
@@ -77,6 +79,15 @@ def guards(
         trained = () if isinstance(before, str) else before
         found[tap] = Guard(sigma, reason, cell.defense.unit, trained, commonest, _related(cell, tap, rounds))
     return found
+
+
+def together(several: Sequence[Guard]) -> Guard:
+    """Return the guard of leaks of the same examples at several rounds, in order: as many releases, at the least noise."""
+    last = several[-1]
+    missing = next((guard for guard in several if guard.sigma is None), None)
+    if missing is not None:
+        return dataclasses.replace(last, sigma=None, reason=missing.reason, views=len(several))
+    return dataclasses.replace(last, sigma=min(guard.sigma or 0.0 for guard in several), views=len(several))
 
 
 def _leak(cell: Cell, tensors: int) -> Schedule:
@@ -123,7 +134,7 @@ def bounded(tap: Mapping[str, Any], group: pd.DataFrame, guard: Guard) -> tuple[
     if guard.sigma is None:
         return absent, dict.fromkeys(BOUNDS.values(), guard.reason)
     releases = 1 if guard.unit == "client" else int(group.groupby(["victim", "example"]).size().max())
-    seen, chances = Seen(guard.sigma, releases, guard.before), tap["batch"]
+    seen, chances = Seen(guard.sigma, guard.views * releases, guard.before), tap["batch"]
     kappas = (
         min(1.0, chances * tap["null_asr_high"]),
         1 / tap["candidates"],

@@ -10,7 +10,7 @@ import pandas as pd
 
 from leakbench.cell import Cell
 from leakbench.federated.partition import Partition
-from leakbench.leak_bounds import Guard, bounded, guards, violations
+from leakbench.leak_bounds import Guard, bounded, guards, together, violations
 from leakbench.leak_floor import Floor, floor
 from leakbench.victims import Sent
 
@@ -26,8 +26,11 @@ class Limits:
 
 
 def leak_key(cell: Cell, tap: str, round_number: int) -> str:
-    """Return the name of a leakage point in the summary: with its round where several may leak."""
-    return f"{tap}@{round_number}" if cell.settings.protocol == "live" else tap
+    """Return the name of a leakage point in the summary: with its round, or rounds, where several may leak."""
+    s = cell.settings
+    if s.join_rounds:
+        return f"{tap}@{'+'.join(map(str, s.leak_rounds))}"
+    return f"{tap}@{round_number}" if s.protocol == "live" else tap
 
 
 def limits_of(
@@ -38,12 +41,15 @@ def limits_of(
     sent: {round: what the server sent then}.  largest: what the run counted (`Schedule.largest`).
     """
     found = {}
-    for number in cell.settings.leak_rounds:
-        network = sent(number)
-        by_tap = guards(cell, network.network, number, partition, largest)
+    for rounds in cell.settings.leaks:
+        networks = {number: sent(number) for number in rounds}
+        each = [guards(cell, networks[number].network, number, partition, largest) for number in rounds]
         for tap in cell.settings.taps:
-            lowest = floor(cell, network, tap, number, partition)
-            found[leak_key(cell, tap, number)] = Limits(by_tap[tap], lowest)
+            if len(rounds) == 1:
+                lowest = floor(cell, networks[rounds[0]], tap, rounds[0], partition)
+            else:
+                lowest = Floor(None, None, "none: it is worked out for one view, not for several together")
+            found[leak_key(cell, tap, rounds[-1])] = Limits(together([guard[tap] for guard in each]), lowest)
     return found
 
 

@@ -39,13 +39,25 @@ class Judge:
 
 @dataclass(frozen=True)
 class Leak:
-    """One leakage point at one round of one cell, and the network that leaks there."""
+    """One leakage point of one cell, and the networks that leak there: {rounds before: what the server sent}, one or several."""
 
     cell: Cell
     partition: Partition
-    sent: Sent
+    sent: dict[int, Sent]
     tap: str
-    round: int
+
+    @property
+    def round(self) -> int:
+        """The round by which it is named: the last one."""
+        return max(self.sent)
+
+    def victims(self) -> Victims:
+        """Draw the victims, who are the same in all its rounds, with the examples that they used in the first."""
+        return draw_victims(self.cell, self.tap, min(self.sent), self.partition)
+
+    def views(self, victims: Victims, lanes: Tensor) -> tuple[View, ...]:
+        """Return what the attacker sees of the victims in `lanes`, a view a round."""
+        return tuple(view_of(self.cell, self.tap, n, victims, lanes, sent) for n, sent in self.sent.items())
 
     @property
     def name(self) -> str:
@@ -60,7 +72,7 @@ def phase_name(cell: Cell, tap: str, round_number: int) -> str:
 
 def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:
     """Attack the victims of one leakage point, chunk by chunk, as far as the run's folder does not hold them yet."""
-    victims = draw_victims(leak.cell, leak.tap, leak.round, leak.partition)
+    victims = leak.victims()
     total = len(victims.indices)
     null: tuple[NullAttack, TableJudge | None] | None = None
     phase = phase_name(leak.cell, leak.tap, leak.round)
@@ -69,11 +81,11 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:
         piece = f"parts/{leak.name}.{int(lanes[0]):05d}"
         if not (run.has(f"{piece}.parquet") and run.has(f"{piece}.safetensors")):
             with run.timed(phase):
-                view = view_of(leak.cell, leak.tap, leak.round, victims, lanes, leak.sent)
-                twin = _twin(run, piece, view, lanes)
+                views = leak.views(victims, lanes)
+                twin = _twin(run, piece, views, lanes)
                 if twin is None:
                     null = null or _null(leak, victims, judge.eta)
-                    rows, tensors = _attack_chunk(leak, judge, *null, victims, lanes, view)
+                    rows, tensors = _attack_chunk(leak, judge, *null, victims, lanes, views)
                 else:
                     rows = run.read_rows(f"{twin}.parquet").assign(tap=leak.tap)
                     tensors = run.read_tensors(f"{twin}.safetensors")
@@ -82,14 +94,16 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:
         progress(phase, int(lanes[-1]) + 1, total)
 
 
-def _twin(run: Run, piece: str, view: View, lanes: Tensor) -> str | None:
+def _twin(run: Run, piece: str, views: tuple[View, ...], lanes: Tensor) -> str | None:
     """Return the piece of another tap that showed the attacker the very same bits, if there is one; remember this one's.
 
     Where no station acts between two taps they leak the same; the same search on the same bits is not made twice.
     """
-    digest = hashlib.sha256(repr((view.examples, view.clock.round, lanes.tolist())).encode())
-    for name, update in (*view.network.parameters.items(), *view.update.items()):
-        digest.update(name.encode() + update.cpu().numpy().tobytes())
+    digest = hashlib.sha256()
+    for view in views:
+        digest.update(repr((view.examples, view.clock.round, lanes.tolist())).encode())
+        for name, update in (*view.network.parameters.items(), *view.update.items()):
+            digest.update(name.encode() + update.cpu().numpy().tobytes())
     seen = run.manifest.setdefault("observations", {})
     seen[piece] = digest.hexdigest()
     same = [p for p, d in seen.items() if p != piece and d == seen[piece]]
@@ -97,15 +111,21 @@ def _twin(run: Run, piece: str, view: View, lanes: Tensor) -> str | None:
 
 
 def _attack_chunk(
-    leak: Leak, judge: Judge, null: NullAttack, table: TableJudge | None, victims: Victims, lanes: Tensor, view: View
+    leak: Leak,
+    judge: Judge,
+    null: NullAttack,
+    table: TableJudge | None,
+    victims: Victims,
+    lanes: Tensor,
+    views: tuple[View, ...],
 ) -> tuple[pd.DataFrame, dict[str, Tensor]]:
     cell = leak.cell
     rngs = generators(cell.settings.seed, "attack", [(leak.round, int(v)) for v in lanes])
     shown, own = candidates(cell, victims)
     ranks = isinstance(cell.attack.method, tuple(RANKINGS.values()))
-    answer = cell.attack.method((dataclasses.replace(view, candidates=shown) if ranks else view,), rngs)
-    told = dataclasses.replace(aware(view, cell), candidates=shown)
-    ranking = answer if isinstance(answer, Ranking) else Candidates()((told,), rngs)
+    answer = cell.attack.method(tuple(dataclasses.replace(v, candidates=shown) if ranks else v for v in views), rngs)
+    told = tuple(dataclasses.replace(aware(v, cell), candidates=shown) for v in views)
+    ranking = answer if isinstance(answer, Ranking) else Candidates()(told, rngs)
     inputs, labels, examples = truth(cell, leak.tap, victims)
     real = Truth(
         lanes,
@@ -133,7 +153,8 @@ def _null(leak: Leak, victims: Victims, eta: float) -> tuple[NullAttack, TableJu
 
 def _chunk(leak: Leak, victims: Victims, budget: int = 3_000_000_000) -> int:
     """Return how many victims fit side by side into `budget` bytes: gradients, twice differentiated, and 200 vectors of history."""
-    weights = sum(p.numel() for p in leak.sent.network.parameters.values())
+    network = next(iter(leak.sent.values())).network
+    weights = len(leak.sent) * sum(p.numel() for p in network.parameters.values())
     pixels = victims.indices[0].numel() * int(torch.Size(leak.cell.data.shape).numel())
     steps = victims.indices.shape[1] * victims.indices.shape[2]
     method = leak.cell.attack.method

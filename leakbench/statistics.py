@@ -12,7 +12,7 @@ from scipy.stats import beta, binom
 from scipy.stats import t as student
 from torch import Tensor
 
-__all__ = ["exact_low", "median_interval", "paired_bootstrap", "proportion", "threshold_curve", "wilson"]
+__all__ = ["exact", "exact_low", "median_interval", "paired_bootstrap", "proportion", "threshold_curve", "wilson"]
 
 Values: TypeAlias = Tensor | ArrayLike
 Floats: TypeAlias = NDArray[np.float64]
@@ -69,6 +69,16 @@ def exact_low(success: Values, cluster: Values, confidence: float = 0.95) -> flo
         return 0.0
     trials = _effective_trials(sums, sizes, share, confidence)
     return float(beta.ppf((1 - confidence) / 2, share * trials, (1 - share) * trials + 1))
+
+
+def exact(success: Values, cluster: Values, confidence: float = 0.95) -> Interval:
+    """Return (share, low, high) by Clopper and Pearson (Biometrika 26, 1934), at the effective sample size of `proportion`.
+
+    It holds at least `confidence` whatever the share, where Wilson's does so on average over shares. No trials give (NaN, 0, 1).
+    """
+    outcome = _outcomes(success)
+    low = exact_low(outcome, cluster, confidence)
+    return proportion(outcome, cluster)[0], low, 1.0 - exact_low(1.0 - outcome, cluster, confidence)
 
 
 def _effective_trials(sums: Floats, sizes: Floats, share: float, confidence: float) -> float:

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from leakbench.errors import InputError
 
-__all__ = ["SCHEMA", "Run", "checksum", "content_hash", "open_run", "read_manifest", "write_atomically"]
+__all__ = ["SCHEMA", "Run", "checksum", "content_hash", "open_run", "read_manifest", "write_atomically", "written"]
 
 SCHEMA = 1
 
@@ -44,6 +44,14 @@ def checksum(path: Path) -> str:
     """Return the sha256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def written(folder: Path, manifest: dict[str, Any], name: str) -> Path:
+    """Return the path of a file of a run; raises InputError where it is there but not what the run wrote."""
+    path = folder / name
+    if path.is_file() and checksum(path) != manifest["files"].get(name):
+        raise InputError(f"{path}: is not what the run wrote; run the cell again to measure it anew")
+    return path
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:

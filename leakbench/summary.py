@@ -12,14 +12,33 @@ from scipy.stats import binomtest
 
 from leakbench.cell import Cell
 from leakbench.limits import Limits, leak_key, limited
+from leakbench.over_rounds import over_rounds
 from leakbench.scores import RANKS_ONLY
 from leakbench.stage_attack import phase_name
-from leakbench.statistics import proportion, wilson
+from leakbench.statistics import exact, proportion, wilson
 from leakbench.summary_tables import table_fields, table_notes
 from leakbench.victim_mode import leaks_by_batch
 from leakbench.victims import knowledge
 
 __all__ = ["summarise"]
+
+UNSAID = (
+    "failures",
+    "asr",
+    "asr_low",
+    "asr_high",
+    "asr_exact_low",
+    "asr_exact_high",
+    "asr_above_null",
+    "label_accuracy",
+)
+"""What an attack that only ranks says nothing of."""
+
+SILENT = (
+    *("asr", "asr_exact", "asr_above_null", "precision", "failures", "label_accuracy", "iterations"),
+    *("rmse", "psnr", "ssim", "lpips"),
+)
+"""What then has no value."""
 
 LEAST_VICTIMS = 10  # Of fewer, the null attacker's interval holds nearly everything.
 
@@ -78,6 +97,7 @@ def summarise(
         "rounds": len(rounds),
         "epsilon": epsilon,
         "taps": taps,
+        "over_rounds": over_rounds(taps),
         "violations": violations,
         "notes": notes,
         "knowledge": dataclasses.asdict(knowledge(cell)),
@@ -122,6 +142,7 @@ def _network_notes(cell: Cell) -> dict[str, str]:
 
 def _tap(group: pd.DataFrame, seconds: float, doubtful: bool = False) -> dict[str, Any]:
     asr, low, high = proportion(group["success"].to_numpy(), group["batch"].to_numpy())
+    _, exact_low, exact_high = exact(group["success"].to_numpy(), group["batch"].to_numpy())
     null, null_low, null_high = proportion(group["null_success"].to_numpy(), group["batch"].to_numpy())
     first = group.dropna(subset=["identified"])
     identified = float(first["identified"].mean())
@@ -134,6 +155,10 @@ def _tap(group: pd.DataFrame, seconds: float, doubtful: bool = False) -> dict[st
         "asr": asr,
         "asr_low": low,
         "asr_high": high,
+        "asr_exact_low": exact_low,
+        "asr_exact_high": exact_high,
+        "asr_above_null": None if null == 1 else (asr - null) / (1 - null),
+        "precision": _precision(group),
         "null_asr": null,
         "null_asr_low": null_low,
         "null_asr_high": null_high,
@@ -151,9 +176,14 @@ def _tap(group: pd.DataFrame, seconds: float, doubtful: bool = False) -> dict[st
         "seconds": round(seconds, 2),
     }
     if (group["failure_reason"] == RANKS_ONLY).all():
-        silent = ("failures", "asr", "asr_low", "asr_high", "label_accuracy")
-        return {**found, **dict.fromkeys(silent), "verdict": "no reconstruction"}
+        return {**found, **dict.fromkeys(UNSAID), "verdict": "no reconstruction"}
     return {**found, "verdict": _verdict(group, found, doubtful)}
+
+
+def _precision(group: pd.DataFrame) -> float | None:
+    """Return which share of the answers that were given is right; None where none was given."""
+    given = int((~group["failure"]).sum())
+    return float(group["success"].sum()) / given if given else None
 
 
 def _median(values: pd.Series) -> float | None:
@@ -201,8 +231,11 @@ def _tap_notes(key: str, tap: dict[str, Any], group: pd.DataFrame, cell: Cell) -
             failed = "more than half of the trials failed" if group["failure"].mean() > 0.5 else "no value"
             notes[f"taps.{key}.{name}"] = reasons.get(name, failed)
     if tap["asr"] is None:
-        silent = ("asr", "failures", "label_accuracy", "iterations", "rmse", "psnr", "ssim", "lpips")
-        return notes | {f"taps.{key}.{name}": RANKS_ONLY for name in silent}
+        return notes | {f"taps.{key}.{name}": RANKS_ONLY for name in SILENT}
+    if tap["precision"] is None:
+        notes[f"taps.{key}.precision"] = "no answer was given"
+    if tap["asr_above_null"] is None:
+        notes[f"taps.{key}.asr_above_null"] = "the null attacker alone succeeds everywhere"
     if tap["iterations"] is None:
         notes[f"taps.{key}.iterations"] = "fewer than half of the examples were reconstructed within eta"
     if key.partition("@")[0] == "type-0" and cell.defense.aggregation == "secure":

@@ -12,7 +12,7 @@ from torch import Tensor
 from leakbench.cell import Cell, leak_clock
 from leakbench.data.columns import columns_of
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Knowledge, Public, View, leak
+from leakbench.federated.leakage import Knowledge, Public, View, leak, rounded
 from leakbench.federated.partition import Partition
 from leakbench.federated.sampling import draw_batches
 from leakbench.models import one_hot
@@ -133,6 +133,8 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
     rate = s.federation.learning_rate
     with torch.no_grad():
         update = leak(tap, sent.network, inputs, targets, rate, cell.defense.stations, clock, rngs, draws)
+        if s.reads == "weights" and tap != "type-2":
+            update = rounded(update, sent.network.parameters, rate * steps)
     blind = View(
         tap=tap,
         network=sent.network,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from leakbench.statistics import median_interval, paired_bootstrap, proportion, threshold_curve, wilson
+from leakbench.statistics import exact, median_interval, paired_bootstrap, proportion, threshold_curve, wilson
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -134,3 +134,21 @@ def test_median_interval_covers() -> None:
 def test_threshold_curve_counts_the_threshold_itself() -> None:
     assert threshold_curve([0.1, 0.2, 0.2, 0.4], [0.0, 0.1, 0.2, 0.4]).tolist() == [0.0, 0.25, 0.75, 1.0]
     assert np.isnan(threshold_curve([], [0.1])).all()
+
+
+def test_clopper_and_pearson_have_their_closed_forms() -> None:
+    """0 of n: 1 - .025 ** (1 / n); all of n: its mirror image; inside: scipy's."""
+    for n in (1, 10, 100):
+        zero, one = exact(np.zeros(n), np.arange(n)), exact(np.ones(n), np.arange(n))
+        assert zero == pytest.approx((0, 0, 1 - 0.025 ** (1 / n)))
+        assert one == pytest.approx((1, 0.025 ** (1 / n), 1))
+    some = exact(np.arange(50) < 12, np.arange(50))
+    slow = binomtest(12, 50).proportion_ci(0.95, "exact")
+    assert some == pytest.approx((0.24, slow.low, slow.high))
+    assert math.isnan(exact([], [])[0])
+
+
+def test_clopper_and_pearson_count_a_failure_and_not_each_of_a_batch() -> None:
+    """NaN is a failure; four equal members of ten batches are ten trials."""
+    assert exact([1, math.nan], [0, 1]) == exact([1, 0], [0, 1])
+    assert exact(np.zeros(40), np.repeat(np.arange(10), 4)) == pytest.approx((0, 0, 1 - 0.025 ** (1 / 10)))

@@ -35,6 +35,7 @@ class GradientMatching:
 
     restarts: how many searches each victim gets, each from a start of its own, side by side; the answer is what `pooling`
     makes of them, by default that of least distance, and all of their iterations and evaluations count.
+    local_steps: how many local iterations the attacker unrolls in the stead of L; None for all of them.
     """
 
     labels: Annotated[Labels, *slot("labels", LABELS)]
@@ -46,6 +47,7 @@ class GradientMatching:
     stop: Annotated[Stop, *slot("stop", STOPS)] = Iterations()
     restarts: Count = 1
     pooling: Annotated[Pooling, *slot("pooling", POOLINGS)] = Least()
+    local_steps: Count | None = None
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
         """Reconstruct the V victims of the views; victim v draws from rngs[v].
@@ -56,6 +58,9 @@ class GradientMatching:
         view = views[0]
         if any((v.victims, v.examples, v.shape) != (view.victims, view.examples, view.shape) for v in views):
             raise InputError("views: all must show the same victims with the same number of examples of one shape")
+        if self.local_steps is not None:
+            views = tuple(v.coarser(self.local_steps) for v in views)
+            view = views[0]
         space = self.space(view)
         drawn = [(self.labels(view, rngs), space.encode(self.start(view, rngs))) for _ in range(self.restarts)]
         z, targets = torch.cat([z for _, z in drawn]), torch.cat([guess.targets for guess, _ in drawn])

@@ -17,11 +17,12 @@ from torch import Tensor
 
 from leakbench.data.columns import Columns
 from leakbench.defense.transform import Stations, apply
+from leakbench.errors import InputError
 from leakbench.federated.client import Examples, client_update, local_iterations, mean_update
 from leakbench.federated.sampling import drawn
 from leakbench.types import Clock, Generators, Network, Parameters
 
-__all__ = ["TAPS", "Knowledge", "Public", "View", "leak"]
+__all__ = ["TAPS", "Knowledge", "Public", "View", "leak", "rounded"]
 
 TAPS = ("type-2", "type-1", "type-0", "global")
 
@@ -65,6 +66,15 @@ def leak(
     signal = client_update(network, examples, learning_rate, stations, clock, rngs)
     signal = apply(server, signal.gathered(cohort), clock.at_the_end(), None if rngs is None else rngs[::cohort])
     return {n: g.mean(1) / (-learning_rate * steps) for n, g in signal.grads.items()}
+
+
+def rounded(update: Parameters, weights: Parameters, length: float) -> Parameters:
+    """Return an update {p: (V, *p)}, in units of a gradient, as the difference of single-precision weights shows it.
+
+    weights: before the update, {p: (*p)} or one set a victim.  length: learning rate times local iterations, by which who
+    reads the difference divides it.
+    """
+    return {n: (weights[n] - (weights[n] - length * u)) / length for n, u in update.items()}
 
 
 @dataclass(frozen=True)
@@ -142,6 +152,23 @@ class View:
         x = inputs.reshape(inputs.shape[0], *grid, *self.shape)
         y = targets.reshape(targets.shape[0], *grid, self.classes)
         return leak(self.tap, network, x, y, self.learning_rate, self.stations, self.clock, None)
+
+    def coarser(self, local_steps: int) -> View:
+        """Return the view of an attacker who takes fewer, longer local steps in the stead of L, over the same examples.
+
+        Raises InputError where L steps cannot be shared out evenly. With one step the whole update is taken for the gradient of
+        one batch of L * B examples.
+        """
+        if self.tap == "type-2" or local_steps >= self.local_steps:
+            return self
+        if self.local_steps % local_steps:
+            raise InputError(
+                f"local_steps: got {local_steps}, expected a divisor of the {self.local_steps} local iterations"
+            )
+        times = self.local_steps // local_steps
+        return replace(
+            self, local_steps=local_steps, batch=self.batch * times, learning_rate=self.learning_rate * times
+        )
 
     def observed(self, lanes: Tensor | None = None) -> Parameters:
         """Return the leaked update of all victims, or of those in `lanes`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from leakbench.privacy.bounds import Seen
 from leakbench.statistics import proportion, threshold_curve
 
-__all__ = ["bound_curve", "picture", "threshold_figure", "training_figure"]
+__all__ = ["bound_curve", "picture", "rounds_figure", "threshold_figure", "training_figure"]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's, which stay apart for the colour-blind; lines differ in their dashes too."""
@@ -61,6 +62,28 @@ def training_figure(rounds: pd.DataFrame) -> str | None:
         axes.grid(alpha=0.25)
     panels[-1].set_xlabel("round")
     panels[-1].xaxis.get_major_locator().set_params(integer=True)
+    return _png(figure)
+
+
+def rounds_figure(curves: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Return ASR, and identification, against the rounds before the leak, a line a tap with its interval; None without any.
+
+    curves: the summary's `over_rounds`.
+    """
+    if not curves:
+        return None
+    figure = Figure(figsize=(WIDTH, 3.8), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True, squeeze=False)[0]
+    for axes, measure, title in zip(panels, ("asr", "identified"), ("ASR", "identified"), strict=True):
+        for (tap, curve), colour in zip(curves.items(), COLOURS, strict=False):
+            middle, low, high = (_floats(pd.Series(curve[f"{measure}{end}"])) for end in ("", "_low", "_high"))
+            axes.plot(curve["rounds"], middle, color=colour, marker="o", label=tap)
+            axes.fill_between(curve["rounds"], low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.set_ylim(-0.02, 1.02)
+        axes.set_title(title)
+        axes.set_xlabel("rounds trained before the leak")
+        axes.grid(alpha=0.25)
+    panels[0].legend(fontsize="small")
     return _png(figure)
 
 

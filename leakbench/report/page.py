@@ -17,10 +17,10 @@ from safetensors.numpy import load_file
 from leakbench.errors import InputError
 from leakbench.report.bounds import bounds, seen_at, violations
 from leakbench.report.columns import columns
-from leakbench.report.figures import threshold_figure, training_figure
+from leakbench.report.figures import rounds_figure, threshold_figure, training_figure
 from leakbench.report.gallery import galleries
-from leakbench.report.words import caveats, epsilons, interval, notes, number, reading, training
-from leakbench.store import checksum, read_manifest, write_atomically
+from leakbench.report.words import caveats, epsilons, interval, notes, number, over_rounds, reading, training
+from leakbench.store import read_manifest, write_atomically, written
 
 __all__ = ["write_report"]
 
@@ -37,8 +37,7 @@ def write_report(folder: Path) -> Path:
     if "summary" not in manifest:
         raise InputError(f"{folder / 'manifest.json'}: has no summary; the run is not finished, run it again to go on")
     for name in ("rows.parquet", "rounds.parquet", "reconstructions.safetensors"):
-        if (folder / name).is_file() and checksum(folder / name) != manifest["files"].get(name):
-            raise InputError(f"{folder / name}: is not what the run wrote; run the cell again to measure it anew")
+        written(folder, manifest, name)
     rows = _read(folder / "rows.parquet", pd.read_parquet)
     rounds = _read(folder / "rounds.parquet", pd.read_parquet)
     arrays = _read(folder / "reconstructions.safetensors", load_file)
@@ -87,6 +86,8 @@ def _render(
         failures=_failures(rows),
         galleries=galleries(arrays, rows),
         training_figure=training_figure(_with_epsilon(rounds, summary)),
+        over_rounds=over_rounds(summary),
+        rounds_figure=rounds_figure(summary.get("over_rounds") or {}),
         threshold_figure=threshold_figure(_points(rows, summary), seen_at(summary)),
         files=files,
     )

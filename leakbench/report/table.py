@@ -13,7 +13,7 @@ from rich.text import Text
 
 from leakbench.report.bounds import bounds, violations
 from leakbench.report.columns import columns
-from leakbench.report.words import Column, batches, caveats, epsilons, notes, reading, training
+from leakbench.report.words import Column, batches, caveats, epsilons, notes, over_rounds, reading, training
 
 __all__ = ["print_table"]
 
@@ -29,7 +29,13 @@ def print_table(summary: Mapping[str, Any], console: Console) -> None:
         console.print(table)
     for line in violations(summary):
         _print_hanging(line, console, style="bold red")
-    for line in (*batches(summary).splitlines(), *bounds(summary), training(summary), *_epsilon_lines(summary)):
+    for line in (
+        *over_rounds(summary),
+        *batches(summary).splitlines(),
+        *bounds(summary),
+        training(summary),
+        *_epsilon_lines(summary),
+    ):
         _print_hanging(line, console)
     for what, reason in notes(summary):
         _print_hanging(f"{what}: {reason}", console, style="dim")

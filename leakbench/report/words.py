@@ -10,7 +10,19 @@ from typing import Any, TypeAlias
 from leakbench.metrics_tables import NO_FEATURES
 from leakbench.report.bounds import FIELDS
 
-__all__ = ["COLUMNS", "Column", "batches", "caveats", "epsilons", "interval", "notes", "number", "reading", "training"]
+__all__ = [
+    "COLUMNS",
+    "Column",
+    "batches",
+    "caveats",
+    "epsilons",
+    "interval",
+    "notes",
+    "number",
+    "over_rounds",
+    "reading",
+    "training",
+]
 
 Tap: TypeAlias = Mapping[str, Any]
 Summary: TypeAlias = Mapping[str, Any]
@@ -117,6 +129,16 @@ def batches(summary: Summary) -> str:
         batch = f"{tap.get('victims')} victims, batch {tap.get('batch')}, {tap.get('failures')} without an answer"
         groups.setdefault(f"{batch}; {success}", []).append(name)
     return "\n".join(f"{', '.join(names)}: {text}" for text, names in groups.items())
+
+
+def over_rounds(summary: Summary) -> list[str]:
+    """Return a line for each tap that leaked at several rounds: its success at each, and the worst."""
+    lines = []
+    for tap, curve in (summary.get("over_rounds") or {}).items():
+        measure, name = ("asr", "ASR") if curve["asr"][0] is not None else ("identified", "identified")
+        at = ", ".join(f"{n}: {number(value)}" for n, value in zip(curve["rounds"], curve[measure], strict=True))
+        lines.append(f"{tap} over the rounds: {name} after {at}; most leaked after {curve['worst']}")
+    return lines
 
 
 def training(summary: Summary) -> str:

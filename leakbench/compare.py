@@ -1,0 +1,100 @@
+"""Two runs beside each other: what another defense or attack changes for the very same victims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from leakbench.errors import InputError
+from leakbench.rng import generator
+from leakbench.scores import RANKS_ONLY
+from leakbench.statistics import paired_bootstrap
+from leakbench.store import read_manifest, written
+
+__all__ = ["Difference", "as_dicts", "compare", "lines"]
+
+SAME = ["tap", "round", "victim", "member", "example"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One measure at one leakage point in two runs, and the first minus the second with its 95 % interval.
+
+    measure: `asr` | `identified` | `label_accuracy`.  victims: V, who are drawn with replacement, whole batches at a time.
+    """
+
+    point: str
+    measure: str
+    victims: int
+    first: float
+    second: float
+    difference: float
+    low: float
+    high: float
+
+
+def compare(one: Path, other: Path) -> list[Difference]:
+    """Return the differences at every leakage point of two finished runs, by a bootstrap over the victims they share.
+
+    Raises InputError where they attacked different examples, or have no leakage point in common.
+    """
+    rows, others = _rows(one), _rows(other)
+    points = [tuple(p) for p in rows[["tap", "round"]].drop_duplicates().itertuples(index=False)]
+    shared = [p for p in points if p in set(map(tuple, others[["tap", "round"]].itertuples(index=False)))]
+    if not shared:
+        raise InputError(f"compare: {str(one)!r} and {str(other)!r} have no leakage point at the same round in common")
+    return [found for point in shared for found in _at(point, _of(rows, point), _of(others, point))]
+
+
+def lines(found: list[Difference]) -> Iterator[str]:
+    """Yield the differences for a reader."""
+    yield f"{'leakage point':<16}{'measure':<16}{'victims':>8}{'first':>8}{'second':>8}{'difference':>12}  95 % interval"
+    for d in found:
+        clear = "" if d.low <= 0 <= d.high else "  differs"
+        numbers = f"{d.victims:>8}{d.first:>8.2f}{d.second:>8.2f}{d.difference:>+12.2f}  [{d.low:+.2f}, {d.high:+.2f}]"
+        yield f"{d.point:<16}{d.measure:<16}{numbers}{clear}"
+
+
+def _rows(folder: Path) -> pd.DataFrame:
+    manifest: dict[str, Any] = read_manifest(folder)
+    if not manifest.get("complete"):
+        raise InputError(f"compare: the run in {str(folder)!r} is not finished; run it again to go on")
+    rows: pd.DataFrame = pd.read_parquet(written(folder, manifest, "rows.parquet"))
+    return rows
+
+
+def _of(rows: pd.DataFrame, point: tuple[Any, ...]) -> pd.DataFrame:
+    mine = rows[(rows["tap"] == point[0]) & (rows["round"] == point[1])]
+    ordered: pd.DataFrame = mine.sort_values(SAME).reset_index(drop=True)
+    return ordered
+
+
+def _at(point: tuple[Any, ...], rows: pd.DataFrame, others: pd.DataFrame) -> Iterator[Difference]:
+    if not rows[SAME].equals(others[SAME]):
+        raise InputError(
+            f"compare: at {point[0]} the runs attacked different examples; expected the same data set, seed, victims and batch"
+        )
+    outcomes = {}
+    if not any((r["failure_reason"] == RANKS_ONLY).all() for r in (rows, others)):
+        told, others_told = (r["label"] == r["label_guess"] for r in (rows, others))
+        outcomes["asr"] = (rows["success"], others["success"], rows["victim"])
+        outcomes["label_accuracy"] = (told, others_told, rows["victim"])
+    first = rows["member"] == 0
+    if set(rows.loc[first, "identified"]) | set(others.loc[first, "identified"]) <= {0.0, 1.0}:
+        outcomes["identified"] = (rows["identified"][first], others["identified"][first], rows["victim"][first])
+    for measure, (a, b, victims) in outcomes.items():
+        x, y = (values.to_numpy(dtype=float) for values in (a, b))
+        rng = generator(0, f"compare {measure}")
+        difference, low, high = paired_bootstrap(x, y, victims.to_numpy(), rng)
+        yield Difference(
+            str(point[0]), measure, int(rows["victim"].nunique()), x.mean(), y.mean(), difference, low, high
+        )
+
+
+def as_dicts(found: list[Difference]) -> list[dict[str, Any]]:
+    """Return plain data for JSON."""
+    return [asdict(difference) for difference in found]

@@ -1,0 +1,90 @@
+"""Two runs on the same victims, compared victim by victim."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from leakbench.cli import commands
+from leakbench.compare import compare
+from leakbench.errors import InputError
+
+TINY = (
+    "run --quiet --json --dataset digits --clients 6 --clients-per-round 3 --local-iterations 2 --batch 2 --train-rounds 0 "
+    "--victims 6 --candidates 30 --taps type-2,type-1"
+)
+
+
+def call(*arguments: str) -> str:
+    result = CliRunner().invoke(commands, arguments, catch_exceptions=False, standalone_mode=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of no defense, of one that hides everything, and of no defense on other victims."""
+    folder = tmp_path_factory.mktemp("runs")
+    search = (*TINY.split(), "--iterations", "25", "--out")
+    call(*search, str(folder / "none"))
+    call(*search, str(folder / "cdp"), "--defense", "fed_cdp")
+    call(*search, str(folder / "other"), "--seed", "1")
+    call(*TINY.split(), "--out", str(folder / "ranks"), "--attack", "identification")
+    return folder
+
+
+def test_the_difference_is_that_of_the_rows(runs: Path) -> None:
+    """At type-2 everybody is identified without a defense; the difference and its sign are those of the shares."""
+    found = {(d.point, d.measure): d for d in compare(runs / "none", runs / "cdp")}
+    assert {point for point, _ in found} == {"type-2", "type-1"}
+    rows = {name: pd.read_parquet(runs / name / "rows.parquet") for name in ("none", "cdp")}
+    for (point, measure), d in found.items():
+        column = {"asr": "success", "identified": "identified"}.get(measure)
+        if column is None:
+            continue
+        first, second = (r[r["tap"] == point][column].mean() for r in rows.values())
+        assert (d.first, d.second, d.difference) == pytest.approx((first, second, first - second))
+        assert d.low <= d.difference <= d.high
+        assert d.victims == 6
+    assert found["type-2", "identified"].difference > 0.5
+    assert found["type-2", "identified"].low > 0
+
+
+def test_a_run_beside_itself_differs_in_nothing(runs: Path) -> None:
+    assert {(d.difference, d.low, d.high) for d in compare(runs / "none", runs / "none")} == {(0.0, 0.0, 0.0)}
+
+
+def test_an_attack_that_only_ranks_is_compared_by_what_it_identifies(runs: Path) -> None:
+    assert {d.measure for d in compare(runs / "none", runs / "ranks")} == {"identified"}
+
+
+def test_the_command_prints_a_table_or_json(runs: Path) -> None:
+    table = call("compare", str(runs / "none"), str(runs / "cdp"))
+    assert "difference" in table.splitlines()[0]
+    assert any(line.startswith("type-2") and line.endswith("differs") for line in table.splitlines())
+    found = json.loads(call("compare", str(runs / "none"), str(runs / "cdp"), "--json"))
+    assert next(d["point"] for d in found) == "type-2"
+
+
+def test_other_victims_and_unfinished_runs_are_refused(runs: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="attacked different examples"):
+        compare(runs / "none", runs / "other")
+    with pytest.raises(InputError, match="no manifest"):
+        compare(runs / "none", tmp_path)
+    half = tmp_path / "half"
+    half.mkdir()
+    manifest = json.loads((runs / "none" / "manifest.json").read_text())
+    (half / "manifest.json").write_text(json.dumps({**manifest, "complete": False}))
+    with pytest.raises(InputError, match="is not finished"):
+        compare(runs / "none", half)
+
+
+def test_rows_that_somebody_changed_are_refused(runs: Path, tmp_path: Path) -> None:
+    changed = tmp_path / "changed"
+    changed.mkdir()
+    (changed / "manifest.json").write_text((runs / "none" / "manifest.json").read_text())
+    (changed / "rows.parquet").write_bytes((runs / "cdp" / "rows.parquet").read_bytes())
+    with pytest.raises(InputError, match="is not what the run wrote"):
+        compare(runs / "none", changed)
