@@ -90,7 +90,7 @@ def summarise(
     return {
         "cell": {**cell.names, "seed": s.seed, "hash": cell.hash},
         "protocol": s.protocol,
-        "victim_mode": s.victim_mode,
+        **({"victim_mode": s.victim_mode} if s.victim_mode else {}),
         "init": s.init,
         "threat": cell.attack.server.threat,
         "accuracy": None if rounds.empty else float(rounds["accuracy"].iloc[-1]),

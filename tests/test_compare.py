@@ -27,7 +27,7 @@ def call(*arguments: str) -> str:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of no defense, of one that hides everything, and of no defense on other victims."""
     folder = tmp_path_factory.mktemp("runs")
-    search = (*TINY.split(), "--iterations", "25", "--out")
+    search = (*TINY.split(), "--iterations", "8", "--out")
     call(*search, str(folder / "none"))
     call(*search, str(folder / "cdp"), "--defense", "fed_cdp")
     call(*search, str(folder / "other"), "--seed", "1")
