@@ -20,7 +20,7 @@ RANKS_ONLY = "the attack ranks, it does not reconstruct"
 COLUMNS = (
     *("tap", "round", "victim", "batch", "member", "example", "label", "label_guess", "failure", "failure_reason"),
     *("rmse", "psnr", "ssim", "lpips", "distance", "success", "eta", "null_rmse", "null_success", "identified"),
-    *("candidates", "iterations", "iterations_to_success", "evaluations"),
+    *("candidates", "iterations", "iterations_to_success", "evaluations", "evaluations_to_success"),
 )
 
 
@@ -45,7 +45,7 @@ def no_reconstruction(truth: Truth) -> Reconstruction:
     blank = torch.full_like(truth.inputs, torch.nan)
     certainty, trajectory = truth.inputs.new_zeros(victims, members), truth.inputs.new_zeros(0, victims)
     return Reconstruction(
-        blank, torch.full_like(truth.labels, -1), certainty, trajectory, none, none, blank[None], (0,)
+        blank, torch.full_like(truth.labels, -1), certainty, trajectory, none, none, blank[None], (0,), none[None]
     )
 
 
@@ -75,6 +75,7 @@ def score(
     found = _identified(ranking.scores.cpu(), truth.own)[:, None].expand(victims, members)
     null_rmse = _null(null, null.best_for_rmse, truth)
     null_success = _null(null, null.best_for_success, truth) <= eta
+    reached, spent = _to_success(answer, truth, eta)
     columns: dict[str, Tensor | np.ndarray] = {
         "victim": truth.lanes[:, None].expand(victims, members),
         "batch": truth.lanes[:, None].expand(victims, members),
@@ -93,8 +94,9 @@ def score(
         "null_success": null_success,
         "identified": torch.where(first, found, torch.nan),
         "iterations": answer.steps[:, None].expand(victims, members),
-        "iterations_to_success": _iterations_to_success(answer, truth, eta),
+        "iterations_to_success": reached,
         "evaluations": answer.evaluations[:, None].expand(victims, members),
+        "evaluations_to_success": spent,
     }
     rows = pd.DataFrame({name: np.asarray(c.cpu()).reshape(-1) for name, c in columns.items() if isinstance(c, Tensor)})
     reason = "no finite answer" if answer.trajectory.numel() else RANKS_ONLY
@@ -122,11 +124,16 @@ def _null(null: NullAttack, guesser: str, truth: Truth) -> Tensor:
     return metrics.rmse(guess.to(truth.inputs), truth.inputs)
 
 
-def _iterations_to_success(answer: Reconstruction, truth: Truth, eta: float) -> Tensor:
-    """Return (V, M): the first iteration kept at which the attacker's best guess so far was within eta; NaN if none was."""
+def _to_success(answer: Reconstruction, truth: Truth, eta: float) -> tuple[Tensor, Tensor]:
+    """Return (V, M) twice: the first iteration kept at which the attacker's best guess so far was within eta, and the gradient
+    evaluations until then; NaN if none was.
+    """
     reached = torch.full(truth.labels.shape, torch.nan, dtype=torch.float64)
-    for iteration, inputs in zip(reversed(answer.snapshots), answer.iterates.flip(0), strict=True):
+    spent = reached.clone()
+    kept = zip(reversed(answer.snapshots), answer.iterates.flip(0), answer.spent.flip(0), strict=True)
+    for iteration, inputs, evaluations in kept:
         matched = _ordered(inputs, metrics.match(inputs, truth.inputs))
         good = metrics.rmse(matched, truth.inputs).cpu() <= eta
         reached[good] = float(iteration)
-    return reached
+        spent[good] = evaluations.cpu().double()[:, None].expand_as(spent)[good]
+    return reached, spent

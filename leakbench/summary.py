@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 from scipy.stats import binomtest
 
+from leakbench.anytime import anytime
 from leakbench.cell import Cell
 from leakbench.limits import Limits, leak_key, limited
 from leakbench.over_rounds import over_rounds
@@ -174,6 +175,7 @@ def _tap(group: pd.DataFrame, seconds: float, doubtful: bool = False) -> dict[st
         "evaluations": int(group["evaluations"].median()),
         **table_fields(group),
         "seconds": round(seconds, 2),
+        "anytime": anytime(group, seconds),
     }
     if (group["failure_reason"] == RANKS_ONLY).all():
         return {**found, **dict.fromkeys(UNSAID), "verdict": "no reconstruction"}

@@ -238,7 +238,7 @@ class Reconstruction:
     inputs: (V, M, *s) in [0, 1]; NaN where there is no answer.  labels: (V, M) int64.  certainty: (V, M), higher is surer.
     trajectory: (iterations, V) distance after each iteration, NaN after a victim has ended.  iterates: (snapshots, V, M, *s),
     the best input so far by the attacker's own distance, at the iterations in `snapshots`; scored outside the attacker.
-    steps: (V,) iterations taken.  evaluations: (V,) gradient evaluations.
+    steps: (V,) iterations taken.  evaluations: (V,) gradient evaluations.  spent: (snapshots, V), those until each of `snapshots`.
     """
 
     inputs: Tensor
@@ -249,6 +249,7 @@ class Reconstruction:
     evaluations: Tensor
     iterates: Tensor
     snapshots: tuple[int, ...]
+    spent: Tensor
 
 
 @dataclass(frozen=True)

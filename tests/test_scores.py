@@ -35,7 +35,15 @@ def answer(inputs: Tensor, labels: Tensor, iterates: Tensor | None = None) -> Re
     steps = inputs[None] if iterates is None else iterates
     snapshots = tuple(range(1, len(steps) + 1))
     return Reconstruction(
-        inputs, labels, torch.zeros(victims, members), torch.zeros(1, victims), zeros, zeros, steps, snapshots
+        inputs,
+        labels,
+        torch.zeros(victims, members),
+        torch.zeros(1, victims),
+        zeros,
+        zeros,
+        steps,
+        snapshots,
+        20 * torch.tensor(snapshots)[:, None].expand(-1, victims),
     )
 
 
@@ -186,7 +194,7 @@ def table(**changes: object) -> pd.DataFrame:
         "tap": "type-2", "round": 0, "victim": range(n), "batch": range(n), "member": 0, "label": 0, "label_guess": 1,
         "failure": False, "failure_reason": "", "rmse": 0.3, "psnr": 10.0, "ssim": 0.1, "lpips": np.nan, "success": False,
         "eta": 0.1, "null_rmse": [0.2] * 10 + [0.4] * 10, "null_success": False, "identified": 0.0, "candidates": 1000,
-        "iterations": 9, "iterations_to_success": np.nan, "evaluations": 9,
+        "iterations": 9, "iterations_to_success": np.nan, "evaluations": 9, "evaluations_to_success": np.nan,
     }  # fmt: skip
     return pd.DataFrame({**plain, **changes})
 

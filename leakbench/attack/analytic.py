@@ -43,6 +43,7 @@ class AnalyticFc:
             evaluations=once,
             iterates=x[None],
             snapshots=(1,),
+            spent=once[None],
         )
 
 

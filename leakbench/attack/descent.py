@@ -67,7 +67,8 @@ class Descended:
     """What searches found, V victims in d dimensions.
 
     best: (V, d) point of the lowest value seen.  value: (V,) that value.  trajectory: (iterations, V), NaN once a victim has
-    ended.  steps, evaluations: (V,).  snapshots: (n, V, d), the best point at the iterations `at`.
+    ended.  steps, evaluations: (V,).  snapshots: (n, V, d), the best point at the iterations `at`; spent: (n, V), the evaluations
+    until then.
     """
 
     best: Tensor
@@ -77,6 +78,7 @@ class Descended:
     evaluations: Tensor
     snapshots: Tensor
     at: tuple[int, ...]
+    spent: Tensor
 
 
 def snapshot_iterations(limit: int) -> tuple[int, ...]:
@@ -100,6 +102,7 @@ def descend(search: Search, objective: Objective, stop: Stop) -> Descended:
     snapshots = start.new_zeros(len(at), victims, size)
     steps = torch.zeros(victims, dtype=torch.int64, device=start.device)
     evaluations = torch.zeros_like(steps)
+    spent = steps.new_zeros(len(at), victims)
     lanes = torch.arange(victims, device=start.device)
     for iteration in range(1, limit + 1):
         before = search.points
@@ -110,6 +113,7 @@ def descend(search: Search, objective: Objective, stop: Stop) -> Descended:
         value[lanes[better]], best[lanes[better]] = values[better], before[better]
         if iteration in at:
             snapshots[at.index(iteration) :] = best
+            spent[at.index(iteration) :] = evaluations
         ended = stop(iteration, values) | search.settled
         if ended.any():
             # A step ends at a point that nobody has evaluated yet.
@@ -122,8 +126,8 @@ def descend(search: Search, objective: Objective, stop: Stop) -> Descended:
             search.keep((~ended).nonzero().flatten())
         if not len(lanes):
             break
-    snapshots[-1] = best
-    return Descended(best, value, trajectory, steps, evaluations, snapshots, at)
+    snapshots[-1], spent[-1] = best, evaluations
+    return Descended(best, value, trajectory, steps, evaluations, snapshots, at, spent)
 
 
 @part

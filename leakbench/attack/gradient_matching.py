@@ -90,6 +90,7 @@ class GradientMatching:
             evaluations=best.evaluations,
             iterates=torch.stack([*(points.picture(some, best.value) for some in best.snapshots[:-1]), answer]),
             snapshots=best.at,
+            spent=best.spent,
         )
 
     def _value(

@@ -37,4 +37,5 @@ def best_of(found: Descended, restarts: int) -> tuple[Descended, Tensor]:
         evaluations=found.evaluations.reshape(restarts, victims).sum(0),
         snapshots=torch.stack([*snapshots, best]),
         at=tuple(restarts * at for at in found.at),
+        spent=found.spent.reshape(-1, restarts, victims).sum(1),
     ), chosen

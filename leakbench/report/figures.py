@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from leakbench.privacy.bounds import Seen
 from leakbench.statistics import proportion, threshold_curve
 
-__all__ = ["bound_curve", "picture", "rounds_figure", "threshold_figure", "training_figure"]
+__all__ = ["anytime_figure", "bound_curve", "picture", "rounds_figure", "threshold_figure", "training_figure"]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's, which stay apart for the colour-blind; lines differ in their dashes too."""
@@ -84,6 +84,30 @@ def rounds_figure(curves: Mapping[str, Mapping[str, Any]]) -> str | None:
         axes.set_xlabel("rounds trained before the leak")
         axes.grid(alpha=0.25)
     panels[0].legend(fontsize="small")
+    return _png(figure)
+
+
+def anytime_figure(taps: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Return ASR against gradient evaluations, a line a leakage point that was ever rebuilt; None where none was.
+
+    taps: the summary's leakage points with their `anytime` curves.
+    """
+    rebuilt = {name: tap["anytime"] for name, tap in taps.items() if (tap.get("asr") or 0) > 0 and "anytime" in tap}
+    curves = {name: curve["evaluations"] for name, curve in rebuilt.items()}
+    if not curves:
+        return None
+    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+    axes = figure.subplots()
+    for place, (name, curve) in enumerate(curves.items()):
+        at, asr = [1.0, *curve["at"]], [0.0, *curve["asr"]]
+        colour, dashes = COLOURS[place % len(COLOURS)], DASHES[place % len(DASHES)]
+        axes.step(at, asr, where="post", label=name, color=colour, linestyle=dashes)
+    axes.set_xscale("log")
+    axes.set_ylim(-0.02, 1.02)
+    axes.set_xlabel("gradient evaluations of one victim")
+    axes.set_ylabel("ASR")
+    axes.grid(alpha=0.25)
+    axes.legend(fontsize="small")
     return _png(figure)
 
 

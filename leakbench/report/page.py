@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from leakbench.errors import InputError
 from leakbench.report.bounds import bounds, seen_at, violations
 from leakbench.report.columns import columns
-from leakbench.report.figures import rounds_figure, threshold_figure, training_figure
+from leakbench.report.figures import anytime_figure, rounds_figure, threshold_figure, training_figure
 from leakbench.report.gallery import galleries
 from leakbench.report.words import caveats, epsilons, interval, notes, number, over_rounds, reading, training
 from leakbench.store import read_manifest, write_atomically, written
@@ -88,6 +88,7 @@ def _render(
         training_figure=training_figure(_with_epsilon(rounds, summary)),
         over_rounds=over_rounds(summary),
         rounds_figure=rounds_figure(summary.get("over_rounds") or {}),
+        anytime_figure=anytime_figure(summary["taps"]),
         threshold_figure=threshold_figure(_points(rows, summary), seen_at(summary)),
         files=files,
     )

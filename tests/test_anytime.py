@@ -1,0 +1,83 @@
+"""The anytime curve: what an attack had rebuilt after so much work."""
+
+import json
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from click.testing import CliRunner
+
+from leakbench.anytime import POINTS, anytime
+from leakbench.attack.descent import DESCENTS, Terms, descend
+from leakbench.attack.stop import Iterations
+from leakbench.cli import commands
+
+
+def rows(reached: list[float], evaluations: list[int]) -> pd.DataFrame:
+    """One example a victim, who took 20 evaluations an iteration."""
+    return pd.DataFrame(
+        {
+            "victim": range(len(reached)),
+            "iterations": [n // 20 for n in evaluations],
+            "evaluations": evaluations,
+            "iterations_to_success": reached,
+            "evaluations_to_success": [20 * n for n in reached],
+        }
+    )
+
+
+def test_a_curve_against_its_own_counts() -> None:
+    """Of four victims one was never rebuilt, two by iteration 3, one by 7; the end is where the longest search stopped."""
+    found = anytime(rows([3, math.nan, 7, 3], [200, 400, 140, 60]), 16.0)
+    assert found["iterations"] == {"at": [3, 7, 20], "asr": [0.5, 0.75, 0.75]}
+    assert found["evaluations"] == {"at": [60, 140, 400], "asr": [0.5, 0.75, 0.75]}
+    assert found["seconds_per_evaluation"] == pytest.approx(16 / 800)
+
+
+def test_members_of_a_batch_share_their_work() -> None:
+    """Two examples behind one update: its evaluations count once."""
+    both = pd.concat([rows([2.0], [100]), rows([math.nan], [100])])
+    found = anytime(both, 1.0)
+    assert found["seconds_per_evaluation"] == pytest.approx(0.01)
+    assert found["iterations"] == {"at": [2, 5], "asr": [0.5, 0.5]}
+
+
+def test_many_points_are_thinned_and_none_is_nothing() -> None:
+    many = anytime(rows(list(range(1, 201)), [4000] * 200), 1.0)["iterations"]
+    assert len(many["at"]) == POINTS
+    assert (many["at"][0], many["at"][-1], many["asr"][-1]) == (1, 200, 1.0)
+    none = anytime(rows([math.nan], [0]), 1.0)
+    assert none["iterations"] == {"at": [0], "asr": [0.0]}
+    assert "seconds_per_evaluation" not in none
+
+
+@pytest.mark.parametrize(("name", "each"), [("adam", 1), ("lbfgs", 4)])
+def test_evaluations_are_counted_at_each_kept_iteration(name: str, each: int) -> None:
+    """Adam takes one an iteration, L-BFGS its inner ones; the last count is the total."""
+    start = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def quartic(points: torch.Tensor, lanes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (points**4).sum(1) + points.square().sum(1), 4 * points**3 + 2 * points
+
+    more = {"inner": 4, "learning_rate": 0.05} if name == "lbfgs" else {"learning_rate": 0.01}
+    found = descend(DESCENTS[name](**more)(start, Terms(12, 5, lambda z: z)), quartic, Iterations(limit=12))
+    assert found.at == tuple(range(1, 13))
+    assert torch.equal(found.spent[0], torch.full((3,), each))
+    assert bool((found.spent[1:] >= found.spent[:-1]).all())
+    assert torch.equal(found.spent[-1], found.evaluations)
+    assert torch.equal(found.spent[5], torch.full((3,), 6 * each))
+
+
+def test_a_run_has_its_curve(tmp_path: Path) -> None:
+    """In the summary and, where something was rebuilt, on the page."""
+    tiny = (
+        "run --quiet --json --dataset digits --victims 3 --iterations 30 --train-rounds 0 --candidates 20 --taps type-2"
+    )
+    result = CliRunner().invoke(commands, [*tiny.split(), "--out", str(tmp_path)], catch_exceptions=False)
+    tap = json.loads(result.stdout)["taps"]["type-2"]
+    assert tap["asr"] > 0
+    assert tap["anytime"]["evaluations"]["asr"][-1] == pytest.approx(tap["asr"])
+    assert tap["anytime"]["seconds_per_evaluation"] > 0
+    assert "ASR against work" in (tmp_path / "report.html").read_text()
