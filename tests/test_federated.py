@@ -94,6 +94,22 @@ def test_padding_is_silent() -> None:
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("real", [0, 1, 2, 3])
+def test_noise_of_nobody_does_not_enter_the_sum(real: int) -> None:
+    """Of a Poisson batch padded to 3, expected 2: the noise of each who is there, on the mean std / 2 * sqrt(real)."""
+    net, (x, y) = network(), data(40, 1, 3)
+    weights = (torch.arange(3) < real).float().expand(40, 1, 3)
+    noise = GaussianNoise(1.0, "each")
+
+    def update(rngs: object) -> Tensor:
+        stations = Stations(example=(ClipWhole(1.0), noise))
+        grads = mean_update(net, Examples(x, y, weights, 2), 0.1, stations, CLOCK, rngs).grads  # type: ignore[arg-type]
+        return torch.cat([g.flatten(1) for g in grads.values()], 1)
+
+    drawn = update(generators(0, "noise", [(k,) for k in range(40)])) - update(None)
+    assert float(drawn.std()) == pytest.approx(math.sqrt(real) / 2, rel=0.02, abs=1e-9)
+
+
 def test_an_example_of_weight_zero_has_no_gradient() -> None:
     """So a scale that is taken from the batch does not hear of padding."""
     net, (x, y) = network(), data(1, 1, 3)
