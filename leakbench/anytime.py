@@ -1,4 +1,4 @@
-"""The anytime curve: how much of its success an attack had after so many iterations, gradient evaluations and seconds."""
+"""The anytime curve: how much of its success an attack had after so many iterations and gradient evaluations."""
 
 from __future__ import annotations
 
@@ -13,20 +13,15 @@ POINTS = 40
 """How many points a curve has at most."""
 
 
-def anytime(group: pd.DataFrame, seconds: float) -> dict[str, Any]:
-    """Return {`iterations`, `evaluations`: {`at`, `asr`: [...]}} of one leakage point and, of a search, `seconds_per_evaluation`.
+def anytime(group: pd.DataFrame) -> dict[str, Any]:
+    """Return {`iterations`, `evaluations`: {`at`: [...], `asr`: [...]}} of one leakage point's rows.
 
-    group: its rows.  seconds: what attacking its victims took altogether. An answer counts from the first kept iteration on at
-    which the attacker's best guess by its own distance was within eta: each of the first 40, then 10 % apart. Seconds are those of
-    all victims together over all their evaluations: what one costs where so many stand side by side.
+    An answer counts from the first kept iteration on at which the attacker's best guess by its own distance was within eta: each
+    of the first 40, then 10 % apart.
     """
     each = group.drop_duplicates("victim")
-    found: dict[str, Any] = {
-        name: _curve(group[f"{name}_to_success"], float(each[name].max())) for name in ("iterations", "evaluations")
-    }
-    if total := float(each["evaluations"].sum()):
-        found["seconds_per_evaluation"] = seconds / total
-    return found
+    ends = {name: float(each[name].max()) for name in ("iterations", "evaluations")}
+    return {name: _curve(group[f"{name}_to_success"], end) for name, end in ends.items()}
 
 
 def _curve(reached: pd.Series, most: float) -> dict[str, list[float]]:

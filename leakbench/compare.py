@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ SAME = ["tap", "round", "victim", "member", "example"]
 class Difference:
     """One measure at one leakage point in two runs, and the first minus the second with its 95 % interval.
 
+    point: the tap, and where it leaked at several rounds, `tap@round`.
     measure: `asr` | `identified` | `label_accuracy`.  victims: V, who are drawn with replacement, whole batches at a time.
     """
 
@@ -47,7 +49,12 @@ def compare(one: Path, other: Path) -> list[Difference]:
     shared = [p for p in points if p in set(map(tuple, others[["tap", "round"]].itertuples(index=False)))]
     if not shared:
         raise InputError(f"compare: {str(one)!r} and {str(other)!r} have no leakage point at the same round in common")
-    return [found for point in shared for found in _at(point, _of(rows, point), _of(others, point))]
+    several = rows.groupby("tap")["round"].nunique()
+    return [
+        dataclasses.replace(found, point=f"{point[0]}@{point[1]}" if several[point[0]] > 1 else found.point)
+        for point in shared
+        for found in _at(point, _of(rows, point), _of(others, point))
+    ]
 
 
 def lines(found: list[Difference]) -> Iterator[str]:

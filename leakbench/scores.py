@@ -52,7 +52,7 @@ def no_reconstruction(truth: Truth) -> Reconstruction:
 def score(
     tap: str,
     round_number: int,
-    answer: Reconstruction,
+    answer: Reconstruction | None,
     ranking: Ranking,
     null: NullAttack,
     truth: Truth,
@@ -61,10 +61,13 @@ def score(
 ) -> tuple[pd.DataFrame, Tensor]:
     """Return (rows, reconstruction (V, M, *s) in the order of the truth).
 
+    answer: None of an attack that only ranks.
     ranking: over k candidates, of which `truth.own` says where each victim's first example stands; scored for that example alone.
     null: guesses for all V * M examples of the cell's victims.
     A missing or non-finite answer is a failure and counts against the attacker.
     """
+    reason = RANKS_ONLY if answer is None else "no finite answer"
+    answer = no_reconstruction(truth) if answer is None else answer
     order = metrics.match(answer.inputs, truth.inputs)
     inputs = _ordered(answer.inputs, order)
     victims, members = order.shape
@@ -99,7 +102,6 @@ def score(
         "evaluations_to_success": spent,
     }
     rows = pd.DataFrame({name: np.asarray(c.cpu()).reshape(-1) for name, c in columns.items() if isinstance(c, Tensor)})
-    reason = "no finite answer" if answer.trajectory.numel() else RANKS_ONLY
     rows["failure_reason"] = np.where(rows["failure"], reason, "")
     rows = rows.assign(tap=tap, round=round_number, eta=eta, candidates=ranking.scores.shape[1])
     return rows[list(COLUMNS)], inputs

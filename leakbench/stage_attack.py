@@ -134,8 +134,9 @@ def _attack_chunk(
         examples[lanes],
         own[lanes],
     )
-    reconstruction = answer if isinstance(answer, Reconstruction) else no_reconstruction(real)
-    rows, ordered = score(leak.tap, leak.round, reconstruction, ranking, null, real, judge.eta, judge.lpips)
+    rebuilt = answer if isinstance(answer, Reconstruction) else None
+    reconstruction = no_reconstruction(real) if rebuilt is None else rebuilt
+    rows, ordered = score(leak.tap, leak.round, rebuilt, ranking, null, real, judge.eta, judge.lpips)
     if table is not None:
         draws = generators(cell.settings.seed, "random records", [(leak.round, int(v)) for v in lanes])
         rows = rows.join(score_table(reconstruction.inputs, real, table, draws))

@@ -175,7 +175,7 @@ def _tap(group: pd.DataFrame, seconds: float, doubtful: bool = False) -> dict[st
         "evaluations": int(group["evaluations"].median()),
         **table_fields(group),
         "seconds": round(seconds, 2),
-        "anytime": anytime(group, seconds),
+        "anytime": anytime(group),
     }
     if (group["failure_reason"] == RANKS_ONLY).all():
         return {**found, **dict.fromkeys(UNSAID), "verdict": "no reconstruction"}

@@ -68,6 +68,14 @@ def test_the_command_prints_a_table_or_json(runs: Path) -> None:
     assert next(d["point"] for d in found) == "type-2"
 
 
+def test_rounds_are_told_apart(tmp_path: Path) -> None:
+    live = TINY.replace("--train-rounds 0", "--train-rounds 1").replace("type-2,type-1", "type-1")
+    more = ("--iterations", "1", "--protocol", "live", "--leak-rounds", "0,1", "--victims", "2")
+    call(*live.split(), *more, "--out", str(tmp_path / "run"))
+    points = [d.point for d in compare(tmp_path / "run", tmp_path / "run")]
+    assert list(dict.fromkeys(points)) == ["type-1@0", "type-1@1"]
+
+
 def test_other_victims_and_unfinished_runs_are_refused(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="attacked different examples"):
         compare(runs / "none", runs / "other")

@@ -292,3 +292,9 @@ def test_every_network_takes_the_usual_pictures(name: str, shape: tuple[int, ...
         return
     with torch.device("meta"):
         assert MODELS[name].builder(shape, 7).eval()(torch.empty(2, *shape)).shape == (2, 7)
+
+
+def test_a_layer_without_a_rule_of_initialisation_is_refused() -> None:
+    """torch's batch normalisation would be drawn as noise, and hide that the network depends on the mode."""
+    with pytest.raises(TypeError, match="initialise: BatchNorm2d has no rule here"):
+        initialise(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), torch_default, generator(0, "model"))

@@ -13,7 +13,7 @@ from leakbench.cell import Request, resolve_cell
 from leakbench.leak_bounds import Guard
 from leakbench.leak_floor import Floor
 from leakbench.limits import Limits
-from leakbench.scores import Truth, score
+from leakbench.scores import RANKS_ONLY, Truth, score
 from leakbench.statistics import wilson
 from leakbench.summary import _tap, summarise
 from leakbench.types import Ranking, Reconstruction
@@ -47,7 +47,7 @@ def answer(inputs: Tensor, labels: Tensor, iterates: Tensor | None = None) -> Re
     )
 
 
-def rows_of(real: Truth, given: Reconstruction, total: int, eta: float = 0.1) -> pd.DataFrame:
+def rows_of(real: Truth, given: Reconstruction | None, total: int, eta: float = 0.1) -> pd.DataFrame:
     """Score with a null attacker who guesses grey for everyone and a ranking that finds nobody but victim 0."""
     members = real.labels.shape[1]
     grey = torch.full((total * members, *SHAPE), 0.5)
@@ -292,3 +292,12 @@ def test_a_summary_is_of_the_trained_model_and_of_the_attack() -> None:
         ("rmse type-2", 0.6, 0.15),
     ]
     assert "no better than a guess" in found["claims"][1]["comment"]
+
+
+def test_an_answer_without_iterations_is_an_answer() -> None:
+    """A closed form that found nothing has failed; only an attack that ranks gives no answer to be counted."""
+    real = truth(2, 3)
+    blank = torch.full_like(real.inputs, torch.nan)
+    empty = dataclasses.replace(answer(blank, real.labels), trajectory=torch.zeros(0, 2))
+    assert set(rows_of(real, empty, 2)["failure_reason"]) == {"no finite answer"}
+    assert set(rows_of(real, None, 2)["failure_reason"]) == {RANKS_ONLY}

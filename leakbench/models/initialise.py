@@ -45,10 +45,17 @@ def initialise(model: nn.Module, rule: Rule, rng: torch.Generator) -> nn.Module:
         elif isinstance(module, BatchNorm | nn.GroupNorm | nn.LayerNorm):
             module.weight.fill_(1.0)
             module.bias.zero_()
-        else:
-            for parameter in module.parameters(recurse=False):
-                parameter.normal_(0.0, 0.02, generator=rng)
+        elif any(True for _ in module.parameters(recurse=False)):
+            _own(module, rng)
     return model
+
+
+def _own(module: nn.Module, rng: torch.Generator) -> None:
+    """Draw what a module of our own holds itself, such as positions; raises TypeError for a layer of torch without a rule."""
+    if type(module).__module__.startswith("torch."):
+        raise TypeError(f"initialise: {type(module).__name__} has no rule here; write one, or use the layers that have")
+    for parameter in module.parameters(recurse=False):
+        parameter.normal_(0.0, 0.02, generator=rng)
 
 
 def torch_default(layer: Layer, rng: torch.Generator) -> None:
