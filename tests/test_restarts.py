@@ -68,7 +68,8 @@ def test_the_best_until_then_never_gets_worse(restarts: int, seed: int) -> None:
     values[3:, 0] = torch.nan  # this search has ended
     met = values.nan_to_num(nan=torch.inf).cummin(0).values
     none = torch.zeros(restarts * VICTIMS, dtype=torch.int64)
-    found = Descended(met[-1][:, None], met[-1], values, none + 5, none + 6, met[..., None], (1, 2, 3, 4, 5))
+    spent = torch.arange(1, 6)[:, None].expand(5, restarts * VICTIMS)
+    found = Descended(met[-1][:, None], met[-1], values, none + 5, none + 6, met[..., None], (1, 2, 3, 4, 5), spent)
     best, chosen = best_of(found, restarts)
     expected: Tensor = met.reshape(5, restarts, VICTIMS).amin(1)
     assert torch.equal(best.snapshots[..., 0], expected)
@@ -77,6 +78,7 @@ def test_the_best_until_then_never_gets_worse(restarts: int, seed: int) -> None:
     assert torch.equal(chosen % VICTIMS, torch.arange(VICTIMS))
     assert best.at == tuple(restarts * k for k in range(1, 6))
     assert best.steps.tolist() == [5 * restarts] * VICTIMS
+    assert best.spent.tolist() == [[k * restarts] * VICTIMS for k in range(1, 6)]
 
 
 def test_a_search_that_is_lost_does_not_win() -> None:
