@@ -185,6 +185,8 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
         join_rounds=request.join_rounds,
         reads=request.reads,
     )
+    if settings.join_rounds and len(settings.leak_rounds) < 2:
+        raise InputError(f"join-rounds: got the leak round {settings.leak_rounds[0]} alone, expected two or more")
     _check_fit(settings, data, defense)
     if settings.victims > len(data.victims):
         raise InputError(

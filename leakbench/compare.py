@@ -18,7 +18,14 @@ from leakbench.store import read_manifest, written
 
 __all__ = ["Difference", "as_dicts", "compare", "lines"]
 
-SAME = ["tap", "round", "victim", "member", "example"]
+SAME = ["tap", "round", "victim", "member", "example", "label"]
+"""By what examples of two runs are the same."""
+
+RULERS = ("eta", "candidates")
+"""By what the same answer would be scored the same."""
+
+ENOUGH = 10
+"""Victims from which on an interval without zero is called a difference: of fewer a bootstrap knows too little."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,11 @@ def compare(one: Path, other: Path) -> list[Difference]:
 
     Raises InputError where they attacked different examples, or have no leakage point in common.
     """
-    rows, others = _rows(one), _rows(other)
+    (rows, data), (others, other_data) = _rows(one), _rows(other)
+    if data != other_data:
+        raise InputError(
+            f"compare: the runs are of the data sets {data!r} and {other_data!r}; expected the same in both"
+        )
     points = [tuple(p) for p in rows[["tap", "round"]].drop_duplicates().itertuples(index=False)]
     shared = [p for p in points if p in set(map(tuple, others[["tap", "round"]].itertuples(index=False)))]
     if not shared:
@@ -61,17 +72,17 @@ def lines(found: list[Difference]) -> Iterator[str]:
     """Yield the differences for a reader."""
     yield f"{'leakage point':<16}{'measure':<16}{'victims':>8}{'first':>8}{'second':>8}{'difference':>12}  95 % interval"
     for d in found:
-        clear = "" if d.low <= 0 <= d.high else "  differs"
+        clear = "" if d.low <= 0 <= d.high or d.victims < ENOUGH else "  differs"
         numbers = f"{d.victims:>8}{d.first:>8.2f}{d.second:>8.2f}{d.difference:>+12.2f}  [{d.low:+.2f}, {d.high:+.2f}]"
         yield f"{d.point:<16}{d.measure:<16}{numbers}{clear}"
 
 
-def _rows(folder: Path) -> pd.DataFrame:
+def _rows(folder: Path) -> tuple[pd.DataFrame, str]:
     manifest: dict[str, Any] = read_manifest(folder)
     if not manifest.get("complete"):
         raise InputError(f"compare: the run in {str(folder)!r} is not finished; run it again to go on")
     rows: pd.DataFrame = pd.read_parquet(written(folder, manifest, "rows.parquet"))
-    return rows
+    return rows, str(manifest["cell"]["dataset"])
 
 
 def _of(rows: pd.DataFrame, point: tuple[Any, ...]) -> pd.DataFrame:
@@ -85,6 +96,12 @@ def _at(point: tuple[Any, ...], rows: pd.DataFrame, others: pd.DataFrame) -> Ite
         raise InputError(
             f"compare: at {point[0]} the runs attacked different examples; expected the same data set, seed, victims and batch"
         )
+    for ruler in RULERS:
+        one, other = rows[ruler].iloc[0], others[ruler].iloc[0]
+        if one != other:
+            raise InputError(
+                f"compare: at {point[0]} the runs have {ruler} {one:g} and {other:g}; expected the same in both"
+            )
     outcomes = {}
     if not any((r["failure_reason"] == RANKS_ONLY).all() for r in (rows, others)):
         told, others_told = (r["label"] == r["label_guess"] for r in (rows, others))

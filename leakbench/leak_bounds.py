@@ -39,7 +39,7 @@ class Guard:
     before: the training that made the model which leaked; nothing for a model that saw no data.
     commonest: the largest share of one label among public examples, or among those who may be victims.
     related: why what is known of the other examples tells of the victim; empty where it does not.
-    views: how many times the same examples leak to one attack.
+    views: how many times the same examples leak to one attack.  labels_given: whether the attacker was told the labels.
     """
 
     sigma: float | None
@@ -49,6 +49,7 @@ class Guard:
     commonest: float
     related: str
     views: int = 1
+    labels_given: bool = False
 
 
 def leak_facts(cell: Cell, network: Network, round_number: int) -> dict[str, tuple[Fact, ...]]:
@@ -77,7 +78,8 @@ def guards(
         if isinstance(before, str):
             sigma, reason = None, reason or before
         trained = () if isinstance(before, str) else before
-        found[tap] = Guard(sigma, reason, cell.defense.unit, trained, commonest, _related(cell, tap, rounds))
+        related, told = _related(cell, tap, rounds), cell.attack.labels_given
+        found[tap] = Guard(sigma, reason, cell.defense.unit, trained, commonest, related, labels_given=told)
     return found
 
 
@@ -145,10 +147,10 @@ def bounded(tap: Mapping[str, Any], group: pd.DataFrame, guard: Guard) -> tuple[
     except (ArithmeticError, MemoryError, ValueError):
         return absent, dict.fromkeys(BOUNDS.values(), "none: the privacy losses span more than can be held")
     found = {**absent, **dict(zip(BOUNDS.values(), gammas, strict=True)), "seen": dataclasses.asdict(seen)}
-    if not guard.related:
-        return found, {}
-    fields = ("identified_bound", "label_bound")
-    return {**found, **dict.fromkeys(fields)}, dict.fromkeys(fields, guard.related)
+    reasons = dict.fromkeys(("identified_bound", "label_bound"), guard.related) if guard.related else {}
+    if guard.labels_given:
+        reasons["label_bound"] = "none: the labels were granted to the attacker, not inferred"
+    return {**found, **dict.fromkeys(reasons)}, reasons
 
 
 def violations(name: str, tap: Mapping[str, Any], group: pd.DataFrame) -> list[dict[str, Any]]:

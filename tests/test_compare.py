@@ -63,7 +63,7 @@ def test_an_attack_that_only_ranks_is_compared_by_what_it_identifies(runs: Path)
 def test_the_command_prints_a_table_or_json(runs: Path) -> None:
     table = call("compare", str(runs / "none"), str(runs / "cdp"))
     assert "difference" in table.splitlines()[0]
-    assert any(line.startswith("type-2") and line.endswith("differs") for line in table.splitlines())
+    assert any(line.startswith("type-2") and not line.endswith("differs") for line in table.splitlines())
     found = json.loads(call("compare", str(runs / "none"), str(runs / "cdp"), "--json"))
     assert next(d["point"] for d in found) == "type-2"
 
@@ -87,6 +87,17 @@ def test_other_victims_and_unfinished_runs_are_refused(runs: Path, tmp_path: Pat
     (half / "manifest.json").write_text(json.dumps({**manifest, "complete": False}))
     with pytest.raises(InputError, match="is not finished"):
         compare(runs / "none", half)
+
+
+def test_other_rulers_are_refused(runs: Path, tmp_path: Path) -> None:
+    """The same answers under another threshold, and among fewer candidates."""
+    search = (*TINY.split(), "--iterations", "8", "--out")
+    call(*search, str(tmp_path / "eta"), "--success", "rmse<=0.01")
+    call(*search, str(tmp_path / "few"), "--candidates", "10")
+    with pytest.raises(InputError, match=r"the runs have eta .* and 0\.01"):
+        compare(runs / "none", tmp_path / "eta")
+    with pytest.raises(InputError, match="the runs have candidates 30 and 10"):
+        compare(runs / "none", tmp_path / "few")
 
 
 def test_rows_that_somebody_changed_are_refused(runs: Path, tmp_path: Path) -> None:

@@ -254,3 +254,15 @@ def test_the_bound_never_falls_with_the_threshold() -> None:
     assert (np.diff(curve) >= 0).all()
     assert curve[0] == pytest.approx(float(gaussian_robustness(min(1.0, 2 * wilson(0, 5)[1]), 1.0)))
     assert curve[-1] == 1.0
+
+
+def test_labels_that_were_granted_are_held_against_no_bound(tmp_path: Path) -> None:
+    """Told, not leaked: otherwise every valid guarantee would look broken."""
+    asked = {"dataset": "digits", "defense": "fed_cdp_valid", "attack": "cpl_oracle_labels", "train_rounds": 0}
+    cell = resolve_cell(Request(**asked, victims=10, iterations=1, taps=("type-1",), leak_batch=1, candidates=20), None)
+    with open_run(tmp_path / "run", identity(cell, "test")) as run:
+        summary = execute(cell, run, lambda *_: None)
+    assert summary["taps"]["type-1"]["label_accuracy"] == 1.0
+    assert summary["taps"]["type-1"]["label_bound"] is None
+    assert "granted" in summary["notes"]["taps.type-1.label_bound"]
+    assert summary["violations"] == []

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from leakbench.attack.distance import SquaredL2
 from leakbench.attack.labels import LastLayer
+from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.types import Generators, Reconstruction, part
 
@@ -28,6 +29,8 @@ class AnalyticFc:
         NaN where the model does not begin with a biased linear layer (flattening aside), where the row's db is zero, and for
         examples beyond the layer's rows. The certainty is minus the squared distance of what the answers would have leaked.
         """
+        if len(views) > 1:
+            raise InputError("analytic_fc: it reads one view, got several (leave --join-rounds out)")
         view = views[0]
         x = _inputs(view)
         targets = LastLayer()(view, rngs).targets
