@@ -186,7 +186,9 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
         reads=request.reads,
     )
     if settings.join_rounds and len(settings.leak_rounds) < 2:
-        raise InputError(f"join-rounds: got the leak round {settings.leak_rounds[0]} alone, expected two or more")
+        raise InputError(
+            f"join-rounds: got the leak round {settings.leak_rounds[0]} alone, expected two or more in --leak-rounds"
+        )
     _check_fit(settings, data, defense)
     if settings.victims > len(data.victims):
         raise InputError(
@@ -306,10 +308,8 @@ def _check_words(request: Request) -> None:
         raise InputError(f"protocol: got {request.protocol!r}{nearest(request.protocol, PROTOCOLS)}")
     if request.reads not in READS:
         raise InputError(f"reads: got {request.reads!r}{nearest(request.reads, READS)}")
-    if request.join_rounds and (request.protocol != "live" or len(request.leak_rounds) < 2):
-        raise InputError(
-            "join-rounds: one attack on several rounds takes --protocol live and --leak-rounds with two or more"
-        )
+    if request.join_rounds and request.protocol != "live":
+        raise InputError("join-rounds: one attack on several rounds takes --protocol live")
     for tap in request.taps:
         if tap not in TAPS:
             raise InputError(f"taps: got {tap!r}{nearest(tap, TAPS)}")

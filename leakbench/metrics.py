@@ -149,7 +149,7 @@ def pairwise_rmse(a: Tensor, b: Tensor) -> Tensor:
 def success_threshold(examples: Tensor, rng: torch.Generator, most: int = 3000, quantile: float = 0.001) -> float:
     """Return eta: the `quantile` of the RMSE between two distinct examples (n, *s) of a data set, over at most `most`.
 
-    A random other picture would pass once in a thousand. Exact duplicates count as one example. Raises ValueError for
+    A random other picture would pass once in a thousand. Exact duplicates count as one example. Raises InputError for
     fewer than two distinct examples, or for data that are not finite.
     """
     chosen = examples[torch.randperm(len(examples), generator=rng)[:most].to(examples.device)]

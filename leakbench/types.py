@@ -101,6 +101,9 @@ class Fact:
     each: for `noise`: whether every member drew its own noise (else one noise for the sum).
     reason: why this breaks or weakens a guarantee, one sentence; empty where it does not. Of `noise`: what else the reader of its
         epsilon should know.
+    rescales: of a `clip`: whether its norm holds by itself, in coordinates of its own, and not beside that of a clip before it.
+    raw: whether private data decide here without any noise before it, so that no earlier noise makes up for it.
+    only: of `noise`: whether it guards a release of its own (a count, a quantile), to which no other noise adds.
     """
 
     kind: Literal["clip", "scale", "noise", "uncalibrated_noise", "other"]

@@ -3,12 +3,13 @@
 import json
 import math
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import called
 
-from leakbench import cli
 from leakbench.cell import Request, probe_of, resolve_cell
 from leakbench.recipe import names
 
@@ -189,16 +190,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """Return a function that runs the command line and returns (exit code, stdout, stderr)."""
 
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["leakbench", "audit", *arguments])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        return code, *capsys.readouterr()
-
-    return run
+    return partial(called, monkeypatch, capsys, "audit")
 
 
 @pytest.fixture

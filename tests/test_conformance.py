@@ -4,16 +4,18 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from command_line import called
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakbench import cli, metrics
+from leakbench import metrics
 from leakbench.conformance import MEASURES, Answer, Scorer, Truth, all_cases, conform, lpips_range
 from leakbench.conformance.contract import read_scores
 from leakbench.conformance.known import Between, Close, EachExample, Finite, Unanswered, Worse
@@ -298,6 +300,10 @@ def returns_list(truth, answer):
 
 def misspelt(truth, answer):
     return {"pnsr": [0.0]}
+
+
+def measures_nothing(truth, answer):
+    return {}
 """
 
 
@@ -309,16 +315,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
     monkeypatch.delitem(sys.modules, "some_scorers", raising=False)
     (tmp_path / "some_scorers.py").write_text(SCORERS)
 
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["leakbench", "conformance", *arguments])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        return code, *capsys.readouterr()
-
-    return run
+    return partial(called, monkeypatch, capsys, "conformance")
 
 
 def test_the_command_holds_our_scorer(call: Any) -> None:
@@ -353,6 +350,7 @@ def test_a_failed_case_is_exit_1_with_both_numbers(call: Any) -> None:
         (["--scorer", "some_scorers:nobody"], "nobody"),
         (["--scorer", "some_scorers:number"], "is a int, expected a function"),
         (["--scorer", "some_scorers:returns_list"], "scorer: it returned list, expected a dict"),
+        (["--scorer", "some_scorers:measures_nothing"], "measured nothing, expected at least one of"),
         (["--scorer", "some_scorers:misspelt"], "did you mean 'psnr'?"),
         (["--lpips-weights", "no such folder"], "no such folder"),
     ],

@@ -17,6 +17,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from command_line import called
 from safetensors.numpy import load_file
 
 from leakbench import cli
@@ -62,17 +63,6 @@ def one_thread():
 
 def command(folder: Path, *more: str) -> list[str]:
     return ["run", *LIVE, "--out", str(folder), *more]
-
-
-def call(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
-    """Run the command line in this process; return (exit code, stdout, stderr)."""
-    monkeypatch.setattr(sys, "argv", ["leakbench", *arguments])
-    code = 0
-    try:
-        cli.main()
-    except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else 1
-    return code, *capsys.readouterr()
 
 
 @contextmanager
@@ -150,7 +140,7 @@ def test_interrupted_once_and_killed_three_times_at_random(unbroken, tmp_path, m
             time.sleep(chance.uniform(0.02, 0.15) * seconds)
         assert child.returncode == -signal.SIGKILL
         assert not json.loads((folder / "manifest.json").read_text())["complete"]
-    assert call(monkeypatch, capsys, *command(folder))[0] == 0
+    assert called(monkeypatch, capsys, *command(folder))[0] == 0
     assert_same_results(folder, expected)
 
 
@@ -285,19 +275,19 @@ def test_a_second_process_is_refused_in_one_line(unbroken, tmp_path, monkeypatch
     shutil.copytree(unbroken[0], folder)
     with (folder / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        code, out, err = call(monkeypatch, capsys, *command(folder))
+        code, out, err = called(monkeypatch, capsys, *command(folder))
     assert (code, out) == (2, "")
     assert err.startswith("leakbench: out: another leakbench is writing")
     assert err.count("\n") == 1
     assert str(folder) in err
-    assert call(monkeypatch, capsys, *command(folder))[0] == 0
+    assert called(monkeypatch, capsys, *command(folder))[0] == 0
 
 
 def test_a_finished_run_started_again_does_nothing(unbroken, monkeypatch, capsys):
     folder, _ = unbroken
     before = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.iterdir() if p.name != "report.html"}
     page = (folder / "report.html").read_bytes()
-    outputs = [call(monkeypatch, capsys, *command(folder, "--json")) for _ in range(2)]
+    outputs = [called(monkeypatch, capsys, *command(folder, "--json")) for _ in range(2)]
     assert outputs[0] == outputs[1]
     assert json.loads(outputs[0][1]) == json.loads((folder / "manifest.json").read_text())["summary"]
     assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in before} == before

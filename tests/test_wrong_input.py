@@ -4,14 +4,13 @@ import gzip
 import hashlib
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from command_line import called
 
-from leakbench import cli
 from leakbench.data import commands as data_commands
 from leakbench.data import find
 from leakbench.errors import InputError
@@ -46,24 +45,13 @@ def contents() -> dict[str, bytes | None]:
     return {str(p): None if p.is_dir() else p.read_bytes() for p in Path().rglob("*")}
 
 
-def call(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
-    """Run the command line as the installed script does; return (exit code, stdout, stderr)."""
-    monkeypatch.setattr(sys, "argv", ["leakbench", *arguments])
-    code = 0
-    try:
-        cli.main()
-    except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else 1
-    return code, *capsys.readouterr()
-
-
 @pytest.fixture
 def refused(monkeypatch, capsys):
     """Return a function that gives a command, checks that it is refused as it must be, and returns the line."""
 
     def check(*arguments: str) -> str:
         before = contents()
-        code, out, err = call(monkeypatch, capsys, *arguments)
+        code, out, err = called(monkeypatch, capsys, *arguments)
         assert (code, out) == (2, "")
         assert err.startswith("leakbench: ")
         assert err.endswith("\n")
@@ -362,7 +350,7 @@ def test_out_holds_something_else(refused):
 @pytest.fixture
 def finished(monkeypatch, capsys) -> Path:
     """Return the folder of a finished run."""
-    code, _, _ = call(monkeypatch, capsys, "run", "--out", "run", "--quiet", *SMALL)
+    code, _, _ = called(monkeypatch, capsys, "run", "--out", "run", "--quiet", *SMALL)
     assert code == 0
     return Path("run")
 
@@ -438,18 +426,18 @@ def test_what_was_not_foreseen_is_one_line_too(monkeypatch, capsys):
         raise ZeroDivisionError("two\nlines")
 
     monkeypatch.setattr("leakbench.catalog.list_kind", breaks)
-    code, out, err = call(monkeypatch, capsys, "list")
+    code, out, err = called(monkeypatch, capsys, "list")
     assert (code, out) == (70, "")
     assert err == "leakbench: a bug in leakbench (ZeroDivisionError: two lines); --debug shows where\n"
 
 
 def test_debug_shows_where(monkeypatch, capsys):
     with pytest.raises(InputError, match="unknown name 'clp'"):
-        call(monkeypatch, capsys, "--debug", "show", "clp")
+        called(monkeypatch, capsys, "--debug", "show", "clp")
 
 
 @pytest.mark.parametrize("command", [[], ["data"], ["--help"], ["run", "--help"]], ids=" ".join)
 def test_help_is_no_error(command, monkeypatch, capsys):
-    code, out, err = call(monkeypatch, capsys, *command)
+    code, out, err = called(monkeypatch, capsys, *command)
     assert (code, err) == (0, "")
     assert out.startswith("Usage: leakbench")

@@ -21,7 +21,7 @@ Objective: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 @dataclass
 class Lbfgs:
-    """The state of V searches in d dimensions; the only mutable thing in an attack.
+    """The state of V searches in d dimensions; which its steps change in place.
 
     points (V, d).  differences, steps (slots, V, d): y and s, oldest first; all victims write to one slot at a time.
     curvature (slots, V): 1 / <y, s>, zero where a victim stored no pair in that slot.  used: slots in use.

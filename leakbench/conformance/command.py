@@ -9,8 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from leakbench.conformance.contract import MEASURES
 from leakbench.conformance.judge import Result, all_cases, conform
 from leakbench.conformance.own import OwnScorer
+from leakbench.errors import InputError
 from leakbench.imported import import_function
 from leakbench.metrics import load_lpips
 
@@ -18,6 +20,9 @@ __all__ = ["as_dict", "conformance", "lines"]
 
 OUTCOMES = ("passed", "failed", "not measured")
 COLUMN = 36
+
+UNTOUCHED = "truth: untouched"
+"""The one case that asks for no measure."""
 
 
 def conformance(path: str | None, lpips_weights: Path | None) -> tuple[Result, ...]:
@@ -29,7 +34,11 @@ def conformance(path: str | None, lpips_weights: Path | None) -> tuple[Result, .
     scorer = (
         OwnScorer(lpips=load_lpips(lpips_weights)) if path is None else import_function("scorer", path, os.getcwd())
     )
-    return conform(scorer, all_cases(lpips_weights))
+    results = conform(scorer, all_cases(lpips_weights))
+    asked = [result for result in results if result.case != UNTOUCHED]
+    if all(result.outcome == "not measured" for result in asked):
+        raise InputError(f"scorer: {path!r} measured nothing, expected at least one of {', '.join(MEASURES)}")
+    return results
 
 
 def as_dict(path: str | None, results: Sequence[Result]) -> dict[str, Any]:

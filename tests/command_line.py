@@ -1,0 +1,20 @@
+"""How the tests call the command line as the installed script does, within their own process."""
+
+import sys
+
+import pytest
+
+from leakbench import cli
+
+
+def called(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[int, str, str]:
+    """Run `leakbench` with these arguments; return (exit code, stdout, stderr)."""
+    monkeypatch.setattr(sys, "argv", ["leakbench", *arguments])
+    code = 0
+    try:
+        cli.main()
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+    return code, *capsys.readouterr()
