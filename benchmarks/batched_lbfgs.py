@@ -18,12 +18,12 @@ from torch import Tensor
 from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.stop import Iterations
 from leakbench.cell import Request, resolve_cell
-from leakbench.experiment import hand_out
 from leakbench.federated.leakage import View
 from leakbench.rng import generators
-from leakbench.stage_train import fresh_network
+from leakbench.run.experiment import hand_out
+from leakbench.run.stage_train import fresh_network
+from leakbench.run.victims import Sent, draw_victims, view_of
 from leakbench.types import Network
-from leakbench.victims import Sent, draw_victims, view_of
 
 
 def alone(view: View, victim: int, start: Tensor, targets: Tensor, outer: int) -> None:

@@ -17,10 +17,10 @@ import time
 
 from leakbench.cell import Cell, Request, resolve_cell
 from leakbench.errors import InputError
-from leakbench.experiment import hand_out
 from leakbench.federated.simulate import train
 from leakbench.recipe import names
-from leakbench.stage_train import fresh_network
+from leakbench.run.experiment import hand_out
+from leakbench.run.stage_train import fresh_network
 from leakbench.types import Network
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from leakbench.accounting import schedule_of
+from leakbench.cell.accounting import schedule_of
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense, Probe, phases
 from leakbench.defense.network import extended

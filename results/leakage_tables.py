@@ -17,10 +17,10 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from leakbench.budget import prepare
 from leakbench.cell import Request, identity
-from leakbench.experiment import execute
+from leakbench.cell.budget import prepare
 from leakbench.progress import Reporter
+from leakbench.run.experiment import execute
 from leakbench.store import open_run
 
 HERE = Path(__file__).parent

@@ -24,13 +24,13 @@ from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.null import null_attack
 from leakbench.cell import Cell, Request, resolve_cell
 from leakbench.data.columns import Columns, columns_of
+from leakbench.measure.scores import Truth
+from leakbench.measure.scores_tables import score_table, table_judge
 from leakbench.models import parameters
 from leakbench.rng import generator, generators
-from leakbench.scores import Truth
-from leakbench.scores_tables import score_table, table_judge
-from leakbench.stage_train import fresh_network
+from leakbench.run.stage_train import fresh_network
+from leakbench.run.victims import Sent, draw_victims, truth, view_of
 from leakbench.types import Network
-from leakbench.victims import Sent, draw_victims, truth, view_of
 
 HERE = Path(__file__).parent
 

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from scipy import stats
 
-from leakbench.summary_tables import table_fields
+from leakbench.summary.tables import table_fields
 
 __all__ = ["KEYS", "page"]
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from leakbench.anytime import POINTS, anytime
 from leakbench.attack.descent import DESCENTS, Terms, descend
 from leakbench.attack.stop import Iterations
 from leakbench.cli import commands
+from leakbench.measure.anytime import POINTS, anytime
 
 
 def rows(reached: list[float], evaluations: list[int]) -> pd.DataFrame:

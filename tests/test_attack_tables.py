@@ -22,7 +22,7 @@ from leakbench.attack.stop import Iterations
 from leakbench.cli import main
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
-from leakbench.metrics_tables import table_scores
+from leakbench.measure.metrics_tables import table_scores
 from leakbench.models import build, one_hot, parameters
 from leakbench.recipe import construct, resolve
 from leakbench.rng import generators

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 import pytest
 
-from leakbench.accounting import cell_epsilon
-from leakbench.auditing import audit_cell
 from leakbench.cell import Cell, Request, resolve_cell
+from leakbench.cell.accounting import cell_epsilon
+from leakbench.cell.auditing import audit_cell
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
-from leakbench.experiment import hand_out
 from leakbench.privacy.accountants import pld
 from leakbench.privacy.mechanism import Mechanism
 from leakbench.recipe import names
+from leakbench.run.experiment import hand_out
 from leakbench.types import Clock, Generators, Signal
 
 DELTA = 1e-5

@@ -7,16 +7,16 @@ import pandas as pd
 import pytest
 from probes import probe
 
-from leakbench.accounting import cell_curve, cell_epsilon
-from leakbench.budget import louder, prepare
 from leakbench.cell import Cell, Request, identity
+from leakbench.cell.accounting import cell_curve, cell_epsilon
+from leakbench.cell.budget import louder, prepare
 from leakbench.data.recipe import Federation
-from leakbench.decay import Linear
 from leakbench.defense import Defense, phases
+from leakbench.defense.decay import Linear
 from leakbench.errors import InputError
-from leakbench.experiment import execute, hand_out
 from leakbench.privacy.ledger import first_rounds
 from leakbench.recipe import resolve
+from leakbench.run.experiment import execute, hand_out
 from leakbench.store import open_run
 from leakbench.types import Clock
 

@@ -13,14 +13,13 @@ from click.testing import CliRunner
 
 from leakbench.attack import Attack
 from leakbench.attack.gradient_matching import GradientMatching
-from leakbench.attack.recipe import RANKINGS
-from leakbench.budget import prepare
 from leakbench.catalog import KINDS
 from leakbench.cell import Request, identity
+from leakbench.cell.budget import prepare
 from leakbench.cli import commands
 from leakbench.defense import Defense
-from leakbench.experiment import execute
 from leakbench.recipe import catalog_folder, load, names
+from leakbench.run.experiment import execute
 from leakbench.store import open_run
 
 HOME = Path(__file__).parent.parent
@@ -176,11 +175,11 @@ def test_an_attack_runs(name, tmp_path):
     attack = load(Attack, catalog_folder("attacks") / f"{name}.yaml")
     searches = isinstance(attack.method, GradientMatching)
     restarts = attack.method.restarts if isinstance(attack.method, GradientMatching) else 1
-    table = ("--dataset", "cancer") if attack.needs_table else ()
+    table = ("--dataset", "cancer") if attack.needs.table else ()
     summary, rows = run_tiny(tmp_path, "--attack", name, *table, iterations=2 if searches else None)
     assert summary["cell"]["attack"] == name
     assert summary["threat"] == attack.server.threat
-    assert (summary["taps"]["type-2"]["asr"] is None) == isinstance(attack.method, tuple(RANKINGS.values()))
+    assert (summary["taps"]["type-2"]["asr"] is None) == attack.needs.candidates
     assert rows["iterations"].le(2 * restarts).all()
 
 

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from leakbench.cli import commands
-from leakbench.compare import compare
 from leakbench.errors import InputError
+from leakbench.summary.compare import compare
 
 TINY = (
     "run --quiet --json --dataset digits --clients 6 --clients-per-round 3 --local-iterations 2 --batch 2 --train-rounds 0 "

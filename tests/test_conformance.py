@@ -15,14 +15,14 @@ from command_line import called
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakbench import metrics
 from leakbench.conformance import MEASURES, Answer, Scorer, Truth, all_cases, conform, lpips_range
 from leakbench.conformance.contract import read_scores
 from leakbench.conformance.known import Between, Close, EachExample, Finite, Unanswered, Worse
 from leakbench.conformance.own import OwnScorer
 from leakbench.conformance.pictures import black_and_white, reference, turned
 from leakbench.errors import InputError
-from leakbench.metrics import load_lpips
+from leakbench.measure import metrics
+from leakbench.measure.metrics import load_lpips
 
 OWN = OwnScorer()
 CASES = all_cases()

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from probes import facts_of
 from torch import Tensor, nn
 
-from leakbench.accounting import cell_epsilon
 from leakbench.cell import Cell, Request, identity, resolve_cell
+from leakbench.cell.accounting import cell_epsilon
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense
@@ -26,17 +26,17 @@ from leakbench.defense.sensitivity import L2Max
 from leakbench.defense.share import ShareOfNoise
 from leakbench.defense.transform import Transform, apply
 from leakbench.errors import InputError
-from leakbench.experiment import _sent, hand_out
 from leakbench.federated.sampling import drop_out
 from leakbench.federated.simulate import Round, train
 from leakbench.models import build, parameters
 from leakbench.privacy.calibration import calibrated
 from leakbench.recipe import construct, resolve
 from leakbench.rng import generator, generators
-from leakbench.stage_train import train_federation
+from leakbench.run.experiment import _sent, hand_out
+from leakbench.run.stage_train import train_federation
+from leakbench.run.victims import draw_victims, view_of
 from leakbench.store import open_run
 from leakbench.types import Clock, Local, Network, Parameters, Signal
-from leakbench.victims import draw_victims, view_of
 
 CLOCK = Clock(0, 0, 1, 1)
 BATCH = Local(Network(nn.Identity(), {}), torch.zeros(1), torch.zeros(1))

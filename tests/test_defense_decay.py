@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from probes import probe
 
 from leakbench.data.recipe import Federation
-from leakbench.decay import (
+from leakbench.defense import Defense, phases
+from leakbench.defense.clip import ClipWhole
+from leakbench.defense.decay import (
     Cyclic,
     Decay,
     Exponential,
@@ -20,8 +22,6 @@ from leakbench.decay import (
     Staircase,
     StaircaseReleased,
 )
-from leakbench.defense import Defense, phases
-from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.errors import InputError
 from leakbench.recipe import construct, resolve

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from leakbench.accounting import cell_epsilon
 from leakbench.cell import Request, resolve_cell
+from leakbench.cell.accounting import cell_epsilon
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense, Probe, facts_at
@@ -18,12 +18,12 @@ from leakbench.defense.importance import Central, Importance, Sensitivity, Varia
 from leakbench.defense.nbafl import Calibration, NbaflDownlink, NbaflUplink, clip_weights, downlink_std, uplink_std
 from leakbench.defense.priority import PriorityNoise, chosen
 from leakbench.errors import InputError
-from leakbench.experiment import hand_out
 from leakbench.federated.simulate import train
 from leakbench.models import build, one_hot, parameters
 from leakbench.recipe import construct
 from leakbench.rng import generator, generators
-from leakbench.summary import _network_notes
+from leakbench.run.experiment import hand_out
+from leakbench.summary.notes import network_notes
 from leakbench.types import Clock, Local, Network, Signal, part
 
 CLOCK = Clock(0, 0, rounds=8, local_iterations=1, cohort=5, clients=5, examples_per_client=40)
@@ -409,8 +409,8 @@ def test_the_network_of_the_paper_has_203530_parameters():
 
 def test_the_summary_says_which_networks_were_used():
     asked = resolve_cell(Request(defense="priority_variance", dataset="digits", model="mlp"), None)
-    assert _network_notes(asked) == {
+    assert network_notes(asked) == {
         "model": "mlp is trained, as asked, not the recipe's mlp_256",
         "leak_model": "mlp_sigmoid leaks, for which the defense's recipe asks",
     }
-    assert _network_notes(resolve_cell(Request(defense="nbafl", dataset="digits"), None)) == {}
+    assert network_notes(resolve_cell(Request(defense="nbafl", dataset="digits"), None)) == {}

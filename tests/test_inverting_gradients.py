@@ -106,7 +106,7 @@ def test_variants_differ_in_what_their_names_say(variant: str) -> None:
     plain, other = (resolve("attacks", Attack, "inverting_gradients" + v)[1] for v in ("", variant))
     assert isinstance(plain.method, GradientMatching)
     assert isinstance(other.method, GradientMatching)
-    assert other.labels_given == ("oracle" in variant)
+    assert other.needs.labels == ("oracle" in variant)
     assert other.method.stop.limit == (4000 if "short" in variant else 24_000)
     for name in ("space", "start", "distance", "descent", "restarts"):
         assert getattr(other.method, name) == getattr(plain.method, name)

@@ -18,13 +18,13 @@ from leakbench.cli import main
 from leakbench.data.find import load_dataset
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
-from leakbench.experiment import hand_out
 from leakbench.federated.leakage import Public, View, leak
 from leakbench.models import build, one_hot, parameters
 from leakbench.recipe import construct
 from leakbench.rng import generator
+from leakbench.run.experiment import hand_out
+from leakbench.run.victims import Sent, draw_victims, truth, view_of
 from leakbench.types import Clock, Network
-from leakbench.victims import Sent, draw_victims, truth, view_of
 
 
 def seen(model: nn.Module, x: Tensor, y: Tensor, classes: int, public: Public | None) -> View:

@@ -13,20 +13,20 @@ from scipy.stats import binomtest
 
 from leakbench.catalog import list_kind
 from leakbench.cell import Cell, Request, identity, resolve_cell
-from leakbench.experiment import execute, hand_out
 from leakbench.federated.client import Network
 from leakbench.federated.partition import Shards
-from leakbench.leak_bounds import Guard, bounded, guards, leak_facts, violations
-from leakbench.leak_floor import floor, noise_std
+from leakbench.measure.statistics import exact_low, wilson
 from leakbench.privacy.bounds import Seen, gaussian_robustness
 from leakbench.privacy.mechanism import Mechanism
 from leakbench.report.bounds import bounds, seen_at
 from leakbench.report.bounds import violations as lines_of
 from leakbench.report.figures import bound_curve
-from leakbench.stage_train import fresh_network
-from leakbench.statistics import exact_low, wilson
+from leakbench.run.experiment import execute, hand_out
+from leakbench.run.stage_train import fresh_network
+from leakbench.run.victims import Sent, aware, draw_victims, truth, view_of
 from leakbench.store import open_run
-from leakbench.victims import Sent, aware, draw_victims, truth, view_of
+from leakbench.summary.leak_bounds import Guard, bounded, guards, leak_facts, violations
+from leakbench.summary.leak_floor import floor, noise_std
 
 
 def cell(**asked: Any) -> Cell:

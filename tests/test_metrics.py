@@ -11,7 +11,7 @@ from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from leakbench.metrics import load_lpips, match, pairwise_rmse, psnr, rmse, ssim, success_threshold, undefined
+from leakbench.measure.metrics import load_lpips, match, pairwise_rmse, psnr, rmse, ssim, success_threshold, undefined
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from leakbench.attack.null import null_attack
-from leakbench.metrics import success_threshold
+from leakbench.measure.metrics import success_threshold
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -22,7 +22,7 @@ from safetensors.numpy import load_file
 
 from leakbench import cli
 from leakbench.cell import Cell, Request, resolve_cell
-from leakbench.experiment import execute
+from leakbench.run.experiment import execute
 from leakbench.store import open_run
 
 HOME = Path(__file__).parent.parent

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from leakbench.attack.null import NullAttack
 from leakbench.cell import Request, resolve_cell
-from leakbench.leak_bounds import Guard
-from leakbench.leak_floor import Floor
-from leakbench.limits import Limits
-from leakbench.scores import RANKS_ONLY, Truth, score
-from leakbench.statistics import wilson
-from leakbench.summary import _tap, summarise
+from leakbench.measure.scores import RANKS_ONLY, Truth, score
+from leakbench.measure.statistics import wilson
+from leakbench.summary.leak_bounds import Guard
+from leakbench.summary.leak_floor import Floor
+from leakbench.summary.limits import Limits
+from leakbench.summary.summarise import summarise
+from leakbench.summary.tap import tap_summary
 from leakbench.types import Ranking, Reconstruction
 
 SHAPE = (1, 12, 12)
@@ -109,11 +110,11 @@ def test_no_answer_is_a_failure_that_counts() -> None:
     rows = rows_of(real, answer(inputs, real.labels), total=4)
     assert rows["failure"].tolist() == [False, False, True, False]
     assert rows["failure_reason"].str.len().tolist()[2] > 0
-    tap = _tap(rows, 0.0)
+    tap = tap_summary(rows, 0.0)
     assert tap["failures"] == 1
     assert (tap["asr"], tap["asr_low"], tap["asr_high"]) == pytest.approx((0.75, *wilson(3, 4)))
     rows.loc[[0, 1], "rmse"] = np.nan
-    assert _tap(rows, 0.0)["rmse"] is None
+    assert tap_summary(rows, 0.0)["rmse"] is None
 
 
 def test_iterations_to_success_is_the_first_within_eta() -> None:
@@ -144,16 +145,16 @@ def test_each_victim_is_beside_the_guess_for_it() -> None:
 def test_verdicts() -> None:
     """Perfect answers leak, all-white ones are protected, a guess as good as grey is neither significantly."""
     real = truth(20, 1)
-    assert _tap(rows_of(real, answer(real.inputs, real.labels), total=20), 0.0)["verdict"] == "leaks"
+    assert tap_summary(rows_of(real, answer(real.inputs, real.labels), total=20), 0.0)["verdict"] == "leaks"
     white = torch.ones_like(real.inputs)
-    assert _tap(rows_of(real, answer(white, real.labels), total=20), 0.0)["verdict"] == "protected"
+    assert tap_summary(rows_of(real, answer(white, real.labels), total=20), 0.0)["verdict"] == "protected"
     slightly = real.inputs.clone()
     slightly[:9] = 0.5 + 0.9 * (real.inputs[:9] - 0.5)
     slightly[9:] = 1 - real.inputs[9:]
-    found = _tap(rows_of(real, answer(slightly, real.labels), total=20, eta=1e-9), 0.0)
+    found = tap_summary(rows_of(real, answer(slightly, real.labels), total=20, eta=1e-9), 0.0)
     assert found["verdict"] in ("unclear", "protected")
     nearly = 0.5 + 0.1 * (real.inputs - 0.5)
-    assert _tap(rows_of(real, answer(nearly, real.labels), total=20, eta=1e-9), 0.0)["verdict"] == "leaks"
+    assert tap_summary(rows_of(real, answer(nearly, real.labels), total=20, eta=1e-9), 0.0)["verdict"] == "leaks"
 
 
 def test_identification_by_nothing_is_chance() -> None:
@@ -172,7 +173,7 @@ def test_an_attack_that_gave_nothing_protects_nobody() -> None:
     """Where every answer is missing the verdict is that the attack failed."""
     real = truth(4, 1)
     rows = rows_of(real, answer(real.inputs * torch.nan, real.labels), total=4)
-    assert _tap(rows, 0.0)["verdict"] == "attack failed"
+    assert tap_summary(rows, 0.0)["verdict"] == "attack failed"
 
 
 def test_a_batch_is_one_trial() -> None:
@@ -180,7 +181,7 @@ def test_a_batch_is_one_trial() -> None:
     real = truth(8, 3)
     inputs = real.inputs.clone()
     inputs[4:] = 1 - inputs[4:]
-    tap = _tap(rows_of(real, answer(inputs, real.labels), total=8), 0.0)
+    tap = tap_summary(rows_of(real, answer(inputs, real.labels), total=8), 0.0)
     low, high = wilson(4, 8)
     assert tap["asr"] == 0.5
     assert tap["asr_low"] <= low + 0.03
@@ -220,14 +221,14 @@ def table(**changes: object) -> pd.DataFrame:
 )
 def test_each_clause_of_the_verdict(changes: dict[str, object], verdict: str) -> None:
     """One clause at a time decides."""
-    assert _tap(table(**changes), 0.0)["verdict"] == verdict
+    assert tap_summary(table(**changes), 0.0)["verdict"] == verdict
 
 
 def test_few_victims_prove_no_protection() -> None:
     """Of five failed attacks nothing follows."""
-    assert _tap(table(rmse=0.5)[:5], 0.0)["verdict"] == "unclear"
-    assert _tap(table(rmse=0.5)[:9], 0.0)["verdict"] == "unclear"
-    assert _tap(table(rmse=0.5)[:10], 0.0)["verdict"] == "protected"
+    assert tap_summary(table(rmse=0.5)[:5], 0.0)["verdict"] == "unclear"
+    assert tap_summary(table(rmse=0.5)[:9], 0.0)["verdict"] == "unclear"
+    assert tap_summary(table(rmse=0.5)[:10], 0.0)["verdict"] == "protected"
 
 
 def test_members_of_a_batch_are_not_independent() -> None:
@@ -236,27 +237,27 @@ def test_members_of_a_batch_are_not_independent() -> None:
     rows = pd.DataFrame({**table(), "null_rmse": 0.4}).iloc[0:1].loc[[0] * 24].reset_index(drop=True)
     rows = rows.assign(victim=batches, batch=batches, member=[0, 1, 2] * 8, identified=[1.0, np.nan, np.nan] * 8)
     rows = rows.assign(null_success=batches < 4, label_guess=[0, 0, 0, 1] * 6, rmse=np.where(batches < 6, 0.3, 0.5))
-    tap = _tap(rows, 0.0)
+    tap = tap_summary(rows, 0.0)
     assert (tap["victims"], tap["batch"], tap["label_accuracy"]) == (8, 3, 0.75)
     low, high = wilson(4, 8)
     assert tap["null_asr"] == 0.5
     assert tap["null_asr_low"] <= low + 0.03
     assert tap["null_asr_high"] >= high - 0.03
     assert (tap["identified"], tap["identified_low"], tap["identified_high"]) == (1.0, *wilson(8, 8))
-    assert _tap(rows.assign(identified=[0.0, np.nan, np.nan] * 8), 0.0)["verdict"] == "unclear"
+    assert tap_summary(rows.assign(identified=[0.0, np.nan, np.nan] * 8), 0.0)["verdict"] == "unclear"
 
 
 def test_medians_take_failures_as_the_worst() -> None:
     """11 of 20 without a value: no median; the null's RMSE is its median; iterations need half of the victims."""
-    tap = _tap(table(psnr=[np.nan] * 11 + [50.0] * 9, ssim=[np.nan] * 11 + [0.9] * 9), 0.0)
+    tap = tap_summary(table(psnr=[np.nan] * 11 + [50.0] * 9, ssim=[np.nan] * 11 + [0.9] * 9), 0.0)
     assert (tap["psnr"], tap["ssim"]) == (None, None)
     assert tap["null_rmse"] == pytest.approx(0.3)
-    assert _tap(table(null_rmse=[0.2] * 15 + [0.4] * 5), 0.0)["null_rmse"] == pytest.approx(0.2)
+    assert tap_summary(table(null_rmse=[0.2] * 15 + [0.4] * 5), 0.0)["null_rmse"] == pytest.approx(0.2)
     failed = [np.nan] * 8 + [float(n) for n in range(1, 13)]
-    tap = _tap(table(rmse=failed, lpips=failed, psnr=failed, ssim=failed), 0.0)
+    tap = tap_summary(table(rmse=failed, lpips=failed, psnr=failed, ssim=failed), 0.0)
     assert (tap["rmse"], tap["lpips"], tap["psnr"], tap["ssim"]) == (10.5, 10.5, 2.5, 2.5)
-    assert _tap(table(iterations_to_success=[3.0] * 8 + [np.nan] * 12), 0.0)["iterations"] is None
-    assert _tap(table(iterations_to_success=[3.0] * 12 + [np.nan] * 8), 0.0)["iterations"] == 3.0
+    assert tap_summary(table(iterations_to_success=[3.0] * 8 + [np.nan] * 12), 0.0)["iterations"] is None
+    assert tap_summary(table(iterations_to_success=[3.0] * 12 + [np.nan] * 8), 0.0)["iterations"] == 3.0
 
 
 def test_each_null_column_has_its_own_guesser() -> None:

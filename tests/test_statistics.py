@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from leakbench.statistics import exact, median_interval, paired_bootstrap, proportion, threshold_curve, wilson
+from leakbench.measure.statistics import exact, median_interval, paired_bootstrap, proportion, threshold_curve, wilson
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -20,10 +20,10 @@ from leakbench.data.columns import Columns, columns_of
 from leakbench.data.dataset import Feature
 from leakbench.data.find import load_dataset
 from leakbench.errors import InputError
-from leakbench.metrics_tables import TOLERANCE, match_features, table_scores
-from leakbench.scores import RANKS_ONLY, Truth
-from leakbench.scores_tables import TABLE_COLUMNS, TableJudge, score_table, table_judge
-from leakbench.summary_tables import table_fields, table_notes
+from leakbench.measure.metrics_tables import TOLERANCE, match_features, table_scores
+from leakbench.measure.scores import RANKS_ONLY, Truth
+from leakbench.measure.scores_tables import TABLE_COLUMNS, TableJudge, score_table, table_judge
+from leakbench.summary.tables import table_fields, table_notes
 
 COLUMNS = layout()
 

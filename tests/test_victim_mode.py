@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from leakbench.accounting import cell_epsilon
-from leakbench.budget import prepare
 from leakbench.cell import Cell, Request, resolve_cell
+from leakbench.cell.accounting import cell_epsilon
+from leakbench.cell.budget import prepare
 from leakbench.cli import main
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import load_dataset
@@ -27,7 +27,6 @@ from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.soteria import Soteria
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
-from leakbench.experiment import hand_out
 from leakbench.federated.client import Examples, example_signal, local_iterations, mean_update
 from leakbench.federated.leakage import View, leak
 from leakbench.federated.partition import Partition
@@ -37,7 +36,8 @@ from leakbench.models.batch_norm import BatchNorm
 from leakbench.models.initialise import initialise, torch_default
 from leakbench.models.resnet import resnet18
 from leakbench.rng import generator
-from leakbench.stage_train import fresh_network
+from leakbench.run.experiment import hand_out
+from leakbench.run.stage_train import fresh_network
 from leakbench.types import Clock, Network, Parameters
 
 SHAPE, CLASSES = (1, 9, 9), 3

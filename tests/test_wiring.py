@@ -11,32 +11,32 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from leakbench.accounting import cell_epsilon
 from leakbench.attack.descent import descend
 from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.lbfgs import Objective
 from leakbench.attack.stop import Iterations
 from leakbench.cell import Cell, Request, identity, probe_of, resolve_cell
+from leakbench.cell.accounting import cell_epsilon
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense, phases
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import Stations
-from leakbench.experiment import _largest, _sent, execute, hand_out
 from leakbench.federated.client import Examples, client_update, local_iterations, mean_update
 from leakbench.federated.sampling import draw_clients
 from leakbench.federated.simulate import Round, train
-from leakbench.metrics import success_threshold
+from leakbench.measure.metrics import success_threshold
 from leakbench.models import build, one_hot, parameters
 from leakbench.privacy.epsilon import epsilon
 from leakbench.privacy.ledger import Schedule
 from leakbench.recipe import resolve
 from leakbench.rng import generator, generators
-from leakbench.stage_train import fresh_network, train_federation
+from leakbench.run.experiment import _largest, _sent, execute, hand_out
+from leakbench.run.stage_train import fresh_network, train_federation
+from leakbench.run.victims import Sent, aware, candidates, draw_victims, knowledge, truth, view_of
 from leakbench.store import open_run
 from leakbench.types import Clock, Fact, Generators, Local, Network, Parameters, Signal
-from leakbench.victims import Sent, aware, candidates, draw_victims, knowledge, truth, view_of
 
 CLOCK = Clock(0, 0, 1, 1)
 
@@ -71,7 +71,7 @@ def test_a_cell_is_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert short.hash != plain.hash
     found = load_dataset("faces")
     changed = (*found[:2], dataclasses.replace(found[2], content="other"))
-    monkeypatch.setattr("leakbench.cell.load_dataset", lambda *_, **__: changed)
+    monkeypatch.setattr("leakbench.cell.resolve.load_dataset", lambda *_, **__: changed)
     assert cell().hash != plain.hash
 
 
@@ -253,7 +253,7 @@ def test_a_victim_is_the_same_in_any_chunk_and_each_point_is_attacked(
         dataset="digits", defense="fed_sdp_client", victims=2, iterations=1, leak_batch=1, taps=("type-2", "type-1")
     )
     together = run_of(some, tmp_path / "together")[1]
-    monkeypatch.setattr("leakbench.stage_attack._chunk", lambda *_: 1)
+    monkeypatch.setattr("leakbench.run.stage_attack._chunk", lambda *_: 1)
     apart = run_of(some, tmp_path / "apart")[1]
     same = ["tap", "victim", "example", "label", "null_rmse", "identified"]
     pd.testing.assert_frame_equal(apart[same], together[same])

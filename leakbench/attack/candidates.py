@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from leakbench.attack.needs import Needs
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View
 from leakbench.models import one_hot
@@ -31,6 +33,8 @@ class Candidates:
     that of the public sample plus, in every direction, the energy that half of the sample leaves unexplained of the other.
     chunk: how many candidates' gradients are held at once; fewer of a large network, and fewer public examples then too.
     """
+
+    needs: ClassVar[Needs] = Needs(candidates=True)
 
     chunk: Count = 64
 

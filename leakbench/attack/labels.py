@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from leakbench.attack.label_counts import label_counts
+from leakbench.attack.needs import Needs
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.models import one_hot
@@ -82,6 +83,8 @@ class LastLayerCounts:
 @part
 class Given:
     """The true labels, in the order in which the clients used them: an oracle, which the threat model has to grant."""
+
+    needs: ClassVar[Needs] = Needs(labels=True)
 
     def __call__(self, view: View, rngs: Generators) -> LabelGuess:
         """Return them one-hot; raises InputError where the view does not show them."""

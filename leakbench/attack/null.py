@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakbench.metrics import pairwise_rmse
+from leakbench.measure.metrics import pairwise_rmse
 
 __all__ = ["NullAttack", "null_attack"]
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from leakbench.attack.null import NullAttack
 from leakbench.data.columns import Columns
-from leakbench.metrics_tables import table_scores
+from leakbench.measure.metrics_tables import table_scores
 
 __all__ = ["best_guesser", "random_records"]
 

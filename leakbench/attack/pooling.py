@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from leakbench.attack.space_tables import SoftCategories, StandardColumns, layout_of
-from leakbench.attack.start_tables import StandardUniform
+from leakbench.attack.needs import Needs
+from leakbench.attack.space_tables import layout_of
 from leakbench.federated.leakage import View
-from leakbench.metrics_tables import match_features
+from leakbench.measure.metrics_tables import match_features
 from leakbench.types import part
 
-__all__ = ["POOLINGS", "TABLE_PARTS", "Least", "Mean", "Median", "Pooling"]
+__all__ = ["POOLINGS", "Least", "Mean", "Median", "Pooling"]
 
 
 @runtime_checkable
@@ -53,6 +53,8 @@ class Median:
     least distance, here it is the guess itself. Raises InputError where the inputs are no table.
     """
 
+    needs: ClassVar[Needs] = Needs(table=True)
+
     def __call__(self, guesses: Tensor, values: Tensor, view: View) -> Tensor:
         """Return the pooled records."""
         return _aligned(guesses, values, view, "median").nanmedian(0).values
@@ -62,12 +64,11 @@ class Median:
 class Mean:
     """The same with the mean of each column over the n guesses (released code, `soft_avg+softmax`)."""
 
+    needs: ClassVar[Needs] = Needs(table=True)
+
     def __call__(self, guesses: Tensor, values: Tensor, view: View) -> Tensor:
         """Return the pooled records."""
         return _aligned(guesses, values, view, "mean").nanmean(0)
 
-
-TABLE_PARTS = (StandardColumns, SoftCategories, StandardUniform, Median, Mean)
-"""Parts that know what a column means, and so nothing of pictures."""
 
 POOLINGS: dict[str, type[Pooling]] = {"least": Least, "median": Median, "mean": Mean}

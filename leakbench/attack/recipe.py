@@ -7,14 +7,13 @@ from typing import Annotated, Literal, Protocol, runtime_checkable
 from leakbench.attack.analytic import AnalyticFc
 from leakbench.attack.candidates import Candidates
 from leakbench.attack.gradient_matching import GradientMatching
-from leakbench.attack.labels import Given
-from leakbench.attack.pooling import TABLE_PARTS
+from leakbench.attack.needs import Needs, needs_of
 from leakbench.attack.server import SERVERS, Honest, Server
 from leakbench.federated.leakage import View
 from leakbench.recipe import slot
 from leakbench.types import Generators, Ranking, Reconstruction, Text, part
 
-__all__ = ["METHODS", "RANKINGS", "Attack", "Method"]
+__all__ = ["METHODS", "Attack", "Method"]
 
 
 @runtime_checkable
@@ -25,13 +24,10 @@ class Method(Protocol):
         """Answer for the V victims that all views show; victim v draws from rngs[v]."""
 
 
-RANKINGS: dict[str, type[Method]] = {"candidates": Candidates}
-"""Methods that answer with a Ranking; only they are shown the candidates."""
-
 METHODS: dict[str, type[Method]] = {
     "gradient_matching": GradientMatching,
     "analytic_fc": AnalyticFc,
-    **RANKINGS,
+    "candidates": Candidates,
 }
 
 
@@ -51,13 +47,6 @@ class Attack:
     server: Annotated[Server, *slot("server", SERVERS)] = Honest()
 
     @property
-    def labels_given(self) -> bool:
-        """Whether the method takes the victims' labels as known, so that the threat model has to grant them."""
-        return isinstance(self.method, GradientMatching) and isinstance(self.method.labels, Given)
-
-    @property
-    def needs_table(self) -> bool:
-        """Whether a part of the method knows only tables."""
-        if not isinstance(self.method, GradientMatching):
-            return False
-        return any(isinstance(p, TABLE_PARTS) for p in (self.method.space, self.method.start, self.method.pooling))
+    def needs(self) -> Needs:
+        """What its method has to be given beyond what leaked."""
+        return needs_of(self.method)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from leakbench.attack.coordinates import Coordinates
+from leakbench.attack.needs import Needs
 from leakbench.data.columns import Columns
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
@@ -54,6 +55,8 @@ class StandardColumns:
     The answer is the largest column of each category, and numbers cut to [0, 1].
     """
 
+    needs: ClassVar[Needs] = Needs(table=True)
+
     def __call__(self, view: View) -> Coordinates:
         """Return the coordinates; raises InputError where the inputs are no table."""
         columns = layout_of(view, "standard_columns")
@@ -78,6 +81,8 @@ class SoftCategories:
     standardized: whether logits are mean + deviation * z, as in the released code, so that a search begins at the public
     frequencies and a rare category hardly moves; else they are z. The answer is the largest column of each category.
     """
+
+    needs: ClassVar[Needs] = Needs(table=True)
 
     temperature: Positive = 1.0
     numbers: Literal["sigmoid", "clamp"] = "sigmoid"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
+from leakbench.attack.needs import Needs
 from leakbench.attack.space_tables import layout_of, soften
 from leakbench.federated.leakage import View
 from leakbench.types import Generators, part
@@ -19,6 +22,8 @@ class StandardUniform:
     soft: those values as the logits and bounded numbers of the space `soft_categories` with its defaults, where TabLeak starts;
     else the records themselves, where its Inverting Gradients starts. Raises InputError where the inputs are no table.
     """
+
+    needs: ClassVar[Needs] = Needs(table=True)
 
     soft: bool = False
 

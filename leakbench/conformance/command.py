@@ -14,7 +14,7 @@ from leakbench.conformance.judge import Result, all_cases, conform
 from leakbench.conformance.own import OwnScorer
 from leakbench.errors import InputError
 from leakbench.imported import import_function
-from leakbench.metrics import load_lpips
+from leakbench.measure.metrics import load_lpips
 
 __all__ = ["as_dict", "conformance", "lines"]
 

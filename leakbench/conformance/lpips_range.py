@@ -13,7 +13,7 @@ from leakbench.conformance.case import Case, case
 from leakbench.conformance.contract import Floats
 from leakbench.conformance.known import Close, Known, OneOf
 from leakbench.conformance.pictures import Pictures
-from leakbench.metrics import LPIPS_ABSENT
+from leakbench.measure.metrics import LPIPS_ABSENT
 
 __all__ = ["cases"]
 

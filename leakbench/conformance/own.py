@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 import torch
 
-from leakbench import metrics
 from leakbench.attack.null import NullAttack
 from leakbench.conformance.contract import AVERAGED, Answer, Truth
-from leakbench.scores import Truth as Real
-from leakbench.scores import no_reconstruction, score
-from leakbench.summary import _tap as summary_of_tap
+from leakbench.measure import metrics
+from leakbench.measure.scores import Truth as Real
+from leakbench.measure.scores import no_reconstruction, score
+from leakbench.summary.tap import tap_summary
 from leakbench.types import Ranking
 
 __all__ = ["OwnScorer"]
@@ -47,7 +47,7 @@ class OwnScorer:
     def _returned(self, rows: pd.DataFrame, shape: tuple[int, int]) -> dict[str, Any]:
         rows = rows.assign(label_accuracy=rows["label"] == rows["label_guess"])
         names = [n for n in (*AVERAGED, "success", "label_accuracy") if n != "lpips" or callable(self.lpips)]
-        table = summary_of_tap(rows, 0.0)
+        table = tap_summary(rows, 0.0)
         # A summary says None where the value over all is infinite.
         overall = {n: np.nan if table[n] is None else table[n] for n in AVERAGED if n in names}
         return {n: rows[n].to_numpy().reshape(shape) for n in names} | {"asr": table["asr"], "overall": overall}

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import imsave
 from numpy.typing import NDArray
 
+from leakbench.measure.statistics import proportion, threshold_curve
 from leakbench.privacy.bounds import Seen
-from leakbench.statistics import proportion, threshold_curve
 
 __all__ = ["anytime_figure", "bound_curve", "picture", "rounds_figure", "threshold_figure", "training_figure"]
 

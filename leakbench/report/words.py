@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from leakbench.metrics_tables import NO_FEATURES
+from leakbench.measure.metrics_tables import NO_FEATURES
 from leakbench.report.bounds import FIELDS
 
 __all__ = [

@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 
 from leakbench.errors import InputError
+from leakbench.measure.scores import RANKS_ONLY
+from leakbench.measure.statistics import paired_bootstrap
 from leakbench.rng import generator
-from leakbench.scores import RANKS_ONLY
-from leakbench.statistics import paired_bootstrap
 from leakbench.store import read_manifest, written
 
 __all__ = ["Difference", "as_dicts", "compare", "lines"]

@@ -10,12 +10,12 @@ import torch
 
 from leakbench.cell import Cell
 from leakbench.federated.partition import Partition
-from leakbench.leak_bounds import leak_facts
 from leakbench.models import one_hot
 from leakbench.privacy.fisher import fisher_information, rmse_floor
 from leakbench.rng import generator
+from leakbench.run.victims import Sent, aware, draw_victims, truth, view_of
+from leakbench.summary.leak_bounds import leak_facts
 from leakbench.types import Fact
-from leakbench.victims import Sent, aware, draw_victims, truth, view_of
 
 __all__ = ["Floor", "floor", "noise_std"]
 

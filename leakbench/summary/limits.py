@@ -10,9 +10,9 @@ import pandas as pd
 
 from leakbench.cell import Cell
 from leakbench.federated.partition import Partition
-from leakbench.leak_bounds import Guard, bounded, guards, together, violations
-from leakbench.leak_floor import Floor, floor
-from leakbench.victims import Sent
+from leakbench.run.victims import Sent
+from leakbench.summary.leak_bounds import Guard, bounded, guards, together, violations
+from leakbench.summary.leak_floor import Floor, floor
 
 __all__ = ["Limits", "leak_key", "limited", "limits_of"]
 

@@ -1,6 +1,6 @@
 """Scores of a reconstruction beside the truth, taken outside the attacker, on pixels clamped to [0, 1].
 
-An answer that is not finite is no answer: every score of it is NaN, which all of `leakbench.statistics` counts as a
+An answer that is not finite is no answer: every score of it is NaN, which all of `leakbench.measure.statistics` counts as a
 failure. Nothing here is normalised by the data, so an error that is ten times as large scores ten times as much.
 """
 

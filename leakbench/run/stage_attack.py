@@ -11,20 +11,18 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.candidates import Candidates
-from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.null import NullAttack, null_attack
-from leakbench.attack.recipe import RANKINGS
 from leakbench.cell import Cell
 from leakbench.federated.leakage import View
 from leakbench.federated.partition import Partition
-from leakbench.metrics import Score
+from leakbench.measure.metrics import Score
+from leakbench.measure.scores import Truth, no_reconstruction, score
+from leakbench.measure.scores_tables import TableJudge, score_table, table_judge
 from leakbench.progress import Progress
 from leakbench.rng import generator, generators
-from leakbench.scores import Truth, no_reconstruction, score
-from leakbench.scores_tables import TableJudge, score_table, table_judge
+from leakbench.run.victims import Sent, Victims, aware, candidates, draw_victims, truth, view_of
 from leakbench.store import Run
 from leakbench.types import Ranking, Reconstruction
-from leakbench.victims import Sent, Victims, aware, candidates, draw_victims, truth, view_of
 
 __all__ = ["Judge", "Leak", "attack_leak", "phase_name"]
 
@@ -122,8 +120,8 @@ def _attack_chunk(
     cell = leak.cell
     rngs = generators(cell.settings.seed, "attack", [(leak.round, int(v)) for v in lanes])
     shown, own = candidates(cell, victims)
-    ranks = isinstance(cell.attack.method, tuple(RANKINGS.values()))
-    answer = cell.attack.method(tuple(dataclasses.replace(v, candidates=shown) if ranks else v for v in views), rngs)
+    handed = cell.attack.needs.candidates
+    answer = cell.attack.method(tuple(dataclasses.replace(v, candidates=shown) if handed else v for v in views), rngs)
     told = tuple(dataclasses.replace(aware(v, cell), candidates=shown) for v in views)
     ranking = answer if isinstance(answer, Ranking) else Candidates()(told, rngs)
     inputs, labels, examples = truth(cell, leak.tap, victims)
@@ -158,7 +156,6 @@ def _chunk(leak: Leak, victims: Victims, budget: int = 3_000_000_000) -> int:
     weights = len(leak.sent) * sum(p.numel() for p in network.parameters.values())
     pixels = victims.indices[0].numel() * int(torch.Size(leak.cell.data.shape).numel())
     steps = victims.indices.shape[1] * victims.indices.shape[2]
-    method = leak.cell.attack.method
-    restarts = method.restarts if isinstance(method, GradientMatching) else 1
+    restarts = getattr(leak.cell.attack.method, "restarts", 1)
     per_victim = 4 * restarts * (weights * 6 * (steps + 1) + pixels * (200 + 400))
     return max(1, min(100, budget // per_victim))

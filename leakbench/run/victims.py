@@ -115,7 +115,7 @@ def _public(cell: Cell, inputs: Tensor, labels: Tensor) -> Public:
 def knowledge(cell: Cell) -> Knowledge:
     """Return what the threat model grants the attacker of a cell."""
     public = f"test split of {cell.names['dataset']} ({len(cell.data.test_targets)} examples)"
-    labels = "given" if cell.attack.labels_given else "not given"
+    labels = "given" if cell.attack.needs.labels else "not given"
     return Knowledge(labels=labels, defense=cell.attack.knows == "defense", public=public)
 
 
@@ -148,7 +148,7 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
         knowledge=knowledge(cell),
         clock=clock,
         public=public_examples(cell),
-        labels=truth(cell, tap, victims)[1][lanes].to(device) if cell.attack.labels_given else None,
+        labels=truth(cell, tap, victims)[1][lanes].to(device) if cell.attack.needs.labels else None,
         secret=sent.secret,
         columns=columns_of(cell.data),
     )

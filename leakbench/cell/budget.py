@@ -9,15 +9,15 @@ from typing import Any
 
 from scipy import optimize
 
-from leakbench.accounting import cell_epsilon
 from leakbench.cell import Cell, Request, identified, leak_rounds, probe_of, resolve_cell
-from leakbench.decay import Scaled
+from leakbench.cell.accounting import cell_epsilon
 from leakbench.defense import Defense, facts_at
+from leakbench.defense.decay import Scaled
 from leakbench.defense.transform import STATIONS
 from leakbench.errors import InputError
-from leakbench.experiment import hand_out
 from leakbench.privacy.budget import Budget
 from leakbench.privacy.epsilon import Epsilon
+from leakbench.run.experiment import hand_out
 
 __all__ = ["louder", "prepare", "rounds_in_budget", "with_epsilon"]
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 
-from leakbench.accounting import cell_epsilon, ledger_of
-from leakbench.budget import prepare
 from leakbench.cell import Cell, Request, probe_of
+from leakbench.cell.accounting import cell_epsilon, ledger_of
+from leakbench.cell.budget import prepare
 from leakbench.defense import Probe
 from leakbench.errors import InputError
-from leakbench.experiment import hand_out
 from leakbench.privacy.accountants import best
 from leakbench.privacy.audit.canary import FAR, neighbours
 from leakbench.privacy.audit.coupled import check, strength
@@ -27,6 +26,7 @@ from leakbench.privacy.ledger import Schedule
 from leakbench.privacy.mechanism import Mechanism
 from leakbench.privacy.observers import Observation, Released, observations
 from leakbench.rng import generator
+from leakbench.run.experiment import hand_out
 
 __all__ = ["audit", "audit_cell"]
 

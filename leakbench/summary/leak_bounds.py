@@ -14,15 +14,15 @@ from typing import Any
 import pandas as pd
 import torch
 
-from leakbench.accounting import schedule_of
 from leakbench.cell import Cell, leak_clock, leak_federation, probe_of
+from leakbench.cell.accounting import schedule_of
 from leakbench.defense import Probe, facts_at, phases
 from leakbench.federated.partition import Iid, Partition
+from leakbench.measure.statistics import exact_low
 from leakbench.privacy.bounds import Seen
 from leakbench.privacy.ledger import Phase, Schedule, Unit, first_rounds
 from leakbench.privacy.mechanism import LEAST_NOISE, Mechanisms
 from leakbench.privacy.observers import observations
-from leakbench.statistics import exact_low
 from leakbench.types import Fact, Network
 
 __all__ = ["BOUNDS", "Guard", "bounded", "guards", "leak_facts", "together", "violations"]
@@ -78,7 +78,7 @@ def guards(
         if isinstance(before, str):
             sigma, reason = None, reason or before
         trained = () if isinstance(before, str) else before
-        related, told = _related(cell, tap, rounds), cell.attack.labels_given
+        related, told = _related(cell, tap, rounds), cell.attack.needs.labels
         found[tap] = Guard(sigma, reason, cell.defense.unit, trained, commonest, related, labels_given=told)
     return found
 

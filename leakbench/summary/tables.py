@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 from scipy import stats
 
-from leakbench.metrics_tables import NO_FEATURES
-from leakbench.scores import RANKS_ONLY
-from leakbench.scores_tables import TABLE_COLUMNS
-from leakbench.statistics import proportion
+from leakbench.measure.metrics_tables import NO_FEATURES
+from leakbench.measure.scores import RANKS_ONLY
+from leakbench.measure.scores_tables import TABLE_COLUMNS
+from leakbench.measure.statistics import proportion
 
 __all__ = ["table_fields", "table_notes"]
 

@@ -9,20 +9,20 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from leakbench.accounting import cell_curve, cell_epsilon
 from leakbench.cell import Cell
+from leakbench.cell.accounting import cell_curve, cell_epsilon
 from leakbench.federated.partition import Partition
 from leakbench.federated.simulate import from_sent
-from leakbench.limits import leak_key, limits_of
-from leakbench.metrics import success_threshold
+from leakbench.measure.metrics import success_threshold
 from leakbench.progress import Progress
 from leakbench.rng import generator
-from leakbench.stage_attack import Judge, Leak, attack_leak
-from leakbench.stage_train import fresh_network, leaked_model, train_federation
+from leakbench.run.stage_attack import Judge, Leak, attack_leak
+from leakbench.run.stage_train import fresh_network, leaked_model, train_federation
+from leakbench.run.victims import Sent, knowledge, public_examples
 from leakbench.store import Run
-from leakbench.summary import summarise
+from leakbench.summary.limits import leak_key, limits_of
+from leakbench.summary.summarise import summarise
 from leakbench.types import Network
-from leakbench.victims import Sent, knowledge, public_examples
 
 __all__ = ["execute", "hand_out"]
 

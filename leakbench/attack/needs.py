@@ -1,0 +1,37 @@
+"""What a part of an attack has to be given beyond what leaked, so that the harness and the threat model can tell."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Needs", "needs_of"]
+
+
+@dataclass(frozen=True)
+class Needs:
+    """A part says what it needs in a class attribute `needs: ClassVar[Needs]`; most need nothing and say nothing.
+
+    candidates: the hypotheses of a ranking, with which a method answers.  labels: the victims' true labels, an oracle.
+    table: inputs whose columns have a meaning.
+    """
+
+    candidates: bool = False
+    labels: bool = False
+    table: bool = False
+
+    def __or__(self, other: Needs) -> Needs:
+        """Return what either needs."""
+        return Needs(*(a or b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
+
+
+def needs_of(part: Any) -> Needs:
+    """Return what a part and the parts it is made of need."""
+    found: Needs = getattr(part, "needs", Needs())
+    if dataclasses.is_dataclass(part):
+        for field in dataclasses.fields(part):
+            value = getattr(part, field.name)
+            for inner in value if isinstance(value, tuple) else (value,):
+                found = found | needs_of(inner)
+    return found

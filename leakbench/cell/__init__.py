@@ -1,0 +1,22 @@
+"""One cell of the benchmark: what was asked for, resolved to recipes and numbers, checked, and identified by its content."""
+
+from leakbench.cell.cell import Cell, identified, identity, leak_clock, leak_federation
+from leakbench.cell.network import probe_of
+from leakbench.cell.request import PROTOCOLS, READS, Request, leak_rounds
+from leakbench.cell.resolve import resolve_cell
+from leakbench.cell.settings import Settings
+
+__all__ = [
+    "PROTOCOLS",
+    "READS",
+    "Cell",
+    "Request",
+    "Settings",
+    "identified",
+    "identity",
+    "leak_clock",
+    "leak_federation",
+    "leak_rounds",
+    "probe_of",
+    "resolve_cell",
+]

@@ -1,0 +1,97 @@
+"""One cell of the benchmark: its parts, and its content hash, which is its identity."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from leakbench import __version__
+from leakbench.attack import Attack
+from leakbench.cell.request import READS
+from leakbench.cell.settings import Settings
+from leakbench.data.dataset import Dataset
+from leakbench.data.recipe import DatasetRecipe, Federation
+from leakbench.defense import Defense
+from leakbench.measure.metrics import Score
+from leakbench.models.initialise import DEFAULT
+from leakbench.provenance import versions
+from leakbench.recipe import describe
+from leakbench.store import SCHEMA, content_hash
+from leakbench.types import Clock
+
+__all__ = ["Cell", "identified", "identity", "leak_clock", "leak_federation"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell, ready to run."""
+
+    names: dict[str, str]
+    attack: Attack
+    defense: Defense
+    recipe: DatasetRecipe
+    data: Dataset
+    settings: Settings
+    lpips: Score | str
+    hash: str
+
+    @property
+    def name(self) -> str:
+        """A name for its folder."""
+        return "-".join([self.names["dataset"], self.names["defense"], self.names["attack"], self.hash[:8]])
+
+
+def identified(cell: Cell) -> Cell:
+    """Return the cell with the hash of its content."""
+    content: dict[str, Any] = {
+        "schema": SCHEMA,
+        "version": __version__,
+        "names": cell.names,
+        "recipes": [describe(cell.attack), describe(cell.defense)],
+        "data": cell.data.content,
+        "settings": describe(cell.settings),
+    }
+    if not cell.settings.federation.dropout:
+        # Where nobody can drop out, nothing that is said of it changes a result, and so neither the identity.
+        del content["settings"]["federation"]["dropout"], content["recipes"][1]["on_dropout"]
+    for name, usual in (
+        ("stop_after", None),
+        ("victim_mode", None),
+        ("init", DEFAULT),
+        ("join_rounds", False),
+        ("reads", READS[0]),
+    ):
+        if content["settings"][name] == usual:
+            del content["settings"][name]
+    return dataclasses.replace(cell, hash=content_hash(content))
+
+
+def identity(cell: Cell, command: str) -> dict[str, Any]:
+    """Return what the manifest of a cell's run says from the start."""
+    recipes = {"attack": cell.attack, "defense": cell.defense, "dataset": cell.recipe}
+    return {
+        "hash": cell.hash,
+        "cell": {**cell.names, "seed": cell.settings.seed},
+        "seed": cell.settings.seed,
+        "device": cell.settings.device,
+        "command": command,
+        "versions": versions(),
+        "recipes": {name: describe(recipe) for name, recipe in recipes.items()},
+        "settings": describe(cell.settings),
+    }
+
+
+def leak_federation(cell: Cell) -> Federation:
+    """Return the federation as a leak sees it: the batch that leaks, of a client that holds as many."""
+    s = cell.settings
+    held = max(s.leak_batch, s.federation.examples_per_client)
+    return dataclasses.replace(s.federation, batch=s.leak_batch, examples_per_client=held)
+
+
+def leak_clock(cell: Cell, round_number: int) -> Clock:
+    """Return the clock at a leak: of all local iterations in the live protocol, of one in the paper's."""
+    federation = leak_federation(cell)
+    steps = federation.local_iterations if cell.settings.protocol == "live" else 1
+    clock = cell.defense.clock(federation, round_number)
+    return dataclasses.replace(clock, rounds=max(1, federation.rounds), local_iterations=steps)

@@ -1,0 +1,41 @@
+"""Whether the parts of a cell fit each other: what would otherwise be found out after minutes of work is refused at once."""
+
+from __future__ import annotations
+
+from leakbench.cell.network import probe
+from leakbench.cell.settings import Settings
+from leakbench.cell.victim_mode import check_mode
+from leakbench.data.dataset import Dataset
+from leakbench.defense import Defense, facts_at
+from leakbench.errors import InputError
+
+__all__ = ["check_fit"]
+
+MOST_INDICES = 100_000_000
+
+
+def check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
+    """Raise InputError in one line for numbers and parts that do not go together."""
+    f = s.federation
+    if s.candidates < s.victims <= len(data.victims):
+        raise InputError(f"candidates: got {s.candidates}, fewer than the {s.victims} victims, who are among them")
+    if f.local_iterations * f.batch > MOST_INDICES:
+        raise InputError(
+            f"local-iterations: {f.local_iterations} of batch {f.batch} are more than {MOST_INDICES} examples"
+        )
+    if f.clients * f.examples_per_client > MOST_INDICES:
+        raise InputError(
+            f"clients: {f.clients} clients of {f.examples_per_client} examples are more than {MOST_INDICES} indices"
+        )
+    networks = {name: probe(defense, data, s, name) for name in (s.model, s.leaking)}
+    check_mode(s.victim_mode, {n: p.network.model for n, p in networks.items()}, s.leaking, s.taps, defense)
+    for seen in networks.values():
+        facts_at(defense, seen, defense.clock(f, 0))
+    if s.protocol == "live":
+        needed = s.victims * (f.clients_per_round if any(map(defense.shows_sum, s.taps)) else 1)
+        if needed > f.clients:
+            raise InputError(f"victims: {needed} clients are needed in the live protocol, there are {f.clients}")
+        if s.leak_batch > f.examples_per_client:
+            raise InputError(
+                f"leak-batch: got {s.leak_batch}, more than the {f.examples_per_client} examples that a client holds"
+            )

@@ -1,0 +1,27 @@
+"""The networks of a cell, with what its defense adds to them."""
+
+from __future__ import annotations
+
+import torch
+
+from leakbench.cell.settings import Settings
+from leakbench.data.dataset import Dataset
+from leakbench.defense import Defense, Probe
+from leakbench.defense.network import extended
+from leakbench.models import build, parameters
+from leakbench.types import Network
+
+__all__ = ["probe", "probe_of"]
+
+
+def probe_of(defense: Defense, data: Dataset, settings: Settings) -> Probe:
+    """Return the network that is trained in a cell, with what the defense adds to it, and the federation."""
+    return probe(defense, data, settings, settings.model)
+
+
+def probe(defense: Defense, data: Dataset, settings: Settings, name: str) -> Probe:
+    """Return the network of that name at some first weights, in the mode of a cell, and the federation."""
+    rng = torch.Generator().manual_seed(0)
+    plain = build(name, data.shape, data.classes, rng, settings.init)
+    model = extended(defense.network, plain, data.shape, data.classes, rng).train(settings.victim_mode == "train")
+    return Probe(Network(model, parameters(model)), data.shape, data.classes, settings.federation)

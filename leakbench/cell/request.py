@@ -1,0 +1,101 @@
+"""What a user asks of a cell, in the user's words; None where the recipes decide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from leakbench.cell.victim_mode import check_mode_word
+from leakbench.errors import InputError, nearest
+from leakbench.federated.leakage import TAPS
+
+__all__ = ["PROTOCOLS", "READS", "Request", "at_least", "check_words", "leak_rounds"]
+
+PROTOCOLS = ("paper", "live")
+
+READS = ("gradient", "weights")
+"""What an update is read as: a gradient to the last bit, or the float32 difference of the weights before and after."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asked for; None where the recipes decide.
+
+    leak_rounds: round numbers, counted as rounds trained before the leak, and `last`.  join_rounds: whether one attack sees the
+    same examples at all of them.  reads: `gradient`, or `weights`, whose float32 difference is rounded.
+    epsilon, stop_at_epsilon, stop_at_delta: see `leakbench.cell.budget`.
+    """
+
+    defense: str = "none"
+    attack: str = "cpl"
+    dataset: str = "faces"
+    model: str | None = None
+    leak_model: str | None = None
+    victim_mode: str | None = None
+    init: str = "default"
+    protocol: str = "paper"
+    taps: tuple[str, ...] = ("type-2", "type-1", "type-0")
+    victims: int = 10
+    iterations: int | None = None
+    train_rounds: int | None = None
+    clients: int | None = None
+    clients_per_round: int | None = None
+    local_iterations: int | None = None
+    batch: int | None = None
+    dropout: float | None = None
+    leak_batch: int | None = None
+    leak_rounds: tuple[str, ...] = ("0",)
+    join_rounds: bool = False
+    reads: str = "gradient"
+    success: float | None = None
+    candidates: int = 1000
+    lpips_weights: Path | None = None
+    epsilon: float | None = None
+    stop_at_epsilon: float | None = None
+    stop_at_delta: float | None = None
+    seed: int = 0
+    device: str = "cpu"
+
+
+def check_words(request: Request) -> None:
+    """Raise InputError for a word that is none of those that a field knows."""
+    check_mode_word(request.victim_mode)
+    if request.protocol not in PROTOCOLS:
+        raise InputError(f"protocol: got {request.protocol!r}{nearest(request.protocol, PROTOCOLS)}")
+    if request.reads not in READS:
+        raise InputError(f"reads: got {request.reads!r}{nearest(request.reads, READS)}")
+    if request.join_rounds and request.protocol != "live":
+        raise InputError("join-rounds: one attack on several rounds takes --protocol live")
+    for tap in request.taps:
+        if tap not in TAPS:
+            raise InputError(f"taps: got {tap!r}{nearest(tap, TAPS)}")
+    if not request.taps:
+        raise InputError(f"taps: got none, expected some of {', '.join(TAPS)}")
+    if request.success is not None and not 0 < request.success <= 1:
+        raise InputError(
+            f"success: got a threshold of {request.success}, expected 0 < RMSE <= 1, as in --success 'rmse<=0.1'"
+        )
+
+
+def leak_rounds(request: Request, rounds: int) -> tuple[int, ...]:
+    """Return the rounds before which a request wants leaks, of so many that are trained; raises InputError for others."""
+    found = set()
+    for word in request.leak_rounds:
+        if word != "last" and not word.isdecimal():
+            raise InputError(f"leak-rounds: got {word!r}, expected round numbers from 0 to {rounds}, or last")
+        number = rounds if word == "last" else int(word)
+        if number > rounds:
+            raise InputError(f"leak-rounds: got {number}, but only {rounds} rounds are trained (--train-rounds)")
+        found.add(number)
+    if request.protocol == "paper" and found != {0}:
+        raise InputError(
+            "leak-rounds: the paper protocol leaks before the first round (0); add --protocol live for later rounds"
+        )
+    return tuple(sorted(found))
+
+
+def at_least(name: str, value: int, least: int) -> int:
+    """Return the value; raises InputError for one below the least."""
+    if value < least:
+        raise InputError(f"{name}: got {value}, expected at least {least}")
+    return value

@@ -1,0 +1,142 @@
+"""From a request to a cell: names to recipes, words to networks, the data found, every number checked."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leakbench.attack import Attack
+from leakbench.cell.cell import Cell, identified
+from leakbench.cell.fit import check_fit
+from leakbench.cell.request import Request, at_least, check_words, leak_rounds
+from leakbench.cell.settings import Settings
+from leakbench.data.find import load_dataset
+from leakbench.data.recipe import DatasetRecipe, Federation
+from leakbench.defense import Defense
+from leakbench.errors import InputError, nearest
+from leakbench.federated.leakage import TAPS
+from leakbench.measure.metrics import Score, load_lpips
+from leakbench.models import MODELS, default_leak_model, default_model
+from leakbench.models.initialise import rule_of
+from leakbench.recipe import resolve
+
+__all__ = ["resolve_cell"]
+
+
+def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) -> Cell:
+    """Resolve names to recipes, find the data, check every number; raises InputError in one line for whatever does not fit."""
+    attack_name, attack = resolve("attacks", Attack, request.attack)
+    defense_name, defense = resolve("defenses", Defense, request.defense)
+    if request.iterations is not None:
+        attack = _with_iterations(attack, at_least("iterations", request.iterations, 1))
+    check_words(request)
+    device = _device(request.device)
+    data_name, recipe, data = load_dataset(request.dataset, data_dir, progress=progress)
+    if attack.needs.table and not data.features:
+        raise InputError(f"attack: {attack_name!r} needs a table, {data_name!r} holds pictures (try --dataset adult)")
+    federation = _federation(request, recipe)
+    lpips, weights = _lpips(request.lpips_weights)
+    settings = Settings(
+        protocol=request.protocol,
+        taps=tuple(tap for tap in TAPS if tap in request.taps),
+        victims=at_least("victims", request.victims, 1),
+        leak_batch=at_least("leak-batch", federation.batch if request.leak_batch is None else request.leak_batch, 1),
+        leak_rounds=leak_rounds(request, federation.rounds),
+        model=_model("model", request.model, defense.model, default_model(data.shape)),
+        leak_model=_model("leak-model", request.leak_model, defense.leak_model, default_leak_model(data.shape)),
+        federation=federation,
+        success=request.success,
+        candidates=at_least("candidates", request.candidates, 2),
+        lpips=weights,
+        seed=at_least("seed", request.seed, 0),
+        device=str(device),
+        victim_mode=request.victim_mode,
+        init=rule_of(request.init)[0],
+        join_rounds=request.join_rounds,
+        reads=request.reads,
+    )
+    if settings.join_rounds and len(settings.leak_rounds) < 2:
+        raise InputError(
+            f"join-rounds: got the leak round {settings.leak_rounds[0]} alone, expected two or more in --leak-rounds"
+        )
+    check_fit(settings, data, defense)
+    if settings.victims > len(data.victims):
+        raise InputError(
+            f"victims: got {settings.victims}, the set {data_name!r} holds {len(data.victims)} that may be attacked"
+        )
+    names = {"defense": defense_name, "attack": attack_name, "dataset": data_name}
+    return identified(Cell(names, attack, defense, recipe, data, settings, lpips, ""))
+
+
+def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
+    plain = recipe.federation
+    asked = {
+        "clients": (request.clients, plain.clients, 1),
+        "clients-per-round": (request.clients_per_round, plain.clients_per_round, 1),
+        "train-rounds": (request.train_rounds, plain.rounds, 0),
+        "local-iterations": (request.local_iterations, plain.local_iterations, 1),
+        "batch": (request.batch, plain.batch, 1),
+    }
+    numbers = {
+        n: at_least(n, default if value is None else value, least) for n, (value, default, least) in asked.items()
+    }
+    dropout = plain.dropout if request.dropout is None else request.dropout
+    if not 0 <= dropout <= 1:
+        raise InputError(f"dropout: got {dropout}, expected a probability from 0 to 1")
+    if request.clients is not None and request.clients_per_round is None:
+        numbers["clients-per-round"] = min(numbers["clients-per-round"], numbers["clients"])
+    if numbers["clients-per-round"] > numbers["clients"]:
+        raise InputError(
+            f"clients-per-round: got {numbers['clients-per-round']}, more than there are clients ({numbers['clients']})"
+        )
+    if numbers["batch"] > plain.examples_per_client:
+        raise InputError(
+            f"batch: got {numbers['batch']}, more than the {plain.examples_per_client} examples that a client holds"
+        )
+    return dataclasses.replace(
+        plain,
+        clients=numbers["clients"],
+        clients_per_round=numbers["clients-per-round"],
+        rounds=numbers["train-rounds"],
+        local_iterations=numbers["local-iterations"],
+        batch=numbers["batch"],
+        dropout=dropout,
+    )
+
+
+def _model(field: str, asked: str | None, of_defense: str, usual: str) -> str:
+    """Return the network that the user asked for, else the one that the defense needs, else the data's usual one."""
+    name = (of_defense or usual) if asked is None else asked
+    if name not in MODELS:
+        raise InputError(f"{field}: unknown name {name!r}{nearest(name, list(MODELS))}")
+    return name
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(f"device: {name!r} cannot be used ({str(error).splitlines()[0]}); try cpu") from None
+    return device
+
+
+def _lpips(folder: Path | None) -> tuple[Score | str, str]:
+    """Return (LPIPS or the reason why there is none, the weights' file name, which holds their checksum)."""
+    score = load_lpips(folder)
+    if folder is None:
+        return score, ""
+    if isinstance(score, str):
+        raise InputError(f"lpips-weights: {str(folder)!r}: {score.removeprefix('n/a: ')}")
+    return score, ", ".join(sorted(path.name for path in folder.glob("*.pth")))
+
+
+def _with_iterations(attack: Attack, limit: int) -> Attack:
+    method: Any = attack.method
+    if not hasattr(method, "stop"):
+        raise InputError(f"iterations: the attack's method {type(method).__name__} takes no iterations")
+    stop = dataclasses.replace(method.stop, limit=limit)
+    return dataclasses.replace(attack, method=dataclasses.replace(method, stop=stop))

@@ -1,0 +1,59 @@
+"""The command line. Tables and JSON go to stdout, progress and errors to stderr; bad input is one line and exit code 2."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from leakbench import __version__
+from leakbench.cli.catalog import list_, schema, show
+from leakbench.cli.conformance import conformance
+from leakbench.cli.data import data
+from leakbench.cli.options import help_alone
+from leakbench.cli.privacy import audit, epsilon
+from leakbench.cli.run import compare, report, run
+from leakbench.errors import InputError
+
+__all__ = ["main"]
+
+INTERRUPTED = 130
+BUG = 70
+
+
+def main() -> None:
+    """Run the command line; the entry point of the `leakbench` script."""
+    debug = "--debug" in sys.argv
+    try:
+        commands.main(args=[a for a in sys.argv[1:] if a != "--debug"], standalone_mode=False, prog_name="leakbench")
+    except InputError as error:
+        _fail(str(error), debug)
+    except click.ClickException as error:
+        _fail(error.format_message(), debug)
+    except OSError as error:
+        _fail(f"{error.filename2 or error.filename or 'file system'}: {error.strerror or error}", debug)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("interrupted; what is finished is kept, the same command goes on from there", debug, INTERRUPTED)
+    except Exception as error:  # whatever was not foreseen is one line too
+        _fail(f"a bug in leakbench ({type(error).__name__}: {error}); --debug shows where", debug, BUG)
+
+
+def _fail(message: str, debug: bool, code: int = 2) -> None:
+    if debug:
+        raise  # noqa: PLE0704 - only ever called while an exception is handled
+    click.echo(f"leakbench: {' '.join(message.split())}", err=True)
+    sys.exit(code)
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}, invoke_without_command=True
+)
+@click.version_option(__version__)
+@click.pass_context
+def commands(context: click.Context) -> None:
+    """Measure what gradients leak in federated learning, what a defense costs, and whether its epsilon is true."""
+    help_alone(context)
+
+
+for command in (run, list_, show, schema, epsilon, audit, conformance, report, compare, data):
+    commands.add_command(command)

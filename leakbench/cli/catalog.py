@@ -1,0 +1,78 @@
+"""The commands of the catalog: what there is, one recipe in full, the schema of recipes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import click
+
+from leakbench.errors import InputError
+
+__all__ = ["list_", "schema", "show"]
+
+
+@click.command("list")
+@click.argument("kind", required=False)
+@click.option("--json", "as_json", is_flag=True, help="print a list of objects")
+def list_(kind: str | None, as_json: bool) -> None:
+    """List the catalog, or one KIND of it: attacks, defenses, datasets."""
+    from leakbench.catalog import KINDS, list_kind  # noqa: PLC0415
+    from leakbench.errors import nearest  # noqa: PLC0415
+
+    if kind is not None and kind not in KINDS:
+        raise InputError(f"list: unknown kind {kind!r}{nearest(kind, list(KINDS))}")
+    chosen = {k: list_kind(k) for k in KINDS if kind in (None, k)}
+    if as_json:
+        click.echo(json.dumps(chosen[kind] if kind else chosen, indent=1, ensure_ascii=False))
+        return
+    if kind == "defenses":
+        _print_defenses()
+        return
+    for name, entries in chosen.items():
+        click.echo(f"{name}:")
+        for entry in entries:
+            click.echo(f"  {entry['name']:<44}{entry['title']}\n  {'':<44}{entry['cite']}")
+
+
+def _print_defenses() -> None:
+    from leakbench.overview import overview  # noqa: PLC0415
+
+    click.echo(
+        "epsilon at delta 1e-5 in the federation of the data set mnist; of `valid`, who sees released models; type-0, -1,"
+    )
+    click.echo("-2, who reads one client there; ?, not worked out for this version of the recipe (`leakbench epsilon`)")
+    heads = ("defense", "acts at", "unit", "claimed", "valid", "type-0", "type-1", "type-2")
+    widths = (42, 18, 9, 9, 9, 9, 9, 7)
+    click.echo("".join(f"{head:<{width}}" for head, width in zip(heads, widths, strict=True)))
+    for name, recipe, row in overview():
+        known = ("?",) * 7 if row is None else dataclasses.astuple(row)[1:8]
+        click.echo("".join(f"{text:<{width}}" for text, width in zip((name, *known), widths, strict=True)))
+        click.echo(f"  {recipe.title} | {recipe.cite}")
+        if row is not None and row.reason:
+            click.echo(f"  none: {row.reason}")
+
+
+@click.command()
+@click.argument("name")
+def show(name: str) -> None:
+    """Show the recipe NAME: title, citation, note, and each part with the file and line of its code."""
+    from leakbench.catalog import show as lines  # noqa: PLC0415
+
+    for line in lines(name):
+        click.echo(line)
+
+
+@click.command()
+@click.option("--out", type=click.Path(path_type=Path), help="write there instead of to stdout")
+def schema(out: Path | None) -> None:
+    """Write the JSON Schema of recipes, with which editors complete and check them."""
+    from leakbench.catalog import schema as build  # noqa: PLC0415
+    from leakbench.store import write_atomically  # noqa: PLC0415
+
+    text = json.dumps(build(), indent=1) + "\n"
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))

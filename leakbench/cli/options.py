@@ -1,0 +1,116 @@
+"""Options that several commands share, and how their words are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from leakbench.errors import InputError
+
+__all__ = ["FOLDER", "attack_options", "federation_options", "help_alone", "success", "words"]
+
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+
+NAME = "name in the catalog, or a .yaml of your own"
+OF_DATASET = "[default: the dataset's]"
+PROTOCOL = "paper: the leak is from a sigmoid LeNet at random weights, L = 1; live: from the model that is trained"
+
+
+def help_alone(context: click.Context) -> None:
+    """Print a group's help where none of its commands was named."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+def words(field: str, text: str) -> tuple[str, ...]:
+    """Return the words between commas; raises InputError where there is none."""
+    words = tuple(word for word in text.replace(" ", "").split(",") if word)
+    if not words:
+        raise InputError(f"{field}: got {text!r}, expected words with commas between them")
+    return words
+
+
+def success(text: str | None) -> float | None:
+    """Return the threshold of `rmse<=0.1`; None for None."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"\s*rmse\s*<=\s*([0-9.eE+-]+|nan|inf)\s*", text)
+    try:
+        return float(found[1]) if found else _badsuccess(text)
+    except ValueError:
+        return _badsuccess(text)
+
+
+def _badsuccess(text: str) -> float:
+    raise InputError(f"success: got {text!r}, expected a threshold like 'rmse<=0.1'")
+
+
+def _with(options: list[Callable[..., Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+federation_options = _with(
+    [
+        click.option("--defense", default="none", show_default=True, help=NAME),
+        click.option("--dataset", default="faces", show_default=True, help=NAME),
+        click.option("--model", help="the network that is trained [default: cnn for pictures, mlp for tables]"),
+        click.option("--victim-mode", help="train or eval: how clients run batch normalisation, which needs it said"),
+        click.option(
+            "--init",
+            default="default",
+            show_default=True,
+            help="first weights: each network's own, torch, kaiming, xavier, uniform:<a>",
+        ),
+        click.option("--train-rounds", type=int, help=f"rounds of training, 0 trains nothing {OF_DATASET}"),
+        click.option("--clients", type=int, help=f"how many there are, N {OF_DATASET}"),
+        click.option("--clients-per-round", type=int, help=f"how many take part in a round, K_t {OF_DATASET}"),
+        click.option("--local-iterations", type=int, help=f"steps of a client in a round, L {OF_DATASET}"),
+        click.option("--batch", type=int, help=f"examples in a step, B {OF_DATASET}"),
+        click.option("--dropout", type=float, help=f"probability that a sampled client fails {OF_DATASET}"),
+        click.option("--epsilon", type=float, help="choose the noise that spends this valid epsilon (at delta 1e-5)"),
+        click.option("--stop-at-epsilon", type=float, help="train only the rounds whose valid epsilon is at most this"),
+        click.option("--stop-at-delta", type=float, help="the delta of --stop-at-epsilon [default: 1e-5]"),
+        click.option("--seed", type=int, default=0, show_default=True),
+        click.option(
+            "--data-dir", type=FOLDER, help="where data sets lie [default: $LEAKBENCH_DATA, the user's cache]"
+        ),
+    ]
+)
+
+attack_options = _with(
+    [
+        click.option("--attack", default="cpl", show_default=True, help=NAME),
+        click.option("--protocol", default="paper", show_default=True, help=PROTOCOL),
+        click.option(
+            "--leak-model", help="paper protocol: the network that leaks [default: lenet_cpl, or mlp_sigmoid]"
+        ),
+        click.option("--taps", default="type-2,type-1,type-0", show_default=True, help="leakage points; also: global"),
+        click.option("--victims", type=int, default=10, show_default=True, help="victims at each leakage point"),
+        click.option("--iterations", type=int, help="iterations of an attack that searches [default: the recipe's]"),
+        click.option(
+            "--leak-batch",
+            type=click.IntRange(min=1),
+            help="examples in one leaked batch at types 1 and 0 [default: B]",
+        ),
+        click.option("--leak-rounds", default="0", show_default=True, help="live: rounds before the leak, as 0,1,last"),
+        click.option(
+            "--join-rounds", is_flag=True, help="live: hand all leak rounds of the same examples to one attack"
+        ),
+        click.option(
+            "--reads", default="gradient", show_default=True, help="updates as: gradient, weights (in float32)"
+        ),
+        click.option("--success", help="what counts as a reconstruction, like 'rmse<=0.1' [default: calibrated]"),
+        click.option("--candidates", type=int, default=1000, show_default=True, help="k of identification among k"),
+        click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ..."),
+        click.option("--lpips-weights", type=FOLDER, help="folder with torchvision's squeezenet or alexnet weights"),
+    ]
+)

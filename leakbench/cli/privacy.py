@@ -1,0 +1,67 @@
+"""The commands of privacy: a defense's epsilons, and their audit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from leakbench.cli.options import federation_options
+
+__all__ = ["audit", "epsilon"]
+
+
+@click.command()
+@federation_options
+@click.option("--delta", type=float, default=1e-5, show_default=True, help="of the valid epsilon")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object")
+def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) -> None:
+    """Print the claimed and the valid epsilon of a defense, for each observer, without training."""
+    from leakbench.cell import Request  # noqa: PLC0415
+    from leakbench.cell.accounting import cell_epsilon  # noqa: PLC0415
+    from leakbench.cell.budget import prepare  # noqa: PLC0415
+    from leakbench.run.experiment import hand_out  # noqa: PLC0415
+
+    cell = prepare(Request(**given), data_dir, delta=delta)
+    rounds = cell.settings.federation.rounds if cell.settings.stop_after is None else cell.settings.stop_after
+    found = cell_epsilon(cell.defense, cell.data, cell.settings, hand_out(cell), None, delta).as_dict()
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    click.echo(
+        f"{cell.names['defense']} on {cell.names['dataset']}, {rounds} rounds, unit: one {found['unit']}, delta {delta:g}"
+    )
+    click.echo(f"  claimed  {_number(found['claimed'])}  {found['claimed_formula']}")
+    for caveat in found["caveats"]:
+        click.echo(f"           but {caveat}")
+    click.echo(f"  valid    {_number(found['valid'])}  {found['reason']}")
+    for tap, at in found["by_tap"].items():
+        click.echo(f"  {tap:<7}  {_number(at['valid'])}  {at['reason']}")
+
+
+@click.command()
+@federation_options
+@click.option("--delta", type=float, default=1e-5, show_default=True, help="of every epsilon")
+@click.option("--trials", type=int, help="with and without a canary each [default: 1000000 drawn or 1000 executed]")
+@click.option("--callable", "function", help="audit your function package.module:name on one client's update instead")
+@click.option("--sigma", type=float, help="of --callable: its noise multiplier, as stated")
+@click.option("--clip", type=float, help="of --callable: the L2 bound of an update, as stated")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object")
+def audit(as_json: bool, **given: Any) -> None:
+    """Audit a defense by its own code: is its noise what it says, and which epsilon is it at least?
+
+    A function gets {parameter: float32 array} and returns such a dict; a second argument `seed` (int) or `rng` (numpy
+    Generator) is the source of its noise. The current folder is importable.
+    """
+    from leakbench.cell.auditing import audit as run_audit  # noqa: PLC0415
+
+    own = {name: given.pop(name) for name in ("data_dir", "delta", "trials", "function", "sigma", "clip")}
+    found = run_audit(given, **own)
+    for line in [json.dumps(found.as_dict(), indent=1)] if as_json else found.lines():
+        click.echo(line)
+
+
+def _number(value: float | None) -> str:
+    return "  none" if value is None else f"{value:6.3f}"

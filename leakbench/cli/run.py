@@ -1,0 +1,88 @@
+"""The commands of runs: run a cell, write its report again, compare two."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from leakbench.cli.options import attack_options, federation_options, success, words
+
+__all__ = ["compare", "report", "run"]
+
+
+@click.command()
+@federation_options
+@attack_options
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="the run's folder [default: runs/DATASET-DEFENSE-ATTACK-HASH]"
+)
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object instead of the table")
+@click.option("--quiet", is_flag=True, help="no progress")
+def run(out: Path | None, as_json: bool, quiet: bool, data_dir: Path | None, **given: Any) -> None:
+    """Train a federation with a defense, attack it at its leakage points, and print one table.
+
+    The same command goes on where it was cut short. Without options: an undefended embedded cell, offline.
+    """
+    from leakbench.cell import Request, identity  # noqa: PLC0415
+    from leakbench.cell.budget import prepare  # noqa: PLC0415
+    from leakbench.progress import Reporter  # noqa: PLC0415
+    from leakbench.report.page import write_report  # noqa: PLC0415
+    from leakbench.run.experiment import execute  # noqa: PLC0415
+    from leakbench.store import open_run  # noqa: PLC0415
+
+    given.update(taps=words("taps", given["taps"]), leak_rounds=words("leak-rounds", given["leak_rounds"]))
+    given["success"] = success(given["success"])
+    reporter = Reporter(quiet=quiet)
+    cell = prepare(Request(**given), data_dir, reporter)
+    folder = out or Path("runs") / cell.name
+    with open_run(folder, identity(cell, shlex.join(["leakbench", *sys.argv[1:]]))) as opened:
+        summary = execute(cell, opened, reporter)
+        page = write_report(folder)
+    reporter.close()
+    if as_json:
+        click.echo(json.dumps(summary, indent=1))
+        return
+    _print_summary(summary)
+    click.echo(f"rows: {folder / 'rows.parquet'}   report: {page}")
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+def report(folder: Path) -> None:
+    """Write report.html into the FOLDER of a finished run and print its table."""
+    from leakbench.report.page import write_report  # noqa: PLC0415
+    from leakbench.store import read_manifest  # noqa: PLC0415
+
+    page = write_report(folder)
+    _print_summary(read_manifest(folder)["summary"])
+    click.echo(f"report: {page}")
+
+
+@click.command()
+@click.argument("one", type=click.Path(path_type=Path))
+@click.argument("other", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="print a list of objects")
+def compare(one: Path, other: Path, as_json: bool) -> None:
+    """Compare two finished runs on the same victims: ONE minus OTHER, with a paired bootstrap's interval."""
+    from leakbench.summary.compare import as_dicts, lines  # noqa: PLC0415
+    from leakbench.summary.compare import compare as differences  # noqa: PLC0415
+
+    found = differences(one, other)
+    for line in [json.dumps(as_dicts(found), indent=1)] if as_json else lines(found):
+        click.echo(line)
+
+
+def _print_summary(summary: dict[str, Any]) -> None:
+    from rich.console import Console  # noqa: PLC0415
+
+    from leakbench.report.table import print_table  # noqa: PLC0415
+
+    columns = os.environ.get("COLUMNS", "")
+    width = None if sys.stdout.isatty() else int(columns) if columns.isdecimal() else 120
+    print_table(summary, Console(width=width, highlight=False))

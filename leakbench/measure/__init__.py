@@ -1,0 +1,1 @@
+"""What is measured of an answer: scores outside the attacker, rows, intervals."""

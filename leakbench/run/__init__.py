@@ -1,0 +1,1 @@
+"""What a cell does: train the federation, leak, attack, and put the pieces together."""

@@ -1,0 +1,49 @@
+"""What the paper of a defense prints, each number beside our measurement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from leakbench.cell import Cell
+
+__all__ = ["claims"]
+
+
+def claims(cell: Cell, taps: dict[str, Any], rounds: pd.DataFrame, epsilon: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what the paper prints for this defense and dataset, each beside our measurement, with what must be known of it."""
+    dataset, of_paper = cell.names["dataset"], cell.recipe.federation.rounds
+    trained = f"measured after {len(rounds)} of the paper's {of_paper} rounds" if len(rounds) != of_paper else ""
+    found = []
+    for what, by_dataset in cell.defense.printed.items():
+        if dataset not in by_dataset:
+            continue
+        measured, comment = None, trained
+        if what == "accuracy":
+            measured = None if rounds.empty else float(rounds["accuracy"].iloc[-1])
+        elif what == "epsilon":
+            measured = epsilon["claimed"]
+            comment = "; ".join(
+                c for c in (comment, "by the paper's formula; valid: " + _or_none(epsilon["valid"])) if c
+            )
+        elif (tap := taps.get(what.removeprefix("rmse "))) is not None:
+            measured, comment = tap["rmse"], f"batch {tap['batch']}; a median here, one picture there"
+            if by_dataset[dataset] > tap["null_rmse"]:
+                comment += (
+                    f"; the printed value is no better than a guess without any gradient ({tap['null_rmse']:.3f})"
+                )
+        found.append(
+            {
+                "what": what,
+                "claimed": by_dataset[dataset],
+                "measured": measured,
+                "source": cell.defense.cite,
+                "comment": comment,
+            }
+        )
+    return found
+
+
+def _or_none(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3f}"

@@ -1,0 +1,119 @@
+"""Why something in a summary has no value, and what a reader of it has to know."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from leakbench.cell import Cell
+from leakbench.cell.victim_mode import leaks_by_batch
+from leakbench.measure.metrics import LPIPS_ABSENT, undefined
+from leakbench.measure.scores import RANKS_ONLY
+from leakbench.summary.tables import table_notes
+
+__all__ = ["doubt", "epsilon_notes", "network_notes", "tap_notes", "training_notes"]
+
+SILENT = (
+    *("asr", "asr_exact", "asr_above_null", "precision", "failures", "label_accuracy", "iterations"),
+    *("rmse", "psnr", "ssim", "lpips"),
+)
+"""What then has no value."""
+
+
+def doubt(cell: Cell, batch: int) -> str:
+    """Return why the ranking of candidates at a leakage point may miss what leaked there; empty where it does not."""
+    if cell.defense.network:
+        # What draws at random leaks in ways that a ranking by its mean does not see.
+        return "the ranking goes by the mean path of a network that draws at random"
+    if batch > 1 and _leaks_by_batch(cell):
+        return (
+            "the ranking takes each candidate's gradient by its own statistics, not by those of the batch that leaked"
+        )
+    return ""
+
+
+def _leaks_by_batch(cell: Cell) -> bool:
+    return leaks_by_batch(cell.settings.victim_mode, cell.settings.leaking, cell.data.shape, cell.data.classes)
+
+
+def network_notes(cell: Cell) -> dict[str, str]:
+    """Return which networks were used where the defense's recipe names its own."""
+    s, notes = cell.settings, {}
+    if _leaks_by_batch(cell):
+        notes["victim_mode"] = (
+            "train: an attacker reads the update, not the running statistics of batch normalisation that go beside it, and"
+            " takes a guess's own statistics for the victims'"
+        )
+    for field, used, wanted in (
+        ("model", s.model, cell.defense.model),
+        ("leak_model", s.leak_model, cell.defense.leak_model),
+    ):
+        if wanted and (field == "model" or s.protocol == "paper"):
+            how = "for which the defense's recipe asks" if used == wanted else f"as asked, not the recipe's {wanted}"
+            notes[field] = f"{used} {'is trained' if field == 'model' else 'leaks'}, {how}"
+    return notes
+
+
+def training_notes(cell: Cell, rounds: pd.DataFrame) -> dict[str, str]:
+    """Return what happened to the training of a cell, from its rows a round."""
+    notes = {}
+    finite = rounds["loss"].map(math.isfinite)
+    if not finite.all():
+        first = int(rounds.loc[~finite, "round"].iloc[0])
+        notes["training"] = f"diverged in round {first + 1}: from then on the model gives no finite answer"
+    said = []
+    if cell.settings.stop_after is not None:
+        said.append(
+            f"stopped after {cell.settings.stop_after} of {cell.settings.federation.rounds}: the next would spend more than"
+            " the budget"
+        )
+    aborted = int((rounds["update_scale"].isna() & finite).sum())
+    if aborted and cell.defense.on_dropout == "abort":
+        said.append(f"{aborted} of {len(rounds)} were aborted, since a client failed")
+    if said:
+        notes["rounds"] = "; ".join(said)
+    if rounds.empty:
+        notes["accuracy"] = "no round was trained (--train-rounds 0)"
+    return notes
+
+
+def epsilon_notes(cell: Cell, epsilon: dict[str, Any]) -> dict[str, str]:
+    """Return why an epsilon has no value, and of which network and how many looks those of the leakage points are."""
+    notes = {name: epsilon["reason"] for name in ("valid",) if epsilon[name] is None}
+    if epsilon["claimed"] is None:
+        notes["claimed"] = epsilon["claimed_formula"] or epsilon["reason"]
+    if cell.settings.protocol == "paper":
+        notes["by_tap"] = "of the model that is trained; the leak above is from another network, as the protocol says"
+    else:
+        notes["by_tap"] = "of all rounds that are trained, whichever of them leaked above"
+    return {f"epsilon.{name}": note for name, note in notes.items()}
+
+
+def tap_notes(key: str, tap: dict[str, Any], group: pd.DataFrame, cell: Cell) -> dict[str, str]:
+    """Return the notes on one leakage point's measurements."""
+    notes = table_notes(key, tap)
+    reasons = {"lpips": LPIPS_ABSENT, **undefined(cell.data.shape)}
+    for name in ("rmse", "psnr", "ssim", "lpips"):
+        if tap[name] is None:
+            failed = "more than half of the trials failed" if group["failure"].mean() > 0.5 else "no value"
+            notes[f"taps.{key}.{name}"] = reasons.get(name, failed)
+    if tap["asr"] is None:
+        return notes | {f"taps.{key}.{name}": RANKS_ONLY for name in SILENT}
+    if tap["precision"] is None:
+        notes[f"taps.{key}.precision"] = "no answer was given"
+    if tap["asr_above_null"] is None:
+        notes[f"taps.{key}.asr_above_null"] = "the null attacker alone succeeds everywhere"
+    if tap["iterations"] is None:
+        notes[f"taps.{key}.iterations"] = "fewer than half of the examples were reconstructed within eta"
+    if key.partition("@")[0] == "type-0" and cell.defense.aggregation == "secure":
+        clients = cell.settings.federation.clients_per_round
+        notes[f"taps.{key}"] = (
+            f"read from the mean update of {clients} clients: with secure aggregation no single one reaches the server"
+        )
+    elif key == "type-0" and cell.defense.server:
+        notes["taps.type-0"] = (
+            "read after the server's station, the paper's convention; a server that reads updates on arrival sees the type-1 row"
+        )
+    return notes

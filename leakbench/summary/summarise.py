@@ -1,0 +1,69 @@
+"""From rows to the one object that `run --json` prints and that the table and the report show."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from leakbench.cell import Cell
+from leakbench.run.stage_attack import phase_name
+from leakbench.run.victims import knowledge
+from leakbench.summary.claims import claims
+from leakbench.summary.limits import Limits, leak_key, limited
+from leakbench.summary.notes import doubt as doubt_of
+from leakbench.summary.notes import epsilon_notes, network_notes, tap_notes, training_notes
+from leakbench.summary.over_rounds import over_rounds
+from leakbench.summary.tap import tap_summary
+
+__all__ = ["summarise"]
+
+
+def summarise(
+    cell: Cell,
+    rows: pd.DataFrame,
+    rounds: pd.DataFrame,
+    epsilon: dict[str, Any],
+    limits: Mapping[str, Limits],
+    phases: dict[str, float],
+    folder: str,
+) -> dict[str, Any]:
+    """Return the summary of a finished cell; what does not exist is None, with its reason under `notes`."""
+    s = cell.settings
+    notes: dict[str, str] = {}
+    violations: list[dict[str, Any]] = []
+    taps = {}
+    for (number, tap), group in rows.groupby(["round", "tap"], sort=False):
+        round_number = int(str(number))
+        key = leak_key(cell, str(tap), round_number)
+        doubt = doubt_of(cell, int(group["member"].max()) + 1)
+        found = tap_summary(group, phases.get(phase_name(cell, str(tap), round_number), 0.0), bool(doubt))
+        taps[key], why, broken = limited(key, found, group, limits[key])
+        notes.update(tap_notes(key, taps[key], group, cell) | why)
+        violations += broken
+        if doubt and taps[key].get("verdict") == "unclear":
+            notes[f"taps.{key}.verdict"] = f"{doubt}: no evidence"
+    notes |= training_notes(cell, rounds) | network_notes(cell) | epsilon_notes(cell, epsilon)
+    return {
+        "cell": {**cell.names, "seed": s.seed, "hash": cell.hash},
+        "protocol": s.protocol,
+        "model": s.model,
+        **({"leak_model": s.leak_model} if s.protocol == "paper" else {}),
+        **({"victim_mode": s.victim_mode} if s.victim_mode else {}),
+        "init": s.init,
+        "reads": s.reads,
+        "join_rounds": s.join_rounds,
+        "threat": cell.attack.server.threat,
+        "accuracy": None if rounds.empty else float(rounds["accuracy"].iloc[-1]),
+        "rounds": len(rounds),
+        "epsilon": epsilon,
+        "taps": taps,
+        "over_rounds": over_rounds(taps),
+        "violations": violations,
+        "notes": notes,
+        "knowledge": dataclasses.asdict(knowledge(cell)),
+        "claims": claims(cell, taps, rounds, epsilon),
+        "folder": folder,
+    }

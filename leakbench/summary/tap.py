@@ -1,0 +1,91 @@
+"""What was measured at one leakage point, from its rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from leakbench.measure.anytime import anytime
+from leakbench.measure.scores import RANKS_ONLY
+from leakbench.measure.statistics import exact, proportion, wilson
+from leakbench.summary.tables import table_fields
+from leakbench.summary.verdict import verdict
+
+__all__ = ["tap_summary"]
+
+UNSAID = (
+    "failures",
+    "asr",
+    "asr_low",
+    "asr_high",
+    "asr_exact_low",
+    "asr_exact_high",
+    "asr_above_null",
+    "label_accuracy",
+)
+"""What an attack that only ranks says nothing of."""
+
+
+def tap_summary(group: pd.DataFrame, seconds: float, doubtful: bool = False) -> dict[str, Any]:
+    """Return the measurements of a leakage point and what they show; None for what has no value.
+
+    seconds: what the attack took.  doubtful: whether its ranking may miss what leaked, see `verdict`.
+    """
+    asr, low, high = proportion(group["success"].to_numpy(), group["batch"].to_numpy())
+    _, exact_low, exact_high = exact(group["success"].to_numpy(), group["batch"].to_numpy())
+    null, null_low, null_high = proportion(group["null_success"].to_numpy(), group["batch"].to_numpy())
+    first = group.dropna(subset=["identified"])
+    identified = float(first["identified"].mean())
+    bounds = wilson(float(first["identified"].sum()), len(first))
+    found = {
+        "round": int(group["round"].iloc[0]),
+        "batch": int(group["member"].max()) + 1,
+        "victims": int(group["victim"].nunique()),
+        "failures": int(group["failure"].sum()),
+        "asr": asr,
+        "asr_low": low,
+        "asr_high": high,
+        "asr_exact_low": exact_low,
+        "asr_exact_high": exact_high,
+        "asr_above_null": None if null == 1 else (asr - null) / (1 - null),
+        "precision": _precision(group),
+        "null_asr": null,
+        "null_asr_low": null_low,
+        "null_asr_high": null_high,
+        "identified": identified,
+        "identified_low": bounds[0],
+        "identified_high": bounds[1],
+        "candidates": int(group["candidates"].iloc[0]),
+        "eta": float(group["eta"].iloc[0]),
+        "null_rmse": _number(float(group["null_rmse"].median())),
+        **{name: _median(group[name]) for name in ("rmse", "psnr", "ssim", "lpips")},
+        "label_accuracy": float((group["label"] == group["label_guess"]).mean()),
+        "iterations": _number(group["iterations_to_success"].fillna(math.inf).median()),
+        "evaluations": int(group["evaluations"].median()),
+        **table_fields(group),
+        "seconds": round(seconds, 2),
+        "anytime": anytime(group),
+    }
+    if (group["failure_reason"] == RANKS_ONLY).all():
+        return {**found, **dict.fromkeys(UNSAID), "verdict": "no reconstruction"}
+    return {**found, "verdict": verdict(group, found, doubtful)}
+
+
+def _precision(group: pd.DataFrame) -> float | None:
+    """Return which share of the answers that were given is right; None where none was given."""
+    given = int((~group["failure"]).sum())
+    return float(group["success"].sum()) / given if given else None
+
+
+def _median(values: pd.Series) -> float | None:
+    """Return the median over all examples, a failed one counting as the worst; None where no example has a value."""
+    if values.isna().all():
+        return None
+    worst = math.inf if values.name in ("rmse", "lpips") else -math.inf
+    return _number(float(values.fillna(worst).median()))
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,37 @@
+"""What a leakage point's numbers show: whether it leaks, beside what is guessed without any gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from scipy.stats import binomtest
+
+from leakbench.measure.statistics import proportion
+
+__all__ = ["verdict"]
+
+LEAST_VICTIMS = 10  # Of fewer, the null attacker's interval holds nearly everything.
+
+
+def verdict(group: pd.DataFrame, found: dict[str, Any], doubtful: bool) -> str:
+    """Return `leaks`, `protected` or `unclear`, each against the null attacker, or what lies between.
+
+    leaks: the ASR's interval lies above the null's estimate and the null's interval below the ASR, or significantly more
+    than half of the victims are closer than the null's guess. protected: the ASR lies in the null's interval or below, and
+    the median RMSE is not below the null's, and victims are not identified more often than by chance (binomial test at 1 %):
+    else it `identifies`. `attack failed` where half of the victims or more got no answer. doubtful: whether the
+    ranking may miss what leaked, so that nothing is `protected`.
+    """
+    better = proportion((group["rmse"] < group["null_rmse"]).to_numpy(), group["batch"].to_numpy())
+    if (found["asr_low"] > found["null_asr"] and found["asr"] > found["null_asr_high"]) or better[1] > 0.5:
+        return "leaks"
+    first = group["identified"].dropna()
+    if binomtest(int(first.sum()), len(first), 1 / found["candidates"], "greater").pvalue < 0.01:
+        return "identifies"
+    if found["rmse"] is None:
+        return "attack failed"
+    shown = found["asr"] <= found["null_asr_high"] and found["rmse"] >= found["null_rmse"]
+    if shown and not doubtful and found["victims"] >= LEAST_VICTIMS:
+        return "protected"
+    return "unclear"
