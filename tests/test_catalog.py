@@ -170,13 +170,17 @@ def test_a_defense_runs(name, tmp_path):
     assert rows["iterations"].between(1, 2).all()
 
 
-@pytest.mark.parametrize("name", names("attacks"))
+LARGE = {"see_through"}  # Its network is a ResNet-18, a minute for two iterations.
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n in LARGE)) for n in names("attacks")])
 def test_an_attack_runs(name, tmp_path):
     attack = load(Attack, catalog_folder("attacks") / f"{name}.yaml")
     searches = isinstance(attack.method, GradientMatching)
     restarts = attack.method.restarts if isinstance(attack.method, GradientMatching) else 1
     table = ("--dataset", "cancer") if attack.needs.table else ()
-    summary, rows = run_tiny(tmp_path, "--attack", name, *table, iterations=2 if searches else None)
+    mode = ("--victim-mode", "eval", "--candidates", "2") if attack.leak_model else ()
+    summary, rows = run_tiny(tmp_path, "--attack", name, *table, *mode, iterations=2 if searches else None)
     assert summary["cell"]["attack"] == name
     assert summary["threat"] == attack.server.threat
     assert (summary["taps"]["type-2"]["asr"] is None) == attack.needs.candidates

@@ -410,7 +410,7 @@ def test_the_network_of_the_paper_has_203530_parameters():
 def test_the_summary_says_which_networks_were_used():
     asked = resolve_cell(Request(defense="priority_variance", dataset="digits", model="mlp"), None)
     assert network_notes(asked) == {
-        "model": "mlp is trained, as asked, not the recipe's mlp_256",
+        "model": "mlp is trained, not the defense's mlp_256",
         "leak_model": "mlp_sigmoid leaks, for which the defense's recipe asks",
     }
     assert network_notes(resolve_cell(Request(defense="nbafl", dataset="digits"), None)) == {}

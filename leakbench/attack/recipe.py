@@ -37,6 +37,7 @@ class Attack:
 
     knows: what the attacker is told of the defense: nothing (`oblivious`), or its recipe (`defense`), whose deterministic part it
     then runs on its guesses.
+    leak_model: the network from which the `paper` protocol leaks, where a part of the method needs another than the usual one.
     """
 
     title: Text
@@ -45,6 +46,7 @@ class Attack:
     note: str = ""
     knows: Literal["oblivious", "defense"] = "oblivious"
     server: Annotated[Server, *slot("server", SERVERS)] = Honest()
+    leak_model: str = ""
 
     @property
     def needs(self) -> Needs:

@@ -39,6 +39,7 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
         raise InputError(f"attack: {attack_name!r} needs a table, {data_name!r} holds pictures (try --dataset adult)")
     federation = _federation(request, recipe)
     lpips, weights = _lpips(request.lpips_weights)
+    recipes_leak = defense.leak_model or attack.leak_model
     settings = Settings(
         protocol=request.protocol,
         taps=tuple(tap for tap in TAPS if tap in request.taps),
@@ -46,7 +47,7 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
         leak_batch=at_least("leak-batch", federation.batch if request.leak_batch is None else request.leak_batch, 1),
         leak_rounds=leak_rounds(request, federation.rounds),
         model=_model("model", request.model, defense.model, default_model(data.shape)),
-        leak_model=_model("leak-model", request.leak_model, defense.leak_model, default_leak_model(data.shape)),
+        leak_model=_model("leak-model", request.leak_model, recipes_leak, default_leak_model(data.shape)),
         federation=federation,
         success=request.success,
         candidates=at_least("candidates", request.candidates, 2),
@@ -107,9 +108,9 @@ def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
     )
 
 
-def _model(field: str, asked: str | None, of_defense: str, usual: str) -> str:
-    """Return the network that the user asked for, else the one that the defense needs, else the data's usual one."""
-    name = (of_defense or usual) if asked is None else asked
+def _model(field: str, asked: str | None, of_recipe: str, usual: str) -> str:
+    """Return the network that the user asked for, else the one that a recipe needs, else the data's usual one."""
+    name = (of_recipe or usual) if asked is None else asked
     if name not in MODELS:
         raise InputError(f"{field}: unknown name {name!r}{nearest(name, list(MODELS))}")
     return name

@@ -16,6 +16,7 @@ from leakbench.federated.simulate import from_sent
 from leakbench.measure.metrics import success_threshold
 from leakbench.progress import Progress
 from leakbench.rng import generator
+from leakbench.run.rehearsal import rehearse
 from leakbench.run.stage_attack import Judge, Leak, attack_leak
 from leakbench.run.stage_train import fresh_network, leaked_model, train_federation
 from leakbench.run.victims import Sent, knowledge, public_examples
@@ -51,6 +52,8 @@ def execute(cell: Cell, run: Run, progress: Progress) -> dict[str, Any]:
         eta = s.success if s.success is not None else success_threshold(pool, generator(s.seed, "eta"))
         judge = Judge(eta, cell.lpips)
     if s.protocol == "live":
+        if not run.manifest["files"]:
+            rehearse(cell, partition, _sent(cell, run, None))
         train_federation(cell, run, partition, progress)
     for rounds in s.leaks:
         sent = {number: _sent(cell, run, number) for number in rounds}
@@ -61,11 +64,13 @@ def execute(cell: Cell, run: Run, progress: Progress) -> dict[str, Any]:
     return _finish(cell, run, partition)
 
 
-def _sent(cell: Cell, run: Run, round_number: int) -> Sent:
-    """Return what the server sends: the sigmoid LeNet at random weights, or in the live protocol what was trained so far."""
+def _sent(cell: Cell, run: Run, round_number: int | None) -> Sent:
+    """Return what the server sends: the network at random weights, or in the live protocol what was trained in so many rounds."""
     live = cell.settings.protocol == "live"
     model, start = fresh_network(cell, trained=live)
-    weights, memory = from_sent(run.read_tensors(leaked_model(round_number))) if live else (start, {})
+    weights, memory = start, dict[str, Tensor]()
+    if live and round_number is not None:
+        weights, memory = from_sent(run.read_tensors(leaked_model(round_number)))
     device = cell.settings.device
     network = Network(
         model, {n: weights[n].to(device) for n in start}, memory={n: m.to(device) for n, m in memory.items()}

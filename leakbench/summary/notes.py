@@ -39,19 +39,20 @@ def _leaks_by_batch(cell: Cell) -> bool:
 
 
 def network_notes(cell: Cell) -> dict[str, str]:
-    """Return which networks were used where the defense's recipe names its own."""
+    """Return which networks were used where a recipe names its own."""
     s, notes = cell.settings, {}
     if _leaks_by_batch(cell):
         notes["victim_mode"] = (
             "train: an attacker reads the update, not the running statistics of batch normalisation that go beside it, and"
             " takes a guess's own statistics for the victims'"
         )
-    for field, used, wanted in (
-        ("model", s.model, cell.defense.model),
-        ("leak_model", s.leak_model, cell.defense.leak_model),
+    for field, used, whose, wanted in (
+        ("model", s.model, "defense", cell.defense.model),
+        ("leak_model", s.leak_model, "attack", cell.attack.leak_model),
+        ("leak_model", s.leak_model, "defense", cell.defense.leak_model),
     ):
         if wanted and (field == "model" or s.protocol == "paper"):
-            how = "for which the defense's recipe asks" if used == wanted else f"as asked, not the recipe's {wanted}"
+            how = f"for which the {whose}'s recipe asks" if used == wanted else f"not the {whose}'s {wanted}"
             notes[field] = f"{used} {'is trained' if field == 'model' else 'leaks'}, {how}"
     return notes
 

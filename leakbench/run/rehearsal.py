@@ -1,0 +1,50 @@
+"""A short rehearsal of the attack before a federation is trained, so that what does not fit is found out at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from leakbench.attack.recipe import Method
+from leakbench.cell import Cell
+from leakbench.federated.leakage import View
+from leakbench.federated.partition import Partition
+from leakbench.rng import generators
+from leakbench.run.victims import Sent, Victims, candidates, draw_victims, view_of
+
+__all__ = ["rehearse"]
+
+FEW = 4
+"""How many candidates a rehearsed ranking gets."""
+
+
+def rehearse(cell: Cell, partition: Partition, sent: Sent) -> None:
+    """Let the attack answer for one victim of every leakage point, for one iteration; raises InputError where it cannot.
+
+    sent: the network at its first weights. Of a cell that leaks at several rounds together every view is taken of it.
+    """
+    method = _short(cell.attack.method)
+    for tap in cell.settings.taps:
+        victims = draw_victims(cell, tap, 0, partition)
+        views = tuple(_view(cell, tap, number, victims, sent) for number in cell.settings.leaks[0])
+        method(views, generators(cell.settings.seed, "rehearsal", [(0, 0)]))
+
+
+def _view(cell: Cell, tap: str, round_number: int, victims: Victims, sent: Sent) -> View:
+    view = view_of(cell, tap, round_number, victims, torch.arange(1), sent)
+    if not cell.attack.needs.candidates:
+        return view
+    shown, _ = candidates(cell, victims)
+    few = dataclasses.replace(shown, inputs=shown.inputs[:FEW], labels=shown.labels[:FEW])
+    return dataclasses.replace(view, candidates=few)
+
+
+def _short(method: Method) -> Method:
+    """Return the method with one iteration, where it has a limit."""
+    some: Any = method
+    if not hasattr(some, "stop"):
+        return method
+    short: Method = dataclasses.replace(some, stop=dataclasses.replace(some.stop, limit=1))
+    return short

@@ -1,0 +1,58 @@
+"""Before a federation is trained, the attack is tried on one victim: what does not fit is refused while nothing is lost."""
+
+from pathlib import Path
+
+import pytest
+
+from leakbench.run import experiment
+from tests.command_line import called
+
+LIVE = [
+    *("--dataset", "digits", "--protocol", "live", "--taps", "type-1", "--victims", "2", "--clients", "4"),
+    *("--local-iterations", "3", "--batch", "2", "--train-rounds", "1"),
+]
+
+
+def recipe(folder: Path, **method: str) -> str:
+    fields = {
+        "labels": "joint",
+        "start": "uniform",
+        "distance": "squared_l2",
+        "descent": "lbfgs",
+        "stop": "{iterations: {limit: 2}}",
+    }
+    said = "\n".join(f"    {name}: {value}" for name, value in (fields | method).items())
+    path = folder / "mine.yaml"
+    path.write_text(f"title: mine\ncite: none\nmethod:\n  gradient_matching:\n{said}\nserver: honest\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ({"priors": "[{batch_norm: {weight: 1.0}}]"}, "priors: batch_norm needs a model with batch normalisation"),
+        ({"local_steps": "2"}, "local_steps: got 2, expected a divisor of the 3 local iterations"),
+    ],
+)
+def test_a_misfit_is_refused_before_training(method, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(experiment, "train_federation", lambda *_: pytest.fail("it was trained"))
+    run = tmp_path / "run"
+    code, out, err = called(
+        monkeypatch, capsys, "run", *LIVE, "--attack", recipe(tmp_path, **method), "--out", str(run), "--quiet"
+    )
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+    assert not run.exists()
+
+
+@pytest.mark.parametrize("attack", ["identification", "cpl"])
+def test_what_fits_is_rehearsed_once_and_trained(attack, tmp_path, monkeypatch, capsys):
+    rehearsed = []
+    rehearse = experiment.rehearse
+    monkeypatch.setattr(experiment, "rehearse", lambda *given: rehearsed.append(rehearse(*given)))
+    short = ("--iterations", "1") if attack == "cpl" else ()
+    line = ("run", *LIVE, "--attack", attack, *short, "--out", str(tmp_path / "run"), "--quiet", "--candidates", "5")
+    assert called(monkeypatch, capsys, *line)[0] == 0
+    assert called(monkeypatch, capsys, *line)[0] == 0
+    assert rehearsed == [None]
