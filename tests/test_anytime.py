@@ -1,5 +1,6 @@
 """The anytime curve: what an attack had rebuilt after so much work."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -8,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
+from torch import Tensor
 
 from leakbench.attack.descent import DESCENTS, Terms, descend
 from leakbench.attack.stop import Iterations
@@ -76,3 +78,41 @@ def test_a_run_has_its_curve(tmp_path: Path) -> None:
     assert tap["asr"] > 0
     assert tap["anytime"]["evaluations"]["asr"][-1] == pytest.approx(tap["asr"])
     assert "ASR against work" in (tmp_path / "report.html").read_text()
+
+
+@dataclasses.dataclass
+class Walk:
+    """A search that halves its points and settles at a step of each lane's own."""
+
+    points: Tensor
+    settle: Tensor
+    taken: int = 0
+
+    @property
+    def evaluations(self) -> Tensor:
+        return torch.full((len(self.points),), self.taken)
+
+    @property
+    def settled(self) -> Tensor:
+        return self.settle == self.taken
+
+    def step(self, objective):
+        self.taken += 1
+        values = objective(self.points, torch.arange(len(self.points)))[0]
+        self.points = self.points / 2
+        return values
+
+    def keep(self, lanes: Tensor) -> None:
+        self.points, self.settle = self.points[lanes], self.settle[lanes]
+
+
+@pytest.mark.parametrize("others", [[], [9], [2, 60]])
+def test_the_last_point_of_a_search_is_kept_when_it_is_found_whoever_searches_beside_it(others):
+    """It settles at step 5 at 1/32, which is evaluated once more then: in the snapshot of iteration 5, not of a later one."""
+    settle = torch.tensor([5, *others])
+    search = Walk(torch.ones(len(settle), 1), settle)
+    found = descend(search, lambda z, lanes: (z.flatten(1).abs().sum(1), z), Iterations(limit=60))
+    assert found.snapshots[:5, 0, 0].tolist() == [1, 1 / 2, 1 / 4, 1 / 8, 1 / 32]
+    assert set(found.snapshots[4:, 0, 0].tolist()) == {1 / 32}
+    assert found.spent[:5, 0].tolist() == [1, 2, 3, 4, 6]
+    assert set(found.spent[4:, 0].tolist()) == {6}

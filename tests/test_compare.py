@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from leakbench.cli import commands
 from leakbench.errors import InputError
-from leakbench.summary.compare import compare
+from leakbench.summary.compare import _at, compare, left_out, lines
 
 TINY = (
     "run --quiet --json --dataset digits --clients 6 --clients-per-round 3 --local-iterations 2 --batch 2 --train-rounds 0 "
@@ -58,6 +58,30 @@ def test_a_run_beside_itself_differs_in_nothing(runs: Path) -> None:
 
 def test_an_attack_that_only_ranks_is_compared_by_what_it_identifies(runs: Path) -> None:
     assert {d.measure for d in compare(runs / "none", runs / "ranks")} == {"identified"}
+
+
+def test_four_victims_to_none_are_no_difference_whatever_the_bootstrap_says() -> None:
+    """The sign test of McNemar: 4 to 0 has p = 2 / 2**4, 6 to 0 has 2 / 2**6; a whole batch counts once."""
+    table = pd.DataFrame(
+        {"tap": "type-2", "round": 0, "victim": range(12), "member": 0, "example": range(12), "label": 0}
+    )
+    table = table.assign(eta=0.1, candidates=9, failure_reason="", label_guess=0, success=False, identified=0.0)
+    for better, p in ((0, 1.0), (4, 0.125), (6, 2 / 64)):
+        other = table.assign(success=table["victim"] < better)
+        found = next(d for d in _at(("type-2", 0), other, table) if d.measure == "asr")
+        assert found.sign == pytest.approx(p)
+        assert (found.low > 0) == (better > 0)
+        assert list(lines([found]))[1].endswith("differs") == (better == 6)
+    pairs = table.assign(victim=table["victim"] // 2, member=table["victim"] % 2)
+    found = next(d for d in _at(("type-1", 0), pairs.assign(success=pairs["victim"] < 2), pairs) if d.measure == "asr")
+    assert found.sign == pytest.approx(0.5)
+
+
+def test_points_of_only_one_run_are_named(runs: Path, tmp_path: Path) -> None:
+    call(*TINY.replace("type-2,type-1", "type-2").split(), "--iterations", "1", "--out", str(tmp_path / "less"))
+    assert left_out(runs / "none", tmp_path / "less") == ["type-1@0"]
+    assert left_out(tmp_path / "less", runs / "none") == ["type-1@0"]
+    assert left_out(runs / "none", runs / "cdp") == []
 
 
 def test_the_command_prints_a_table_or_json(runs: Path) -> None:

@@ -160,6 +160,15 @@ def test_faces_of_people_with_enough_photographs(tmp_path):
     assert set(level.round().int().tolist()) <= {5 * i * 3 + d for i in range(1, 9) for d in (-1, 0, 1)}
 
 
+def test_no_victim_and_no_public_picture_are_of_one_person(tmp_path):
+    """Of Ann, Bob and Zoe the first and the third may be victims; Bob's test picture alone is public."""
+    data = tiny_faces(tmp_path)(tmp_path)
+    assert sorted(set(data.train_targets[data.victims].tolist())) == [0, 2]
+    assert len(data.victims) == int((data.train_targets != 1).sum())
+    assert data.public_targets.tolist() == [1]
+    assert torch.equal(data.public_inputs, data.test_inputs[data.test_targets == 1])
+
+
 def test_decoded_faces_are_kept_and_damage_is_mended(tmp_path):
     photographs, kept = tmp_path / "photographs", tmp_path / "kept"
     photographs.mkdir()

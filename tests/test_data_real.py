@@ -41,7 +41,8 @@ def check_values(data: Dataset) -> None:
         assert inputs.dtype == torch.float32 and targets.dtype == torch.int64 and inputs.is_contiguous()
         assert (float(inputs.min()), float(inputs.max())) == (0.0, 1.0)
         assert set(targets.unique().tolist()) == set(range(data.classes))
-    assert data.victims.tolist() == list(range(len(data.train_targets)))
+    assert data.public is not None or data.victims.tolist() == list(range(len(data.train_targets)))
+    assert data.victims.tolist() == sorted(set(data.victims.tolist()))
 
 
 def test_mnist(data_dir, cache):
@@ -78,6 +79,8 @@ def test_lfw(data_dir, cache):
     assert sum(people.values()) == 3023 and min(people.values()) == 20
     assert (people["George_W_Bush"], people["Colin_Powell"], people["Tony_Blair"]) == (530, 236, 144)
     assert list(people) == sorted(people)
+    assert (len(data.victims), len(data.public_targets)) == (1393, 292)
+    assert not set(data.train_targets[data.victims].tolist()) & set(data.public_targets.tolist())  # Other people.
     again = load("lfw", data_dir, cache)  # From what was kept the first time.
     assert torch.equal(data.train_inputs, again.train_inputs) and torch.equal(data.test_inputs, again.test_inputs)
     assert len(list(Path(cache).rglob("*.npz"))) == 1

@@ -117,6 +117,18 @@ def test_no_answer_is_a_failure_that_counts() -> None:
     assert tap_summary(rows, 0.0)["rmse"] is None
 
 
+def test_iterations_to_success_are_those_from_which_on_it_stays_within_eta() -> None:
+    """Within at 1, outside at 2, within at 3 and 4: 3. Within until the answer leaves it: no success, whatever the truth saw."""
+    real = truth(2, 1)
+    near, far = (real.inputs * 0.9 + 0.05), 1 - real.inputs
+    first = torch.cat([near[:1], near[1:]])
+    steps = torch.stack([first, torch.cat([far[:1], near[1:]]), near, torch.cat([near[:1], far[1:]])])
+    rows = rows_of(real, answer(steps[-1], real.labels, steps), total=2)
+    assert rows["success"].tolist() == [True, False]
+    assert rows["iterations_to_success"].iloc[0] == 3
+    assert rows[["iterations_to_success", "evaluations_to_success"]].iloc[1].isna().all()
+
+
 def test_iterations_to_success_is_the_first_within_eta() -> None:
     """Off by .5, then by .05, then exact, at eta .1: the second iteration; never within: NaN."""
     real = truth(2, 1)

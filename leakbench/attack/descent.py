@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -122,11 +123,12 @@ def descend(search: Search, objective: Objective, stop: Stop) -> Descended:
             evaluations[over] += 1
             better = last < value[over]
             value[over[better]], best[over[better]] = last[better], search.points[ended][better]
+            following = bisect_left(at, iteration)
+            snapshots[following:, over], spent[following:, over] = best[over], evaluations[over]
             lanes = lanes[~ended]
             search.keep((~ended).nonzero().flatten())
         if not len(lanes):
             break
-    snapshots[-1], spent[-1] = best, evaluations
     return Descended(best, value, trajectory, steps, evaluations, snapshots, at, spent)
 
 

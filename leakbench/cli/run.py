@@ -70,12 +70,14 @@ def report(folder: Path) -> None:
 @click.option("--json", "as_json", is_flag=True, help="print a list of objects")
 def compare(one: Path, other: Path, as_json: bool) -> None:
     """Compare two finished runs on the same victims: ONE minus OTHER, with a paired bootstrap's interval."""
-    from leakbench.summary.compare import as_dicts, lines  # noqa: PLC0415
+    from leakbench.summary.compare import as_dicts, left_out, lines  # noqa: PLC0415
     from leakbench.summary.compare import compare as differences  # noqa: PLC0415
 
     found = differences(one, other)
     for line in [json.dumps(as_dicts(found), indent=1)] if as_json else lines(found):
         click.echo(line)
+    if alone := left_out(one, other):
+        click.echo(f"only one of the runs leaks at {', '.join(alone)}: left out", err=True)
 
 
 def _print_summary(summary: dict[str, Any]) -> None:

@@ -39,6 +39,7 @@ class Dataset:
     victims: (v,) int64, the training examples that an attack may be scored on, and on which the threshold of success
         is measured.
     content: sha256 that identifies the source's bytes.  features: for tables, which columns make up which feature.
+    public: (p,) int64, the test examples that an attacker may know; None for all of them.
     """
 
     name: str
@@ -51,6 +52,17 @@ class Dataset:
     victims: Tensor
     content: str
     features: tuple[Feature, ...] = ()
+    public: Tensor | None = None
+
+    @property
+    def public_inputs(self) -> Tensor:
+        """(p, *s), what an attacker may know beside what leaks; nobody in it is a victim."""
+        return self.test_inputs if self.public is None else self.test_inputs[self.public]
+
+    @property
+    def public_targets(self) -> Tensor:
+        """(p,), their labels."""
+        return self.test_targets if self.public is None else self.test_targets[self.public]
 
     @property
     def classes(self) -> int:

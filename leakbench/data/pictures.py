@@ -148,6 +148,9 @@ class FaceFolders:
     scikit-learn). The classes are the sorted names of the people.
     accepted: {variant: sha256 over the sorted lines `<sha256>  <person>/<file>` of the photographs in use}; no other
         content is accepted.  test_share, seed: the split, stratified by person.
+
+    Only every other person may be a victim, and only the test pictures of the rest are public: who knows other pictures of
+    the same person knows much of a face.
     """
 
     accepted: dict[str, Sha256]
@@ -181,9 +184,10 @@ class FaceFolders:
         key = f"faces-v1-{content[:16]}-{self.minimum}-{self.crop[0]}-{self.crop[1]}-{self.side}"
         pixels = unit(cache(key, lambda: {"pixels": np.stack([self._picture(p) for p in paths])})["pixels"])
         train, test = split(labels, self.test_share, self.seed)
-        victims = everyone(train)
+        may_be_victims = torch.arange(len(people)) % 2 == 0
+        victims, public = may_be_victims[labels[train]].nonzero()[:, 0], (~may_be_victims[labels[test]]).nonzero()[:, 0]
         parts = (pixels[train], labels[train], pixels[test], labels[test])
-        return Dataset("", "image", *parts, tuple(people), victims, content)
+        return Dataset("", "image", *parts, tuple(people), victims, f"{content}, people apart", public=public)
 
     def _listing(self, folder: Path) -> tuple[list[Path], str]:
         """Return the photographs in use, sorted, and the sha256 over their listing (empty where there are none)."""

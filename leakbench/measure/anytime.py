@@ -16,8 +16,8 @@ POINTS = 40
 def anytime(group: pd.DataFrame) -> dict[str, Any]:
     """Return {`iterations`, `evaluations`: {`at`: [...], `asr`: [...]}} of one leakage point's rows.
 
-    An answer counts from the first kept iteration on at which the attacker's best guess by its own distance was within eta: each
-    of the first 40, then 10 % apart.
+    An answer counts from the first kept iteration (each of the first 40, then 10 % apart) on from which the attacker's best guess
+    by its own distance was within eta and stayed there, so that the curve ends at the ASR.
     """
     each = group.drop_duplicates("victim")
     ends = {name: float(each[name].max()) for name in ("iterations", "evaluations")}

@@ -91,7 +91,7 @@ def score(
         "psnr": metrics.psnr(inputs, truth.inputs),
         "ssim": metrics.ssim(inputs, truth.inputs),
         "lpips": rmse * torch.nan if isinstance(lpips, str) else lpips(inputs, truth.inputs),
-        "distance": -answer.certainty,
+        "distance": -answer.certainty.gather(1, order),
         "success": rmse <= eta,
         "null_rmse": null_rmse,
         "null_success": null_success,
@@ -127,15 +127,17 @@ def _null(null: NullAttack, guesser: str, truth: Truth) -> Tensor:
 
 
 def _to_success(answer: Reconstruction, truth: Truth, eta: float) -> tuple[Tensor, Tensor]:
-    """Return (V, M) twice: the first iteration kept at which the attacker's best guess so far was within eta, and the gradient
-    evaluations until then; NaN if none was.
+    """Return (V, M) twice: the first iteration kept from which on the attacker's best guess was within eta, up to its answer, and
+    the gradient evaluations until then; NaN where the answer is not within eta.
+
+    A guess that came that close and was left again by the attacker's own distance is no success: only the truth knew it.
     """
     reached = torch.full(truth.labels.shape, torch.nan, dtype=torch.float64)
-    spent = reached.clone()
+    spent, held = reached.clone(), torch.ones(reached.shape, dtype=torch.bool)
     kept = zip(reversed(answer.snapshots), answer.iterates.flip(0), answer.spent.flip(0), strict=True)
     for iteration, inputs, evaluations in kept:
         matched = _ordered(inputs, metrics.match(inputs, truth.inputs))
-        good = metrics.rmse(matched, truth.inputs).cpu() <= eta
-        reached[good] = float(iteration)
-        spent[good] = evaluations.cpu().double()[:, None].expand_as(spent)[good]
+        held &= metrics.rmse(matched, truth.inputs).cpu() <= eta
+        reached[held] = float(iteration)
+        spent[held] = evaluations.cpu().double()[:, None].expand_as(spent)[held]
     return reached, spent

@@ -40,8 +40,8 @@ def table_judge(data: Dataset, null: NullAttack, known_labels: Tensor) -> TableJ
     columns = columns_of(data)
     if columns is None:
         return None
-    name = best_guesser(null, data.test_inputs, data.test_targets, known_labels, columns)
-    return TableJudge(columns, data.test_inputs, null.guesses[name])
+    name = best_guesser(null, data.public_inputs, data.public_targets, known_labels, columns)
+    return TableJudge(columns, data.public_inputs, null.guesses[name])
 
 
 def score_table(answer: Tensor, truth: Truth, judge: TableJudge, rngs: Generators) -> pd.DataFrame:

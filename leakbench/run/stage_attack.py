@@ -99,7 +99,10 @@ def _twin(run: Run, piece: str, views: tuple[View, ...], lanes: Tensor) -> str |
     """
     digest = hashlib.sha256()
     for view in views:
-        digest.update(repr((view.examples, view.clock.round, lanes.tolist())).encode())
+        grid = (view.cohort, view.local_steps, view.batch, view.learning_rate)
+        # Who runs the defense's server station on a guess does so at some taps only.
+        where = view.tap if view.stations.server else ""
+        digest.update(repr((view.examples, grid, where, view.clock.round, lanes.tolist())).encode())
         for name, update in (*view.network.parameters.items(), *view.update.items()):
             digest.update(name.encode() + update.cpu().numpy().tobytes())
     seen = run.manifest.setdefault("observations", {})
@@ -146,7 +149,7 @@ def _null(leak: Leak, victims: Victims, eta: float) -> tuple[NullAttack, TableJu
     data = leak.cell.data
     labels = truth(leak.cell, leak.tap, victims)[1].flatten()
     rng = generator(leak.cell.settings.seed, "null")
-    null = null_attack(data.test_inputs, data.test_targets, len(labels), labels, eta, rng)
+    null = null_attack(data.public_inputs, data.public_targets, len(labels), labels, eta, rng)
     return null, table_judge(data, null, labels)
 
 

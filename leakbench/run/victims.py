@@ -87,9 +87,10 @@ def truth(cell: Cell, tap: str, victims: Victims) -> tuple[Tensor, Tensor, Tenso
 
 
 def public_examples(cell: Cell, most: int = 256) -> Public:
-    """Return some of the test split, which holds no victim."""
-    chosen = torch.randperm(len(cell.data.test_targets), generator=generator(cell.settings.seed, "public"))[:most]
-    return _public(cell, cell.data.test_inputs[chosen], cell.data.test_targets[chosen])
+    """Return some of the public examples, which are of the test split and, of faces, of people who are no victims."""
+    inputs, labels = cell.data.public_inputs, cell.data.public_targets
+    chosen = torch.randperm(len(labels), generator=generator(cell.settings.seed, "public"))[:most]
+    return _public(cell, inputs[chosen], labels[chosen])
 
 
 def candidates(cell: Cell, victims: Victims) -> tuple[Public, Tensor]:
@@ -114,7 +115,8 @@ def _public(cell: Cell, inputs: Tensor, labels: Tensor) -> Public:
 
 def knowledge(cell: Cell) -> Knowledge:
     """Return what the threat model grants the attacker of a cell."""
-    public = f"test split of {cell.names['dataset']} ({len(cell.data.test_targets)} examples)"
+    whose = "" if cell.data.public is None else ", of others than may be victims"
+    public = f"test split of {cell.names['dataset']} ({len(cell.data.public_targets)} examples{whose})"
     labels = "given" if cell.attack.needs.labels else "not given"
     return Knowledge(labels=labels, defense=cell.attack.knows == "defense", public=public)
 

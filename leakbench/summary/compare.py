@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from scipy.stats import binomtest
 
 from leakbench.errors import InputError
 from leakbench.measure.scores import RANKS_ONLY
@@ -16,7 +17,7 @@ from leakbench.measure.statistics import paired_bootstrap
 from leakbench.rng import generator
 from leakbench.store import read_manifest, written
 
-__all__ = ["Difference", "as_dicts", "compare", "lines"]
+__all__ = ["Difference", "as_dicts", "compare", "left_out", "lines"]
 
 SAME = ["tap", "round", "victim", "member", "example", "label"]
 """By what examples of two runs are the same."""
@@ -25,7 +26,8 @@ RULERS = ("eta", "candidates")
 """By what the same answer would be scored the same."""
 
 ENOUGH = 10
-"""Victims from which on an interval without zero is called a difference: of fewer a bootstrap knows too little."""
+"""Victims from which on an interval without zero is called a difference, if the sign test agrees at 5 %: of fewer, or of few
+who differ, a bootstrap knows too little."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Difference:
 
     point: the tap, and where it leaked at several rounds, `tap@round`.
     measure: `asr` | `identified` | `label_accuracy`.  victims: V, who are drawn with replacement, whole batches at a time.
+    sign: p-value of the exact two-sided sign test over the victims who fare better in one run; with single examples McNemar's.
     """
 
     point: str
@@ -44,6 +47,7 @@ class Difference:
     difference: float
     low: float
     high: float
+    sign: float
 
 
 def compare(one: Path, other: Path) -> list[Difference]:
@@ -56,8 +60,8 @@ def compare(one: Path, other: Path) -> list[Difference]:
         raise InputError(
             f"compare: the runs are of the data sets {data!r} and {other_data!r}; expected the same in both"
         )
-    points = [tuple(p) for p in rows[["tap", "round"]].drop_duplicates().itertuples(index=False)]
-    shared = [p for p in points if p in set(map(tuple, others[["tap", "round"]].itertuples(index=False)))]
+    points, theirs = _points(rows), _points(others)
+    shared = [p for p in points if p in theirs]
     if not shared:
         raise InputError(f"compare: {str(one)!r} and {str(other)!r} have no leakage point at the same round in common")
     several = rows.groupby("tap")["round"].nunique()
@@ -68,11 +72,19 @@ def compare(one: Path, other: Path) -> list[Difference]:
     ]
 
 
+def left_out(one: Path, other: Path) -> list[str]:
+    """Return the leakage points, `tap@round`, of two finished runs that only one of them has."""
+    mine, theirs = (_points(_rows(folder)[0]) for folder in (one, other))
+    return [
+        f"{tap}@{number}" for tap, number in (*mine, *theirs) if ((tap, number) in mine) != ((tap, number) in theirs)
+    ]
+
+
 def lines(found: list[Difference]) -> Iterator[str]:
     """Yield the differences for a reader."""
     yield f"{'leakage point':<16}{'measure':<16}{'victims':>8}{'first':>8}{'second':>8}{'difference':>12}  95 % interval"
     for d in found:
-        clear = "" if d.low <= 0 <= d.high or d.victims < ENOUGH else "  differs"
+        clear = "" if d.low <= 0 <= d.high or d.victims < ENOUGH or d.sign >= 0.05 else "  differs"
         numbers = f"{d.victims:>8}{d.first:>8.2f}{d.second:>8.2f}{d.difference:>+12.2f}  [{d.low:+.2f}, {d.high:+.2f}]"
         yield f"{d.point:<16}{d.measure:<16}{numbers}{clear}"
 
@@ -83,6 +95,10 @@ def _rows(folder: Path) -> tuple[pd.DataFrame, str]:
         raise InputError(f"compare: the run in {str(folder)!r} is not finished; run it again to go on")
     rows: pd.DataFrame = pd.read_parquet(written(folder, manifest, "rows.parquet"))
     return rows, str(manifest["cell"]["dataset"])
+
+
+def _points(rows: pd.DataFrame) -> list[tuple[Any, ...]]:
+    return [tuple(p) for p in rows[["tap", "round"]].drop_duplicates().itertuples(index=False)]
 
 
 def _of(rows: pd.DataFrame, point: tuple[Any, ...]) -> pd.DataFrame:
@@ -114,9 +130,16 @@ def _at(point: tuple[Any, ...], rows: pd.DataFrame, others: pd.DataFrame) -> Ite
         x, y = (values.to_numpy(dtype=float) for values in (a, b))
         rng = generator(0, f"compare {measure}")
         difference, low, high = paired_bootstrap(x, y, victims.to_numpy(), rng)
+        sign = _sign_test(pd.Series(x - y).groupby(victims.to_numpy()).sum())
         yield Difference(
-            str(point[0]), measure, int(rows["victim"].nunique()), x.mean(), y.mean(), difference, low, high
+            str(point[0]), measure, int(rows["victim"].nunique()), x.mean(), y.mean(), difference, low, high, sign
         )
+
+
+def _sign_test(gains: pd.Series) -> float:
+    """Return the two-sided p-value of the signs of what each victim gains; 1 where none differs."""
+    more, less = int((gains > 0).sum()), int((gains < 0).sum())
+    return float(binomtest(more, more + less).pvalue) if more + less else 1.0
 
 
 def as_dicts(found: list[Difference]) -> list[dict[str, Any]]:

@@ -57,7 +57,7 @@ def floor(cell: Cell, sent: Sent, tap: str, round_number: int, partition: Partit
     information = float(found.quantile(0.5))
     if not math.isfinite(information):
         return Floor(None, None, "none: the model gives no finite gradient")
-    variance = float(cell.data.test_inputs.var(0).mean())
+    variance = float(cell.data.public_inputs.var(0).mean())
     unbiased = rmse_floor(information)
     return Floor(
         rmse_floor(information, variance),
