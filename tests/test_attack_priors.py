@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from leakbench.attack.batch_norm import BatchNormStatistics
 from leakbench.attack.consensus import GroupConsistency
 from leakbench.attack.gradient_matching import GradientMatching
-from leakbench.attack.priors import PRIORS, Length
+from leakbench.attack.priors import PRIORS, Length, TotalVariation
 from leakbench.cli import main
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View
+from leakbench.federated.leakage import Public, View
 from leakbench.models import parameters
 from leakbench.recipe import construct
 from leakbench.rng import generators
@@ -200,3 +200,22 @@ def test_from_the_command_line(
     with pytest.raises(SystemExit):
         main()
     assert "batch_norm needs a model with batch normalisation" in capsys.readouterr().err
+
+
+def test_standardised_priors_are_those_of_standardised_pictures() -> None:
+    colours = torch.tensor([[0.1, 0.4], [0.3, 0.8]], dtype=torch.float64)
+    public = colours[..., None, None].expand(2, 2, 6, 6)
+    public = torch.stack(
+        [torch.full((2, 6, 6), 1.0) * torch.tensor(c).reshape(2, 1, 1) for c in ([0.1, 0.4], [0.3, 0.8])]
+    )
+    seen = dataclasses.replace(view(network()), public=Public(public, torch.zeros(2, dtype=torch.int64)))
+    mean, deviation = (
+        torch.tensor([0.2, 0.6]).reshape(2, 1, 1).double(),
+        torch.tensor([0.1, 0.2]).reshape(2, 1, 1).double(),
+    )
+    x, one = torch.rand(1, 2, 2, 6, 6, dtype=torch.float64), torch.tensor([0])
+    for prior in (TotalVariation, Length):
+        inside = prior(weight=3.0)((x - mean) / deviation, seen, one)
+        torch.testing.assert_close(prior(weight=3.0, standardised=True)(x, seen, one), inside)
+        with pytest.raises(InputError, match="needs"):
+            prior(weight=3.0, standardised=True)(x, view(network()), one)

@@ -66,7 +66,7 @@ def one_by_one(view: View, victim: int, start: Tensor, limit: int) -> list[float
         truth = [view.update[n][victim] for n in held]
         product = sum((g * t).sum() for g, t in zip(gradient, truth, strict=True))
         squares = [sum(g.pow(2).sum() for g in some) for some in (gradient, truth)]
-        variation = (x[..., 1:] - x[..., :-1]).abs().mean() + (x[..., 1:, :] - x[..., :-1, :]).abs().mean()
+        variation = (z[..., 1:] - z[..., :-1]).abs().mean() + (z[..., 1:, :] - z[..., :-1, :]).abs().mean()
         cost = 1 - product / squares[0].sqrt() / squares[1].sqrt() + 1e-4 * variation
         cost.backward()
         z.grad.sign_()

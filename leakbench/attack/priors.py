@@ -9,6 +9,7 @@ from torch import Tensor
 
 from leakbench.attack.batch_norm import BatchNormStatistics
 from leakbench.attack.consensus import GroupConsistency
+from leakbench.attack.public import channel_moments, public_of
 from leakbench.federated.leakage import View
 from leakbench.types import NonNegative, part
 
@@ -28,14 +29,20 @@ class Prior(Protocol):
 
 @part
 class TotalVariation:
-    """weight * (mean |dx| + mean |dy|), anisotropic (Geiping et al., NeurIPS 2020, eq. 4); nothing for inputs without sides."""
+    """weight * (mean |dx| + mean |dy|), anisotropic (Geiping et al., NeurIPS 2020, eq. 4); nothing for inputs without sides.
+
+    standardised: of pixels over the deviation of the public examples' channels, as code that standardises its inputs takes it.
+    """
 
     weight: NonNegative
+    standardised: bool = False
 
     def __call__(self, inputs: Tensor, view: View, victims: Tensor) -> Tensor:
         """Return (v,) penalties."""
         if inputs.dim() < 5:
             return inputs.new_zeros(len(inputs))
+        if self.standardised:
+            inputs = inputs / channel_moments(public_of(view, "total_variation"))[1]
         across = (inputs[..., :, 1:] - inputs[..., :, :-1]).abs().flatten(1).mean(1)
         down = (inputs[..., 1:, :] - inputs[..., :-1, :]).abs().flatten(1).mean(1)
         return self.weight * (across + down)
@@ -43,12 +50,19 @@ class TotalVariation:
 
 @part
 class Length:
-    """weight * mean over the M examples of |x|, the L2 norm (Yin et al., CVPR 2021, R_l2)."""
+    """weight * mean over the M examples of |x|, the L2 norm (Yin et al., CVPR 2021, R_l2).
+
+    standardised: of x less the mean and over the deviation of the public examples' channels.
+    """
 
     weight: NonNegative
+    standardised: bool = False
 
     def __call__(self, inputs: Tensor, view: View, victims: Tensor) -> Tensor:
         """Return (v,) penalties."""
+        if self.standardised:
+            mean, deviation = channel_moments(public_of(view, "length"))
+            inputs = (inputs - mean) / deviation
         penalty: Tensor = self.weight * torch.linalg.vector_norm(inputs.flatten(2), dim=2).mean(1)
         return penalty
 
