@@ -42,8 +42,19 @@ MEASURES = (
 
 
 HEADS = (
-    *("row", "ASR claimed", "ASR [95 % CI]", "null ASR", "RMSE claimed", "RMSE", "null RMSE", "PSNR", "identified"),
-    *("iterations claimed", "iterations", "victims x batch, limit"),
+    *(
+        "row",
+        "ASR claimed",
+        "ASR [95 % CI]",
+        "null ASR",
+        "above null",
+        "RMSE claimed",
+        "RMSE",
+        "null RMSE",
+        "PSNR",
+        "SSIM",
+    ),
+    *("iterations claimed", "iterations", "ranking identifies", "victims x batch, limit"),
 )
 
 
@@ -85,6 +96,13 @@ def text_of(value: Any, digits: int = 2) -> str:
     return "-" if value is None or pd.isna(value) else f"{value:.{digits}f}"
 
 
+READING = """RMSE, PSNR and SSIM are medians over all pictures, a failed one counting as the worst, so that they say nothing of
+failures fewer than half. `above null` is (ASR - null ASR) / (1 - null ASR), the null being a guess from public data alone.
+Iterations are the median until which an answer came within eta to stay; none where fewer than half did. The last column
+but one belongs to no attack of the row: it is how often a ranking of 1,000 candidates, told of the defense, finds the
+first picture of each victim."""
+
+
 def page_of(page: dict[str, Any], rows: pd.DataFrame) -> str:
     """Return the page in Markdown."""
     lines = [f"# {page['title']}", "", page["text"].strip(), ""]
@@ -96,17 +114,19 @@ def page_of(page: dict[str, Any], rows: pd.DataFrame) -> str:
             claimed["asr"],
             f"{text_of(row['asr'])} [{text_of(row['asr_low'])}, {text_of(row['asr_high'])}]",
             text_of(row["null_asr"]),
+            text_of((row["asr"] - row["null_asr"]) / (1 - row["null_asr"])),
             claimed["rmse"],
             text_of(row["rmse"], 3),
             text_of(row["null_rmse"], 3),
             text_of(row["psnr"], 1),
-            text_of(row["identified"]),
+            text_of(row["ssim"]),
             text_of(row.get("claimed_iterations"), 1),
             text_of(row["iterations"], 0),
+            text_of(row["identified"]),
             f"{row['victims']:.0f} x {row['batch']:.0f}, {text_of(row['limit'], 0)}",
         ]
         lines.append("| " + " | ".join(shown) + " |")
-    return "\n".join([*lines, "", page.get("found", "").strip()]).rstrip() + "\n"
+    return "\n".join([*lines, "", READING, "", page.get("found", "").strip()]).rstrip() + "\n"
 
 
 def main() -> None:

@@ -13,12 +13,14 @@ __all__ = ["Needs", "needs_of"]
 class Needs:
     """A part says what it needs in a class attribute `needs: ClassVar[Needs]`; most need nothing and say nothing.
 
-    candidates: the hypotheses of a ranking, with which a method answers.  labels: the victims' true labels, an oracle.
+    candidates: the hypotheses of a ranking, with which a method answers.  labels, logits: the victims' true labels, the
+    sent model's true answers to their inputs: oracles.
     table: inputs whose columns have a meaning.
     """
 
     candidates: bool = False
     labels: bool = False
+    logits: bool = False
     table: bool = False
 
     def __or__(self, other: Needs) -> Needs:

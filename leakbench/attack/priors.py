@@ -9,6 +9,7 @@ from torch import Tensor
 
 from leakbench.attack.batch_norm import BatchNormStatistics
 from leakbench.attack.consensus import GroupConsistency
+from leakbench.attack.oracle_logits import OracleLogits
 from leakbench.attack.public import channel_moments, public_of
 from leakbench.federated.leakage import View
 from leakbench.types import NonNegative, part
@@ -72,4 +73,5 @@ PRIORS: dict[str, type[Prior]] = {
     "length": Length,
     "group_consistency": GroupConsistency,
     "batch_norm": BatchNormStatistics,
+    "oracle_logits": OracleLogits,
 }

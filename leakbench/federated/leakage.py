@@ -81,10 +81,12 @@ def rounded(update: Parameters, weights: Parameters, length: float) -> Parameter
 class Knowledge:
     """What the threat model grants the attacker beside the leaked gradient; it stands under the table.
 
-    labels: `not given` or `given`.  defense: whether the attacker knows the defense's recipe.  public: what public data it has.
+    labels, logits: `not given` or `given`.  defense: whether the attacker knows the defense's recipe.
+    public: what public data it has.
     """
 
     labels: str = "not given"
+    logits: str = "not given"
     batch_size: bool = True
     learning_rate: bool = True
     defense: bool = False
@@ -107,7 +109,8 @@ class View:
     update: what leaked, {p: (V, *p)}.  cohort K, local_steps L, batch B: an input guess is (V, M = K * L * B, *s).
     stations: the defense whose deterministic part the attacker runs on a guess; empty for one who does not know it.
     clock: when it leaked.  public: public examples.  candidates: the hypotheses of a ranking, among which the victim is.
-    labels: (V, M) int64, the true labels in the order of use, where the threat model grants them.
+    labels: (V, M) int64, the true labels in the order of use, where the threat model grants them.  logits: (V, M, classes),
+    likewise what the sent model answers to the true inputs.
     secret: what a lying server remembers of how it built the model.
     columns: of a table, which columns make up which feature.
     """
@@ -127,6 +130,7 @@ class View:
     public: Public | None = None
     candidates: Public | None = None
     labels: Tensor | None = None
+    logits: Tensor | None = None
     secret: Any = None
     columns: Columns | None = None
 

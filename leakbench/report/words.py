@@ -151,7 +151,8 @@ def training(summary: Summary) -> str:
         return line
     granted = [name.replace("_", " ") for name in ("batch_size", "learning_rate") if told[name]]
     defense = "the defense's recipe" if told["defense"] else "nothing of the defense"
-    return f"{line} | the attacker knows: model, {', '.join(granted)}, {defense}; labels {told['labels']}; public: {told['public']}"
+    labels = f"labels {told['labels']}" + ("; logits given" if told.get("logits") == "given" else "")
+    return f"{line} | the attacker knows: model, {', '.join(granted)}, {defense}; {labels}; public: {told['public']}"
 
 
 def _networks(summary: Summary) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
 from leakbench.cell import Cell, leak_clock
 from leakbench.data.columns import columns_of
@@ -117,8 +118,10 @@ def knowledge(cell: Cell) -> Knowledge:
     """Return what the threat model grants the attacker of a cell."""
     whose = "" if cell.data.public is None else ", of others than may be victims"
     public = f"test split of {cell.names['dataset']} ({len(cell.data.public_targets)} examples{whose})"
-    labels = "given" if cell.attack.needs.labels else "not given"
-    return Knowledge(labels=labels, defense=cell.attack.knows == "defense", public=public)
+    labels, logits = (
+        "given" if granted else "not given" for granted in (cell.attack.needs.labels, cell.attack.needs.logits)
+    )
+    return Knowledge(labels=labels, logits=logits, defense=cell.attack.knows == "defense", public=public)
 
 
 def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Tensor, sent: Sent) -> View:
@@ -137,6 +140,7 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
         update = leak(tap, sent.network, inputs, targets, rate, cell.defense.stations, clock, rngs, draws)
         if s.reads == "weights" and tap != "type-2":
             update = rounded(update, sent.network.parameters, rate * steps)
+    real, labels, _ = (t[lanes].to(device) for t in truth(cell, tap, victims))
     blind = View(
         tap=tap,
         network=sent.network,
@@ -150,11 +154,21 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
         knowledge=knowledge(cell),
         clock=clock,
         public=public_examples(cell),
-        labels=truth(cell, tap, victims)[1][lanes].to(device) if cell.attack.needs.labels else None,
+        labels=labels if cell.attack.needs.labels else None,
+        logits=_logits(sent.network, real) if cell.attack.needs.logits else None,
         secret=sent.secret,
         columns=columns_of(cell.data),
     )
     return aware(blind, cell) if blind.knowledge.defense else blind
+
+
+def _logits(network: Network, inputs: Tensor) -> Tensor:
+    """Return what a network that all clients share answers to inputs (V, M, *s): (V, M, classes)."""
+    with torch.no_grad():
+        answered: Tensor = functional_call(
+            network.model, {**network.parameters, **network.statistics}, (inputs.flatten(0, 1),)
+        )
+    return answered.reshape(*inputs.shape[:2], -1)
 
 
 def aware(view: View, cell: Cell) -> View:

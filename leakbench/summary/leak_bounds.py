@@ -77,6 +77,8 @@ def guards(
             sigma, reason = None, "none: no finite epsilon"
         if isinstance(before, str):
             sigma, reason = None, reason or before
+        if cell.attack.needs.logits:
+            sigma, reason = None, "none: the attacker is told the victims' logits"
         trained = () if isinstance(before, str) else before
         related, told = _related(cell, tap, rounds), cell.attack.needs.labels
         found[tap] = Guard(sigma, reason, cell.defense.unit, trained, commonest, related, labels_given=told)

@@ -1,0 +1,45 @@
+"""Slot `priors`: inputs whose logits are those of the victims, which no attacker has: an oracle, and named as one."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+from torch.func import functional_call, vmap
+
+from leakbench.attack.needs import Needs
+from leakbench.errors import InputError
+from leakbench.federated.leakage import View
+from leakbench.types import NonNegative, Parameters, part
+
+__all__ = ["OracleLogits"]
+
+
+@part
+class OracleLogits:
+    """weight * |f(x) - f(x_true)|^2 over the M examples and all classes, f being the model that was sent.
+
+    The released code of CPL (LFW64, LFW128, LFW_tanhrelu) adds it with the private logits themselves. A network that draws at
+    random is taken at its plain forward.
+    """
+
+    needs: ClassVar[Needs] = Needs(logits=True)
+
+    weight: NonNegative
+
+    def __call__(self, inputs: Tensor, view: View, victims: Tensor) -> Tensor:
+        """Return (v,) penalties; raises InputError where the view does not show the logits."""
+        if view.logits is None:
+            raise InputError("priors: 'oracle_logits' needs a view that shows the true logits; this one does not")
+        network = view.network
+        parameters = network.parameters
+        if not network.shared:
+            parameters = {name: p[victims] for name, p in parameters.items()}
+
+        def logits(own: Parameters, x: Tensor) -> Tensor:
+            found: Tensor = functional_call(network.model, {**own, **network.statistics}, (x,))
+            return found
+
+        apart = vmap(logits, in_dims=(network.axis, 0))(parameters, inputs) - view.logits[victims]
+        penalty: Tensor = self.weight * apart.flatten(1).square().sum(1)
+        return penalty
