@@ -13,7 +13,7 @@ from leakbench.conformance import Result
 __all__ = ["NOT_RUN", "SCORERS", "commit", "page"]
 
 SCORERS = {
-    "leakbench": ("leakbench", "leakbench/measure/scores.py: score", "summary.py: _tap"),
+    "leakbench": ("leakbench", "leakbench/measure/scores.py: score", "leakbench/summary/tap.py: tap_summary"),
     "breaching": ("breaching", "benchmark_breaches.py: main_process", "breaching/analysis/analysis.py: report"),
     "breaching, raising": ("breaching", "benchmark_breaches.py: main_process", "an attack without an answer raises"),
     "GradAttack": ("GradAttack", "examples/calc_metric.py", "gradattack/metrics/pixelwise.py: MeanPixelwiseError"),
