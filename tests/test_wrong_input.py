@@ -98,6 +98,8 @@ OPTIONS = [
     ("--victims -3", "victims|got -3|at least 1"),
     ("--victims 9999", "victims|got 9999|'faces' holds"),
     ("--iterations 0", "iterations|got 0|at least 1"),
+    ("--iterations 99999999999", "iterations|got 99999999999|at most 1000000"),
+    ("--reads weights", "reads|type-2|--taps type-1"),
     ("--train-rounds -1", "train-rounds|got -1|at least 0"),
     ("--clients 0", "clients|got 0|at least 1"),
     ("--clients-per-round 9999", "clients-per-round|got 9999|more than there are clients"),
@@ -385,7 +387,13 @@ def test_a_report_of_a_run_whose_rows_are_gone(refused, finished):
     assert names_all(refused("report", str(finished)), "run/rows.parquet|cannot be read|run the cell again")
 
 
+def test_a_comparison_with_a_run_whose_rows_are_gone(refused, finished):
+    (finished / "rows.parquet").unlink()
+    assert names_all(refused("compare", str(finished), str(finished)), "compare|run/rows.parquet|run the cell again")
+
+
 COMMANDS = [
+    ("conformance --lpips-weights .", "lpips-weights|'.'|not found"),
     ("frobnicate", "frobnicate"),
     ("epsilon --delta 2", "delta|2.0|(0, 1)"),
     ("epsilon --delta 0", "delta|0.0|(0, 1)"),

@@ -137,6 +137,7 @@ class LbfgsDescent:
     """L-BFGS with the semantics and defaults of `torch.optim.LBFGS` for every victim, as DLG and CPL use it.
 
     One iteration is one outer step of `inner` inner iterations: the iterations that papers count.
+    torch also ends an outer step after 5 / 4 * `inner` evaluations, which for 2 and 3 is one move earlier; here it is not.
     """
 
     learning_rate: Positive = 1.0

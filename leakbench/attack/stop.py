@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
+from pydantic import Field
 from torch import Tensor
 
-from leakbench.types import Count, part
+from leakbench.types import part
 
-__all__ = ["STOPS", "Iterations", "Stop"]
+__all__ = ["MOST_ITERATIONS", "STOPS", "Iterations", "Stop"]
+
+MOST_ITERATIONS = 1_000_000
+"""Of each the distance is kept."""
 
 
 @runtime_checkable
@@ -27,7 +31,7 @@ class Stop(Protocol):
 class Iterations:
     """End after `limit` iterations (DLG and CPL: 300), or as soon as a distance is no longer finite: it cannot recover."""
 
-    limit: Count = 300
+    limit: Annotated[int, Field(ge=1, le=MOST_ITERATIONS)] = 300
 
     def __call__(self, iteration: int, values: Tensor) -> Tensor:
         """Return who ends."""

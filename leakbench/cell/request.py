@@ -9,7 +9,7 @@ from leakbench.cell.victim_mode import check_mode_word
 from leakbench.errors import InputError, nearest
 from leakbench.federated.leakage import TAPS
 
-__all__ = ["PROTOCOLS", "READS", "Request", "at_least", "check_words", "leak_rounds"]
+__all__ = ["PROTOCOLS", "READS", "Request", "at_least", "at_most", "check_words", "leak_rounds"]
 
 PROTOCOLS = ("paper", "live")
 
@@ -94,6 +94,13 @@ def leak_rounds(request: Request, rounds: int) -> tuple[int, ...]:
             "leak-rounds: the paper protocol leaks before the first round (0); add --protocol live for later rounds"
         )
     return tuple(sorted(found))
+
+
+def at_most(name: str, value: int, most: int) -> int:
+    """Return the value; raises InputError for one above the most."""
+    if value > most:
+        raise InputError(f"{name}: got {value}, expected at most {most}")
+    return value
 
 
 def at_least(name: str, value: int, least: int) -> int:

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from leakbench.attack import Attack
+from leakbench.attack.stop import MOST_ITERATIONS
 from leakbench.cell.cell import Cell, identified
 from leakbench.cell.fit import check_fit
-from leakbench.cell.request import Request, at_least, check_words, leak_rounds
+from leakbench.cell.request import Request, at_least, at_most, check_words, leak_rounds
 from leakbench.cell.settings import Settings
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import DatasetRecipe, Federation
@@ -31,7 +32,8 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
     attack_name, attack = resolve("attacks", Attack, request.attack)
     defense_name, defense = resolve("defenses", Defense, request.defense)
     if request.iterations is not None:
-        attack = _with_iterations(attack, at_least("iterations", request.iterations, 1))
+        limit = at_most("iterations", at_least("iterations", request.iterations, 1), MOST_ITERATIONS)
+        attack = _with_iterations(attack, limit)
     check_words(request)
     device = _device(request.device)
     data_name, recipe, data = load_dataset(request.dataset, data_dir, progress=progress)

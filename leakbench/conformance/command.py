@@ -31,9 +31,10 @@ def conformance(path: str | None, lpips_weights: Path | None) -> tuple[Result, .
     path: `package.module:name` of a scorer, importable from the working folder too; leakbench's own without one.
     lpips_weights: a folder with a backbone of LPIPS, without which that case is not measured.
     """
-    scorer = (
-        OwnScorer(lpips=load_lpips(lpips_weights)) if path is None else import_function("scorer", path, os.getcwd())
-    )
+    lpips = load_lpips(lpips_weights)
+    if lpips_weights is not None and isinstance(lpips, str):
+        raise InputError(f"lpips-weights: {str(lpips_weights)!r}: {lpips.removeprefix('n/a: ')}")
+    scorer = OwnScorer(lpips=lpips) if path is None else import_function("scorer", path, os.getcwd())
     results = conform(scorer, all_cases(lpips_weights))
     asked = [result for result in results if result.case != UNTOUCHED]
     if all(result.outcome == "not measured" for result in asked):

@@ -92,7 +92,10 @@ def _finish(cell: Cell, run: Run, partition: Partition) -> dict[str, Any]:
         limits = limits_of(cell, lambda number: _sent(cell, run, number), partition, largest)
     phases, folder = run.manifest["phases"], str(run.folder)
     run.manifest["summary"] = summarise(cell, rows, rounds, epsilon, limits, phases, folder)
-    run.manifest["summary"]["notes"].update(_same_leaks(cell, run))
+    for key, first in _same_leaks(cell, run).items():
+        taps, notes = run.manifest["summary"]["taps"], run.manifest["summary"]["notes"]
+        notes[f"taps.{key}"] = f"shows the attacker the same bits as {first}: nothing acts between the two"
+        taps[key]["seconds"] = taps[first]["seconds"]  # What the answer took, not its copy.
     run.manifest["complete"] = True
     run.save()
     run.forget("parts/")
@@ -126,15 +129,15 @@ def _joined(cell: Cell, run: Run) -> tuple[pd.DataFrame, dict[str, Tensor]]:
 
 
 def _same_leaks(cell: Cell, run: Run) -> dict[str, str]:
-    """Return a note for every leakage point whose attacker was shown the same bits as at one before it."""
+    """Return {leakage point: the one before it at which the attacker was shown the same bits}."""
     first: dict[str, str] = {}
-    notes = {}
+    same = {}
     for piece, digest in run.manifest.get("observations", {}).items():
         tap, number = piece.removeprefix("parts/").split(".")[:2]
         key = leak_key(cell, tap, int(number.removeprefix("round")))
         if first.setdefault(digest, key) != key:
-            notes[f"taps.{key}"] = f"shows the attacker the same bits as {first[digest]}: nothing acts between the two"
-    return notes
+            same[key] = first[digest]
+    return same
 
 
 def _largest(run: Run) -> dict[str, int] | None:

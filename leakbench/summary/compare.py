@@ -93,7 +93,10 @@ def _rows(folder: Path) -> tuple[pd.DataFrame, str]:
     manifest: dict[str, Any] = read_manifest(folder)
     if not manifest.get("complete"):
         raise InputError(f"compare: the run in {str(folder)!r} is not finished; run it again to go on")
-    rows: pd.DataFrame = pd.read_parquet(written(folder, manifest, "rows.parquet"))
+    path = written(folder, manifest, "rows.parquet")
+    if not path.is_file():
+        raise InputError(f"compare: {str(path)!r} is not there; run the cell again to measure it anew")
+    rows: pd.DataFrame = pd.read_parquet(path)
     return rows, str(manifest["cell"]["dataset"])
 
 
