@@ -129,9 +129,9 @@ def test_no_answer_is_nan_and_takes_the_worst_truth() -> None:
 
 
 def test_no_answer_says_nothing_of_which_truth_it_is_for() -> None:
-    """Its categories, all NaN, would read as the first value; yet the record goes to the truth with fewer wrong features."""
+    """Its categories, all NaN, would read as the first value; yet the record goes where two features are wrong and not three."""
     truth = torch.tensor([[[0.0, 1, 0, 0, 0, 1, 0], [1.0, 0, 1, 0, 1, 0, 1]]])
-    answer = torch.stack([torch.full((7,), torch.nan), torch.tensor([0.0, 1, 0, 0, 1, 0, 1])])[None]
+    answer = torch.stack([torch.full((7,), torch.nan), torch.tensor([0.5, 1, 0, 0, 1, 1, 0])])[None]
     assert match_features(answer, truth, COLUMNS).tolist() == [[1, 0]]
     assert table_scores(answer, truth, COLUMNS).feature_accuracy[0, 0] == 0.5
 
