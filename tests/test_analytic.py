@@ -95,6 +95,14 @@ def test_of_a_batch_a_row_is_a_weighted_mean() -> None:
     assert ((both >= low - 1e-9) & (both <= high + 1e-9)).all()
 
 
+def test_a_quotient_beyond_an_input_is_clamped() -> None:
+    """Rows in which two examples nearly cancel: quotients of 3, -2 and .25 are answered by 1, 0 and .25."""
+    view = seen(nn.Linear(3, 2).double(), torch.zeros(1, 1, 3, dtype=torch.float64), torch.tensor([[0]]), 2)
+    view.update["weight"] = torch.tensor([[[1.5, -1.0, 0.125], [0.0, 0.0, 0.0]]], dtype=torch.float64)
+    view.update["bias"] = torch.tensor([[0.5, 0.1]], dtype=torch.float64)
+    assert AnalyticFc()((view,), ()).inputs.tolist() == [[[1.0, 0.0, 0.25]]]
+
+
 def test_no_answer_where_there_is_none() -> None:
     """A convolution, a first layer without a bias, something before it; a zero row; more examples than rows."""
     x, y = torch.rand(2, 1, 1, 6, 6), torch.zeros(2, 1, dtype=torch.int64)

@@ -212,6 +212,23 @@ class Total:
         return inputs.flatten(1).sum(1)
 
 
+def rngs_after_labels(view: View) -> tuple[torch.Generator, ...]:
+    """The three victims' generators, from which the labels have been drawn."""
+    same = rngs(3)
+    Joint()(view, same)
+    return same
+
+
+def test_a_lost_search_shows_no_iterate() -> None:
+    """Where there is no answer in the end there is none on the way, at any of the snapshots; the neighbours have theirs."""
+    view = linear("type-1", batch=1)
+    view.update["bias"][1] = torch.inf
+    iterates = method("cpl", 4)((view,), rngs(3)).iterates
+    assert len(iterates) == 4
+    assert iterates[:, 1].isnan().all()
+    assert iterates[:, [0, 2]].isfinite().all()
+
+
 def test_the_answer_is_where_the_search_ended() -> None:
     """Inputs, clamped, and labels of the end; its certainty is minus the distance, the space's energy and the priors."""
     view = linear("type-1", batch=2)
@@ -232,6 +249,18 @@ def test_the_answer_is_where_the_search_ended() -> None:
     distance = SquaredL2()(view.respond(x, logits.softmax(-1)), view.update, view)
     value = distance + 3 * x.flatten(1).square().sum(1) + x.flatten(1).sum(1)
     torch.testing.assert_close(answer.certainty, -value[:, None].expand(3, 2))
+
+
+def test_a_prior_counts_once_however_many_views_there_are() -> None:
+    """Of three views the certainty is minus three distances and one penalty."""
+    view = linear("type-1", batch=2)
+    plain = GradientMatching(
+        labels=Joint(), start=Normal(), distance=SquaredL2(), descent=Opposite(), stop=Iterations(limit=1)
+    )
+    with_prior = dataclasses.replace(plain, priors=(Total(),))
+    distance = -plain((view,), rngs(3)).certainty[:, 0]
+    penalty = -Normal()(view, rngs_after_labels(view)).flatten(1).sum(1)
+    torch.testing.assert_close(-with_prior((view,) * 3, rngs(3)).certainty[:, 0], 3 * distance + penalty)
 
 
 def test_several_views_add_their_distances() -> None:
@@ -268,6 +297,22 @@ def test_last_layer_counts_repeats() -> None:
     rows = torch.tensor([[0.5, -2.7, 0.3, -0.7, 0.6]])
     view = dataclasses.replace(leaked(1)[0], update={"weight": rows[:, :, None].expand(1, 5, 2)}, batch=4, classes=5)
     assert LastLayer()(view, rngs(1)).targets.argmax(-1).tolist() == [[1, 1, 1, 3]]
+
+
+def test_a_class_gives_up_one_share_for_each_example_of_it() -> None:
+    """Rows of -.8 and -.1 behind three examples: shares of -.3, so that -.2 is still the lowest after two; all three are of it."""
+    rows = torch.tensor([[-0.8, -0.1, 0.9]])
+    view = dataclasses.replace(leaked(1)[0], update={"weight": rows[:, :, None]}, batch=3, classes=3)
+    assert LastLayer()(view, rngs(1)).targets.argmax(-1).tolist() == [[0, 0, 0]]
+
+
+def test_logits_of_joint_labels_are_standard_normal() -> None:
+    """4,000 of them: half negative, of mean 0 and deviation 1."""
+    view = dataclasses.replace(leaked(2)[0], batch=200, classes=10)
+    logits = Joint()(view, rngs(2)).targets
+    assert logits.shape == (2, 200, 10)
+    assert float((logits < 0).double().mean()) == pytest.approx(0.5, abs=0.04)
+    assert (float(logits.mean()), float(logits.std())) == pytest.approx((0.0, 1.0), abs=0.08)
 
 
 def test_joint_labels_are_logits() -> None:

@@ -112,6 +112,14 @@ def test_a_group_is_compared_with_its_own_mean(restarts: int, seed: int) -> None
         assert float(found[lane]) == pytest.approx(2 * float((x[lane] - mean).norm()))
 
 
+def test_groups_of_two_and_of_three_have_their_own_means() -> None:
+    """Constant guesses of 144 numbers at 0 and 2 for one victim, at 0, 3 and 6 for another: 12 times what each is off by."""
+    level = torch.tensor([0.0, 2.0, 0.0, 3.0, 6.0], dtype=torch.float64)
+    x = level.reshape(5, 1, 1, 1, 1).expand(5, 2, 2, 6, 6)
+    found = GroupConsistency(weight=1.0)(x, view(network(), 2), torch.tensor([0, 0, 1, 1, 1]))
+    assert found.tolist() == pytest.approx([12.0, 12.0, 36.0, 0.0, 36.0])
+
+
 def test_one_restart_agrees_with_itself_and_a_lost_one_has_no_say() -> None:
     """No penalty and no derivative alone; beside a guess that is not finite as if alone; the consensus is held fixed."""
     x = torch.rand(4, 2, 2, 6, 6, dtype=torch.float64)

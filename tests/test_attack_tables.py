@@ -120,6 +120,17 @@ def test_a_start_lies_within_one_deviation() -> None:
     torch.testing.assert_close(soft[..., 0], z[..., 0].sigmoid().float())
 
 
+def test_a_start_lies_on_both_sides_of_the_mean() -> None:
+    """Of U(-1, 1) in deviations, as good as from end to end and about 0: 700 draws."""
+    view = small_view(2, 10)[0]
+    assert view.columns is not None
+    drawn = torch.cat([StandardUniform()(view, generators(seed, "attack", [(0,), (1,)])) for seed in range(5)])
+    z = (drawn - view.columns.mean) / view.columns.deviation
+    assert float(z.min()) < -0.95
+    assert float(z.max()) > 0.95
+    assert float(z.mean()) == pytest.approx(0.0, abs=0.1)
+
+
 def test_pictures_are_refused_by_what_needs_a_table() -> None:
     """Each part says in one line that it needs a table."""
     guesses, values = torch.rand(3, 2, 1, 7), torch.rand(3, 2)

@@ -3,13 +3,15 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
 
 from leakbench.cli import commands
 from leakbench.errors import InputError
-from leakbench.summary.compare import _at, compare, left_out, lines
+from leakbench.store import open_run
+from leakbench.summary.compare import Difference, _at, compare, left_out, lines
 
 TINY = (
     "run --quiet --json --dataset digits --clients 6 --clients-per-round 3 --local-iterations 2 --batch 2 --train-rounds 0 "
@@ -131,3 +133,59 @@ def test_rows_that_somebody_changed_are_refused(runs: Path, tmp_path: Path) -> N
     (changed / "rows.parquet").write_bytes((runs / "cdp" / "rows.parquet").read_bytes())
     with pytest.raises(InputError, match="is not what the run wrote"):
         compare(runs / "none", changed)
+
+
+def by_hand(folder: Path, members: int, **columns: object) -> Path:
+    """A finished run of 12 victims with so many examples each, whose rows say what is asked."""
+    victims, member = np.repeat(np.arange(12), members), np.tile(np.arange(members), 12)
+    plain = {
+        **{"tap": "type-1", "round": 0, "victim": victims, "member": member, "example": np.arange(12 * members)},
+        **{"label": 1, "label_guess": 0, "success": False, "identified": np.where(member == 0, 0.0, np.nan)},
+        **{"eta": 0.1, "candidates": 30, "failure_reason": ""},
+    }
+    with open_run(folder, {"hash": "h", "command": "c", "cell": {"dataset": "digits"}}) as run:
+        run.write_rows("rows.parquet", pd.DataFrame({**plain, **columns}))
+        run.manifest |= {"complete": True, "summary": {}}
+        run.save()
+    return folder
+
+
+def found_in(one: Path, other: Path) -> dict[str, Difference]:
+    return {d.measure: d for d in compare(one, other)}
+
+
+@pytest.mark.parametrize(
+    ("measure", "right"),
+    [("asr", {"success": lambda even: even}), ("label_accuracy", {"label_guess": lambda even: even.astype(int)})],
+)
+def test_examples_of_a_batch_that_fare_alike_make_no_interval_narrower(
+    measure: str, right: dict[str, object], tmp_path: Path
+) -> None:
+    """Half of 12 victims in one run and none in the other: one example a batch or eight alike, the interval is the same."""
+    found = []
+    for members in (1, 8):
+        even = np.repeat(np.arange(12) % 2 == 0, members)
+        columns = {name: of(even) for name, of in right.items()}  # type: ignore[operator]
+        one = by_hand(tmp_path / f"one{members}", members, **columns)
+        found.append(found_in(one, by_hand(tmp_path / f"other{members}", members))[measure])
+    assert [d.difference for d in found] == [0.5, 0.5]
+    assert (found[0].low, found[0].high) == (found[1].low, found[1].high)
+    assert found[0].high - found[0].low == pytest.approx(2 * 1.96 * (0.25 / 12) ** 0.5, abs=0.1)
+
+
+def test_rows_in_another_order_are_compared_victim_by_victim(tmp_path: Path) -> None:
+    """The victims of one run stand in the other backwards: success of the same six differs nowhere."""
+    six = np.arange(12) < 6
+    one = by_hand(tmp_path / "one", 1, success=six)
+    backwards = np.arange(12)[::-1]
+    other = by_hand(tmp_path / "other", 1, victim=backwards, example=backwards, success=six[::-1])
+    found = found_in(one, other)["asr"]
+    assert (found.difference, found.low, found.high) == (0.0, 0.0, 0.0)
+
+
+def test_a_tie_among_candidates_is_no_outcome_to_compare(tmp_path: Path) -> None:
+    """Of victims who tie with another candidate half is identified, which is neither 0 nor 1: the measure is left out."""
+    tied = by_hand(tmp_path / "tied", 1, identified=0.5)
+    clear = by_hand(tmp_path / "clear", 1, identified=1.0)
+    assert set(found_in(tied, clear)) == set(found_in(clear, tied)) == {"asr", "label_accuracy"}
+    assert set(found_in(clear, clear)) == {"asr", "label_accuracy", "identified"}

@@ -16,6 +16,7 @@ from leakbench.attack.labels import LABELS, Given, LastLayer, LastLayerCounts
 from leakbench.cell import Request, resolve_cell
 from leakbench.cli import main
 from leakbench.data.find import load_dataset
+from leakbench.defense.clip import ClipWhole
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View, leak
@@ -73,6 +74,19 @@ def test_with_a_bias_the_mean_probability_is_all_that_is_needed() -> None:
     view = seen(model, x, y, 3, public)
     slow = [8 * (model(public.inputs).softmax(1).mean(0) - view.update["bias"][v]).detach() for v in range(5)]
     assert torch.equal(label_counts(view, ()), rounded(torch.stack(slow), 8))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_what_is_expected_of_public_examples_is_no_defended_gradient(bias: bool) -> None:
+    """The counts are read off the plain gradients of public examples, whatever stations the attacker knows of."""
+    model = nn.Linear(6, 3, bias=bias)
+    nn.init.normal_(model.weight, generator=generator(0, "weights"))
+    x = torch.rand(6, generator=generator(0, "input")).expand(2, 4, 6)
+    view = seen(model, x, torch.tensor([[0, 0, 0, 2], [1, 1, 2, 2]]), 3, Public(x[0, :1], torch.tensor([0])))
+    expected = [[3, 0, 1], [0, 2, 2]]
+    assert label_counts(view, ()).tolist() == expected
+    knowing = dataclasses.replace(view, stations=Stations(example=(ClipWhole(1e-3),), batch=(ClipWhole(1e-3),)))
+    assert label_counts(knowing, ()).tolist() == expected
 
 
 def test_without_a_bias_it_is_least_squares() -> None:

@@ -1,5 +1,6 @@
 """The batched L-BFGS against `torch.optim.LBFGS`, victim by victim."""
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -59,6 +60,33 @@ def test_every_victim_follows_torch() -> None:
             atol=1e-9,
         )
         torch.testing.assert_close(search.points[victim], end, rtol=1e-3, atol=1e-5)
+
+
+def test_a_step_too_short_to_matter_ends_it_by_its_length() -> None:
+    """On 50 x^2 from 1 at rate .1 the first move is -100 / 100 * .1: below a tolerance of .2, though its direction is 100 long."""
+    searches = []
+
+    def objective(points: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
+        return 50 * points.square().sum(1), 100 * points
+
+    for tolerance in (0.2, 0.05):
+        start = torch.ones(1, 1, dtype=torch.float64)
+        search = Lbfgs(start.clone(), learning_rate=0.1, inner=4, tolerance_change=tolerance)
+        search.step(objective)
+        x = start.clone().requires_grad_()
+        slow = torch.optim.LBFGS([x], lr=0.1, max_iter=4, tolerance_change=tolerance)
+
+        def closure(x: Tensor = x, slow: torch.optim.LBFGS = slow) -> Tensor:
+            slow.zero_grad()
+            value = 50 * x.square().sum()
+            value.backward()
+            return value
+
+        slow.step(closure)
+        assert float(search.points) == pytest.approx(float(x.detach()))
+        searches.append(search)
+    assert float(searches[0].points) == pytest.approx(0.9)
+    assert [int(s.iterations) for s in searches] == [1, 4]
 
 
 def test_a_step_ends_where_nothing_changes_any_more() -> None:

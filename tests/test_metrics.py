@@ -48,6 +48,15 @@ def test_match_is_one_to_one_and_least_in_total() -> None:
     assert match(reconstruction, truth).tolist() == [list(best)]
 
 
+def test_match_goes_by_the_squared_error() -> None:
+    """Two errors of .51 have a lower MSE than one of 1 beside none, and a higher RMSE in total."""
+    truth = torch.tensor([[[0.0, 0.0], [0.5, 0.1]]])
+    reconstruction = torch.tensor([[[0.5, 0.1], [1.0, 0.0]]])
+    assert match(reconstruction, truth).tolist() == [[0, 1]]
+    crossed = [rmse(reordered(reconstruction, torch.tensor([o])), truth).sum() for o in ([1, 0], [0, 1])]
+    assert crossed[0] < crossed[1]
+
+
 def test_match_leaves_the_worst_truth_to_no_answer() -> None:
     truth = torch.tensor([[[0.0], [1.0], [0.5]]])
     reconstruction = torch.tensor([[[torch.nan], [0.5], [0.4]]])

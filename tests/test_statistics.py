@@ -152,3 +152,24 @@ def test_clopper_and_pearson_count_a_failure_and_not_each_of_a_batch() -> None:
     """NaN is a failure; four equal members of ten batches are ten trials."""
     assert exact([1, math.nan], [0, 1]) == exact([1, 0], [0, 1])
     assert exact(np.zeros(40), np.repeat(np.arange(10), 4)) == pytest.approx((0, 0, 1 - 0.025 ** (1 / 10)))
+
+
+def test_the_effective_sample_of_four_pairs_by_hand() -> None:
+    """Pairs with 2, 1, 0 and 1 successes: variance 1/24 between them, 1/28 alone; times the squared ratio of t quantiles.
+
+    Design effect 28 / 24 = 7 / 6; t at .975 is 2.364624 of 7 degrees of freedom and 3.182446 of 3.
+    """
+    effective = (2.364624 / 3.182446) ** 2 * 8 * 6 / 7
+    found = proportion([1, 1, 1, 0, 0, 0, 0, 1], np.repeat(np.arange(4), 2))
+    assert found == pytest.approx((0.5, *wilson(effective / 2, effective)), abs=1e-6)
+
+
+def test_paired_bootstrap_weighs_unequal_clusters_by_their_trials() -> None:
+    """One trial gained and three not: a quarter, not the mean of 1 and 0; of draws (1/4, 1/2, 1/4) the middle is a quarter too."""
+    found = paired_bootstrap([1, 0, 0, 0], [0, 0, 0, 0], [0, 1, 1, 1], seeded(), confidence=0.4)
+    assert found == (0.25, 0.25, 0.25)
+
+
+def test_paired_bootstrap_of_nothing_but_gains_is_sure_of_them() -> None:
+    """Whichever of two unequal clusters are drawn, every trial in them is a gain."""
+    assert paired_bootstrap(np.ones(4), np.zeros(4), [0, 1, 1, 1], seeded()) == (1.0, 1.0, 1.0)

@@ -128,6 +128,14 @@ def test_no_answer_is_nan_and_takes_the_worst_truth() -> None:
     assert found.record_match[0, 1:].tolist() == [1.0, 1.0]
 
 
+def test_no_answer_says_nothing_of_which_truth_it_is_for() -> None:
+    """Its categories, all NaN, would read as the first value; yet the record goes where two features are wrong and not three."""
+    truth = torch.tensor([[[0.0, 1, 0, 0, 0, 1, 0], [1.0, 0, 1, 0, 1, 0, 1]]])
+    answer = torch.stack([torch.full((7,), torch.nan), torch.tensor([0.5, 1, 0, 0, 1, 1, 0])])[None]
+    assert match_features(answer, truth, COLUMNS).tolist() == [[1, 0]]
+    assert table_scores(answer, truth, COLUMNS).feature_accuracy[0, 0] == 0.5
+
+
 def test_shapes_that_do_not_fit_are_refused() -> None:
     """Another number of columns, or of members, is no answer to this truth."""
     truth = batches(2, 3)
@@ -272,3 +280,27 @@ def test_pictures_and_rankings_say_why_they_have_none() -> None:
     assert ranked["feature_accuracy"] is None
     assert ranked["null_feature_accuracy"] is not None
     assert set(table_notes("type-1", ranked).values()) == {RANKS_ONLY}
+
+
+def batches_of_two(feature_accuracy: list[float], record_match: float) -> pd.DataFrame:
+    """Rows of a batch of two for each feature accuracy, with nothing right beside it."""
+    rows = pd.DataFrame(dict.fromkeys(TABLE_COLUMNS, 0.0), index=range(2 * len(feature_accuracy)))
+    batch = np.repeat(np.arange(len(feature_accuracy)), 2)
+    return rows.assign(
+        batch=batch, failure_reason="", record_match=record_match, feature_accuracy=np.repeat(feature_accuracy, 2)
+    )
+
+
+def test_a_record_match_is_bounded_by_batches() -> None:
+    """No record of five batches of two: Wilson's limit of five trials, z^2 / (5 + z^2), not of ten."""
+    found = table_fields(batches_of_two([0.5] * 5, 0.0))
+    assert (found["record_match"], found["record_match_low"]) == (0.0, 0.0)
+    assert found["record_match_high"] == pytest.approx(1.96**2 / (5 + 1.96**2), abs=1e-4)
+
+
+def test_the_interval_of_feature_accuracy_is_students() -> None:
+    """Batches at .4, .6, .4, .6: s = .115470, t of 3 degrees of freedom 3.182446, so .5 +- 3.182446 * .115470 / 2."""
+    found = table_fields(batches_of_two([0.4, 0.6, 0.4, 0.6], 0.0))
+    half = 3.182446 * 0.115470 / 2
+    assert found["feature_accuracy_low"] == pytest.approx(0.5 - half, abs=1e-5)
+    assert found["feature_accuracy_high"] == pytest.approx(0.5 + half, abs=1e-5)

@@ -71,6 +71,23 @@ def test_one_step_in_the_stead_of_four_is_the_gradient_of_all_examples(view: Vie
             assert torch.allclose(found[name][victim], slow, atol=1e-12)
 
 
+def test_two_steps_in_the_stead_of_four_are_twice_as_long(view: View) -> None:
+    """Against torch.optim.SGD at twice the rate over two batches of four, read in the units of the four steps."""
+    inputs, targets = guess(2)
+    found = view.coarser(2).respond(inputs, targets)
+    for victim in range(2):
+        model = nn.Sequential(nn.Linear(6, 5), nn.Sigmoid(), nn.Linear(5, 3)).double()
+        model.load_state_dict(view.network.parameters)
+        optimiser = torch.optim.SGD(model.parameters(), lr=2 * RATE)
+        for here in (slice(0, 4), slice(4, 8)):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(model(inputs[victim, here]), targets[victim, here]).backward()
+            optimiser.step()
+        for name, after in model.named_parameters():
+            slow = (view.network.parameters[name] - after.detach()) / (4 * RATE)
+            assert torch.allclose(found[name][victim], slow, atol=1e-12)
+
+
 @pytest.mark.parametrize("steps", [1, 2])
 def test_fewer_steps_come_near_as_the_rate_falls(view: View, steps: int) -> None:
     """What is left out of it is of the order of the learning rate."""

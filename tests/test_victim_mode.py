@@ -132,6 +132,18 @@ def test_a_batch_has_no_scale_and_no_place(scale: float, shift: float) -> None:
     torch.testing.assert_close(fresh(scale * x + shift), scale * x + shift)
 
 
+def test_a_normalised_batch_has_its_second_derivatives() -> None:
+    """Those by which an attacker's search moves: against differences of the first, and against torch's layer."""
+    x = torch.randn(4, 2, 3, generator=generator(0, "inputs"), dtype=torch.float64, requires_grad=True)
+    slopes = []
+    for layer in (BatchNorm(2), nn.BatchNorm1d(2)):
+        layer.double().train()
+        assert torch.autograd.gradgradcheck(layer, (x,))
+        (first,) = torch.autograd.grad(layer(x).pow(3).sum(), x, create_graph=True)
+        slopes.append(torch.autograd.grad(first.square().sum(), x)[0])
+    torch.testing.assert_close(slopes[0], slopes[1])
+
+
 def test_one_value_has_no_variance() -> None:
     """As torch refuses it."""
     with pytest.raises(InputError, match=r"^victim-mode: .*one value a channel, expected several"):

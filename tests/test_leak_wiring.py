@@ -1,0 +1,205 @@
+"""Which victims, which network, which numbers and which generators a leakage point hands to its attacker."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+from leakbench.attack import Attack
+from leakbench.cell import Cell, Request, identity, resolve_cell
+from leakbench.defense.clip import ClipWhole
+from leakbench.defense.precode import Precode
+from leakbench.defense.transform import Stations
+from leakbench.federated.leakage import View, leak, rounded
+from leakbench.federated.partition import Partition
+from leakbench.models import build, one_hot, parameters
+from leakbench.rng import generator, generators
+from leakbench.run import victims as victims_module
+from leakbench.run.experiment import execute, hand_out
+from leakbench.run.stage_attack import Leak, _twin
+from leakbench.run.stage_train import fresh_network
+from leakbench.run.victims import Sent, draw_victims, view_of
+from leakbench.store import open_run
+from leakbench.types import Clock, Generators, Network, Parameters, Ranking
+
+
+def live(**asked: object) -> Cell:
+    """Four clients of the digits, each with L = 2 iterations of B = 2."""
+    federation = {"clients": 4, "clients_per_round": 4, "local_iterations": 2, "batch": 2, "train_rounds": 1}
+    named = {"dataset": "digits", "protocol": "live", "victims": 2, "leak_rounds": ("0", "1"), "candidates": 20}
+    return resolve_cell(Request(**{**named, **federation, **asked}), None)  # type: ignore[arg-type]
+
+
+def paper(**asked: object) -> Cell:
+    """One update of B = 2 digits a victim."""
+    named = {"dataset": "digits", "victims": 3, "train_rounds": 0, "leak_batch": 2}
+    return resolve_cell(Request(**{**named, **asked}), None)  # type: ignore[arg-type]
+
+
+def sent(cell: Cell, scale: float = 1.0) -> Sent:
+    """The first weights, or a multiple of them."""
+    model, weights = fresh_network(cell, trained=True)
+    return Sent(Network(model, {n: scale * w for n, w in weights.items()}))
+
+
+def quiet(phase: str, done: int, total: int) -> None:
+    """Show no progress."""
+
+
+def same(a: Parameters, b: Parameters) -> bool:
+    return all(torch.equal(a[n], b[n]) for n in b)
+
+
+def test_joined_rounds_hand_over_a_view_of_each_round() -> None:
+    """Each with its own network and moment, both of the same victims."""
+    some = live(join_rounds=True)
+    joined = Leak(some, hand_out(some), {0: sent(some), 1: sent(some, 0.5)}, "type-1")
+    victims, lanes = joined.victims(), torch.arange(2)
+    views = joined.views(victims, lanes)
+    assert [view.clock.round for view in views] == [0, 1]
+    for number, view in enumerate(views):
+        alone = view_of(some, "type-1", number, victims, lanes, joined.sent[number])
+        assert same(view.network.parameters, joined.sent[number].network.parameters)
+        assert same(view.update, alone.update)
+    assert not same(views[0].update, views[1].update)
+
+
+def test_the_victims_of_joined_rounds_are_those_of_the_first() -> None:
+    """Their batches are drawn anew in each round, so that it matters which."""
+    some = live(join_rounds=True)
+    handed = hand_out(some)
+    first, second = (draw_victims(some, "type-1", number, handed).indices for number in (0, 1))
+    found = Leak(some, handed, {0: sent(some), 1: sent(some)}, "type-1").victims().indices
+    assert torch.equal(found, first)
+    assert not torch.equal(first, second)
+
+
+def test_only_an_update_that_is_read_as_weights_is_rounded() -> None:
+    """By the step that two local iterations take, after the leak; a gradient keeps every bit, as it does at type-2."""
+    exact, read = live(), live(reads="weights")
+    given, victims = sent(exact), draw_victims(exact, "type-1", 0, hand_out(exact))
+    length = 2 * exact.settings.federation.learning_rate
+
+    def both(tap: str) -> list[Parameters]:
+        return [view_of(c, tap, 0, victims, torch.arange(2), given).update for c in (exact, read)]
+
+    gradient, weights = both("type-1")
+    assert same(weights, rounded(gradient, given.network.parameters, length))
+    assert not same(weights, gradient)
+    inputs = exact.data.train_inputs[victims.indices]
+    targets = one_hot(exact.data.train_targets[victims.indices], exact.data.classes)
+    clock = exact.defense.clock(exact.settings.federation, 0)
+    assert same(gradient, leak("type-1", given.network, inputs, targets, length / 2, Stations(), clock, None))
+    assert same(*both("type-2"))
+
+
+def attackable(cell: Cell, first: int, last: int) -> Cell:
+    """The same cell, of whose examples only some may be victims."""
+    return dataclasses.replace(cell, data=dataclasses.replace(cell.data, victims=torch.arange(first, last)))
+
+
+@pytest.mark.parametrize("tap", ["type-2", "type-1"])
+def test_nobody_is_attacked_who_may_be_no_victim(tap: str) -> None:
+    """Victims and their fellows are among those who may be victims, and every victim is another one."""
+    few = attackable(paper(victims=10), 700, 730)
+    drawn = draw_victims(few, tap, 0, hand_out(few)).indices
+    assert drawn.shape == (10, 1, 1, 2)
+    assert torch.isin(drawn, few.data.victims).all()
+    assert len(set(drawn[:, 0, 0, 0].tolist())) == 10
+
+
+def test_another_seed_draws_other_victims() -> None:
+    """In the paper's protocol examples, in the live one clients, of the same federation."""
+    zero, one = (draw_victims(paper(seed=seed), "type-1", 0, hand_out(paper())).indices for seed in (0, 1))
+    assert not torch.isin(zero[..., 0], one[..., 0]).any()
+    many = {"clients": 50, "clients_per_round": 1, "victims": 1}
+    ten_each = Partition(torch.arange(500).reshape(50, 10), 500)
+    pair = [draw_victims(live(seed=seed, **many), "type-1", 0, ten_each).indices for seed in (0, 1)]
+    owners = [set((drawn.flatten() // 10).tolist()) for drawn in pair]
+    assert len(owners[0]) == len(owners[1]) == 1
+    assert owners[0] != owners[1]
+
+
+def test_another_seed_draws_other_fellows_and_other_batches() -> None:
+    """All 40 examples are victims under either seed, and both clients: what stands beside them or is used of them differs."""
+    zero, one = (attackable(paper(victims=40, seed=seed), 0, 40) for seed in (0, 1))
+    handed = hand_out(zero)
+    fellows = [dict(draw_victims(c, "type-1", 0, handed).indices.flatten(1).tolist()) for c in (zero, one)]
+    assert fellows[0].keys() == fellows[1].keys()
+    assert sum(fellows[0][v] == fellows[1][v] for v in range(40)) < 10
+    two = {"clients": 2, "clients_per_round": 1, "victims": 2}
+    handed = hand_out(live(**two))
+    used = [draw_victims(live(seed=seed, **two), "type-1", 0, handed).indices.flatten().tolist() for seed in (0, 1)]
+    assert set(used[0]) != set(used[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawing:
+    """An attack whose scores are what it draws."""
+
+    seen: list[Tensor]
+
+    def __call__(self, views: tuple[View, ...], rngs: Generators) -> Ranking:
+        drawn = torch.stack([torch.rand(20, generator=rng) for rng in rngs])
+        self.seen.append(drawn)
+        return Ranking(drawn)
+
+
+def test_an_attack_draws_anew_for_each_round_and_each_victim(tmp_path: Path) -> None:
+    drawing = Drawing([])
+    some = dataclasses.replace(live(taps=("type-1",)), attack=Attack(title="t", cite="c", method=drawing))
+    with open_run(tmp_path / "run", identity(some, "test")) as run:
+        execute(some, run, quiet)
+    drawn = torch.cat([d for d in drawing.seen if len(d) == 2])
+    assert drawn.shape == (4, 20)
+    assert len({tuple(row) for row in drawn.tolist()}) == 4
+
+
+def test_what_a_network_draws_is_not_the_noise_of_its_stations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each from generators of its own, one for each of two victims."""
+    some, handed = live(), []
+
+    def spy(*arguments: Any) -> Parameters:
+        handed.extend(arguments[-2:])
+        return leak(*arguments)
+
+    monkeypatch.setattr(victims_module, "leak", spy)
+    view_of(some, "type-1", 0, draw_victims(some, "type-1", 0, hand_out(some)), torch.arange(2), sent(some))
+    numbers = [tuple(torch.randn(5, generator=rng).tolist()) for rngs in handed for rng in rngs]
+    assert len(numbers) == len(set(numbers)) == 4
+
+
+def test_leaks_of_the_same_bits_are_twins_only_with_as_many_examples_behind_them(tmp_path: Path) -> None:
+    """One search on the same bits for one example is not the answer for two."""
+    some = paper(leak_batch=1)
+    lanes = torch.arange(3)
+    view = view_of(some, "type-1", 0, draw_victims(some, "type-1", 0, hand_out(some)), lanes, sent(some))
+    with open_run(tmp_path / "run", identity(some, "test")) as run:
+        assert _twin(run, "parts/first", (view,), lanes) is None
+        run.write_tensors("parts/first.safetensors", {})
+        run.write_rows("parts/first.parquet", pd.DataFrame({"none": []}))
+        assert _twin(run, "parts/same", (view,), lanes) == "parts/first"
+        assert _twin(run, "parts/other", (dataclasses.replace(view, batch=2),), lanes) is None
+
+
+def test_type_2_is_the_gradient_of_the_first_example_with_what_was_drawn_for_it() -> None:
+    """Of a network that samples, in batches of 2 over 2 iterations: as behind a station that lets everything through."""
+    model = Precode(width=8)(
+        build("mlp_256", (1, 8, 8), 10, generator(0, "model")), (1, 8, 8), 10, generator(0, "more")
+    )
+    network = Network(model, parameters(model))
+    assert network.draws > 0
+    inputs = torch.rand(3, 1, 2, 2, 1, 8, 8, generator=generator(0, "inputs"))
+    targets = one_hot(torch.arange(12).remainder(10).reshape(3, 1, 2, 2), 10)
+
+    def seen(stations: Stations) -> Parameters:
+        draws = generators(0, "leak draws", [(v,) for v in range(3)])
+        return leak("type-2", network, inputs, targets, 0.1, stations, Clock(0, 0, 1, 2), None, draws)
+
+    alone, let_through = seen(Stations()), seen(Stations(example=(ClipWhole(1e6),)))
+    for name, gradient in let_through.items():
+        torch.testing.assert_close(alone[name], gradient, rtol=1e-4, atol=1e-6)

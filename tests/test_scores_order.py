@@ -1,0 +1,72 @@
+"""Which answer a score is of, and where eta and what is not finite fall."""
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from leakbench.attack.null import NullAttack
+from leakbench.measure import metrics
+from leakbench.measure.scores import Truth, score
+from leakbench.types import Ranking, Reconstruction
+
+SHAPE = (1, 4, 4)
+
+
+def truth(inputs: Tensor) -> Truth:
+    """The truth (V, M, *s), every example with a label of its own; victim v's own candidate is the v-th."""
+    lanes = torch.arange(len(inputs))
+    labels = torch.arange(inputs.shape[0] * inputs.shape[1]).reshape(inputs.shape[:2])
+    return Truth(lanes, inputs, labels, labels, lanes)
+
+
+def rows_of(
+    real: Truth,
+    inputs: Tensor,
+    *,
+    eta: float = 0.1,
+    guess: float = 1.0,
+    scores: Tensor | None = None,
+    lpips: metrics.Score | str = "n/a",
+) -> pd.DataFrame:
+    """Score the answers (V, M, *s) beside a null attacker who guesses one grey for everyone."""
+    none = torch.zeros(len(inputs), dtype=torch.int64)
+    certainty = torch.zeros(inputs.shape[:2])
+    given = Reconstruction(
+        inputs, real.labels, certainty, certainty[:, 0][None], none, none, inputs[None], (1,), none[None] + 20
+    )
+    grey = torch.full((real.labels.numel(), *SHAPE), guess)
+    null = NullAttack({"grey": grey}, {}, {}, "grey", "grey")
+    ranking = Ranking(torch.zeros(len(inputs), 5) if scores is None else scores)
+    return score("type-1", 0, given, ranking, null, real, eta, lpips)[0]
+
+
+def test_lpips_is_of_the_matched_answer() -> None:
+    """By a stand-in for LPIPS, since it is handed the pictures as the other scores are: a turned batch of truths scores 0."""
+    real = truth(torch.rand(2, 3, *SHAPE, generator=torch.Generator().manual_seed(0)))
+    turned = real.inputs[:, torch.tensor([1, 2, 0])]
+    assert metrics.rmse(turned, real.inputs).min() > 0.1
+    assert rows_of(real, turned, lpips=metrics.rmse)["lpips"].tolist() == [0.0] * 6
+
+
+def test_what_is_off_by_eta_exactly_is_a_success() -> None:
+    """Answers of .75 and .8 for .5 at eta .25, of the attacker and of the null attacker, and on the way to the answer."""
+    real = truth(torch.full((2, 1, *SHAPE), 0.5))
+    answers = torch.tensor([0.75, 0.8]).reshape(2, 1, 1, 1, 1).expand(2, 1, *SHAPE)
+    rows = rows_of(real, answers, eta=0.25, guess=0.75)
+    assert rows["rmse"].iloc[0] == rows["null_rmse"].iloc[0] == rows["eta"].iloc[0] == 0.25
+    assert rows["success"].tolist() == [True, False]
+    assert rows["null_success"].tolist() == [True, True]
+    np.testing.assert_equal(rows["iterations_to_success"].to_numpy(), [1.0, np.nan])
+    np.testing.assert_equal(rows["evaluations_to_success"].to_numpy(), [20.0, np.nan])
+    assert rows_of(real, answers, eta=0.25, guess=0.8)["null_success"].tolist() == [False, False]
+
+
+def test_an_infinite_score_of_a_candidate_identifies_nobody() -> None:
+    """Neither the candidate that has it, nor does it stand in the way of the best finite one."""
+    real = truth(torch.full((3, 1, *SHAPE), 0.5))
+    scores = torch.zeros(3, 5)
+    scores[0, 0], scores[0, 4] = 1.0, torch.inf
+    scores[1, 1] = torch.inf
+    scores[2] = torch.inf
+    assert rows_of(real, real.inputs, scores=scores)["identified"].tolist() == [1.0, 0.0, 0.0]

@@ -1,0 +1,61 @@
+"""Each number of a leakage point's summary, on rows made up so that it can be told by hand."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from leakbench.summary.tap import tap_summary
+
+
+def table(victims: int, members: int = 1, **changes: Any) -> pd.DataFrame:
+    """Rows of an attack that failed to come within eta anywhere, identified nobody and told no label."""
+    which, member = np.repeat(np.arange(victims), members), np.tile(np.arange(members), victims)
+    plain = {
+        "tap": "type-1", "round": 0, "victim": which, "batch": which, "member": member, "label": 0, "label_guess": 1,
+        "failure": False, "failure_reason": "", "rmse": 0.5, "psnr": 10.0, "ssim": 0.1, "lpips": np.nan,
+        "success": False, "eta": 0.1, "null_rmse": 0.4, "null_success": False,
+        "identified": np.where(member == 0, 0.0, np.nan), "candidates": 1000, "iterations": 9,
+        "iterations_to_success": np.nan, "evaluations": 9, "evaluations_to_success": np.nan,
+    }  # fmt: skip
+    return pd.DataFrame({**plain, **changes})
+
+
+@pytest.mark.parametrize(
+    ("right", "guessed", "above"),
+    [(3, 2, 0.5), (4, 2, 1.0), (2, 2, 0.0), (1, 2, -0.5), (3, 0, 0.75), (4, 4, None)],
+)
+def test_asr_above_null_is_the_share_of_what_the_null_leaves(right: int, guessed: int, above: float | None) -> None:
+    """Of four: (asr - null) / (1 - null), as a kappa; nothing where the null attacker leaves nothing."""
+    rows = table(4, success=np.arange(4) < right, null_success=np.arange(4) < guessed)
+    assert tap_summary(rows, 0.0)["asr_above_null"] == (None if above is None else pytest.approx(above))
+
+
+def test_precision_counts_the_answers_that_were_given() -> None:
+    """One right of two answers, two victims without one: precision .5 and ASR .25; without any answer there is none."""
+    rows = table(4, success=[True, False, False, False], failure=[False, False, True, True])
+    found = tap_summary(rows, 0.0)
+    assert (found["precision"], found["asr"]) == (0.5, 0.25)
+    assert tap_summary(table(4, failure=True, rmse=np.nan), 0.0)["precision"] is None
+
+
+def test_the_exact_interval_counts_batches() -> None:
+    """No success, or nothing else, in five batches of four: Clopper and Pearson's limits of five trials."""
+    edge = 0.025 ** (1 / 5)
+    none, all_ = (tap_summary(table(5, 4, success=success), 0.0) for success in (False, True))
+    assert (none["asr_exact_low"], none["asr_exact_high"]) == pytest.approx((0.0, 1 - edge))
+    assert (all_["asr_exact_low"], all_["asr_exact_high"]) == pytest.approx((edge, 1.0))
+
+
+def test_label_accuracy_is_over_all_examples() -> None:
+    """A label told without an input counts, a wrong one of a lost search too: two of four, and not two of two."""
+    lost = np.array([False, False, True, True])
+    assert tap_summary(table(4, failure=lost, label_guess=lost.astype(int)), 0.0)["label_accuracy"] == 0.5
+    assert tap_summary(table(4, failure=lost, label_guess=(~lost).astype(int)), 0.0)["label_accuracy"] == 0.5
+
+
+def test_to_be_identified_less_often_than_by_chance_is_no_leak() -> None:
+    """None of 40 where half are expected: as far from chance as can be, on the harmless side."""
+    assert tap_summary(table(40, candidates=2), 0.0)["verdict"] == "protected"
+    assert tap_summary(table(40, candidates=2, identified=1.0), 0.0)["verdict"] == "identifies"
