@@ -22,11 +22,12 @@ from leakbench.report.bounds import bounds, seen_at
 from leakbench.report.bounds import violations as lines_of
 from leakbench.report.figures import bound_curve
 from leakbench.run.experiment import execute, hand_out
+from leakbench.run.leak_noise import leak_facts, noise_std
 from leakbench.run.stage_train import fresh_network
 from leakbench.run.victims import Sent, aware, draw_victims, truth, view_of
 from leakbench.store import open_run
-from leakbench.summary.leak_bounds import Guard, bounded, guards, leak_facts, violations
-from leakbench.summary.leak_floor import floor, noise_std
+from leakbench.summary.leak_bounds import Guard, bounded, guards, violations
+from leakbench.summary.leak_floor import floor
 
 
 def cell(**asked: Any) -> Cell:

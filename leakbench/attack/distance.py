@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from leakbench.federated.leakage import View
-from leakbench.types import Parameters, part
+from leakbench.types import Parameters, Positive, part
 
-__all__ = ["DISTANCES", "Cosine", "Distance", "SquaredL2"]
+__all__ = ["DISTANCES", "Cosine", "Distance", "Likelihood", "SquaredL2"]
 
 
 @runtime_checkable
@@ -55,4 +55,20 @@ def _length(gradients: Parameters) -> Tensor:
     return squares.clamp_min(1e-30).sqrt()
 
 
-DISTANCES: dict[str, type[Distance]] = {"squared_l2": SquaredL2, "cosine": Cosine}
+@part
+class Likelihood:
+    """|a - b|^2 / (2 s^2) over all layers, s the deviation of the defense's noise on each coordinate: minus its log-likelihood.
+
+    s is at least `floor`, which stands for rounding and for all that the guess's model leaves out; it stands alone for an
+    attacker who does not know the defense, and where no Gaussian noise simply adds up.
+    """
+
+    floor: Positive = 1e-3
+
+    def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:
+        """Return (V,) distances."""
+        deviation = max(self.floor, view.noise or 0.0)
+        return SquaredL2()(guess, observed, view) / (2 * deviation**2)
+
+
+DISTANCES: dict[str, type[Distance]] = {"squared_l2": SquaredL2, "cosine": Cosine, "likelihood": Likelihood}

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 from leakbench.attack.coordinates import Coordinates
 from leakbench.attack.public import channel_moments, public_of
 from leakbench.attack.space_tables import SoftCategories, StandardColumns
+from leakbench.attack.space_whitened import Whitened
 from leakbench.federated.leakage import View
 from leakbench.types import part
 
@@ -57,4 +58,5 @@ SPACES: dict[str, type[Space]] = {
     "standardised": Standardised,
     "standard_columns": StandardColumns,
     "soft_categories": SoftCategories,
+    "whitened": Whitened,
 }

@@ -108,6 +108,8 @@ class View:
     network: as the clients got it, with one set of parameters for all victims or one for each.
     update: what leaked, {p: (V, *p)}.  cohort K, local_steps L, batch B: an input guess is (V, M = K * L * B, *s).
     stations: the defense whose deterministic part the attacker runs on a guess; empty for one who does not know it.
+    noise: the standard deviation of the defense's noise on each coordinate of `update`, told with the stations; None where there
+    is none or it is not Gaussian, additive and independent of the data.
     clock: when it leaked.  public: public examples.  candidates: the hypotheses of a ranking, among which the victim is.
     labels: (V, M) int64, the true labels in the order of use, where the threat model grants them.  logits: (V, M, classes),
     likewise what the sent model answers to the true inputs.
@@ -126,6 +128,7 @@ class View:
     local_steps: int = 1
     knowledge: Knowledge = field(default_factory=Knowledge)
     stations: Stations = field(default_factory=Stations)
+    noise: float | None = None
     clock: Clock = field(default_factory=lambda: Clock(0, 0, 1, 1))
     public: Public | None = None
     candidates: Public | None = None

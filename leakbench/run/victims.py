@@ -18,6 +18,7 @@ from leakbench.federated.partition import Partition
 from leakbench.federated.sampling import draw_batches
 from leakbench.models import one_hot
 from leakbench.rng import generator, generators
+from leakbench.run.leak_noise import leak_facts, noise_std
 from leakbench.types import Network
 
 __all__ = ["Sent", "Victims", "aware", "candidates", "draw_victims", "knowledge", "public_examples", "truth", "view_of"]
@@ -172,6 +173,9 @@ def _logits(network: Network, inputs: Tensor) -> Tensor:
 
 
 def aware(view: View, cell: Cell) -> View:
-    """Return the view of an attacker who knows the defense and runs its deterministic part on a guess."""
+    """Return the view of an attacker who knows the defense: it runs the deterministic part on a guess and knows the noise."""
     told = dataclasses.replace(view.knowledge, defense=True)
-    return dataclasses.replace(view, stations=cell.defense.stations, knowledge=told)
+    done = leak_facts(cell, view.network, view.clock.round)
+    std = noise_std(done, view.tap, view.batch, view.cohort, view.local_steps, view.learning_rate)
+    noise = std if isinstance(std, float) else None
+    return dataclasses.replace(view, stations=cell.defense.stations, noise=noise, knowledge=told)

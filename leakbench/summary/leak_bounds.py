@@ -14,18 +14,19 @@ from typing import Any
 import pandas as pd
 import torch
 
-from leakbench.cell import Cell, leak_clock, leak_federation, probe_of
+from leakbench.cell import Cell, probe_of
 from leakbench.cell.accounting import schedule_of
-from leakbench.defense import Probe, facts_at, phases
+from leakbench.defense import phases
 from leakbench.federated.partition import Iid, Partition
 from leakbench.measure.statistics import exact_low
 from leakbench.privacy.bounds import Seen
 from leakbench.privacy.ledger import Phase, Schedule, Unit, first_rounds
 from leakbench.privacy.mechanism import LEAST_NOISE, Mechanisms
 from leakbench.privacy.observers import observations
-from leakbench.types import Fact, Network
+from leakbench.run.leak_noise import leak_facts
+from leakbench.types import Network
 
-__all__ = ["BOUNDS", "Guard", "bounded", "guards", "leak_facts", "together", "violations"]
+__all__ = ["BOUNDS", "Guard", "bounded", "guards", "together", "violations"]
 
 BOUNDS = {"asr": "asr_bound", "identified": "identified_bound", "label_accuracy": "label_bound"}
 """{measurement: its bound} in the summary of a leakage point."""
@@ -50,12 +51,6 @@ class Guard:
     related: str
     views: int = 1
     labels_given: bool = False
-
-
-def leak_facts(cell: Cell, network: Network, round_number: int) -> dict[str, tuple[Fact, ...]]:
-    """Return what each station does to the gradients of the network that leaks after so many rounds; see `facts_at`."""
-    probe = Probe(network, cell.data.shape, cell.data.classes, leak_federation(cell))
-    return facts_at(cell.defense, probe, leak_clock(cell, round_number))
 
 
 def guards(

@@ -1,0 +1,51 @@
+"""Slot `space`: coordinates in which every input of its kind is as likely in any direction."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+from leakbench.attack.coordinates import Coordinates
+from leakbench.attack.public import public_of
+from leakbench.attack.whitening import of_examples, one_over_f
+from leakbench.errors import InputError
+from leakbench.federated.leakage import View
+from leakbench.types import NonNegative, Positive, part
+
+__all__ = ["Whitened"]
+
+
+@part
+class Whitened:
+    """Search z of x = mean + W z, of which a prior N(0, I) says weight * |z|^2 / 2: pictures fall off as 1 / f.
+
+    source: `one_over_f`, W of a spectrum of 1 / (1 + f^2), for pictures and without any data; `public`, W the square root of the
+    public examples' covariance with a `floor` (a variance), for tables too.  With the distance `likelihood` and weight 1 the
+    answer is the likeliest input; with weight 0 the space only turns steps towards what pictures look like.
+    """
+
+    source: Literal["one_over_f", "public"] = "one_over_f"
+    floor: Positive = 1e-4
+    weight: NonNegative = 1.0
+
+    def __call__(self, view: View) -> Coordinates:
+        """Return the map and its energy; raises InputError for `one_over_f` of a table, or where there is no public example."""
+        like = next(iter(view.update.values()))
+        if self.source == "public":
+            white = of_examples(public_of(view, "whitened").inputs.to(like), self.floor)
+        elif len(view.shape) == 3:
+            white = one_over_f(view.shape, like)
+        else:
+            raise InputError(
+                f"whitened: one_over_f needs pictures, got inputs of shape {view.shape} (try source: public)"
+            )
+
+        def decode(z: Tensor) -> Tensor:
+            pictures = white.mean + white.apply(z.reshape(-1, *view.shape))
+            return pictures.reshape(*z.shape[:2], *view.shape)
+
+        def encode(x: Tensor) -> Tensor:
+            return white.invert(x.flatten(0, 1) - white.mean).reshape(*x.shape[:2], -1)
+
+        return Coordinates(decode, encode, lambda z: self.weight / 2 * z.flatten(1).square().sum(1))

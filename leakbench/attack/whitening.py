@@ -1,0 +1,83 @@
+"""What pictures are like before any gradient is seen, as a linear map: x = mean + W z with z ~ N(0, I)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from scipy.fft import dct
+from torch import Tensor
+
+__all__ = ["LUMA_CHROMA", "PIXEL_VARIANCE", "Whitening", "of_examples", "one_over_f"]
+
+PIXEL_VARIANCE = 0.06
+"""Of natural pictures in [0, 1]."""
+
+LUMA_CHROMA = (2.6, 0.3, 0.1)
+"""How the variance of a picture in colour is shared by r + g + b, r - b and r - 2 g + b, each of length 1; the mean is 1."""
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """mean: (*s).  apply: (n, *s) z -> W z of the same shape.  invert: its inverse."""
+
+    mean: Tensor
+    apply: Callable[[Tensor], Tensor]
+    invert: Callable[[Tensor], Tensor]
+
+
+def one_over_f(shape: tuple[int, ...], like: Tensor) -> Whitening:
+    """Return the whitening of pictures (C, H, W) whose spectrum falls as natural pictures' does; it needs no data.
+
+    The coefficient (i, j) of the orthonormal 2-D cosine transform has a variance proportional to 1 / (1 + i^2 + j^2), so that
+    pixels have `PIXEL_VARIANCE` on average around a mean of .5; three channels share it by `LUMA_CHROMA`.
+    """
+    channels, *sides = shape
+    down, across = (_cosines(n).to(like) for n in sides)
+    i, j = (torch.arange(n, dtype=torch.float64) for n in sides)
+    variance = 1 / (1 + i[:, None].square() + j.square())
+    deviation = (PIXEL_VARIANCE * variance / variance.mean()).sqrt()
+    colours = _colours().to(like) if channels == 3 else torch.eye(channels).to(like)
+    shares = torch.tensor(LUMA_CHROMA if channels == 3 else (1.0,) * channels, dtype=torch.float64)
+    scale = (shares.sqrt()[:, None, None] * deviation).to(like)
+
+    def apply(z: Tensor) -> Tensor:
+        return torch.einsum("kc,ih,jw,nkij->nchw", colours, down, across, scale * z)
+
+    def invert(x: Tensor) -> Tensor:
+        return torch.einsum("kc,ih,jw,nchw->nkij", colours, down, across, x) / scale
+
+    return Whitening(torch.full(shape, 0.5).to(like), apply, invert)
+
+
+def _cosines(size: int) -> Tensor:
+    """Return the orthonormal cosine transform (frequency, place)."""
+    waves: Tensor = torch.from_numpy(dct(torch.eye(size, dtype=torch.float64).numpy(), axis=0, norm="ortho"))
+    return waves
+
+
+def _colours() -> Tensor:
+    rows = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [1.0, -2.0, 1.0]], dtype=torch.float64)
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return rows / lengths
+
+
+def of_examples(inputs: Tensor, floor: float) -> Whitening:
+    """Return the whitening of examples (n, *s): their mean and W = (covariance + floor * I)^(1/2).
+
+    floor: a variance, what a direction may have in which the examples do not differ.
+    """
+    mean, least = inputs.mean(0), floor**0.5
+    apart = (inputs - mean).flatten(1).double() / len(inputs) ** 0.5
+    _, spread, directions = torch.linalg.svd(apart, full_matrices=False)
+    more = ((spread.square() + floor).sqrt() - least).to(inputs)
+    less = (1 / (spread.square() + floor).sqrt() - 1 / least).to(inputs)
+    directions = directions.to(inputs)
+
+    def along(x: Tensor, everywhere: float, there: Tensor) -> Tensor:
+        flat = x.flatten(1)
+        moved: Tensor = everywhere * flat + (flat @ directions.T * there) @ directions
+        return moved.reshape(x.shape)
+
+    return Whitening(mean, lambda z: along(z, least, more), lambda x: along(x, 1 / least, less))

@@ -1,0 +1,61 @@
+"""The noise in what leaks: its standard deviation, as an attacker who knows the defense's recipe works it out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from leakbench.cell import Cell, leak_clock, leak_federation
+from leakbench.defense import Probe, facts_at
+from leakbench.types import Fact, Network
+
+__all__ = ["leak_facts", "noise_std"]
+
+STATIONS = {
+    "type-2": ("example",),
+    "type-1": ("example", "batch", "client"),
+    "type-0": ("example", "batch", "client", "server"),
+    "global": ("example", "batch", "client", "server"),
+}
+
+
+def leak_facts(cell: Cell, network: Network, round_number: int) -> dict[str, tuple[Fact, ...]]:
+    """Return what each station does to the gradients of the network that leaks after so many rounds; see `facts_at`."""
+    probe = Probe(network, cell.data.shape, cell.data.classes, leak_federation(cell))
+    return facts_at(cell.defense, probe, leak_clock(cell, round_number))
+
+
+def noise_std(
+    done: Mapping[str, tuple[Fact, ...]], tap: str, batch: int, cohort: int, steps: int, rate: float
+) -> float | str:
+    """Return the standard deviation of the noise on each coordinate of what leaks, in units of a gradient, or why not.
+
+    done: {station: facts} of a leak of `batch` examples, `steps` local iterations and `cohort` clients at learning `rate`.
+    """
+    variance = 0.0
+    for station in STATIONS[tap]:
+        for fact in done[station]:
+            if fact.kind in ("noise", "uncalibrated_noise"):
+                if fact.std == 0:
+                    continue
+                if steps > 1 and tap != "type-2" and station in ("example", "batch"):
+                    return (
+                        "none: the noise of one local iteration moves the model of the next, so it does not just add up"
+                    )
+                variance += (fact.std * _share(station, fact.each, tap, batch, cohort, steps * rate)) ** 2
+            elif variance:
+                return f"none: something acts at the {station} station on what is noisy already"
+            elif fact.kind == "scale" or (fact.kind == "other" and fact.reason):
+                return f"none: {fact.reason or 'the noise depends on the data'}"
+    return math.sqrt(variance) if variance else "none: no noise"
+
+
+def _share(station: str, each: bool, tap: str, batch: int, cohort: int, length: float) -> float:
+    """Return what one noise of a station, as `Fact.std` counts it, comes to in what leaks."""
+    clients = 1 / math.sqrt(cohort)
+    if station == "example":
+        alone = 1.0 if tap == "type-2" else 1 / math.sqrt(batch)
+        return (alone if each else 1 / batch) * clients
+    if station == "batch":
+        return (1.0 if each else 1 / batch) * clients
+    return (clients if station == "client" or each else 1 / cohort) / length

@@ -1,0 +1,129 @@
+"""The whitened space and the likelihood: covariances and logarithms of densities in closed form."""
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from leakbench.attack.distance import Likelihood
+from leakbench.attack.space_whitened import Whitened
+from leakbench.attack.whitening import PIXEL_VARIANCE, Whitening, of_examples, one_over_f
+from leakbench.cell import Request, resolve_cell
+from leakbench.errors import InputError
+from leakbench.federated.leakage import Public, View
+from leakbench.run.experiment import _sent, hand_out
+from leakbench.run.victims import aware, draw_victims, view_of
+from leakbench.types import Network
+
+DOUBLE = torch.zeros(1, dtype=torch.float64)
+
+
+def dense(white: Whitening) -> Tensor:
+    """Return W as a matrix (d, d), column by column."""
+    size = white.mean.numel()
+    return white.apply(torch.eye(size).double().reshape(size, *white.mean.shape)).flatten(1).T
+
+
+def covariance(white: Whitening) -> Tensor:
+    return dense(white) @ dense(white).T
+
+
+def view(shape: tuple[int, ...], public: Tensor | None = None, noise: float | None = None) -> View:
+    update = {"w": torch.zeros(2, 3, dtype=torch.float64)}
+    known = None if public is None else Public(public, torch.zeros(len(public), dtype=torch.int64))
+    network = Network(torch.nn.Linear(1, 1), {"w": torch.zeros(3)})
+    return View("type-1", network, update, 2, shape, 4, 0.1, public=known, noise=noise)
+
+
+@pytest.mark.parametrize("shape", [(1, 6, 6), (3, 4, 6), (2, 5, 3)])
+def test_one_over_f_has_the_variance_of_pictures_and_an_inverse(shape):
+    white = one_over_f(shape, DOUBLE)
+    assert float(covariance(white).diagonal().mean()) == pytest.approx(PIXEL_VARIANCE)
+    assert set(white.mean.flatten().tolist()) == {0.5}
+    z = torch.rand(3, *shape, dtype=torch.float64)
+    torch.testing.assert_close(white.invert(white.apply(z)), z)
+
+
+def test_one_over_f_falls_with_the_square_of_the_frequency():
+    """A cosine of frequency (3, 4) has 1 / 26 of the variance of the constant; vertical and horizontal ones the same."""
+    white = one_over_f((1, 8, 8), DOUBLE)
+    z = torch.zeros(3, 1, 8, 8, dtype=torch.float64)
+    z[0, 0, 0, 0] = z[1, 0, 3, 4] = z[2, 0, 4, 3] = 1
+    constant, one, other = white.apply(z).flatten(1).square().sum(1).tolist()
+    assert constant / one == pytest.approx(26)
+    assert one == pytest.approx(other)
+    picture = white.apply(z)[1, 0]
+    place = (torch.arange(8) + 0.5).double() * torch.pi / 8
+    wave = torch.outer(torch.cos(3 * place), torch.cos(4 * place))
+    torch.testing.assert_close(picture / picture[0, 0], wave / wave[0, 0])
+
+
+def test_colours_share_the_variance():
+    """All of grey 2.6, of red against blue .3, of green against both .1, of three."""
+    white = covariance(one_over_f((3, 1, 1), DOUBLE)) / PIXEL_VARIANCE
+    for direction, share in (([1, 1, 1], 2.6), ([1, 0, -1], 0.3), ([1, -2, 1], 0.1)):
+        unit = torch.tensor(direction).double() / torch.tensor(direction).double().norm()
+        assert float(unit @ white @ unit) == pytest.approx(share)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000), count=st.integers(1, 12))
+def test_of_examples_is_the_root_of_their_covariance(seed, count):
+    """Also of fewer examples than dimensions: W W^T = covariance + floor I."""
+    x = torch.rand(count, 2, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    white, floor = of_examples(x, 0.01), 0.01 * torch.eye(6).double()
+    flat = x.flatten(1)
+    expected = torch.cov(flat.T, correction=0) if count > 1 else torch.zeros(6, 6).double()
+    torch.testing.assert_close(covariance(white), expected + floor)
+    torch.testing.assert_close(dense(white), dense(white).T)
+    torch.testing.assert_close(white.mean, x.mean(0))
+    torch.testing.assert_close(white.invert(white.apply(x)), x)
+
+
+@pytest.mark.parametrize("source", ["one_over_f", "public"])
+def test_the_space_leads_there_and_back_and_counts_the_length(source):
+    public = torch.rand(5, 1, 4, 4, dtype=torch.float64)
+    coordinates = Whitened(source=source, weight=3.0)(view((1, 4, 4), public))
+    x = torch.rand(2, 2, 1, 4, 4, dtype=torch.float64)
+    z = coordinates.encode(x)
+    assert z.shape == (2, 2, 16)
+    torch.testing.assert_close(coordinates.decode(z), x)
+    torch.testing.assert_close(coordinates.energy(z), 1.5 * z.flatten(1).square().sum(1))
+    torch.testing.assert_close(coordinates.energy(torch.zeros_like(z)), torch.zeros(2).double())
+    torch.testing.assert_close(
+        coordinates.decode(torch.zeros_like(z))[0, 0], public.mean(0) if source == "public" else x[0, 0] * 0 + 0.5
+    )
+
+
+def test_a_table_has_no_spectrum_but_a_covariance():
+    with pytest.raises(InputError, match="one_over_f needs pictures"):
+        Whitened()(view((5,)))
+    with pytest.raises(InputError, match="public example"):
+        Whitened(source="public")(view((5,)))
+    x = torch.rand(2, 2, 5, dtype=torch.float64)
+    coordinates = Whitened(source="public")(view((5,), torch.rand(9, 5, dtype=torch.float64)))
+    torch.testing.assert_close(coordinates.decode(coordinates.encode(x)), x)
+
+
+@pytest.mark.parametrize(("noise", "deviation"), [(None, 0.5), (0.1, 0.5), (2.0, 2.0)])
+def test_the_likelihood_is_that_of_gaussian_noise_above_a_floor(noise, deviation):
+    """Minus the logarithm of the density, less its constant."""
+    guess, seen = torch.rand(2, 3, dtype=torch.float64), torch.rand(2, 3, dtype=torch.float64)
+    density = torch.distributions.Normal(guess, deviation)
+    constant = torch.distributions.Normal(0.0, deviation).log_prob(torch.tensor(0.0)).double()
+    found = Likelihood(floor=0.5)({"w": guess}, {"w": seen}, view((1, 4, 4), noise=noise))
+    torch.testing.assert_close(found, -(density.log_prob(seen) - constant).sum(1))
+
+
+def test_only_who_knows_the_defense_knows_its_noise():
+    """Fed-CDP at type-2: 6 times the sensitivity, which a layer-wise clip at 4 lets through, on each coordinate."""
+    cell = resolve_cell(Request(defense="fed_cdp", dataset="digits", victims=2, candidates=5, taps=("type-2",)), None)
+    victims = draw_victims(cell, "type-2", 0, hand_out(cell))
+    blind = view_of(cell, "type-2", 0, victims, torch.arange(2), _sent(cell, None, None))
+    assert blind.noise is None
+    assert aware(blind, cell).noise == pytest.approx(24.0)
+    plain = dataclasses.replace(cell, defense=resolve_cell(Request(dataset="digits"), None).defense)
+    assert aware(blind, plain).noise is None
