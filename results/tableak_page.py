@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 import pandas as pd
 from scipy import stats
@@ -12,7 +12,10 @@ from leakbench.summary.tables import table_fields
 
 __all__ = ["KEYS", "page"]
 
-KEYS = ["network", "attack", "batch"]
+Key: TypeAlias = tuple[str, str, int, int]
+"""The values of KEYS of one cell."""
+
+KEYS = ["network", "attack", "searches", "batch"]
 MEASURES = ("feature_accuracy", "record_match")
 
 PAGE = """# {title}
@@ -20,99 +23,134 @@ PAGE = """# {title}
 {cite}. `{command}` writes this page from `tableak.yaml`; `tableak.csv` has a row a record.
 
 {DATASET}, one gradient of a batch at type-1, no defense, `{model}` untrained (two hidden ReLU layers of 100), seed {seed}. The
-attacks are the catalog's, all with 1,500 iterations; TabLeak with {restarts} searches a batch, as in its experiment during
-training, where its paper's main tables have 30. *standardized*: the network is fed columns less their means in their deviations,
-as TabLeak's; *scaled*: columns in [0, 1], as everywhere else in leakbench. *plain logits*: TabLeak's softmax over free logits
-instead of over mean + deviation x z, which is what its released code searches and what hardly moves a rare category. Labels are
-given, by an oracle.
+attacks are the catalog's but for the number of searches, with 1,500 iterations a search and labels given by an oracle; several
+searches for a batch are matched and pooled by their {pooling}, whatever the attack. TabLeak's paper has 30 searches in its main
+tables and 15 in its experiment during training; the Inverting Gradients beside it has 1. *standardized*: the network is fed
+columns less their means in their deviations, as TabLeak's; *scaled*: columns in [0, 1], as everywhere else in leakbench. *plain
+logits*: TabLeak's softmax over free logits instead of over mean + deviation x z, which is what its released code searches and
+what hardly moves a rare category.
 
-Only records without an unknown category are attacked, as in TabLeak's data; all numbers are of the same victims. Features right:
-categories by their largest column, numbers within 0.319 deviations, records of a batch matched by this measure; the mean over
-batches and, after +-, the standard deviation over them (of one batch to the next, not of the mean). Records: the share with all
-14 features right, with Wilson's 95 % interval, by batch. Random: TabLeak's baseline, each feature drawn from the public
-marginals. Null: the best guess from public records and the label, a constant a class, which matching a batch does not help as it
-does the draws.
-Seconds: of one core of a shared machine, an upper limit.
+Records with an unknown category are left out, as in TabLeak's data, of the victims and of the public records (the test split)
+alike, so that attack, random and null are of the same people; all numbers of one batch size are of the same batches. Means and
+deviations are those of the public records. Features: the share right, categories by their largest column, numbers within 0.319
+deviations, records of a batch matched by this measure, a record without a finite answer 0; the mean over batches and, after +-,
+the standard deviation over them (of one batch to the next, not of the mean). Records: the share with all 14 features right, with
+Wilson's 95 % interval, by batch. Random: TabLeak's baseline, each feature drawn from the public marginals. Null: the best guess
+from public records and the label, a constant a class, which matching a batch does not help as it does the draws. Above random:
+points of features right, and two-sided p of the paired t test over batches. Seconds: of one core of a shared machine, an upper
+limit; {minutes} minutes for all rows together.
 
-| network | batch | batches | attack | features right | random | null | records right | random | null | seconds |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+| network | batch | searches | batches | attack | features | random | null | above random, p | records | random | null | seconds |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 {table}
 
-## Attack against attack
+## Attack against attack, at the same number of searches
 
-Points of features right by which the first attack is above the second on the same batches, and two-sided p of the paired t test
-over batches, not corrected for the number of rows.
+Points of features right by which the first attack is above the second on the same batches, both with that number of searches and
+the same pooling, and two-sided p of the paired t test over batches, not corrected for the number of rows.
 
-| network | batch | first | second | points, batch by batch | mean | p |
-| --- | --- | --- | --- | --- | --- | --- |
+| network | batch | first | searches | second | searches | points, batch by batch | mean | p |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- |
 {compared}
 
 ## Beside what TabLeak prints
 
-The stored output of its notebook `attack_during_training` (Adult, batch 32, 50 batches, 15 searches pooled by the median, a
-network in its first round of training, that is untrained): TabLeak 79.1 +- 4.0, Inverting Gradients 67.9 +- 2.5. There is no
-random baseline in that notebook; 67.9 is the attack without relaxation and pooling. Here, on the standardized network at batch
-32:
+The stored output of its notebook `attack_during_training` (Adult, batch 32, 50 batches, a network in its first round of training,
+that is untrained): TabLeak with 15 searches pooled by the median, and Inverting Gradients with 1 search, without relaxation and
+pooling. There is no random baseline in that notebook. Here, on the standardized network at batch 32:
 
-| attack | printed | here | batches here |
-| --- | --- | --- | --- |
+| attack | searches | printed, 50 batches | here | batches here |
+| --- | --- | --- | --- | --- |
 {beside}
 
-Differences: all records are pooled and split anew, and means and deviations are those of all 48,842 (TabLeak keeps its sources'
-split and drops records with an unknown category first); a search keeps its best iterate instead of its last; numbers are
-compared as they are, where TabLeak's code rounds them to integers first, which moves the bounds of age, education and hours by
-up to half a unit; its random baseline gives all records of a batch one and the same number, ours draws one for each.
+What is printed is not at an equal budget. The difference between these two rows here; with the same number of searches it is
+{equal}:
+
+| network | batch | first | searches | second | searches | points, batch by batch | mean | p |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- |
+{unequal}
+
+Differences: all records are pooled and split anew, where TabLeak keeps its sources' split; means and deviations are those of the
+public records, where TabLeak takes both of its splits, victims included; a search keeps its best iterate instead of its last;
+numbers are compared as they are, where TabLeak's code rounds them to integers first, which moves the bounds of age, education and
+hours by up to half a unit; its random baseline gives all records of a batch one and the same number, ours draws one for each.
 """
 
 
+def batches(rows: pd.DataFrame, column: str) -> pd.Series:
+    """Return the mean of each batch, a record without an answer as 0, in percent."""
+    return 100 * rows[column].fillna(0.0).groupby(rows["victim"]).mean()
+
+
 def share(rows: pd.DataFrame, column: str) -> str:
-    """Return the mean over all records and the standard deviation over batches, in percent."""
-    batches = rows.fillna({column: 0.0}).groupby("victim")[column].mean()
-    return f"{100 * batches.mean():.1f} +- {100 * batches.std():.1f}"
+    """Return the mean over batches and their standard deviation, in percent."""
+    found = batches(rows, column)
+    return f"{found.mean():.1f} +- {found.std():.1f}"
 
 
-def line(key: tuple[str, str, int], rows: pd.DataFrame) -> str:
+def p_of(points: pd.Series) -> str:
+    """Return the two-sided p of the t test that differences, one a batch, are 0 on average."""
+    if not points.std() > 0:  # NaN where there is one batch alone.
+        return "n/a: all alike" if len(points) > 1 else "n/a: one batch"
+    p = float(stats.ttest_1samp(points, 0.0).pvalue)
+    return f"{p:.3f}" if p >= 0.0005 else "< 0.001"
+
+
+def above(one: pd.Series, other: pd.Series) -> pd.Series:
+    """Return by how many points the means of batches are above others, to a thousandth, since the CSV has six digits; never -0."""
+    return (one - other).round(3) + 0.0
+
+
+def row_of(*cells: Any) -> str:
+    """Return a line of a table."""
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def line(key: Key, rows: pd.DataFrame) -> str:
     """Return one line of the table."""
     found = table_fields(rows.assign(batch=rows["victim"], failure_reason=""))
     low, high = (f"{100 * float(found[f'record_match_{end}'] or 0):.0f}" for end in ("low", "high"))
     records = f"{100 * float(found['record_match'] or 0):.1f} [{low}, {high}]"
     others = [f"{100 * rows[f'{who}_{what}'].mean():.1f}" for what in MEASURES for who in ("random", "null")]
-    network, attack, batch = key
-    cells = [network, batch, rows["victim"].nunique(), attack, f"**{share(rows, MEASURES[0])}**", *others[:2], records]
-    return f"| {' | '.join(map(str, [*cells, *others[2:], round(rows['seconds'].iloc[0])]))} |"
+    network, attack, searches, batch = key
+    asked = (network, batch, searches, rows["victim"].nunique(), attack)
+    seconds = round(rows["seconds"].iloc[0])
+    points = above(batches(rows, MEASURES[0]), batches(rows, f"random_{MEASURES[0]}"))
+    features = (f"**{share(rows, MEASURES[0])}**", *others[:2], f"{points.mean():+.1f}, {p_of(points)}")
+    return row_of(*asked, *features, records, *others[2:], seconds)
 
 
-def compared(key: tuple[str, int], first: tuple[str, pd.DataFrame], second: tuple[str, pd.DataFrame]) -> str:
-    """Return one line of the comparison of two attacks on the same batches."""
-    means = [rows.fillna(0.0).groupby("victim")[MEASURES[0]].mean() for _, rows in (first, second)]
-    points = 100 * (means[0] - means[1])
-    p = f"{stats.ttest_1samp(points, 0.0).pvalue:.3f}" if points.std() > 0 else "n/a: all alike"
+def compared(groups: dict[Key, pd.DataFrame], one: Key, other: Key) -> str:
+    """Return one line of the comparison of two attacks on the same batches of one network."""
+    points = above(*(batches(groups[key], MEASURES[0]) for key in (one, other)))
     each = ", ".join(f"{value:+.1f}" for value in points)
-    return f"| {key[0]} | {key[1]} | {first[0]} | {second[0]} | {each} | {points.mean():+.1f} | {p} |"
+    return row_of(one[0], one[3], one[1], one[2], other[1], other[2], each, f"{points.mean():+.1f}", p_of(points))
 
 
 def page(grid: dict[str, Any], rows: pd.DataFrame) -> str:
     """Return the page of what was measured."""
-    groups = {key: found for key, found in rows.groupby(KEYS, sort=False)}
-    order = [(n, a, b) for n in grid["networks"] for b in sorted(grid["victims"]) for a in grid["attacks"]]
-    table = [line(key, groups[key]) for key in order if key in groups]
-    attacks = list(grid["attacks"])
-    versus = [
-        compared((n, b), (one, groups[n, one, b]), (other, groups[n, other, b]))
-        for n in grid["networks"]
-        for b in sorted(grid["victims"])
-        for other, one in pairwise(attacks)
-        if {(n, one, b), (n, other, b)} <= groups.keys()
-    ]
+    groups = {cast("Key", key): found for key, found in rows.groupby(KEYS, sort=False)}
+    cases = [(n, s, b) for n in grid["networks"] for b in sorted(grid["victims"]) for s in sorted(grid["searches"])]
+    order = [(n, a, s, b) for n, s, b in cases for a in grid["attacks"]]
+    equal = [((n, one, s, b), (n, other, s, b)) for n, s, b in cases for other, one in pairwise(grid["attacks"])]
+    printed = {("standardized", p["attack"], p["searches"], 32): p["says"] for p in grid["printed"]}
     anchors = [
-        f"| {attack} | {said} | {share(groups[key], MEASURES[0])} | {groups[key]['victim'].nunique()} |"
-        for attack, said in grid["printed"].items()
-        if (key := ("standardized", attack, 32)) in groups
+        row_of(key[1], key[2], says, share(groups[key], MEASURES[0]), groups[key]["victim"].nunique())
+        for key, says in printed.items()
+        if key in groups
     ]
-    return PAGE.format(
-        **grid,
-        DATASET=grid["dataset"].capitalize(),
-        table="\n".join(table),
-        compared="\n".join(versus),
-        beside="\n".join(anchors),
-    )
+    between = [
+        (s, above(*(batches(groups[n, a, s, b], MEASURES[0]) for n, a, _, b in printed)).mean())
+        for s in sorted(grid["searches"])
+        if {(n, a, s, b) for n, a, _, b in printed} <= groups.keys()
+    ]
+    equal_text = ", ".join(f"{points:+.1f} ({s} each)" for s, points in between)
+    lines = {
+        "table": [line(key, groups[key]) for key in order if key in groups],
+        "compared": [compared(groups, *pair) for pair in equal if set(pair) <= groups.keys()],
+        "beside": anchors,
+        "unequal": [compared(groups, *pair) for pair in pairwise(printed) if set(pair) <= groups.keys()],
+    }
+    minutes = round(sum(found["seconds"].iloc[0] for found in groups.values()) / 60)
+    texts = {name: "\n".join(found) for name, found in lines.items()}
+    return PAGE.format(**grid, DATASET=grid["dataset"].capitalize(), minutes=minutes, equal=equal_text, **texts)

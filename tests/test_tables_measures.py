@@ -158,14 +158,40 @@ def test_columns_of_pictures_and_of_broken_layouts() -> None:
 
 
 def test_columns_of_the_embedded_table() -> None:
-    """Cancer: 30 numbers, no category; deviations over all records, as numpy has them."""
+    """Cancer: 30 numbers, no category; means and deviations over the public records, as numpy has them."""
     data = load_dataset("cancer", None)[2]
     columns = columns_of(data)
     assert columns is not None
     assert (columns.width, len(columns.categories)) == (30, 0)
     assert columns.numbers.tolist() == list(range(30))
-    everything = np.concatenate([data.train_inputs.numpy(), data.test_inputs.numpy()]).astype(np.float64)
-    np.testing.assert_allclose(columns.deviation, everything.std(0, ddof=1))
+    public = data.test_inputs.numpy().astype(np.float64)
+    np.testing.assert_allclose(columns.mean, public.mean(0))
+    np.testing.assert_allclose(columns.deviation, public.std(0, ddof=1))
+
+
+def test_no_victim_is_in_the_moments() -> None:
+    """Other training records change neither a mean nor a deviation, and so not what is tolerated."""
+    data = dataset()
+    others = columns_of(dataclasses.replace(data, train_inputs=1 - data.train_inputs))
+    assert others is not None
+    assert torch.equal(others.mean, COLUMNS.mean)
+    assert torch.equal(others.deviation, COLUMNS.deviation)
+
+
+@pytest.mark.parametrize("n", [1, 40])
+def test_a_category_that_no_public_record_has_spreads_like_that_of_a_single_record(n: int) -> None:
+    """Of none in n and of one in n the deviation is n^-1/2, so that a column that is constant moves nothing much."""
+    data = dataset(n)
+    public = data.test_inputs.clone()
+    public[:, 1:4] = torch.tensor([0.0, 0.0, 1.0])
+    none = columns_of(dataclasses.replace(data, test_inputs=public))
+    public = public.clone()
+    public[0, 1:4] = torch.tensor([0.0, 1.0, 0.0])
+    one = columns_of(dataclasses.replace(data, test_inputs=public))
+    assert none is not None
+    assert one is not None
+    assert float(none.deviation[1]) == pytest.approx(n**-0.5)
+    assert float(one.deviation[2]) == pytest.approx(n**-0.5)
 
 
 def test_hardened_records_have_one_1_a_category() -> None:
@@ -193,6 +219,30 @@ def test_the_random_baseline_draws_from_the_marginals() -> None:
     assert agree == pytest.approx(share**2 + (1 - share) ** 2, abs=0.03)
     with pytest.raises(ValueError, match="expected at least one"):
         random_records(public[:0], COLUMNS, (1,), torch.Generator())
+
+
+def test_the_random_baseline_never_draws_an_unknown_category() -> None:
+    """Where half of the public records leave the work open, it is drawn among the others; where all do, it stays open."""
+    public = records(400, seed=4)
+    public[:200, 1:4] = 0.0
+    public[200:, 1:4] = torch.tensor([0.0, 1.0, 0.0])
+    drawn = random_records(public, COLUMNS, (1000,), torch.Generator().manual_seed(0))
+    assert torch.equal(drawn[:, 1:4], torch.tensor([0.0, 1.0, 0.0]).expand(1000, 3))
+    assert float((drawn[:, 5] - public[:, 5].mean()).mean()) == pytest.approx(0, abs=0.05)  # Of all 400.
+    public[:, 1:4] = 0.0
+    assert not random_records(public, COLUMNS, (10,), torch.Generator())[:, 1:4].any()
+
+
+def test_unknown_public_categories_do_not_lower_the_random_baseline() -> None:
+    """Of records that all have some work, half of which do not tell it in public, the work is right in every draw."""
+    public = records(2000, seed=5)
+    public[:, 1:4] = torch.tensor([0.0, 1.0, 0.0])
+    truth = public[:1000, None].clone()
+    told = random_records(public, COLUMNS, (1000, 1), torch.Generator().manual_seed(1))
+    public[::2, 1:4] = 0.0
+    drawn = random_records(public, COLUMNS, (1000, 1), torch.Generator().manual_seed(2))
+    found, whole = (float(table_scores(d, truth, COLUMNS).feature_accuracy.mean()) for d in (drawn, told))
+    assert found == pytest.approx(whole, abs=0.03)
 
 
 def test_the_random_baseline_has_its_closed_form() -> None:

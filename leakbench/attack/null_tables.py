@@ -17,14 +17,22 @@ JUDGES = 3000
 def random_records(public: Tensor, columns: Columns, shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
     """Draw records (*shape, d), every feature by itself as in a random one of the public records (P, d).
 
+    A category is drawn among the public records that know it, unless none does: what a victim leaves open is not counted, so that
+    a draw of nothing could only be wrong, and the baseline would be too low.
+
     The random baseline of TabLeak's tables (Vero et al., ICML 2023; released code, `calculate_random_baseline` with
-    `all_empirical`). Their code draws from histograms of 100 bins and gives all records of a batch one and the same number; here
-    every record draws its own from the values themselves. Raises ValueError where there is no public record.
+    `all_empirical`), whose data have no record with an unknown category. Their code draws from histograms of 100 bins and gives all
+    records of a batch one and the same number; here every record draws its own from the values themselves. Raises ValueError
+    where there is no public record.
     """
     if not len(public):
         raise ValueError("public: got no record, expected at least one to draw from")
-    chosen = torch.randint(len(public), (*shape, len(columns.features)), generator=rng).to(public.device)
-    each = [public[chosen[..., i], f.start : f.stop] for i, f in enumerate(columns.features)]
+    each = []
+    for f in columns.features:
+        values = public[:, f.start : f.stop]
+        known = values[(values > 0).any(1)] if f.values else values
+        pool = known if len(known) else values
+        each.append(pool[torch.randint(len(pool), shape, generator=rng).to(public.device)])
     order = torch.cat([torch.arange(f.start, f.stop) for f in columns.features]).argsort()
     return torch.cat(each, -1)[..., order.to(public.device)]
 

@@ -16,11 +16,15 @@ __all__ = ["Columns", "columns_of"]
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """The layout of a table of d columns in [0, 1], of which anybody knows what is known of a public census.
+    """The layout of a table of d columns in [0, 1], with the moments of the public records.
 
     features: the F features, numbers and one-hot categories; together they cover every column once.
-    mean, deviation: (d,) float64, of each column over all records; the deviation divides by n - 1 and is 1 where a column is
-    constant (TabLeak's released code, `_calculate_mean_std`, takes both splits too).
+    mean, deviation: (d,) float64, of each column over the n public records, which are the test split, without any victim. The
+    deviation divides by n - 1; of a column that is constant there, such as a category that no public record has, it is n^-1/2,
+    that of a column in which one record of the n has the 1.
+    TabLeak's released code (`_calculate_mean_std`) takes both splits, victims included, and 1 for a constant column. From its
+    deviations these differ on Adult by up to 2.4 % for numbers, for categories by 2.5 % in the median and by a factor of 2 for
+    one that a single record has; on Cancer, whose test split has 143 records, by up to 38 %. A number's tolerance moves alike.
     """
 
     features: tuple[Feature, ...]
@@ -64,6 +68,7 @@ def columns_of(data: Dataset) -> Columns | None:
             raise InputError(
                 f"features: {f.name!r} has {f.stop - f.start} columns, expected one a value ({len(f.values) or 1})"
             )
-    everything = torch.cat([data.train_inputs, data.test_inputs]).double()
-    deviation = everything.std(0) if len(everything) > 1 else torch.zeros_like(everything[0])
-    return Columns(data.features, everything.mean(0), torch.where(deviation > 0, deviation, 1.0))
+    public = data.test_inputs.double()
+    single = torch.tensor(len(public) ** -0.5, dtype=public.dtype, device=public.device)
+    deviation = public.std(0) if len(public) > 1 else torch.zeros_like(public[0])
+    return Columns(data.features, public.mean(0), torch.where(deviation > 0, deviation, single))

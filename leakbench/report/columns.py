@@ -19,7 +19,7 @@ TABLE_COLUMNS = (
     ),
     Column(
         "random features",
-        "The same for TabLeak's random baseline: every feature drawn by itself from the public records.",
+        "The same for TabLeak's random baseline: every feature drawn by itself from the public records that know it.",
         lambda tap: number(tap.get("random_feature_accuracy")),
     ),
     Column(
