@@ -99,7 +99,8 @@ class GradientMatching:
         inputs = space.decode(z)
         value = space.energy(z)
         for view in views:
-            value = value + self.distance(view.respond(inputs, targets, victims), view.observed(victims), view)
+            guess = view.respond(inputs, targets, victims, by_what_leaked=True)
+            value = value + self.distance(guess, view.observed(victims), view)
         for prior in self.priors:
             value = value + prior(inputs, views[0], victims)
         return value

@@ -13,6 +13,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from leakbench.defense.guess import surviving
+from leakbench.defense.transform import Transform
 from leakbench.rng import normal
 from leakbench.types import Clock, Fact, Generators, NonNegative, Parameters, Signal, part
 
@@ -59,6 +61,10 @@ class PruneThreshold:
         keep = sizes >= sizes.kthvalue(smallest, dim=2, keepdim=True).values
         return signal.replace(_masked(signal.grads, keep), signal.sensitivity, Fact("other"))
 
+    def on_a_guess(self, seen: Parameters) -> Transform:
+        """Return what an attacker runs on a guess: the mask of what it saw."""
+        return surviving(self, seen)
+
 
 @part
 class PruneThresholdReleased:
@@ -76,6 +82,10 @@ class PruneThresholdReleased:
         index = min(_count(self.share, sizes.shape[2]) + 1, sizes.shape[2])
         keep = sizes > sizes[:, -1:].kthvalue(index, dim=2, keepdim=True).values
         return signal.replace(_masked(signal.grads, keep), signal.sensitivity, Fact("other", reason=LAST_DECIDES))
+
+    def on_a_guess(self, seen: Parameters) -> Transform:
+        """Return what an attacker runs on a guess: the mask of what it saw."""
+        return surviving(self, seen)
 
 
 @part
@@ -110,6 +120,10 @@ class PruneRandom:
             return after
         noise = Fact("uncalibrated_noise", std=self.noise, each=True, reason=UNNOISED_CHOICE)
         return dataclasses.replace(after, facts=(*after.facts, noise))
+
+    def on_a_guess(self, seen: Parameters) -> Transform:
+        """Return what an attacker runs on a guess: the mask of what it saw."""
+        return surviving(self, seen)
 
     def _fact(self) -> Fact:
         return Fact("other", reason=UNNOISED_CHOICE if self.noise else "")

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
+from leakbench.defense.guess import surviving
+from leakbench.defense.transform import Transform
 from leakbench.errors import InputError
 from leakbench.models.batch_norm import mixes_examples
 from leakbench.types import Clock, Fact, Fraction, Generators, Local, Parameters, Signal, Text, part
@@ -71,6 +73,10 @@ class Soteria:
             "" if own else "data-dependent mask: which columns are zero (Soteria) depends on the whole private batch"
         )
         return signal.replace(grads, signal.sensitivity, Fact("other", reason=reason))
+
+    def on_a_guess(self, seen: Parameters) -> Transform:
+        """Return what an attacker runs on a guess: the mask of what it saw."""
+        return surviving(self, seen)
 
     def _defended(self, model: nn.Module) -> str:
         linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from leakbench.data.columns import Columns
+from leakbench.defense.guess import on_a_guess
 from leakbench.defense.transform import Stations, apply
 from leakbench.errors import InputError
 from leakbench.federated.client import Examples, client_update, local_iterations, mean_update
@@ -147,10 +148,14 @@ class View:
         """M, the number of examples behind one update (1 for a type-2 gradient)."""
         return 1 if self.tap == "type-2" else self.cohort * self.local_steps * self.batch
 
-    def respond(self, inputs: Tensor, targets: Tensor, lanes: Tensor | None = None) -> Parameters:
+    def respond(
+        self, inputs: Tensor, targets: Tensor, lanes: Tensor | None = None, by_what_leaked: bool = False
+    ) -> Parameters:
         """Return what would have leaked had the examples been `inputs` (V, M, *s) and `targets` (V, M, classes); differentiable.
 
         lanes: indices of the victims that stand in `inputs`; all of them where it is None.
+        by_what_leaked: whether a choice that the defense makes, as of coordinates to send, is the one that shows in what leaked,
+        and not the one that it would make on the guess.
         """
         network = self.network
         if not network.shared and lanes is not None:
@@ -158,7 +163,11 @@ class View:
         grid = (1, 1, 1) if self.tap == "type-2" else (self.cohort, self.local_steps, self.batch)
         x = inputs.reshape(inputs.shape[0], *grid, *self.shape)
         y = targets.reshape(targets.shape[0], *grid, self.classes)
-        return leak(self.tap, network, x, y, self.learning_rate, self.stations, self.clock, None)
+        stations = self.stations
+        if by_what_leaked:
+            seen = {n: u.repeat_interleave(grid[0], 0) for n, u in self.observed(lanes).items()}
+            stations = on_a_guess(stations, seen)
+        return leak(self.tap, network, x, y, self.learning_rate, stations, self.clock, None)
 
     def coarser(self, local_steps: int) -> View:
         """Return the view of an attacker who takes fewer, longer local steps in the stead of L, over the same examples.

@@ -1,0 +1,50 @@
+"""What an attacker who knows a transform runs on its guess in its stead, where what leaked tells what the transform chose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from leakbench.defense.transform import STATIONS, Stations, Transform
+from leakbench.types import Clock, Fact, Generators, Parameters, Signal
+
+__all__ = ["Chooses", "Surviving", "on_a_guess", "surviving"]
+
+
+@runtime_checkable
+class Chooses(Protocol):
+    """A transform whose choice can be read off what leaked."""
+
+    def on_a_guess(self, seen: Parameters) -> Transform:
+        """Return what does to a guess what the transform did to the truth; seen: {p: (lanes, *p)} what leaked of each lane."""
+
+
+@dataclass(frozen=True)
+class Surviving:
+    """Zero what is zero in `seen` {p: (lanes, *p)}: the coordinates that no member sent.
+
+    Of a mean over several members a coordinate survives that any of them sent, so that a member's own choice is not known but
+    what it cannot have sent is.
+    """
+
+    seen: Parameters
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Mask every member alike; nothing is drawn."""
+        kept = {n: g * (self.seen[n] != 0).unsqueeze(1).to(g) for n, g in signal.grads.items()}
+        return signal.replace(kept, signal.sensitivity, Fact("other"))
+
+
+def surviving(transform: Transform, seen: Parameters) -> Transform:
+    """Return the mask of what was sent; the transform itself where noise after it hid what was not."""
+    hidden = all(bool((u != 0).all()) for u in seen.values())
+    return transform if hidden else Surviving(seen)
+
+
+def on_a_guess(stations: Stations, seen: Parameters) -> Stations:
+    """Return the stations as an attacker runs them on a guess, who saw {p: (lanes, *p)}."""
+    return Stations(*(tuple(_guessed(t, seen) for t in getattr(stations, name)) for name in STATIONS))
+
+
+def _guessed(transform: Transform, seen: Parameters) -> Transform:
+    return transform.on_a_guess(seen) if isinstance(transform, Chooses) else transform
