@@ -36,7 +36,7 @@ LEDGER = EPSILON | {"claimed_formula", "accountant", "steps", "q", "sigma_effect
 BY_TAP = {"valid", "reason", "q", "steps", "participations"}
 TAP = {
     *("victims", "failures", "asr", "asr_low", "asr_high", "null_asr", "identified", "eta", "rmse", "null_rmse"),
-    *("psnr", "ssim", "lpips", "label_accuracy", "iterations", "seconds"),
+    *("psnr", "ssim", "lpips", "label_accuracy", "label_ranked", "iterations", "seconds"),
 }
 
 
@@ -116,6 +116,7 @@ def check_rows(summary: dict, rows: pd.DataFrame) -> None:
     assert rows[["null_rmse", "eta"]].map(math.isfinite).all().all()
     first = rows["member"] == 0
     assert (rows["identified"].notna() == first).all()
+    assert (rows["label_ranked"].notna() == first).all()
     for tap in TAPS:
         mine = rows[rows["tap"] == tap]
         shown = summary["taps"][tap]

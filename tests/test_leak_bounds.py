@@ -26,7 +26,7 @@ from leakbench.run.leak_noise import leak_facts, noise_std
 from leakbench.run.stage_train import fresh_network
 from leakbench.run.victims import Sent, aware, draw_victims, truth, view_of
 from leakbench.store import open_run
-from leakbench.summary.leak_bounds import Guard, bounded, guards, violations
+from leakbench.summary.leak_bounds import BOUNDS, Guard, bounded, guards, violations
 from leakbench.summary.leak_floor import floor
 
 
@@ -72,28 +72,30 @@ def table(victims: int, members: int, **changes: Any) -> pd.DataFrame:
         "member": np.tile(np.arange(members), victims), "example": np.arange(n), "label": 0, "label_guess": 1,
         "success": False, "null_rmse": np.linspace(0.1, 0.3, n), "eta": 0.1,
         "identified": np.where(np.tile(np.arange(members), victims) == 0, 0.0, np.nan),
+        "label_ranked": np.where(np.tile(np.arange(members), victims) == 0, 0.0, np.nan),
     }  # fmt: skip
     return pd.DataFrame({**columns, **changes})
 
 
-MEASURED = {"batch": 1, "null_asr_high": 0.2, "candidates": 1000, "asr": 0.0, "identified": 0.0, "label_accuracy": 0.0}
+MEASURED = {"batch": 1, "null_asr_high": 0.2, "candidates": 1000, "asr": 0.0, "identified": 0.0, "label_accuracy": 0.0,
+            "label_ranked": 0.0}  # fmt: skip
 SURE = Guard(sigma=2.0, reason="", unit="example", before=(), commonest=0.1, related="")
 
 
 def test_each_bound_starts_from_its_own_null() -> None:
     """ASR from the null attacker's upper limit, identification from 1 / k, labels from the commonest; sigma 2: shift 1 / 2."""
     found, absent = bounded(MEASURED, table(10, 1), SURE)
-    expected = gaussian_robustness([0.2, 1e-3, 0.1], 0.5)
-    assert [found[f] for f in ("asr_bound", "identified_bound", "label_bound")] == pytest.approx(expected.tolist())
+    expected = gaussian_robustness([0.2, 1e-3, 0.1, 0.1], 0.5)
+    assert [found[f] for f in BOUNDS.values()] == pytest.approx(expected.tolist())
     assert absent == {}
     assert found["seen"] == {"sigma": 2.0, "releases": 1, "before": ()}
 
 
 def test_each_guess_of_a_batch_is_a_chance() -> None:
-    """Three guesses matched to three examples: three times kappa for ASR and labels, once for identification."""
+    """Three guesses matched to three examples: three times kappa for ASR and labels, once for both rankings."""
     found, _ = bounded({**MEASURED, "batch": 3}, table(4, 3), SURE)
-    expected = gaussian_robustness([0.6, 1e-3, 0.3], 0.5)
-    assert [found[f] for f in ("asr_bound", "identified_bound", "label_bound")] == pytest.approx(expected.tolist())
+    expected = gaussian_robustness([0.6, 1e-3, 0.3, 0.1], 0.5)
+    assert [found[f] for f in BOUNDS.values()] == pytest.approx(expected.tolist())
     assert bounded({**MEASURED, "batch": 6}, table(2, 6), SURE)[0]["asr_bound"] == 1.0
 
 
@@ -107,11 +109,11 @@ def test_uses_of_one_example_are_counted() -> None:
 
 def test_where_there_is_no_bound_the_reason_stands() -> None:
     found, absent = bounded(MEASURED, table(5, 1), dataclasses.replace(SURE, sigma=None, reason="none: no clip"))
-    assert [found[f] for f in ("asr_bound", "identified_bound", "label_bound", "seen")] == [None] * 4
+    assert [found[f] for f in (*BOUNDS.values(), "seen")] == [None] * 5
     assert set(absent.values()) == {"none: no clip"}
     found, absent = bounded(MEASURED, table(5, 1), dataclasses.replace(SURE, related="none: alike"))
     assert found["asr_bound"] is not None
-    assert absent == {"identified_bound": "none: alike", "label_bound": "none: alike"}
+    assert absent == dict.fromkeys(("identified_bound", "label_bound", "label_ranked_bound"), "none: alike")
 
 
 def test_the_model_of_the_live_protocol_has_seen_its_data() -> None:

@@ -48,6 +48,11 @@ def answer(inputs: Tensor, labels: Tensor, iterates: Tensor | None = None) -> Re
     )
 
 
+def blind(real: Truth) -> Ranking:
+    """All classes alike."""
+    return Ranking(torch.zeros(len(real.lanes), int(real.labels.max()) + 1))
+
+
 def rows_of(real: Truth, given: Reconstruction | None, total: int, eta: float = 0.1) -> pd.DataFrame:
     """Score with a null attacker who guesses grey for everyone and a ranking that finds nobody but victim 0."""
     members = real.labels.shape[1]
@@ -55,7 +60,7 @@ def rows_of(real: Truth, given: Reconstruction | None, total: int, eta: float = 
     null = NullAttack({"public mean": grey}, {}, {}, "public mean", "public mean")
     scores = torch.zeros(len(real.lanes), 30)
     scores[:, 0] = 1.0
-    return score("type-1", 0, given, Ranking(scores), null, real, eta, "n/a: no weights")[0]
+    return score("type-1", 0, given, Ranking(scores), blind(real), null, real, eta, "n/a: no weights")[0]
 
 
 def test_a_batch_in_another_order_is_matched() -> None:
@@ -77,7 +82,9 @@ def test_every_score_of_a_batch_is_of_the_matched_answer() -> None:
     pd.testing.assert_frame_equal(rows, rows_of(real, plain, total=2))
     assert rows["identified"].tolist() == pytest.approx([1.0, np.nan, np.nan, 0.0, np.nan, np.nan], nan_ok=True)
     null = NullAttack({"grey": torch.full((6, *SHAPE), 0.5)}, {}, {}, "grey", "grey")
-    assert torch.equal(score("type-1", 0, other, Ranking(torch.zeros(2, 3)), null, real, 0.1, "n/a")[1], inputs)
+    assert torch.equal(
+        score("type-1", 0, other, Ranking(torch.zeros(2, 3)), blind(real), null, real, 0.1, "n/a")[1], inputs
+    )
 
 
 def test_success_is_within_eta_and_the_distance_is_the_attackers_own() -> None:
@@ -148,7 +155,7 @@ def test_each_victim_is_beside_the_guess_for_it() -> None:
     guesses = (torch.arange(40) / 40).reshape(40, 1, 1, 1).expand(40, *SHAPE)
     null = NullAttack({"own": guesses}, {}, {}, "own", "own")
     given = answer(real.inputs, real.labels)
-    rows = score("type-1", 0, given, Ranking(torch.zeros(3, 30)), null, real, 0.1, "n/a")[0]
+    rows = score("type-1", 0, given, Ranking(torch.zeros(3, 30)), blind(real), null, real, 0.1, "n/a")[0]
     own = (torch.arange(8, 14) / 40).reshape(3, 2, 1, 1, 1)
     expected = (real.inputs - own).square().flatten(2).mean(2).sqrt().flatten()
     np.testing.assert_allclose(rows["null_rmse"], expected, rtol=1e-5)
@@ -174,10 +181,12 @@ def test_identification_by_nothing_is_chance() -> None:
     real = truth(2, 1)
     null = NullAttack({"public mean": torch.full((2, *SHAPE), 0.5)}, {}, {}, "public mean", "public mean")
     for scores, expected in ((torch.zeros(2, 8), 1 / 8), (torch.full((2, 8), torch.nan), 0.0)):
-        rows = score("type-2", 0, answer(real.inputs, real.labels), Ranking(scores), null, real, 0.1, "n/a")[0]
+        rows = score(
+            "type-2", 0, answer(real.inputs, real.labels), Ranking(scores), blind(real), null, real, 0.1, "n/a"
+        )[0]
         assert rows["identified"].tolist() == [expected, expected]
     one = torch.tensor([[1.0, torch.nan, 0.0], [0.0, torch.nan, 1.0]])  # Of three candidates one has no score.
-    rows = score("type-2", 0, answer(real.inputs, real.labels), Ranking(one), null, real, 0.1, "n/a")[0]
+    rows = score("type-2", 0, answer(real.inputs, real.labels), Ranking(one), blind(real), null, real, 0.1, "n/a")[0]
     assert rows["identified"].tolist() == [1.0, 0.0]
 
 
@@ -206,7 +215,7 @@ def table(**changes: object) -> pd.DataFrame:
     plain = {
         "tap": "type-2", "round": 0, "victim": range(n), "batch": range(n), "member": 0, "label": 0, "label_guess": 1,
         "failure": False, "failure_reason": "", "rmse": 0.3, "psnr": 10.0, "ssim": 0.1, "lpips": np.nan, "success": False,
-        "eta": 0.1, "null_rmse": [0.2] * 10 + [0.4] * 10, "null_success": False, "identified": 0.0, "candidates": 1000,
+        "eta": 0.1, "null_rmse": [0.2] * 10 + [0.4] * 10, "null_success": False, "identified": 0.0, "label_ranked": 0.0, "candidates": 1000,
         "iterations": 9, "iterations_to_success": np.nan, "evaluations": 9, "evaluations_to_success": np.nan,
     }  # fmt: skip
     return pd.DataFrame({**plain, **changes})
@@ -276,7 +285,9 @@ def test_each_null_column_has_its_own_guesser() -> None:
     """The guess that is best for ASR is not the one that is best for RMSE."""
     real = truth(2, 1)
     null = NullAttack({"a": real.inputs[:, 0], "b": torch.zeros(2, *SHAPE)}, {}, {}, "a", "b")
-    rows = score("type-2", 0, answer(real.inputs, real.labels), Ranking(torch.zeros(2, 8)), null, real, 0.1, "n/a")[0]
+    rows = score(
+        "type-2", 0, answer(real.inputs, real.labels), Ranking(torch.zeros(2, 8)), blind(real), null, real, 0.1, "n/a"
+    )[0]
     assert rows["null_success"].all()
     assert (rows["null_rmse"] > 0.4).all()
 

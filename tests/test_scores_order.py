@@ -20,6 +20,11 @@ def truth(inputs: Tensor) -> Truth:
     return Truth(lanes, inputs, labels, labels, lanes)
 
 
+def blind(real: Truth) -> Ranking:
+    """All classes alike."""
+    return Ranking(torch.zeros(len(real.lanes), int(real.labels.max()) + 1))
+
+
 def rows_of(
     real: Truth,
     inputs: Tensor,
@@ -38,7 +43,7 @@ def rows_of(
     grey = torch.full((real.labels.numel(), *SHAPE), guess)
     null = NullAttack({"grey": grey}, {}, {}, "grey", "grey")
     ranking = Ranking(torch.zeros(len(inputs), 5) if scores is None else scores)
-    return score("type-1", 0, given, ranking, null, real, eta, lpips)[0]
+    return score("type-1", 0, given, ranking, blind(real), null, real, eta, lpips)[0]
 
 
 def test_lpips_is_of_the_matched_answer() -> None:

@@ -16,7 +16,8 @@ def table(victims: int, members: int = 1, **changes: Any) -> pd.DataFrame:
         "tap": "type-1", "round": 0, "victim": which, "batch": which, "member": member, "label": 0, "label_guess": 1,
         "failure": False, "failure_reason": "", "rmse": 0.5, "psnr": 10.0, "ssim": 0.1, "lpips": np.nan,
         "success": False, "eta": 0.1, "null_rmse": 0.4, "null_success": False,
-        "identified": np.where(member == 0, 0.0, np.nan), "candidates": 1000, "iterations": 9,
+        "identified": np.where(member == 0, 0.0, np.nan), "label_ranked": np.where(member == 0, 0.0, np.nan),
+        "candidates": 1000, "iterations": 9,
         "iterations_to_success": np.nan, "evaluations": 9, "evaluations_to_success": np.nan,
     }  # fmt: skip
     return pd.DataFrame({**plain, **changes})

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from leakbench.attack.distance import SquaredL2
 from leakbench.attack.labels import LastLayer
+from leakbench.attack.looks import averaged
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.types import Generators, Reconstruction, part
@@ -24,14 +25,14 @@ class AnalyticFc:
     """
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
-        """Answer for V victims from the first view, in [0, 1]; rngs are not drawn from.
+        """Answer for V victims from the mean of all looks at one release, in [0, 1]; rngs are not drawn from.
 
         NaN where the model does not begin with a biased linear layer (flattening aside), where the row's db is zero, and for
         examples beyond the layer's rows. The certainty is minus the squared distance of what the answers would have leaked.
         """
-        if len(views) > 1:
-            raise InputError("analytic_fc: it reads one view, got several (leave --join-rounds out)")
-        view = views[0]
+        (view, _), *others = averaged(views)
+        if others:
+            raise InputError("analytic_fc: it reads one release, got several (leave --join-rounds out)")
         x = _inputs(view)
         targets = LastLayer()(view, rngs).targets
         with torch.no_grad():

@@ -15,6 +15,7 @@ from torch import Tensor
 from leakbench.attack.descent import DESCENTS, Descent, Terms, descend
 from leakbench.attack.distance import DISTANCES, Distance
 from leakbench.attack.labels import LABELS, Labels
+from leakbench.attack.looks import averaged, responses
 from leakbench.attack.pooling import POOLINGS, Least, Pooling
 from leakbench.attack.priors import PRIORS, Prior
 from leakbench.attack.restarts import best_of
@@ -32,6 +33,7 @@ __all__ = ["GradientMatching"]
 @part
 class GradientMatching:
     """One search per victim, all victims side by side; several views of the same victims add their distances.
+    Start, labels and space go by the first view, or by the mean of the looks at its release.
 
     restarts: how many searches each victim gets, each from a start of its own, side by side; the answer is what `pooling`
     makes of them, by default that of least distance, and all of their iterations and evaluations count.
@@ -60,7 +62,7 @@ class GradientMatching:
             raise InputError("views: all must show the same victims with the same number of examples of one shape")
         if self.local_steps is not None:
             views = tuple(v.coarser(self.local_steps) for v in views)
-            view = views[0]
+        view = averaged(views)[0][0]
         space = self.space(view)
         drawn = [(self.labels(view, rngs), space.encode(self.start(view, rngs))) for _ in range(self.restarts)]
         z, targets = torch.cat([z for _, z in drawn]), torch.cat([guess.targets for guess, _ in drawn])
@@ -98,8 +100,7 @@ class GradientMatching:
     ) -> Tensor:
         inputs = space.decode(z)
         value = space.energy(z)
-        for view in views:
-            guess = view.respond(inputs, targets, victims, by_what_leaked=True)
+        for guess, view in responses(views, inputs, targets, victims):
             value = value + self.distance(guess, view.observed(victims), view)
         for prior in self.priors:
             value = value + prior(inputs, views[0], victims)

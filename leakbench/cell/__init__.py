@@ -1,6 +1,7 @@
 """One cell of the benchmark: what was asked for, resolved to recipes and numbers, checked, and identified by its content."""
 
 from leakbench.cell.cell import Cell, identified, identity, leak_clock, leak_federation
+from leakbench.cell.looks import looks_at, random_at
 from leakbench.cell.network import probe_of
 from leakbench.cell.request import PROTOCOLS, READS, Request, leak_rounds
 from leakbench.cell.resolve import resolve_cell
@@ -17,6 +18,8 @@ __all__ = [
     "leak_clock",
     "leak_federation",
     "leak_rounds",
+    "looks_at",
     "probe_of",
+    "random_at",
     "resolve_cell",
 ]

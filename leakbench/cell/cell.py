@@ -61,6 +61,7 @@ def identified(cell: Cell) -> Cell:
         ("init", DEFAULT),
         ("join_rounds", False),
         ("reads", READS[0]),
+        ("observations", 1),
     ):
         if content["settings"][name] == usual:
             del content["settings"][name]

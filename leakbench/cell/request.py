@@ -23,6 +23,7 @@ class Request:
 
     leak_rounds: round numbers, counted as rounds trained before the leak, and `last`.  join_rounds: whether one attack sees the
     same examples at all of them.  reads: `gradient`, or `weights`, whose float32 difference is rounded.
+    observations: looks at each gradient, each with noise of its own.
     epsilon, stop_at_epsilon, stop_at_delta: see `leakbench.cell.budget`.
     """
 
@@ -47,6 +48,7 @@ class Request:
     leak_rounds: tuple[str, ...] = ("0",)
     join_rounds: bool = False
     reads: str = "gradient"
+    observations: int = 1
     success: float | None = None
     candidates: int = 1000
     lpips_weights: Path | None = None

@@ -12,6 +12,7 @@ from leakbench.attack import Attack
 from leakbench.attack.stop import MOST_ITERATIONS
 from leakbench.cell.cell import Cell, identified
 from leakbench.cell.fit import check_fit
+from leakbench.cell.looks import MOST_LOOKS, check_looks
 from leakbench.cell.request import Request, at_least, at_most, check_words, leak_rounds
 from leakbench.cell.settings import Settings
 from leakbench.data.find import load_dataset
@@ -60,6 +61,7 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
         init=rule_of(request.init)[0],
         join_rounds=request.join_rounds,
         reads=request.reads,
+        observations=at_most("observations", at_least("observations", request.observations, 1), MOST_LOOKS),
     )
     if settings.join_rounds and len(settings.leak_rounds) < 2:
         raise InputError(
@@ -71,7 +73,9 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
             f"victims: got {settings.victims}, the set {data_name!r} holds {len(data.victims)} that may be attacked"
         )
     names = {"defense": defense_name, "attack": attack_name, "dataset": data_name}
-    return identified(Cell(names, attack, defense, recipe, data, settings, lpips, ""))
+    cell = Cell(names, attack, defense, recipe, data, settings, lpips, "")
+    check_looks(cell)
+    return identified(cell)
 
 
 def _federation(request: Request, recipe: DatasetRecipe) -> Federation:

@@ -16,6 +16,7 @@ class Settings:
 
     leak_rounds: rounds trained before each leak.  join_rounds: whether all of them are views of the same victims, for one attack.
     reads: one of `READS`.
+    observations: how many looks an attack gets at each gradient, see `leakbench.cell.looks`.
     stop_after: how many of the federation's rounds a budget allows; None for all.
     victim_mode: see `leakbench.cell.victim_mode`; None where no network depends on it.
     init: how the first weights of both networks are drawn, see `leakbench.models.initialise.rule_of`.
@@ -39,6 +40,7 @@ class Settings:
     init: str = DEFAULT
     join_rounds: bool = False
     reads: str = "gradient"
+    observations: int = 1
 
     @property
     def leaking(self) -> str:

@@ -108,6 +108,9 @@ attack_options = _with(
         click.option(
             "--reads", default="gradient", show_default=True, help="updates as: gradient, weights (in float32)"
         ),
+        click.option(
+            "--observations", type=int, default=1, show_default=True, help="looks at each gradient, each with new noise"
+        ),
         click.option("--success", help="what counts as a reconstruction, like 'rmse<=0.1' [default: calibrated]"),
         click.option("--candidates", type=int, default=1000, show_default=True, help="k of identification among k"),
         click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ..."),

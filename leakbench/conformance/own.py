@@ -38,10 +38,10 @@ class OwnScorer:
         lanes = torch.arange(victims)
         real = Real(lanes, inputs, labels, torch.arange(victims * members).reshape(victims, members), lanes)
         given = dataclasses.replace(no_reconstruction(real), inputs=said, labels=guesses, iterates=said[None])
-        # No case asks for the null attacker or a ranking: a guess of black, and every victim alike.
+        # No case asks for the null attacker or a ranking: a guess of black, every victim and every class alike.
         null = NullAttack({"black": torch.zeros_like(inputs.flatten(0, 1))}, {}, {}, "black", "black")
-        ranking = Ranking(torch.zeros(victims, victims))
-        rows, _ = score("type-1", 0, given, ranking, null, real, self.eta, self.lpips)
+        ranking, classes = (Ranking(torch.zeros(victims, k)) for k in (victims, int(labels.max()) + 1))
+        rows, _ = score("type-1", 0, given, ranking, classes, null, real, self.eta, self.lpips)
         return self._returned(rows, (victims, members)) | {"matched": metrics.match(said, inputs).numpy()}
 
     def _returned(self, rows: pd.DataFrame, shape: tuple[int, int]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ RANKS_ONLY = "the attack ranks, it does not reconstruct"
 COLUMNS = (
     *("tap", "round", "victim", "batch", "member", "example", "label", "label_guess", "failure", "failure_reason"),
     *("rmse", "psnr", "ssim", "lpips", "distance", "success", "eta", "null_rmse", "null_success", "identified"),
+    "label_ranked",
     *("candidates", "iterations", "iterations_to_success", "evaluations", "evaluations_to_success"),
 )
 
@@ -54,6 +55,7 @@ def score(
     round_number: int,
     answer: Reconstruction | None,
     ranking: Ranking,
+    classes: Ranking,
     null: NullAttack,
     truth: Truth,
     eta: float,
@@ -63,6 +65,7 @@ def score(
 
     answer: None of an attack that only ranks.
     ranking: over k candidates, of which `truth.own` says where each victim's first example stands; scored for that example alone.
+    classes: over the classes, scored by the label of each victim's first example.
     null: guesses for all V * M examples of the cell's victims.
     A missing or non-finite answer is a failure and counts against the attacker.
     """
@@ -75,7 +78,8 @@ def score(
     failed = ~rmse.isfinite()
     first = torch.zeros_like(failed)
     first[:, 0] = True
-    found = _identified(ranking.scores.cpu(), truth.own)[:, None].expand(victims, members)
+    found = _first(ranking.scores.cpu(), truth.own)[:, None].expand(victims, members)
+    told = _first(classes.scores.cpu(), truth.labels[:, 0].cpu())[:, None].expand(victims, members)
     null_rmse = _null(null, null.best_for_rmse, truth)
     null_success = _null(null, null.best_for_success, truth) <= eta
     reached, spent = _to_success(answer, truth, eta)
@@ -96,6 +100,7 @@ def score(
         "null_rmse": null_rmse,
         "null_success": null_success,
         "identified": torch.where(first, found, torch.nan),
+        "label_ranked": torch.where(first, told, torch.nan),
         "iterations": answer.steps[:, None].expand(victims, members),
         "iterations_to_success": reached,
         "evaluations": answer.evaluations[:, None].expand(victims, members),
@@ -112,7 +117,7 @@ def _ordered(inputs: Tensor, order: Tensor) -> Tensor:
     return inputs.gather(1, index)
 
 
-def _identified(scores: Tensor, own: Tensor) -> Tensor:
+def _first(scores: Tensor, own: Tensor) -> Tensor:
     """Return (V,): 1 where the own candidate alone scores highest, 1 / n where n tie; 0 else, also where none is finite."""
     best = scores.nan_to_num(nan=-torch.inf, posinf=-torch.inf).amax(1, keepdim=True)
     tied = (scores == best) & best.isfinite()

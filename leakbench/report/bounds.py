@@ -10,10 +10,20 @@ from leakbench.privacy.mechanism import Mechanism
 
 __all__ = ["FIELDS", "bounds", "seen_at", "violations"]
 
-FIELDS = {"asr_bound": "ASR", "identified_bound": "identified", "label_bound": "label"}
+FIELDS = {
+    "asr_bound": "ASR",
+    "identified_bound": "identified",
+    "label_bound": "label",
+    "label_ranked_bound": "label ranked",
+}
 """{field of a leakage point: how its measurement is called}."""
 
-MEASURES = {"asr": "ASR", "identified": "identified", "label_accuracy": "label accuracy"}
+MEASURES = {
+    "asr": "ASR",
+    "identified": "identified",
+    "label_accuracy": "label accuracy",
+    "label_ranked": "label ranked",
+}
 
 NOTHING = 0.995
 """A bound from which on it is printed as 1.00, and says nothing."""

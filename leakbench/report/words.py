@@ -86,6 +86,13 @@ COLUMNS = (
         "leakage than a picture.",
         _plain("identified"),
     ),
+    Column(
+        "label ranked",
+        "Share of victims whose label comes first when all classes are ranked by public mean gradients, by an attacker who "
+        "knows the defense, whatever the attack; of a batch, that of its first example. To be read beside the share of the "
+        "commonest class.",
+        _plain("label_ranked"),
+    ),
     Column("iterations", "Median iterations until a victim was first rebuilt to within eta.", _plain("iterations", 0)),
 )
 """As in the terminal; the leakage point stands before them."""
@@ -126,8 +133,9 @@ def batches(summary: Summary) -> str:
     groups: dict[str, list[str]] = {}
     for name, tap in summary["taps"].items():
         success = f"success: RMSE <= {number(tap.get('eta'), 3)}; identified among {tap.get('candidates')} candidates"
-        batch = f"{tap.get('victims')} victims, batch {tap.get('batch')}, {tap.get('failures')} without an answer"
-        groups.setdefault(f"{batch}; {success}", []).append(name)
+        looks = f", {tap['observations']} looks each" if tap.get("observations", 1) > 1 else ""
+        batch = f"batch {tap.get('batch')}{looks}, {tap.get('failures')} without an answer"
+        groups.setdefault(f"{tap.get('victims')} victims, {batch}; {success}", []).append(name)
     return "\n".join(f"{', '.join(names)}: {text}" for text, names in groups.items())
 
 

@@ -12,7 +12,7 @@ from leakbench.cell import Cell
 from leakbench.federated.leakage import View
 from leakbench.federated.partition import Partition
 from leakbench.rng import generators
-from leakbench.run.victims import Sent, Victims, candidates, draw_victims, view_of
+from leakbench.run.victims import Sent, Victims, candidates, draw_victims, views_of
 
 __all__ = ["rehearse"]
 
@@ -28,17 +28,17 @@ def rehearse(cell: Cell, partition: Partition, sent: Sent) -> None:
     method = _short(cell.attack.method)
     for tap in cell.settings.taps:
         victims = draw_victims(cell, tap, 0, partition)
-        views = tuple(_view(cell, tap, number, victims, sent) for number in cell.settings.leaks[0])
+        views = tuple(v for number in cell.settings.leaks[0] for v in _views(cell, tap, number, victims, sent))
         method(views, generators(cell.settings.seed, "rehearsal", [(0, 0)]))
 
 
-def _view(cell: Cell, tap: str, round_number: int, victims: Victims, sent: Sent) -> View:
-    view = view_of(cell, tap, round_number, victims, torch.arange(1), sent)
+def _views(cell: Cell, tap: str, round_number: int, victims: Victims, sent: Sent) -> tuple[View, ...]:
+    views = views_of(cell, tap, round_number, victims, torch.arange(1), sent)
     if not cell.attack.needs.candidates:
-        return view
+        return views
     shown, _ = candidates(cell, victims)
     few = dataclasses.replace(shown, inputs=shown.inputs[:FEW], labels=shown.labels[:FEW])
-    return dataclasses.replace(view, candidates=few)
+    return tuple(dataclasses.replace(view, candidates=few) for view in views)
 
 
 def _short(method: Method) -> Method:

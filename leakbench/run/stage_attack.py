@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.candidates import Candidates
+from leakbench.attack.classes import Classes
+from leakbench.attack.looks import chooses
 from leakbench.attack.null import NullAttack, null_attack
-from leakbench.cell import Cell
+from leakbench.cell import Cell, looks_at
 from leakbench.federated.leakage import View
 from leakbench.federated.partition import Partition
 from leakbench.measure.metrics import Score
@@ -20,11 +22,14 @@ from leakbench.measure.scores import Truth, no_reconstruction, score
 from leakbench.measure.scores_tables import TableJudge, score_table, table_judge
 from leakbench.progress import Progress
 from leakbench.rng import generator, generators
-from leakbench.run.victims import Sent, Victims, aware, candidates, draw_victims, truth, view_of
+from leakbench.run.victims import Sent, Victims, aware, candidates, draw_victims, public_examples, truth, views_of
 from leakbench.store import Run
 from leakbench.types import Ranking, Reconstruction
 
 __all__ = ["Judge", "Leak", "attack_leak", "phase_name"]
+
+PUBLIC = 1000
+"""How many public examples the ranking of classes goes by."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,9 @@ class Leak:
         return draw_victims(self.cell, self.tap, min(self.sent), self.partition)
 
     def views(self, victims: Victims, lanes: Tensor) -> tuple[View, ...]:
-        """Return what the attacker sees of the victims in `lanes`, a view a round."""
-        return tuple(view_of(self.cell, self.tap, n, victims, lanes, sent) for n, sent in self.sent.items())
+        """Return what the attacker sees of the victims in `lanes`, a view for each look at each round."""
+        each = (views_of(self.cell, self.tap, n, victims, lanes, sent) for n, sent in self.sent.items())
+        return tuple(view for looks in each for view in looks)
 
     @property
     def name(self) -> str:
@@ -127,6 +133,8 @@ def _attack_chunk(
     answer = cell.attack.method(tuple(dataclasses.replace(v, candidates=shown) if handed else v for v in views), rngs)
     told = tuple(dataclasses.replace(aware(v, cell), candidates=shown) for v in views)
     ranking = answer if isinstance(answer, Ranking) else Candidates()(told, rngs)
+    public = public_examples(cell, PUBLIC)
+    classes = Classes()(tuple(dataclasses.replace(v, public=public) for v in told), rngs)
     inputs, labels, examples = truth(cell, leak.tap, victims)
     real = Truth(
         lanes,
@@ -137,7 +145,7 @@ def _attack_chunk(
     )
     rebuilt = answer if isinstance(answer, Reconstruction) else None
     reconstruction = no_reconstruction(real) if rebuilt is None else rebuilt
-    rows, ordered = score(leak.tap, leak.round, rebuilt, ranking, null, real, judge.eta, judge.lpips)
+    rows, ordered = score(leak.tap, leak.round, rebuilt, ranking, classes, null, real, judge.eta, judge.lpips)
     if table is not None:
         draws = generators(cell.settings.seed, "random records", [(leak.round, int(v)) for v in lanes])
         rows = rows.join(score_table(reconstruction.inputs, real, table, draws))
@@ -157,8 +165,11 @@ def _chunk(leak: Leak, victims: Victims, budget: int = 3_000_000_000) -> int:
     """Return how many victims fit side by side into `budget` bytes: gradients, twice differentiated, and 200 vectors of history."""
     network = next(iter(leak.sent.values())).network
     weights = len(leak.sent) * sum(p.numel() for p in network.parameters.values())
+    looks = looks_at(leak.cell, leak.tap)
     pixels = victims.indices[0].numel() * int(torch.Size(leak.cell.data.shape).numel())
     steps = victims.indices.shape[1] * victims.indices.shape[2]
     restarts = getattr(leak.cell.attack.method, "restarts", 1)
-    per_victim = 4 * restarts * (weights * 6 * (steps + 1) + pixels * (200 + 400))
+    # Looks share the guess's gradient where the defense makes no choice; each is kept, and so is its difference to the guess.
+    gradients = 6 * (steps + 1) * (looks if chooses(leak.cell.defense.stations) else 1) + 2 * (looks - 1)
+    per_victim = 4 * restarts * (weights * gradients + pixels * (200 + 400))
     return max(1, min(100, budget // per_victim))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from leakbench.cell import Cell, leak_clock
+from leakbench.cell import Cell, leak_clock, looks_at
 from leakbench.data.columns import columns_of
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Knowledge, Public, View, leak, rounded
@@ -19,9 +19,20 @@ from leakbench.federated.sampling import draw_batches
 from leakbench.models import one_hot
 from leakbench.rng import generator, generators
 from leakbench.run.leak_noise import leak_facts, noise_std
-from leakbench.types import Network
+from leakbench.types import Network, Parameters
 
-__all__ = ["Sent", "Victims", "aware", "candidates", "draw_victims", "knowledge", "public_examples", "truth", "view_of"]
+__all__ = [
+    "Sent",
+    "Victims",
+    "aware",
+    "candidates",
+    "draw_victims",
+    "knowledge",
+    "public_examples",
+    "truth",
+    "view_of",
+    "views_of",
+]
 
 
 @dataclass(frozen=True)
@@ -127,33 +138,21 @@ def knowledge(cell: Cell) -> Knowledge:
 
 def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Tensor, sent: Sent) -> View:
     """Return what the attacker sees of the victims in `lanes` (their positions among all)."""
-    s = cell.settings
-    device = torch.device(s.device)
-    indices = victims.indices[lanes]
-    inputs = cell.data.train_inputs[indices].to(device)
-    targets = one_hot(cell.data.train_targets[indices], cell.data.classes).to(device)
-    cohort, steps, batch = indices.shape[1:]
-    whose = [(round_number, int(v), k) for v in lanes for k in range(cohort)]
-    rngs, draws = generators(s.seed, "leak noise", whose), generators(s.seed, "leak draws", whose)
-    clock = leak_clock(cell, round_number)
-    rate = s.federation.learning_rate
-    with torch.no_grad():
-        update = leak(tap, sent.network, inputs, targets, rate, cell.defense.stations, clock, rngs, draws)
-        if s.reads == "weights" and tap != "type-2":
-            update = rounded(update, sent.network.parameters, rate * steps)
+    device = torch.device(cell.settings.device)
+    cohort, steps, batch = victims.indices.shape[1:]
     real, labels, _ = (t[lanes].to(device) for t in truth(cell, tap, victims))
     blind = View(
         tap=tap,
         network=sent.network,
-        update=update,
+        update=_leaked(cell, tap, round_number, victims, lanes, sent),
         batch=batch,
         shape=cell.data.shape,
         classes=cell.data.classes,
-        learning_rate=rate,
+        learning_rate=cell.settings.federation.learning_rate,
         cohort=cohort,
         local_steps=steps,
         knowledge=knowledge(cell),
-        clock=clock,
+        clock=leak_clock(cell, round_number),
         public=public_examples(cell),
         labels=labels if cell.attack.needs.labels else None,
         logits=_logits(sent.network, real) if cell.attack.needs.logits else None,
@@ -161,6 +160,37 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
         columns=columns_of(cell.data),
     )
     return aware(blind, cell) if blind.knowledge.defense else blind
+
+
+def views_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Tensor, sent: Sent) -> tuple[View, ...]:
+    """Return all looks at the victims in `lanes`, the first of which is `view_of`: they differ in what was drawn at random."""
+    first = view_of(cell, tap, round_number, victims, lanes, sent)
+    more = range(1, looks_at(cell, tap))
+    return (
+        first,
+        *(
+            dataclasses.replace(first, update=_leaked(cell, tap, round_number, victims, lanes, sent, look))
+            for look in more
+        ),
+    )
+
+
+def _leaked(
+    cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Tensor, sent: Sent, look: int = 0
+) -> Parameters:
+    """Return what leaks of the victims in `lanes` at one look, {p: (V, *p)}."""
+    s, indices = cell.settings, victims.indices[lanes]
+    inputs = cell.data.train_inputs[indices].to(s.device)
+    targets = one_hot(cell.data.train_targets[indices], cell.data.classes).to(s.device)
+    again = (look,) if look else ()  # The first look draws as a single one does.
+    whose = [(round_number, int(v), k, *again) for v in lanes for k in range(indices.shape[1])]
+    rngs, draws = generators(s.seed, "leak noise", whose), generators(s.seed, "leak draws", whose)
+    clock, rate = leak_clock(cell, round_number), s.federation.learning_rate
+    with torch.no_grad():
+        update = leak(tap, sent.network, inputs, targets, rate, cell.defense.stations, clock, rngs, draws)
+        if s.reads == "weights" and tap != "type-2":
+            update = rounded(update, sent.network.parameters, rate * indices.shape[2])
+    return update
 
 
 def _logits(network: Network, inputs: Tensor) -> Tensor:

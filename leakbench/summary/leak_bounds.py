@@ -28,7 +28,12 @@ from leakbench.types import Network
 
 __all__ = ["BOUNDS", "Guard", "bounded", "guards", "together", "violations"]
 
-BOUNDS = {"asr": "asr_bound", "identified": "identified_bound", "label_accuracy": "label_bound"}
+BOUNDS = {
+    "asr": "asr_bound",
+    "identified": "identified_bound",
+    "label_accuracy": "label_bound",
+    "label_ranked": "label_ranked_bound",
+}
 """{measurement: its bound} in the summary of a leakage point."""
 
 
@@ -80,13 +85,16 @@ def guards(
     return found
 
 
-def together(several: Sequence[Guard]) -> Guard:
-    """Return the guard of leaks of the same examples at several rounds, in order: as many releases, at the least noise."""
-    last = several[-1]
+def together(several: Sequence[Guard], looks: int = 1) -> Guard:
+    """Return the guard of leaks of the same examples at several rounds, in order, with so many looks at each.
+
+    They are as many releases, at the least noise.
+    """
+    last, views = several[-1], looks * len(several)
     missing = next((guard for guard in several if guard.sigma is None), None)
     if missing is not None:
-        return dataclasses.replace(last, sigma=None, reason=missing.reason, views=len(several))
-    return dataclasses.replace(last, sigma=min(guard.sigma or 0.0 for guard in several), views=len(several))
+        return dataclasses.replace(last, sigma=None, reason=missing.reason, views=views)
+    return dataclasses.replace(last, sigma=min(guard.sigma or 0.0 for guard in several), views=views)
 
 
 def _leak(cell: Cell, tensors: int) -> Schedule:
@@ -127,7 +135,7 @@ def bounded(tap: Mapping[str, Any], group: pd.DataFrame, guard: Guard) -> tuple[
     """Return (the bounds on a leakage point's measurements and what they rest on, {field: why it is None}).
 
     tap: its measurements; group: its rows.  An answer of M guesses is matched to M examples, so that each has M chances
-    to be hit; of identification there is one answer.
+    to be hit; of identification there is one answer, and of the ranked classes one, which no granted label helps.
     """
     absent = {**dict.fromkeys(BOUNDS.values()), "null_label": guard.commonest, "seen": None}
     if guard.sigma is None:
@@ -138,13 +146,15 @@ def bounded(tap: Mapping[str, Any], group: pd.DataFrame, guard: Guard) -> tuple[
         min(1.0, chances * tap["null_asr_high"]),
         1 / tap["candidates"],
         min(1.0, chances * guard.commonest),
+        guard.commonest,
     )
     try:
         gammas = seen.robustness(kappas).tolist()
     except (ArithmeticError, MemoryError, ValueError):
         return absent, dict.fromkeys(BOUNDS.values(), "none: the privacy losses span more than can be held")
     found = {**absent, **dict(zip(BOUNDS.values(), gammas, strict=True)), "seen": dataclasses.asdict(seen)}
-    reasons = dict.fromkeys(("identified_bound", "label_bound"), guard.related) if guard.related else {}
+    others = [name for name in BOUNDS.values() if name != "asr_bound"]
+    reasons = dict.fromkeys(others, guard.related) if guard.related else {}
     if guard.labels_given:
         reasons["label_bound"] = "none: the labels were granted to the attacker, not inferred"
     return {**found, **dict.fromkeys(reasons)}, reasons
@@ -160,6 +170,7 @@ def violations(name: str, tap: Mapping[str, Any], group: pd.DataFrame) -> list[d
         "asr": (group["success"], group["batch"]),
         "identified": (first["identified"], first["victim"]),
         "label_accuracy": (group["label"] == group["label_guess"], group["batch"]),
+        "label_ranked": (first["label_ranked"], first["victim"]),
     }
     found = []
     for measure, (outcome, cluster) in outcomes.items():

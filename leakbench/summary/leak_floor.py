@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from leakbench.cell import Cell
+from leakbench.cell import Cell, looks_at
 from leakbench.federated.partition import Partition
 from leakbench.models import one_hot
 from leakbench.privacy.fisher import fisher_information, rmse_floor
@@ -40,6 +40,7 @@ def floor(cell: Cell, sent: Sent, tap: str, round_number: int, partition: Partit
     std = noise_std(done, tap, batch, cohort, steps, cell.settings.federation.learning_rate)
     if isinstance(std, str):
         return Floor(None, None, std)
+    std /= math.sqrt(looks_at(cell, tap))  # All looks together tell what their mean tells.
     lanes = torch.arange(min(VICTIMS, len(victims.indices)))
     view = aware(view_of(cell, tap, round_number, victims, lanes, sent), cell)
     inputs, labels, _ = (t[lanes].to(cell.settings.device) for t in truth(cell, tap, victims))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from leakbench.cell import Cell
+from leakbench.cell import Cell, looks_at
 from leakbench.federated.partition import Partition
 from leakbench.run.victims import Sent
 from leakbench.summary.leak_bounds import Guard, bounded, guards, together, violations
@@ -49,7 +49,8 @@ def limits_of(
                 lowest = floor(cell, networks[rounds[0]], tap, rounds[0], partition)
             else:
                 lowest = Floor(None, None, "none: it is worked out for one view, not for several together")
-            found[leak_key(cell, tap, rounds[-1])] = Limits(together([guard[tap] for guard in each]), lowest)
+            guard = together([several[tap] for several in each], looks_at(cell, tap))
+            found[leak_key(cell, tap, rounds[-1])] = Limits(guard, lowest)
     return found
 
 

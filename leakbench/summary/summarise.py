@@ -8,11 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from leakbench.cell import Cell
+from leakbench.cell import Cell, looks_at
 from leakbench.run.stage_attack import phase_name
 from leakbench.run.victims import knowledge
 from leakbench.summary.claims import claims
 from leakbench.summary.limits import Limits, leak_key, limited
+from leakbench.summary.looks import look_notes
 from leakbench.summary.notes import doubt as doubt_of
 from leakbench.summary.notes import epsilon_notes, network_notes, tap_notes, training_notes
 from leakbench.summary.over_rounds import over_rounds
@@ -40,12 +41,13 @@ def summarise(
         key = leak_key(cell, str(tap), round_number)
         doubt = doubt_of(cell, int(group["member"].max()) + 1)
         found = tap_summary(group, phases.get(phase_name(cell, str(tap), round_number), 0.0), bool(doubt))
+        found["observations"] = looks_at(cell, str(tap))
         taps[key], why, broken = limited(key, found, group, limits[key])
         notes.update(tap_notes(key, taps[key], group, cell) | why)
         violations += broken
         if doubt and taps[key].get("verdict") == "unclear":
             notes[f"taps.{key}.verdict"] = f"{doubt}: no evidence"
-    notes |= training_notes(cell, rounds) | network_notes(cell) | epsilon_notes(cell, epsilon)
+    notes |= training_notes(cell, rounds) | network_notes(cell) | epsilon_notes(cell, epsilon) | look_notes(cell)
     return {
         "cell": {**cell.names, "seed": s.seed, "hash": cell.hash},
         "protocol": s.protocol,
@@ -55,6 +57,7 @@ def summarise(
         "init": s.init,
         "reads": s.reads,
         "join_rounds": s.join_rounds,
+        "observations": s.observations,
         "threat": cell.attack.server.threat,
         "accuracy": None if rounds.empty else float(rounds["accuracy"].iloc[-1]),
         "rounds": len(rounds),

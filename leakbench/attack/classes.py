@@ -1,0 +1,96 @@
+"""Labels: which class does the victim's example belong to? A Ranking of all classes, by the means of public gradients.
+
+The label is the last thing that noise hides. Rules that read it off the last layer (iDLG, Zhao et al. 2020) use a few of the
+coordinates; the matched filter uses all of them, each class by its mean gradient at the model that was sent, with the
+deterministic part of the defense that the attacker knows (Neyman and Pearson 1933: for two means in Gaussian noise no test is
+better).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakbench.attack.alone import flat, gradients_alone
+from leakbench.attack.looks import averaged
+from leakbench.attack.public import public_of
+from leakbench.federated.leakage import Public, View
+from leakbench.types import Generators, Ranking, part
+
+__all__ = ["Classes"]
+
+
+@part
+class Classes:
+    """Rank the classes c by public mean gradients g_c and public shares p_c of the classes.
+
+    One example behind the gradient y, noise of variance s^2 known: log p_c + <y, g_c> / s^2 - |g_c|^2 / (2 s^2), the posterior
+    were all examples of a class alike; without a known noise the cosine of y and g_c. Behind an update of M > 1 examples the
+    expected share of c among them, by the linear estimator of least squared error (`_shares`). Looks at one release count as
+    their mean, whose noise is less; other views add.
+    """
+
+    def __call__(self, views: tuple[View, ...], rngs: Generators) -> Ranking:
+        """Return scores (V, classes), -inf for classes without a public example; rngs are not drawn from.
+
+        Raises InputError where a view has no public examples.
+        """
+        return Ranking(torch.stack([_scores(view) for view, _ in averaged(views)]).sum(0))
+
+
+@dataclass(frozen=True)
+class _Means:
+    """Of public gradients by class: means (classes, p), that of all where a class has none; shares (classes,) of the classes."""
+
+    means: Tensor
+    shares: Tensor
+
+
+def _scores(view: View) -> Tensor:
+    public, observed = public_of(view, "classes"), flat(view.update)
+    found = _means(view, public)
+    if view.examples > 1:
+        scores = _shares(view, public, observed, found)
+    elif view.noise:
+        likelihood = observed @ found.means.T - found.means.square().sum(1) / 2
+        scores = found.shares.log() + likelihood / view.noise**2
+    else:
+        scores = torch.nn.functional.normalize(observed) @ torch.nn.functional.normalize(found.means).T
+    return scores.masked_fill(found.shares == 0, -torch.inf)
+
+
+def _means(view: View, public: Public) -> _Means:
+    like = next(iter(view.update.values()))
+    counts = torch.bincount(public.labels, minlength=view.classes).to(like)
+    sums = like.new_zeros(view.classes, sum(u[0].numel() for u in view.update.values()))
+    start = 0
+    for gradients in gradients_alone(view, public):
+        sums.index_add_(0, public.labels[start : start + len(gradients)], gradients)
+        start += len(gradients)
+    overall = sums.sum(0) / counts.sum()
+    means = torch.where(counts[:, None] > 0, sums / counts[:, None].clamp_min(1), overall)
+    return _Means(means, counts / counts.sum())
+
+
+def _shares(view: View, public: Public, observed: Tensor, found: _Means) -> Tensor:
+    """Return (V, classes): the expected share of each class among the M examples behind an update.
+
+    With d_c = g_c - sum_k p_k g_k the projections t = (<y - sum_k p_k g_k, d_c>)_c of an update are W (share - p) + noise, W the
+    Gram matrix of the d_c. The counts are multinomial a priori, covariance P = (diag p - p p^T) / M of the shares; the noise
+    has covariance N = s^2 W + T / M, T that of the projections of public examples around their class means. Then E[share] is
+    p + P W (W P W + N)^-1 t, the linear estimator of least squared error.
+    """
+    p, average = found.shares, found.shares @ found.means
+    apart = found.means - average
+    within = torch.cat([g @ apart.T for g in gradients_alone(view, public)]) - (found.means @ apart.T)[public.labels]
+    seen, gram = ((observed - average) @ apart.T).double(), (apart @ apart.T).double()
+    spread = (within.T @ within).double() / len(within)
+    prior = (p.diag() - torch.outer(p, p)).double() / view.examples
+    total = gram @ prior @ gram + (view.noise or 0.0) ** 2 * gram + spread / view.examples
+    if not (total.isfinite().all() and seen.isfinite().all()):  # A model that has diverged tells no class.
+        return observed.new_full((len(observed), view.classes), torch.nan)
+    gain = prior @ gram @ torch.linalg.pinv(total, hermitian=True)
+    expected: Tensor = p + seen @ gain.T
+    return expected.to(observed)

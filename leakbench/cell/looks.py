@@ -1,0 +1,59 @@
+"""Repeated looks: how often an attack sees one gradient of the same examples, each time with other random numbers.
+
+A client that computes the same gradient again (a retry, a late round at an unchanged model, a fixed batch) noises it anew, and
+the noise of n looks averages out: of Gaussian noise 1 / sqrt(n) of its deviation is left, and n looks are n releases.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from leakbench.cell.cell import Cell, leak_clock
+from leakbench.cell.network import probe
+from leakbench.errors import InputError
+from leakbench.federated.leakage import leak
+from leakbench.models import one_hot
+from leakbench.rng import generators
+from leakbench.types import Network, Parameters
+
+__all__ = ["MOST_LOOKS", "check_looks", "looks_at", "random_at"]
+
+MOST_LOOKS = 10_000
+"""More than any attack here can hold."""
+
+
+def looks_at(cell: Cell, tap: str) -> int:
+    """Return how many looks the attack gets at a tap: one where all would be the same bits."""
+    wanted = cell.settings.observations
+    return wanted if wanted > 1 and random_at(cell, tap) else 1
+
+
+def check_looks(cell: Cell) -> None:
+    """Raise InputError for several looks where at no tap of the cell anything is drawn at random."""
+    s = cell.settings
+    if s.observations > 1 and not any(random_at(cell, tap) for tap in s.taps):
+        raise InputError(
+            f"observations: got {s.observations}, but nothing that {cell.names['defense']!r} draws at random shows at"
+            f" {', '.join(s.taps)}: every look is the same bits; expected 1"
+        )
+
+
+def random_at(cell: Cell, tap: str) -> bool:
+    """Say whether what leaks at a tap depends on random numbers, by leaking the same examples twice at first weights."""
+    network = probe(cell.defense, cell.data, cell.settings, cell.settings.leaking).network
+    return any(_differs(cell, network, tap, number) for number in cell.settings.leak_rounds)
+
+
+def _differs(cell: Cell, network: Network, tap: str, round_number: int) -> bool:
+    data, many = cell.data, min(2, cell.settings.leak_batch)
+    chosen = data.victims[:many].reshape(1, 1, 1, -1)
+    inputs, targets = data.train_inputs[chosen], one_hot(data.train_targets[chosen], data.classes)
+    rate, clock = cell.settings.federation.learning_rate, leak_clock(cell, round_number)
+
+    def look(number: int) -> Parameters:
+        rngs, draws = (generators(0, purpose, [(number,)]) for purpose in ("trial noise", "trial draws"))
+        return leak(tap, network, inputs, targets, rate, cell.defense.stations, clock, rngs, draws)
+
+    with torch.no_grad():
+        one, other = look(0), look(1)
+    return any(not torch.equal(one[name], other[name]) for name in one)
