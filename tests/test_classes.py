@@ -1,0 +1,197 @@
+"""Labels by ranking the classes: as often right as the theory of a known noise says, for one example and for batches."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from command_line import called
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binom, norm
+from torch import Tensor, nn
+
+from leakbench.attack.classes import Classes
+from leakbench.errors import InputError
+from leakbench.federated.leakage import Public, View
+from leakbench.measure.statistics import wilson
+from leakbench.models import parameters
+from leakbench.rng import generator
+from leakbench.types import Network
+
+FEATURES = 4
+
+
+def network(classes: int) -> Network:
+    model = nn.Linear(FEATURES, classes)
+    rng = generator(0, "weights")
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randn(p.shape, generator=rng))
+    return Network(model, parameters(model))
+
+
+def alike(classes: int, each: int = 3) -> Public:
+    """Public examples of which all of one class are the same."""
+    inputs = torch.rand(classes, FEATURES, generator=generator(0, "inputs"))
+    labels = torch.arange(classes).repeat(each)
+    return Public(inputs[labels], labels)
+
+
+def blank(classes: int, public: Public, batch: int = 1, noise: float | None = None) -> View:
+    """A view of whose update only the shapes count."""
+    some = network(classes)
+    update = {n: p[None] for n, p in some.parameters.items()}
+    tap = "type-2" if batch == 1 else "type-1"
+    return View(tap, some, update, batch, (FEATURES,), classes, 0.1, public=public, noise=noise)
+
+
+def means(view: View) -> Tensor:
+    """The gradient (classes, p) of each class, all of whose examples are alike."""
+    assert view.public is not None
+    one = replace(view, tap="type-2")
+    x, y = view.public.inputs[: view.classes, None], torch.eye(view.classes)[:, None]
+    return torch.cat([g.flatten(1) for g in one.respond(x, y).values()], 1).detach()
+
+
+def seeing(view: View, flat: Tensor) -> View:
+    """The view of victims who show the rows of (V, p)."""
+    sizes = [u[0].numel() for u in view.update.values()]
+    pieces = flat.split(sizes, 1)
+    shown = {n: piece.reshape(-1, *u.shape[1:]) for (n, u), piece in zip(view.update.items(), pieces, strict=True)}
+    return replace(view, update=shown)
+
+
+def right(view: View, looks: int, std: float, victims: int = 4000) -> tuple[int, int]:
+    """How many of so many victims of class 0 and 1 are told right."""
+    rng = generator(1, "noise", looks)
+    label = torch.arange(victims) % 2
+    clean = means(view)[label]
+    noisy = [clean + std * torch.randn(clean.shape, generator=rng) for _ in range(looks)]
+    scores = Classes()(tuple(seeing(view, y) for y in noisy), ()).scores
+    return int((scores.argmax(1) == label).sum()), victims
+
+
+@pytest.mark.parametrize(("ratio", "looks"), [(0.3, 1), (1.0, 1), (3.0, 1), (0.5, 4), (0.2, 25)])
+def test_two_classes_are_told_apart_as_often_as_noise_allows(ratio: float, looks: int) -> None:
+    """Phi(sqrt(n) d / (2 s)) for n looks at two means at the distance d: within the binomial's range of 1 in 10,000."""
+    view = blank(2, alike(2))
+    g = means(view)
+    std = float((g[0] - g[1]).norm()) / ratio
+    found, victims = right(replace(view, noise=std), looks, std)
+    low, high = binom.interval(0.9999, victims, norm.cdf(math.sqrt(looks) * ratio / 2))
+    assert low <= found <= high
+
+
+@given(looks=st.integers(1, 6), seed=st.integers(0, 1000))
+@settings(max_examples=20, deadline=None)
+def test_n_looks_are_one_at_1_over_root_n_of_the_noise(looks: int, seed: int) -> None:
+    view = blank(3, alike(3), noise=0.5)
+    drawn = torch.randn(looks, 7, means(view).shape[1], generator=generator(seed, "looks"))
+    many = Classes()(tuple(seeing(view, y) for y in drawn), ()).scores
+    once = Classes()((seeing(replace(view, noise=0.5 / math.sqrt(looks)), drawn.mean(0)),), ()).scores
+    torch.testing.assert_close(many, once, rtol=1e-4, atol=1e-3)
+
+
+def test_the_score_is_the_posterior_of_gaussian_classes() -> None:
+    """Up to what does not depend on the class: the density of what was seen under each, times its public share."""
+    public = alike(3)
+    keep = torch.tensor([0, 1, 2, 3, 3 + 1, 6])  # Shares 3/6, 2/6, 1/6.
+    view = blank(3, Public(public.inputs[keep], public.labels[keep]), noise=0.7)
+    y = torch.randn(5, means(view).shape[1], generator=generator(0, "seen"))
+    shares = torch.bincount(public.labels[keep], minlength=3) / 6
+    density = -(y[:, None] - means(view)).square().sum(2) / (2 * 0.7**2) + shares.log()
+    scores = Classes()((seeing(view, y),), ()).scores
+    torch.testing.assert_close(scores.log_softmax(1), density.log_softmax(1), rtol=1e-4, atol=1e-4)
+
+
+def test_without_a_known_noise_it_goes_by_the_cosine() -> None:
+    """The length of what was seen does not matter; its own direction comes first."""
+    view = blank(5, alike(5))
+    y = 1e3 * means(view)
+    scores = Classes()((seeing(view, y),), ()).scores
+    torch.testing.assert_close(scores, nn.functional.cosine_similarity(y[:, None], means(view)[None], dim=2))
+    assert scores.argmax(1).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_class_without_a_public_example_is_never_named() -> None:
+    public = alike(3)
+    few = Public(public.inputs[public.labels != 1], public.labels[public.labels != 1])
+    for batch, noise in ((1, None), (1, 0.5), (4, 0.5)):
+        view = blank(3, few, batch, noise)
+        scores = Classes()((seeing(view, torch.randn(6, means(view).shape[1])),), ()).scores
+        assert (scores[:, 1] == -torch.inf).all()
+        assert scores[:, [0, 2]].isfinite().all()
+
+
+def batches(view: View, many: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Shares (n, classes) of batches drawn at the public shares, and what such a batch shows (n, p)."""
+    rng = generator(seed, "batches")
+    labels = torch.randint(view.classes, (many, view.batch), generator=rng)
+    shares = nn.functional.one_hot(labels, view.classes).float().mean(1)
+    clean = shares @ means(view)
+    return shares, clean + (view.noise or 0.0) * torch.randn(clean.shape, generator=rng)
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.3, 2.0])
+def test_behind_a_batch_the_shares_are_those_of_the_best_linear_estimator(noise: float) -> None:
+    """Against least squares on 50,000 simulated batches of 4, which knows nothing of the model."""
+    view = blank(3, alike(3), batch=4, noise=noise)
+    shares, seen = batches(view, 50_000, 0)
+    design = torch.cat([seen, torch.ones(len(seen), 1)], 1).double()
+    fitted = torch.linalg.lstsq(design, shares.double()).solution
+    truth, y = batches(view, 200, 1)
+    slow = torch.cat([y, torch.ones(len(y), 1)], 1).double() @ fitted
+    scores = Classes()((seeing(view, y),), ()).scores
+    assert float((scores - slow).abs().max()) < 0.03
+    assert float((scores - truth).square().mean()) <= 1.02 * float((slow - truth).square().mean())
+
+
+def test_behind_a_batch_without_noise_alike_classes_are_counted_exactly() -> None:
+    view = blank(4, alike(4), batch=6)
+    shares, seen = batches(view, 50, 2)
+    torch.testing.assert_close(Classes()((seeing(view, seen),), ()).scores, shares, rtol=0, atol=1e-3)
+
+
+def test_what_cannot_be_ranked() -> None:
+    """No public example is refused; a gradient that is not finite names nobody."""
+    for public in (None, Public(torch.zeros(0, FEATURES), torch.zeros(0, dtype=torch.int64))):
+        with pytest.raises(InputError, match="public: got no public example, which 'classes' needs"):
+            Classes()((replace(blank(2, alike(2)), public=public),), ())
+    for batch in (1, 3):
+        view = blank(3, alike(3), batch, 0.5)
+        scores = Classes()((seeing(view, torch.full((2, means(view).shape[1]), torch.nan)),), ()).scores
+        assert not scores.isfinite().any()
+
+
+def test_every_run_ranks_the_classes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Beside an attack that searches, at noise that leaves little: right more often than the commonest class, under its bound."""
+    recipe = tmp_path / "flat.yaml"
+    recipe.write_text(
+        "title: t\ncite: c\nunit: example\n"
+        "example: [{clip_whole: {norm: 4.0}}, {gaussian_noise: {multiplier: 1.0, to: each}}]\n"
+    )
+    options = "run --dataset digits --attack cpl --iterations 1 --train-rounds 0 --victims 100 --taps type-2,type-1"
+    folder = tmp_path / "run"
+    more = ["--leak-batch", "3", "--json", "--quiet", "--defense", str(recipe), "--out", str(folder)]
+    code, out, _ = called(monkeypatch, capsys, *options.split(), *more)
+    assert code == 0
+    summary = json.loads(out)
+    alone, batch = summary["taps"]["type-2"], summary["taps"]["type-1"]
+    rows = pd.read_parquet(folder / "rows.parquet")
+    told = rows[rows["tap"] == "type-2"]["label_ranked"]
+    assert set(told) <= {0.0, 1.0}
+    assert alone["label_ranked"] == pytest.approx(told.mean())
+    assert (alone["label_ranked_low"], alone["label_ranked_high"]) == wilson(float(told.sum()), 100)
+    assert alone["null_label"] < alone["label_ranked_low"] < alone["label_ranked_bound"] < 0.5
+    assert alone["label_ranked_bound"] == pytest.approx(float(norm.cdf(norm.ppf(alone["null_label"]) + 1)))
+    assert batch["label_ranked_bound"] < batch["label_bound"]
+    assert summary["violations"] == []
+    code, out, _ = called(monkeypatch, capsys, "report", str(folder))
+    assert code == 0
+    assert "label ranked" in " ".join(out.split())
