@@ -381,7 +381,8 @@ def test_identification_finds_the_victim_and_only_by_the_gradient() -> None:
     blind = Candidates()((dataclasses.replace(view, update=noise),), ())
     assert int((blind.scores.argmax(1) == torch.arange(12)).sum()) <= 2
     both = Candidates()((view, dataclasses.replace(view, update=noise)), ())
-    torch.testing.assert_close(both.scores, Candidates()((view,), ()).scores + blind.scores)
+    added = Candidates()((view,), ()).scores + blind.scores
+    torch.testing.assert_close(both.scores, added, rtol=1e-3, atol=1e-2)
     with pytest.raises(InputError, match="names none"):
         Candidates()((dataclasses.replace(view, candidates=None),), ())
 

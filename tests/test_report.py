@@ -23,7 +23,8 @@ TAP: dict[str, Any] = {
     "round": 0, "batch": 1, "victims": 4, "failures": 1,
     "asr": 0.85, "asr_low": 0.64, "asr_high": 0.948, "null_asr": 0.05, "null_asr_low": 0.009, "null_asr_high": 0.236,
     "identified": 0.95, "candidates": 1000, "eta": 0.1319, "rmse": 0.0193, "null_rmse": 0.1823, "psnr": 34.28,
-    "ssim": 0.967, "lpips": None, "label_accuracy": 1.0, "iterations": 25, "seconds": 12.5, "verdict": "leaks",
+    "ssim": 0.967, "lpips": None, "label_accuracy": 1.0, "label_ranked": 0.93, "iterations": 25, "seconds": 12.5,
+    "verdict": "leaks",
 }  # fmt: skip
 
 
@@ -272,6 +273,7 @@ def test_the_terminal_table_stands_on_one_line_a_point_at_120_columns() -> None:
         "n/a",
         "1.00",
         "0.95",
+        "0.93",
         "25",
     ]
     assert "epsilon: claimed 0.599 | valid 8.02: Gaussian" in text
@@ -306,7 +308,13 @@ def test_the_terminal_table_without_values() -> None:
 
 def summary_with_bounds() -> dict[str, Any]:
     summary = summary_of()
-    limits = {"asr_bound": 0.31, "identified_bound": 0.0021, "label_bound": 0.14, "rmse_floor": 0.2345}
+    limits = {
+        "asr_bound": 0.31,
+        "identified_bound": 0.0021,
+        "label_bound": 0.14,
+        "label_ranked_bound": 0.12,
+        "rmse_floor": 0.2345,
+    }
     summary["taps"]["type-2"].update(limits, seen={"sigma": 2.0, "releases": 1, "before": []})
     for name in ("type-1", "type-0"):
         summary["taps"][name].update(dict.fromkeys([*limits, "seen"]))
@@ -319,7 +327,7 @@ def summary_with_bounds() -> dict[str, Any]:
 def test_bounds_stand_under_the_table(tmp_path: Path) -> None:
     """One line for the point that has them; why the others have none is said with epsilon."""
     summary = summary_with_bounds()
-    line = "type-2: at most ASR 0.31, identified 0.0021, label 0.14 by the valid epsilon of what was seen"
+    line = "type-2: at most ASR 0.31, identified 0.0021, label 0.14, label ranked 0.12 by the valid epsilon of what was seen"
     floor = "type-2: RMSE at least 0.2345 on average by Fisher information, for a Gaussian prior"
     folder = run_folder(tmp_path, summary=summary)
     texts = (printed(summary, 120), " ".join(page_of(folder).shown.split()))
