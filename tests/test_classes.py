@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm
 from torch import Tensor, nn
 
+from leakbench.attack import classes as classes_module
 from leakbench.attack.classes import Classes
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View
@@ -154,6 +155,15 @@ def test_behind_a_batch_without_noise_alike_classes_are_counted_exactly() -> Non
     view = blank(4, alike(4), batch=6)
     shares, seen = batches(view, 50, 2)
     torch.testing.assert_close(Classes()((seeing(view, seen),), ()).scores, shares, rtol=0, atol=1e-3)
+
+
+def test_a_network_too_large_to_keep_its_gradients_is_walked_through_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same answer as where they are kept."""
+    view = blank(3, alike(3, each=30), batch=4, noise=0.3)
+    shown = seeing(view, batches(view, 20, 3)[1])
+    kept = Classes()((shown,), ()).scores
+    monkeypatch.setattr(classes_module, "fitting", lambda view, budget: 4)
+    torch.testing.assert_close(Classes()((shown,), ()).scores, kept)
 
 
 def test_what_cannot_be_ranked() -> None:

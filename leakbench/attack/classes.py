@@ -8,12 +8,13 @@ better).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from leakbench.attack.alone import flat, gradients_alone
+from leakbench.attack.alone import fitting, flat, gradients_alone
 from leakbench.attack.looks import averaged
 from leakbench.attack.public import public_of
 from leakbench.federated.leakage import Public, View
@@ -50,9 +51,10 @@ class _Means:
 
 def _scores(view: View) -> Tensor:
     public, observed = public_of(view, "classes"), flat(view.update)
-    found = _means(view, public)
+    gradients = _gradients(view, public)
+    found = _means(view, public, gradients)
     if view.examples > 1:
-        scores = _shares(view, public, observed, found)
+        scores = _shares(view, public, observed, found, gradients)
     elif view.noise:
         likelihood = observed @ found.means.T - found.means.square().sum(1) / 2
         scores = found.shares.log() + likelihood / view.noise**2
@@ -61,20 +63,30 @@ def _scores(view: View) -> Tensor:
     return scores.masked_fill(found.shares == 0, -torch.inf)
 
 
-def _means(view: View, public: Public) -> _Means:
+def _gradients(view: View, public: Public) -> Callable[[], Iterable[Tensor]]:
+    """Return what walks through the public examples' gradients (n, p), again at each call; small ones of a batch are kept."""
+    if view.examples > 1 and fitting(view, 600_000_000) >= len(public.labels):
+        held = tuple(gradients_alone(view, public))
+        return lambda: held
+    return lambda: gradients_alone(view, public)
+
+
+def _means(view: View, public: Public, gradients: Callable[[], Iterable[Tensor]]) -> _Means:
     like = next(iter(view.update.values()))
     counts = torch.bincount(public.labels, minlength=view.classes).to(like)
     sums = like.new_zeros(view.classes, sum(u[0].numel() for u in view.update.values()))
     start = 0
-    for gradients in gradients_alone(view, public):
-        sums.index_add_(0, public.labels[start : start + len(gradients)], gradients)
-        start += len(gradients)
+    for some in gradients():
+        sums.index_add_(0, public.labels[start : start + len(some)], some)
+        start += len(some)
     overall = sums.sum(0) / counts.sum()
     means = torch.where(counts[:, None] > 0, sums / counts[:, None].clamp_min(1), overall)
     return _Means(means, counts / counts.sum())
 
 
-def _shares(view: View, public: Public, observed: Tensor, found: _Means) -> Tensor:
+def _shares(
+    view: View, public: Public, observed: Tensor, found: _Means, gradients: Callable[[], Iterable[Tensor]]
+) -> Tensor:
     """Return (V, classes): the expected share of each class among the M examples behind an update.
 
     With d_c = g_c - sum_k p_k g_k the projections t = (<y - sum_k p_k g_k, d_c>)_c of an update are W (share - p) + noise, W the
@@ -84,7 +96,7 @@ def _shares(view: View, public: Public, observed: Tensor, found: _Means) -> Tens
     """
     p, average = found.shares, found.shares @ found.means
     apart = found.means - average
-    within = torch.cat([g @ apart.T for g in gradients_alone(view, public)]) - (found.means @ apart.T)[public.labels]
+    within = torch.cat([some @ apart.T for some in gradients()]) - (found.means @ apart.T)[public.labels]
     seen, gram = ((observed - average) @ apart.T).double(), (apart @ apart.T).double()
     spread = (within.T @ within).double() / len(within)
     prior = (p.diag() - torch.outer(p, p)).double() / view.examples

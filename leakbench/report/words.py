@@ -89,8 +89,8 @@ COLUMNS = (
     Column(
         "label ranked",
         "Share of victims whose label comes first when all classes are ranked by public mean gradients, by an attacker who "
-        "knows the defense, whatever the attack; of a batch, that of its first example. To be read beside the share of the "
-        "commonest class.",
+        "knows the defense, whatever the attack. To be read beside the share of the commonest class. Of a batch it is the label "
+        "of the first example, which even who knows how many there are of each class cannot tell from its fellows'.",
         _plain("label_ranked"),
     ),
     Column("iterations", "Median iterations until a victim was first rebuilt to within eta.", _plain("iterations", 0)),
