@@ -43,7 +43,7 @@ def test_the_difference_is_that_of_the_rows(runs: Path) -> None:
     assert {point for point, _ in found} == {"type-2", "type-1"}
     rows = {name: pd.read_parquet(runs / name / "rows.parquet") for name in ("none", "cdp")}
     for (point, measure), d in found.items():
-        column = {"asr": "success", "identified": "identified"}.get(measure)
+        column = {"asr": "success", "identified": "identified", "label_ranked": "label_ranked"}.get(measure)
         if column is None:
             continue
         first, second = (r[r["tap"] == point][column].mean() for r in rows.values())
@@ -59,7 +59,7 @@ def test_a_run_beside_itself_differs_in_nothing(runs: Path) -> None:
 
 
 def test_an_attack_that_only_ranks_is_compared_by_what_it_identifies(runs: Path) -> None:
-    assert {d.measure for d in compare(runs / "none", runs / "ranks")} == {"identified"}
+    assert {d.measure for d in compare(runs / "none", runs / "ranks")} == {"identified", "label_ranked"}
 
 
 def test_four_victims_to_none_are_no_difference_whatever_the_bootstrap_says() -> None:

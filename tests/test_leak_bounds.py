@@ -160,6 +160,15 @@ def test_each_measurement_is_held_against_its_own_bound(measure: str) -> None:
     assert [v["measure"] for v in violations("t", tap, rows)] == ["asr" if measure == "success" else "label_accuracy"]
 
 
+def test_labels_ranked_right_too_often_are_a_violation() -> None:
+    """28 of 40, where a noise of sigma 2 allows .22: as a defense shows whose real noise is a tenth of what it says."""
+    rows = table(40, 1, label_ranked=[1.0] * 28 + [0.0] * 12)
+    tap = {**MEASURED, "label_ranked": 0.7, **bounded(MEASURED, rows, SURE)[0]}
+    (found,) = violations("type-2", tap, rows)
+    assert (found["measure"], found["bound"]) == ("label_ranked", pytest.approx(float(gaussian_robustness(0.1, 0.5))))
+    assert "type-2: label ranked 0.70 (at least 0.53" in lines_of({"violations": [found]})[0]
+
+
 def test_luck_is_no_violation() -> None:
     """One of ten, where the bound is .0048: it happens in one run of twenty, and Wilson's limit would call it proof."""
     rows = table(10, 1, identified=[1.0] + [0.0] * 9)

@@ -35,7 +35,7 @@ class Difference:
     """One measure at one leakage point in two runs, and the first minus the second with its 95 % interval.
 
     point: the tap, and where it leaked at several rounds, `tap@round`.
-    measure: `asr` | `identified` | `label_accuracy`.  victims: V, who are drawn with replacement, whole batches at a time.
+    measure: `asr` | `identified` | `label_accuracy` | `label_ranked`.  victims: V, who are drawn with replacement, whole batches at a time.
     sign: p-value of the exact two-sided sign test over the victims who fare better in one run; with single examples McNemar's.
     """
 
@@ -127,8 +127,12 @@ def _at(point: tuple[Any, ...], rows: pd.DataFrame, others: pd.DataFrame) -> Ite
         outcomes["asr"] = (rows["success"], others["success"], rows["victim"])
         outcomes["label_accuracy"] = (told, others_told, rows["victim"])
     first = rows["member"] == 0
-    if set(rows.loc[first, "identified"]) | set(others.loc[first, "identified"]) <= {0.0, 1.0}:
-        outcomes["identified"] = (rows["identified"][first], others["identified"][first], rows["victim"][first])
+    for ranked in ("identified", "label_ranked"):
+        both = [
+            r[ranked][first] for r in (rows, others) if ranked in r
+        ]  # Runs of before it was measured have no label.
+        if len(both) == 2 and set(both[0]) | set(both[1]) <= {0.0, 1.0}:
+            outcomes[ranked] = (*both, rows["victim"][first])
     for measure, (a, b, victims) in outcomes.items():
         x, y = (values.to_numpy(dtype=float) for values in (a, b))
         rng = generator(0, f"compare {measure}")
