@@ -35,7 +35,8 @@ class Difference:
     """One measure at one leakage point in two runs, and the first minus the second with its 95 % interval.
 
     point: the tap, and where it leaked at several rounds, `tap@round`.
-    measure: `asr` | `identified` | `label_accuracy` | `label_ranked`.  victims: V, who are drawn with replacement, whole batches at a time.
+    measure: `asr` | `identified` | `label_accuracy` | `label_ranked`.
+    victims: V, who are drawn with replacement, whole batches at a time.
     sign: p-value of the exact two-sided sign test over the victims who fare better in one run; with single examples McNemar's.
     """
 
