@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, Protocol, runtime_checkable
 
 from leakbench.attack.analytic import AnalyticFc
+from leakbench.attack.autoleak import AutoLeak
 from leakbench.attack.candidates import Candidates
 from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.needs import Needs, needs_of
@@ -28,6 +29,7 @@ METHODS: dict[str, type[Method]] = {
     "gradient_matching": GradientMatching,
     "analytic_fc": AnalyticFc,
     "candidates": Candidates,
+    "autoleak": AutoLeak,
 }
 
 

@@ -129,11 +129,11 @@ def _at(point: tuple[Any, ...], rows: pd.DataFrame, others: pd.DataFrame) -> Ite
         outcomes["label_accuracy"] = (told, others_told, rows["victim"])
     first = rows["member"] == 0
     for ranked in ("identified", "label_ranked"):
-        both = [
-            r[ranked][first] for r in (rows, others) if ranked in r
-        ]  # Runs of before it was measured have no label.
-        if len(both) == 2 and set(both[0]) | set(both[1]) <= {0.0, 1.0}:
-            outcomes[ranked] = (*both, rows["victim"][first])
+        if ranked not in rows or ranked not in others:  # A run of before labels were ranked.
+            continue
+        one, other = rows[ranked][first], others[ranked][first]
+        if set(one) | set(other) <= {0.0, 1.0}:
+            outcomes[ranked] = (one, other, rows["victim"][first])
     for measure, (a, b, victims) in outcomes.items():
         x, y = (values.to_numpy(dtype=float) for values in (a, b))
         rng = generator(0, f"compare {measure}")
