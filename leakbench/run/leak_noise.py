@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 
 from leakbench.cell import Cell, leak_clock, leak_federation
 from leakbench.defense import Probe, facts_at
+from leakbench.federated.leakage import View
 from leakbench.types import Fact, Network
 
-__all__ = ["leak_facts", "noise_std"]
+__all__ = ["aware", "leak_facts", "noise_std"]
 
 STATIONS = {
     "type-2": ("example",),
@@ -59,3 +61,12 @@ def _share(station: str, each: bool, tap: str, batch: int, cohort: int, length: 
     if station == "batch":
         return (1.0 if each else 1 / batch) * clients
     return (clients if station == "client" or each else 1 / cohort) / length
+
+
+def aware(view: View, cell: Cell) -> View:
+    """Return the view of an attacker who knows the defense: it runs the deterministic part on a guess and knows the noise."""
+    told = dataclasses.replace(view.knowledge, defense=True)
+    done = leak_facts(cell, view.network, view.clock.round)
+    std = noise_std(done, view.tap, view.batch, view.cohort, view.local_steps, view.learning_rate)
+    noise = std if isinstance(std, float) else None
+    return dataclasses.replace(view, stations=cell.defense.stations, noise=noise, knowledge=told)

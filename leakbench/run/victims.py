@@ -18,7 +18,7 @@ from leakbench.federated.partition import Partition
 from leakbench.federated.sampling import draw_batches
 from leakbench.models import one_hot
 from leakbench.rng import generator, generators
-from leakbench.run.leak_noise import leak_facts, noise_std
+from leakbench.run.leak_noise import aware
 from leakbench.types import Network, Parameters
 
 __all__ = [
@@ -165,14 +165,8 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
 def views_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Tensor, sent: Sent) -> tuple[View, ...]:
     """Return all looks at the victims in `lanes`, the first of which is `view_of`: they differ in what was drawn at random."""
     first = view_of(cell, tap, round_number, victims, lanes, sent)
-    more = range(1, looks_at(cell, tap))
-    return (
-        first,
-        *(
-            dataclasses.replace(first, update=_leaked(cell, tap, round_number, victims, lanes, sent, look))
-            for look in more
-        ),
-    )
+    more = (_leaked(cell, tap, round_number, victims, lanes, sent, look) for look in range(1, looks_at(cell, tap)))
+    return (first, *(dataclasses.replace(first, update=update) for update in more))
 
 
 def _leaked(
@@ -200,12 +194,3 @@ def _logits(network: Network, inputs: Tensor) -> Tensor:
             network.model, {**network.parameters, **network.statistics}, (inputs.flatten(0, 1),)
         )
     return answered.reshape(*inputs.shape[:2], -1)
-
-
-def aware(view: View, cell: Cell) -> View:
-    """Return the view of an attacker who knows the defense: it runs the deterministic part on a guess and knows the noise."""
-    told = dataclasses.replace(view.knowledge, defense=True)
-    done = leak_facts(cell, view.network, view.clock.round)
-    std = noise_std(done, view.tap, view.batch, view.cohort, view.local_steps, view.learning_rate)
-    noise = std if isinstance(std, float) else None
-    return dataclasses.replace(view, stations=cell.defense.stations, noise=noise, knowledge=told)
