@@ -7,18 +7,18 @@ serves every defense, and without noise it is exact.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from leakbench.attack.needs import Needs
+from leakbench.attack.public import FEW, public_of
+from leakbench.attack.public_gradients import fitting, flat, gradients_alone
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Public, View
-from leakbench.models import one_hot
-from leakbench.types import Count, Generators, Parameters, Ranking, part
+from leakbench.federated.leakage import View
+from leakbench.types import Count, Generators, Ranking, part
 
 __all__ = ["Candidates"]
 
@@ -48,41 +48,20 @@ class Candidates:
     def _scores(self, view: View) -> Tensor:
         if view.candidates is None:
             raise InputError("candidates: the view names none to rank")
-        hypotheses = self._gradients(view, view.candidates)
-        observed, share = _flat(view.update), 1.0 / view.examples
+        hypotheses = gradients_alone(view, view.candidates, self.chunk)
+        observed, share = flat(view.update), 1.0 / view.examples
         if view.examples == 1:
             return torch.cat([_closeness(observed, g) for g in hypotheses], 1)
         if view.public is None:
             raise InputError("candidates: behind a batch they need public examples, to stand for the unknown fellows")
-        most = _fitting(view, 2_100_000_000)
-        few = Public(view.public.inputs[:most], view.public.labels[:most])
-        others = torch.cat(list(self._gradients(view, few)))
+        few = public_of(view, "candidates", min(FEW, fitting(view, 2_100_000_000)))
+        others = torch.cat(list(gradients_alone(view, few, self.chunk)))
         if not others.isfinite().all():  # A model that has diverged tells nobody apart.
             return observed.new_full((len(observed), len(view.candidates.labels)), torch.nan)
         mean = others.mean(0)
         whiten = _whitening(others - mean)
         left = whiten(observed - (1 - share) * mean)
         return torch.cat([_closeness(left, whiten(g * share)) for g in hypotheses], 1)
-
-    def _gradients(self, view: View, examples: Public) -> Iterator[Tensor]:
-        """Yield the gradients (chunk, p) that each example would have shown alone."""
-        alone = replace(
-            view, tap="type-0" if view.tap == "global" else view.tap, update={}, cohort=1, local_steps=1, batch=1
-        )
-        inputs, targets = examples.inputs, one_hot(examples.labels, view.classes).to(examples.inputs)
-        chunk = min(self.chunk, _fitting(view, 600_000_000))
-        with torch.no_grad():
-            for x, y in zip(torch.split(inputs, chunk), torch.split(targets, chunk), strict=True):
-                yield _flat(alone.respond(x[:, None], y[:, None]))
-
-
-def _fitting(view: View, budget: int) -> int:
-    """Return how many of the network's gradients fit into `budget` bytes; 4 at least, as two halves of two."""
-    return max(4, budget // (4 * sum(u[0].numel() for u in view.update.values())))
-
-
-def _flat(gradients: Parameters) -> Tensor:
-    return torch.cat([g.flatten(1) for g in gradients.values()], 1)
 
 
 def _closeness(observed: Tensor, guesses: Tensor) -> Tensor:
