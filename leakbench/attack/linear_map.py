@@ -9,14 +9,12 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.public_gradients import gradients_alone, numbers
+from leakbench.attack.ridge import leave_one_out
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View
 from leakbench.types import Fit
 
 __all__ = ["LinearMap", "linear_map"]
-
-RIDGE = 1e-5
-"""Where there is no noise: of the mean diagonal, so that directions in which public gradients hardly differ are not believed."""
 
 ROUNDING = 1e-7
 """Of the mean diagonal, what the ridge is at least: single precision knows no more of a gradient."""
@@ -49,13 +47,14 @@ class LinearMap:
         return found
 
 
-def linear_map(views: tuple[View, ...], public: Public) -> LinearMap:
+def linear_map(views: tuple[View, ...], public: Public, ridge: float | None = None) -> LinearMap:
     """Return the linear minimum mean squared error estimator of an input from the gradient that it alone leaked.
 
     x = m + (y - g) A^T (A A^T + n s^2 I)^-1 (X - m), with A (n, p) the public examples' gradients less their mean g, past the
     deterministic part of the defense, X the examples and m their mean: the Gaussian posterior mean, exact where inputs and
     gradients are jointly Gaussian of the sample's moments and the noise has standard deviation s on each coordinate
-    (`View.noise`). Without noise every tensor is scaled to a root mean square of 1 and the ridge is 1e-5 of the mean diagonal.
+    (`View.noise`). Without noise every tensor is scaled to a root mean square of 1, and the ridge is that share `ridge` of
+    the mean diagonal, or chosen by `leave_one_out` where it is None.
     Several views of the same victims are one longer gradient: their A A^T add, each divided by its own s^2.
     Nothing that leaked is read. Raises InputError for batches, for networks of the victims' own, for views of which only some
     are noisy, and for gradients that take more than 8 GB.
@@ -67,15 +66,21 @@ def linear_map(views: tuple[View, ...], public: Public) -> LinearMap:
     gram = torch.stack([_gram(side.centred) for side in sides]).sum(0)
     inputs = public.inputs.to(like)
     mean = inputs.mean(0)
-    diagonal = float(gram.diagonal().mean())
-    ridge = max(n, ROUNDING * diagonal) if views[0].noise else RIDGE * diagonal or 1.0
     apart = (inputs - mean).flatten(1).double()
     coefficients = torch.full_like(apart, torch.nan)
     if gram.isfinite().all():  # Else the model has diverged, and nothing can be learned of it.
-        gram.diagonal().add_(ridge)
+        gram.diagonal().add_(_added(gram, apart, bool(views[0].noise), ridge))
         coefficients = torch.linalg.solve(gram, apart)
     fit = Fit(time.perf_counter() - began, n)
     return LinearMap(sides, coefficients.to(like), mean, fit)
+
+
+def _added(gram: Tensor, apart: Tensor, noisy: bool, ridge: float | None) -> float:
+    """Return what is added to the diagonal of A A^T; 1, which is any number, where no two public gradients differ."""
+    diagonal = float(gram.diagonal().mean())
+    if noisy:  # In units of the noise n s^2 is n.
+        return max(len(gram), ROUNDING * diagonal)
+    return (leave_one_out(gram, apart) if ridge is None else ridge * diagonal) or 1.0
 
 
 def _check(views: tuple[View, ...], public: Public) -> None:
