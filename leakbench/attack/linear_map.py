@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakbench.attack.public_gradients import gradients_alone, numbers
+from leakbench.attack.public_gradients import check_learnable, gradients_alone, numbers
 from leakbench.attack.ridge import leave_one_out
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View
@@ -85,12 +85,7 @@ def _added(gram: Tensor, apart: Tensor, noisy: bool, ridge: float | None) -> flo
 
 def _check(views: tuple[View, ...], public: Public) -> None:
     for view in views:
-        if view.examples > 1:
-            raise InputError(
-                f"lmmse: it reads what one example leaks, got {view.examples} together (try --taps type-2, or --leak-batch 1)"
-            )
-        if not view.network.shared:
-            raise InputError("lmmse: it is fitted to one network, got one of its own for each victim")
+        check_learnable(view, "lmmse")
     if len({bool(view.noise) for view in views}) > 1:
         raise InputError("lmmse: some of the joined rounds are noisy and others are not (leave --join-rounds out)")
     size = 4 * len(public.labels) * sum(numbers(view) for view in views)

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View, leak
 from leakbench.models import one_hot
 from leakbench.types import Parameters
 
-__all__ = ["fitting", "flat", "gradients_alone", "numbers"]
+__all__ = ["check_learnable", "fitting", "flat", "gradients_alone", "numbers"]
 
 
 def gradients_alone(
@@ -31,6 +32,16 @@ def gradients_alone(
         for x, y in zip(torch.split(inputs, few), torch.split(targets, few), strict=True):
             rngs = None if rng is None else (rng,) * len(x)
             yield flat(leak(tap, view.network, x, y, view.learning_rate, view.stations, view.clock, rngs, rngs))
+
+
+def check_learnable(view: View, part: str) -> None:
+    """Raise InputError where `part`, which learns once what single examples leak, is to read something else."""
+    if view.examples > 1:
+        raise InputError(
+            f"{part}: it reads what one example leaks, got {view.examples} together (try --taps type-2, or --leak-batch 1)"
+        )
+    if not view.network.shared:
+        raise InputError(f"{part}: it is fitted to one network, got one of its own for each victim")
 
 
 def fitting(view: View, budget: int) -> int:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Protocol, runtime_checkable
 from leakbench.attack.analytic import AnalyticFc
 from leakbench.attack.candidates import Candidates
 from leakbench.attack.gradient_matching import GradientMatching
+from leakbench.attack.learning_to_invert import LearningToInvert
 from leakbench.attack.lmmse import Lmmse
 from leakbench.attack.needs import Needs, needs_of
 from leakbench.attack.server import SERVERS, Honest, Server
@@ -30,6 +31,7 @@ METHODS: dict[str, type[Method]] = {
     "analytic_fc": AnalyticFc,
     "candidates": Candidates,
     "lmmse": Lmmse,
+    "learning_to_invert": LearningToInvert,
 }
 
 

@@ -18,7 +18,7 @@ def leave_one_out(gram: Tensor, apart: Tensor) -> float:
     """Return the ridge for A A^T (n, n) and centred inputs (n, d) that predicts public examples best from the others.
 
     The ridge is n times a variance, which stands for the bend of the map that a line leaves out. That variance is chosen on the
-    first 1,000 examples: leaving out example i, the residual is (K^-1 X)_i / (K^-1)_ii with K = A A^T + ridge (Allen's PRESS, 1974).
+    first 1,000 examples: without example i its residual is (K^-1 X)_i / (K^-1)_ii with K = A A^T + ridge (Allen's PRESS, 1974).
     """
     few = gram[:FEW, :FEW]
     diagonal = few.diagonal().mean()

@@ -42,8 +42,11 @@ def _view(cell: Cell, tap: str, round_number: int, victims: Victims, sent: Sent)
 
 
 def _short(method: Method) -> Method:
-    """Return the method with one iteration, where it has a limit."""
+    """Return the method with one iteration, where it has a limit, or one epoch, where it trains."""
     some: Any = method
+    if hasattr(some, "epochs"):
+        trained: Method = dataclasses.replace(some, epochs=1)
+        return trained
     if not hasattr(some, "stop"):
         return method
     short: Method = dataclasses.replace(some, stop=dataclasses.replace(some.stop, limit=1))
