@@ -53,8 +53,8 @@ def linear_map(views: tuple[View, ...], public: Public, ridge: float | None = No
     x = m + (y - g) A^T (A A^T + n s^2 I)^-1 (X - m), with A (n, p) the public examples' gradients less their mean g, past the
     deterministic part of the defense, X the examples and m their mean: the Gaussian posterior mean, exact where inputs and
     gradients are jointly Gaussian of the sample's moments and the noise has standard deviation s on each coordinate
-    (`View.noise`). Without noise every tensor is scaled to a root mean square of 1, and the ridge is that share `ridge` of
-    the mean diagonal, or chosen by `leave_one_out` where it is None.
+    (`View.noise`). Without noise the ridge is chosen by `leave_one_out`; where `ridge` is given it is that share of the mean
+    diagonal, of tensors that are each scaled to a root mean square of 1.
     Several views of the same victims are one longer gradient: their A A^T add, each divided by its own s^2.
     Nothing that leaked is read. Raises InputError for batches, for networks of the victims' own, for views of which only some
     are noisy, and for gradients that take more than 8 GB.
@@ -62,7 +62,7 @@ def linear_map(views: tuple[View, ...], public: Public, ridge: float | None = No
     _check(views, public)
     began = time.perf_counter()
     n, like = len(public.labels), next(iter(views[0].network.parameters.values()))
-    sides = tuple(_side(view, public) for view in views)
+    sides = tuple(_side(view, public, ridge is not None) for view in views)
     gram = torch.stack([_gram(side.centred) for side in sides]).sum(0)
     inputs = public.inputs.to(like)
     mean = inputs.mean(0)
@@ -96,8 +96,8 @@ def _check(views: tuple[View, ...], public: Public) -> None:
         )
 
 
-def _side(view: View, public: Public) -> Side:
-    """Return the public gradients in units of the noise, or, without noise, with each tensor at a root mean square of 1."""
+def _side(view: View, public: Public, even: bool) -> Side:
+    """Return the public gradients in units of the noise; without noise as they are, or every tensor alike where `even`."""
     like = next(iter(view.network.parameters.values()))
     gradients = like.new_empty(len(public.labels), numbers(view))
     filled = 0
@@ -106,7 +106,9 @@ def _side(view: View, public: Public) -> Side:
         filled += len(some)
     mean = gradients.mean(0)
     gradients -= mean
-    scale = torch.full_like(mean, 1 / view.noise) if view.noise else _evening(view, gradients)
+    scale = torch.full_like(mean, 1 / (view.noise or 1.0))
+    if even and not view.noise:
+        scale = _evening(view, gradients)
     gradients *= scale
     return Side(mean, scale, gradients)
 

@@ -20,8 +20,8 @@ class Lmmse:
     """Answer with the linear map from gradients to inputs that is best on public examples: see `linear_map`.
 
     The linear case of Learning To Invert (Wu et al., UAI 2023), with the noise of the defense as its exact ridge.
-    public: how many public examples it learns from, at most.  ridge: a share of the mean diagonal, for leaks without noise; None
-    to choose it on the public examples.
+    public: how many public examples it learns from, at most.  ridge: for leaks without noise, see `linear_map`; None to
+    choose it on the public examples.
     """
 
     public: Count = 3000
