@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, Protocol, runtime_checkable
 
 from leakbench.attack.analytic import AnalyticFc
+from leakbench.attack.autoleak import AutoLeak
 from leakbench.attack.candidates import Candidates
 from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.learning_to_invert import LearningToInvert
@@ -32,6 +33,7 @@ METHODS: dict[str, type[Method]] = {
     "candidates": Candidates,
     "lmmse": Lmmse,
     "learning_to_invert": LearningToInvert,
+    "autoleak": AutoLeak,
 }
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Protocol, runtime_checkable
+import dataclasses
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 from pydantic import Field
 from torch import Tensor
 
 from leakbench.types import part
 
-__all__ = ["MOST_ITERATIONS", "STOPS", "Iterations", "Stop"]
+__all__ = ["MOST_ITERATIONS", "STOPS", "Iterations", "Stop", "limited"]
 
 MOST_ITERATIONS = 1_000_000
 """Of each the distance is kept."""
@@ -36,6 +37,17 @@ class Iterations:
     def __call__(self, iteration: int, values: Tensor) -> Tensor:
         """Return who ends."""
         return ~values.isfinite() | (iteration >= self.limit)
+
+
+def limited(method: Any, limit: int) -> Any:
+    """Return a method whose searches, its own or those of its stages, take at most `limit` iterations; None where it has none."""
+    if hasattr(method, "stop"):
+        return dataclasses.replace(method, stop=dataclasses.replace(method.stop, limit=limit))
+    stages = [limited(stage, limit) for stage in getattr(method, "stages", ())]
+    if not any(stages):
+        return None
+    whole = tuple(new or old for new, old in zip(stages, method.stages, strict=True))
+    return dataclasses.replace(method, stages=whole)
 
 
 STOPS: dict[str, type[Stop]] = {"iterations": Iterations}

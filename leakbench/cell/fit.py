@@ -35,7 +35,11 @@ def check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
     if s.protocol == "live":
         needed = s.victims * (f.clients_per_round if any(map(defense.shows_sum, s.taps)) else 1)
         if needed > f.clients:
-            raise InputError(f"victims: {needed} clients are needed in the live protocol, there are {f.clients}")
+            whose = "" if needed == s.victims else f" ({needed // s.victims} in the sum of each victim)"
+            raise InputError(
+                f"victims: {s.victims} need {needed} clients in the live protocol{whose}, there are {f.clients}; fewer"
+                f" --victims, or --clients {needed}"
+            )
         if s.leak_batch > f.examples_per_client:
             raise InputError(
                 f"leak-batch: got {s.leak_batch}, more than the {f.examples_per_client} examples that a client holds"

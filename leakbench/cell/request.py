@@ -64,6 +64,10 @@ def check_words(request: Request) -> None:
         raise InputError(f"protocol: got {request.protocol!r}{nearest(request.protocol, PROTOCOLS)}")
     if request.reads not in READS:
         raise InputError(f"reads: got {request.reads!r}{nearest(request.reads, READS)}")
+    if request.leak_model is not None and request.protocol == "live":
+        raise InputError(
+            f"leak-model: got {request.leak_model!r}, but the live protocol leaks from the network that is trained; give --model"
+        )
     if request.join_rounds and request.protocol != "live":
         raise InputError("join-rounds: one attack on several rounds takes --protocol live")
     for tap in request.taps:
@@ -81,6 +85,11 @@ def check_words(request: Request) -> None:
 
 def leak_rounds(request: Request, rounds: int) -> tuple[int, ...]:
     """Return the rounds before which a request wants leaks, of so many that are trained; raises InputError for others."""
+    if request.protocol == "paper" and not set(request.leak_rounds) <= {"0", "last" if not rounds else "0"}:
+        raise InputError(
+            f"leak-rounds: got {','.join(request.leak_rounds)!r}, but the paper protocol leaks before the first round (0); add"
+            " --protocol live for later rounds, numbers or last"
+        )
     found = set()
     for word in request.leak_rounds:
         if word != "last" and not word.isdecimal():
@@ -89,10 +98,6 @@ def leak_rounds(request: Request, rounds: int) -> tuple[int, ...]:
         if number > rounds:
             raise InputError(f"leak-rounds: got {number}, but only {rounds} rounds are trained (--train-rounds)")
         found.add(number)
-    if request.protocol == "paper" and found != {0}:
-        raise InputError(
-            "leak-rounds: the paper protocol leaks before the first round (0); add --protocol live for later rounds"
-        )
     return tuple(sorted(found))
 
 

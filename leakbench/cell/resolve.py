@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from leakbench.attack import Attack
-from leakbench.attack.stop import MOST_ITERATIONS
+from leakbench.attack.stop import MOST_ITERATIONS, limited
 from leakbench.cell.cell import Cell, identified
 from leakbench.cell.fit import check_alone, check_fit
 from leakbench.cell.request import Request, at_least, at_most, check_words, leak_rounds
@@ -139,8 +139,7 @@ def _lpips(folder: Path | None) -> tuple[Score | str, str]:
 
 
 def _with_iterations(attack: Attack, limit: int) -> Attack:
-    method: Any = attack.method
-    if not hasattr(method, "stop"):
-        raise InputError(f"iterations: the attack's method {type(method).__name__} takes no iterations")
-    stop = dataclasses.replace(method.stop, limit=limit)
-    return dataclasses.replace(attack, method=dataclasses.replace(method, stop=stop))
+    method = limited(attack.method, limit)
+    if method is None:
+        raise InputError(f"iterations: the attack's method {type(attack.method).__name__} takes no iterations")
+    return dataclasses.replace(attack, method=method)

@@ -62,7 +62,7 @@ federation_options = _with(
     [
         click.option("--defense", default="none", show_default=True, help=NAME),
         click.option("--dataset", default="faces", show_default=True, help=NAME),
-        click.option("--model", help="the network that is trained [default: cnn for pictures, mlp for tables]"),
+        click.option("--model", help="the network that is trained [default: cnn; mlp for tables and small pictures]"),
         click.option("--victim-mode", help="train or eval: how clients run batch normalisation, which needs it said"),
         click.option(
             "--init",

@@ -80,6 +80,7 @@ class Defense:
     model, leak_model: the network that is trained, and the one that leaks in the `paper` protocol, where a transform needs
         one of their kind; empty: the data set's usual one. The command line overrides both.
     budget: where training stops; None: after all rounds. The command line overrides it.
+    printed_by: who prints them, where it is not who is cited.
     printed: what the paper prints, {`accuracy` | `epsilon` | `rmse TAP`: {dataset: value}}, to stand beside the measurement.
     """
 
@@ -101,6 +102,7 @@ class Defense:
     leak_model: str = ""
     claim: Annotated[Claim, *slot("claim", CLAIMS)] = NoClaim(reason="no epsilon is claimed")
     budget: Annotated[Budget | None, nested(Budget)] = None
+    printed_by: str = ""
     printed: dict[str, dict[str, Annotated[float, Field(allow_inf_nan=False)]]] = Field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -169,6 +169,15 @@ class View:
             stations = on_a_guess(stations, seen)
         return leak(self.tap, network, x, y, self.learning_rate, stations, self.clock, None)
 
+    def of(self, lanes: Tensor) -> View:
+        """Return the view of the victims at the positions `lanes` (n,)."""
+        network = self.network
+        if not network.shared:
+            network = replace(network, parameters={n: p[lanes] for n, p in network.parameters.items()})
+        told = {"labels": self.labels, "logits": self.logits}
+        chosen = {name: None if t is None else t[lanes] for name, t in told.items()}
+        return replace(self, network=network, update=self.observed(lanes), **chosen)  # type: ignore[arg-type]
+
     def coarser(self, local_steps: int) -> View:
         """Return the view of an attacker who takes fewer, longer local steps in the stead of L, over the same examples.
 

@@ -93,10 +93,10 @@ COLUMNS = (
 # That one attack failed is no protection, so the sentence claims none.
 _VERDICTS = {
     "leaks": "leaks at",
-    "no reconstruction": "gives no pictures at",
+    "no reconstruction": "answers with no reconstruction at",
     "attack failed": "gave no finite answer for half of the victims or more (which protects nobody) at",
-    "identifies": "rebuilds no pictures but tells who the victims are at",
-    "unclear": "may leak at",
+    "identifies": "is not shown to rebuild the examples but tells who they are at",
+    "unclear": "shows neither a leak nor protection at",
     "protected": "gave this attack no more than the null attacker has at",
 }
 
@@ -126,7 +126,13 @@ def batches(summary: Summary) -> str:
     groups: dict[str, list[str]] = {}
     for name, tap in summary["taps"].items():
         success = f"success: RMSE <= {number(tap.get('eta'), 3)}; identified among {tap.get('candidates')} candidates"
-        batch = f"{tap.get('victims')} victims, batch {tap.get('batch')}, {tap.get('failures')} without an answer"
+        many, members = tap.get("victims"), tap.get("batch")
+        who = (
+            f"{many} victims"
+            if members == 1
+            else f"{many} victims, batch {members}: {many} leaks of {members} examples each"
+        )
+        batch = f"{who}, {tap.get('failures')} without an answer"
         groups.setdefault(f"{batch}; {success}", []).append(name)
     return "\n".join(f"{', '.join(names)}: {text}" for text, names in groups.items())
 
@@ -137,7 +143,8 @@ def over_rounds(summary: Summary) -> list[str]:
     for tap, curve in (summary.get("over_rounds") or {}).items():
         measure, name = ("asr", "ASR") if curve["asr"][0] is not None else ("identified", "identified")
         at = ", ".join(f"{n}: {number(value)}" for n, value in zip(curve["rounds"], curve[measure], strict=True))
-        lines.append(f"{tap} over the rounds: {name} after {at}; most leaked after {curve['worst']}")
+        most = "as much after each" if len(set(curve[measure])) == 1 else f"most leaked after {curve['worst']}"
+        lines.append(f"{tap} over the rounds: {name} after {at}; {most}")
     return lines
 
 
@@ -156,9 +163,18 @@ def training(summary: Summary) -> str:
 
 
 def _networks(summary: Summary) -> str:
-    """Return in which mode the victims computed and how the first weights were drawn, where either was chosen."""
+    """Return which network leaks, and how the leak was taken where that was chosen."""
+    leaking = summary.get("leak_model") or summary.get("model")
     mode, init = summary.get("victim_mode"), summary.get("init", "default")
-    return (f" | victims in {mode} mode" if mode else "") + (f" | init: {init}" if init != "default" else "")
+    return "".join(
+        (
+            f" | the leak is from {leaking}" if leaking else "",
+            f" | victims in {mode} mode" if mode else "",
+            f" | init: {init}" if init != "default" else "",
+            " | updates read as weights" if summary.get("reads") == "weights" else "",
+            " | all rounds seen by one attack" if summary.get("join_rounds") else "",
+        )
+    )
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from leakbench.attack.recipe import Method
+from leakbench.attack.stop import limited
 from leakbench.cell import Cell
 from leakbench.federated.leakage import View
 from leakbench.federated.partition import Partition
@@ -42,12 +43,7 @@ def _view(cell: Cell, tap: str, round_number: int, victims: Victims, sent: Sent)
 
 
 def _short(method: Method) -> Method:
-    """Return the method with one iteration, where it has a limit, or one epoch, where it trains."""
-    some: Any = method
-    if hasattr(some, "epochs"):
-        trained: Method = dataclasses.replace(some, epochs=1)
-        return trained
-    if not hasattr(some, "stop"):
-        return method
-    short: Method = dataclasses.replace(some, stop=dataclasses.replace(some.stop, limit=1))
-    return short
+    """Return the method with one iteration, where it has a limit, and one epoch, where it trains."""
+    short: Any = limited(method, 1) or method
+    method = dataclasses.replace(short, epochs=1) if hasattr(short, "epochs") else short
+    return method

@@ -19,15 +19,15 @@ def claims(cell: Cell, taps: dict[str, Any], rounds: pd.DataFrame, epsilon: dict
     for what, by_dataset in cell.defense.printed.items():
         if dataset not in by_dataset:
             continue
-        measured, comment = None, trained
+        measured, comment = None, ""
         if what == "accuracy":
-            measured = None if rounds.empty else float(rounds["accuracy"].iloc[-1])
+            measured, comment = None if rounds.empty else float(rounds["accuracy"].iloc[-1]), trained
         elif what == "epsilon":
             measured = epsilon["claimed"]
             comment = "; ".join(
-                c for c in (comment, "by the paper's formula; valid: " + _or_none(epsilon["valid"])) if c
+                c for c in (trained, "by the paper's formula; valid: " + _or_none(epsilon["valid"])) if c
             )
-        elif (tap := taps.get(what.removeprefix("rmse "))) is not None:
+        elif (tap := _first_at(taps, what.removeprefix("rmse "))) is not None:
             measured, comment = tap["rmse"], f"batch {tap['batch']}; a median here, one picture there"
             if by_dataset[dataset] > tap["null_rmse"]:
                 comment += (
@@ -38,11 +38,16 @@ def claims(cell: Cell, taps: dict[str, Any], rounds: pd.DataFrame, epsilon: dict
                 "what": what,
                 "claimed": by_dataset[dataset],
                 "measured": measured,
-                "source": cell.defense.cite,
+                "source": cell.defense.printed_by or cell.defense.cite,
                 "comment": comment,
             }
         )
     return found
+
+
+def _first_at(taps: dict[str, Any], name: str) -> dict[str, Any] | None:
+    """Return what was measured at a leakage point, where it leaked in several rounds at the first."""
+    return next((tap for key, tap in taps.items() if key.partition("@")[0] == name), None)
 
 
 def _or_none(value: float | None) -> str:

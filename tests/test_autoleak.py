@@ -1,0 +1,130 @@
+"""The worst case over several attacks: who goes on with whom, and by what the attacker chooses."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from leakbench.attack.autoleak import AutoLeak, posterior
+from leakbench.errors import InputError
+from leakbench.federated.leakage import View
+from leakbench.models import one_hot, parameters
+from leakbench.types import Generators, Network, Reconstruction
+
+V, SHAPE = 4, (1, 2, 2)
+
+
+def truth() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(V, 1, *SHAPE, generator=generator).double(), torch.tensor([[0], [1], [2], [1]])
+
+
+def view(noise: float | None = None) -> View:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).double()
+    x, labels = truth()
+    empty = {n: p.new_zeros(V, *p.shape) for n, p in model.named_parameters()}
+    blind = View("type-2", Network(model, parameters(model)), empty, 1, SHAPE, 3, 0.1, noise=noise)
+    return dataclasses.replace(blind, update=blind.respond(x, one_hot(labels, 3).double()), labels=labels)
+
+
+@dataclasses.dataclass
+class Stub:
+    """Answers the truth, told by its labels' positions, less `off`; remembers how many it was asked for."""
+
+    off: Tensor
+    asked: list[list[int]]
+
+    def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
+        x, labels = truth()
+        everyone, seen = view(), next(iter(views[0].update.values()))
+        mine = [next(v for v in range(V) if torch.equal(u, next(iter(everyone.update.values()))[v])) for u in seen]
+        self.asked.append(mine)
+        assert [rng.initial_seed() for rng in rngs] == mine
+        n = len(mine)
+        inputs = (x[mine] + self.off[mine].reshape(-1, 1, 1, 1, 1)).clamp(0, 1)
+        one = torch.ones(n, dtype=torch.int64)
+        return Reconstruction(
+            inputs=inputs,
+            labels=labels[mine],
+            certainty=torch.zeros(n, 1).double(),
+            trajectory=torch.zeros(2, n).double(),
+            steps=2 * one,
+            evaluations=5 * one,
+            iterates=torch.stack([inputs * 0, inputs]),
+            snapshots=(1, 2),
+            spent=torch.stack([one, 5 * one]),
+        )
+
+
+def rngs() -> Generators:
+    return tuple(torch.Generator().manual_seed(v) for v in range(V))
+
+
+def test_later_stages_go_on_with_who_is_unbroken():
+    first, second, third = (
+        Stub(torch.tensor(off).double(), []) for off in ([0, 0.3, 0.3, 0], [0, 0, 0.2, 0], [0.4] * 4)
+    )
+    answer = AutoLeak(stages=(first, second, third))((view(),), rngs())
+    assert [s.asked for s in (first, second, third)] == [[[0, 1, 2, 3]], [[1, 2]], [[2]]]
+    x, _ = truth()
+    torch.testing.assert_close(answer.inputs[[0, 1, 3]], x[[0, 1, 3]])
+    torch.testing.assert_close(
+        answer.inputs[2], (x[2] + 0.2).clamp(0, 1)
+    )  # The third is further off by its own judgement.
+    assert answer.steps.tolist() == [2, 4, 6, 2]
+    assert answer.evaluations.tolist() == [5, 10, 15, 5]
+    assert answer.snapshots == (1, 2, 3, 4, 5, 6)
+    assert answer.spent.tolist() == [
+        [1, 1, 1, 1],
+        [5, 5, 5, 5],
+        [5, 6, 6, 5],
+        [5, 10, 10, 5],
+        [5, 10, 11, 5],
+        [5, 10, 15, 5],
+    ]
+    torch.testing.assert_close(answer.iterates[-1], answer.inputs)
+    torch.testing.assert_close(
+        answer.iterates[2], answer.iterates[1]
+    )  # While it searches, the answer before it stands.
+    assert answer.trajectory.shape == (6, V)
+    assert answer.trajectory[2:4].isnan().tolist() == [[True, False, False, True]] * 2
+
+
+def test_under_noise_nothing_is_certain_and_every_stage_runs():
+    stages = tuple(Stub(torch.zeros(V).double(), []) for _ in range(3))
+    AutoLeak(stages=stages)((view(noise=0.1),), rngs())
+    assert [s.asked for s in stages] == [[[0, 1, 2, 3]]] * 3
+
+
+def test_the_likeliest_answer_wins_whatever_the_order():
+    near, far = Stub(torch.full((V,), 0.1).double(), []), Stub(torch.full((V,), -0.3).double(), [])
+    for stages in ((near, far), (far, near)):
+        answer = AutoLeak(stages=stages)((view(noise=0.01),), rngs())
+        torch.testing.assert_close(answer.inputs, (truth()[0] + 0.1).clamp(0, 1))
+        torch.testing.assert_close(answer.certainty[:, 0], -posterior((view(noise=0.01),), answer))
+
+
+def test_no_answer_is_never_chosen_over_one():
+    lost, found = Stub(torch.full((V,), torch.nan).double(), []), Stub(torch.full((V,), 0.5).double(), [])
+    for stages in ((lost, found), (found, lost)):
+        assert AutoLeak(stages=stages)((view(),), rngs()).inputs.isfinite().all()
+
+
+def test_no_stage_is_refused():
+    with pytest.raises(InputError, match="at least one"):
+        AutoLeak(stages=())((view(),), rngs())
+
+
+def test_a_view_of_some_victims_shows_theirs():
+    whole = view()
+    own = {n: torch.stack([(v + 1) * p for v in range(V)]) for n, p in whole.network.parameters.items()}
+    apart = dataclasses.replace(whole, network=dataclasses.replace(whole.network, parameters=own, shared=False))
+    few = apart.of(torch.tensor([3, 1]))
+    assert few.victims == 2
+    assert few.labels is not None and few.labels.tolist() == [[1], [1]]
+    for name, p in own.items():
+        torch.testing.assert_close(few.network.parameters[name], p[[3, 1]])
+        torch.testing.assert_close(few.update[name], whole.update[name][[3, 1]])
+    assert few.logits is None
