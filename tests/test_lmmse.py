@@ -161,7 +161,7 @@ def test_the_ridge_is_what_leaving_out_each_example_says(seed: int) -> None:
     x = a @ slope + 0.03 * random(12, 3, seed=seed + 20)
     errors = {}
     for share in SHARES:
-        ridge = 12 * share * float((a - a.mean(0)).square().sum(1).mean())
+        ridge = share * float((a - a.mean(0)).square().sum(1).mean())
         error = 0.0
         for i in range(12):
             rest = [j for j in range(12) if j != i]
@@ -174,11 +174,11 @@ def test_the_ridge_is_what_leaving_out_each_example_says(seed: int) -> None:
     assert leave_one_out(a @ a.T, x) == pytest.approx(best)
 
 
-def test_the_ridge_grows_with_the_examples() -> None:
-    """It is a variance times their number: 3,000 get three times the ridge that their first 1,000 choose."""
-    a, x = random(1500, 4), random(1500, 2)
-    chosen = leave_one_out(a[:1000] @ a[:1000].T, x[:1000])
-    assert leave_one_out(a @ a.T, x) == pytest.approx(1.5 * chosen)
+def test_the_first_examples_decide_the_ridge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leakbench.attack.ridge.FEW", 30)
+    a, x = random(50, 4), random(50, 2)
+    assert leave_one_out(a @ a.T, x) == pytest.approx(leave_one_out(a[:30] @ a[:30].T, x[:30]))
+    assert leave_one_out(a @ a.T, x) != pytest.approx(leave_one_out(a[20:] @ a[20:].T, x[20:]))
 
 
 @pytest.mark.parametrize("noise", [0.1, None])
