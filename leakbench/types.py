@@ -19,6 +19,7 @@ __all__ = [
     "Clock",
     "Count",
     "Fact",
+    "Fit",
     "Fraction",
     "Generators",
     "Local",
@@ -235,6 +236,14 @@ class Signal:
 
 
 @dataclass(frozen=True)
+class Fit:
+    """What an attacker that learns did before it answered. seconds: of wall clock.  public: how many examples it learned from."""
+
+    seconds: float
+    public: int
+
+
+@dataclass(frozen=True)
 class Reconstruction:
     """What an attacker says the victims' examples were; the attacker never held the truth.
 
@@ -242,6 +251,7 @@ class Reconstruction:
     trajectory: (iterations, V) distance after each iteration, NaN after a victim has ended.  iterates: (snapshots, V, M, *s),
     the best input so far by the attacker's own distance, at the iterations in `snapshots`; scored outside the attacker.
     steps: (V,) iterations taken.  evaluations: (V,) gradient evaluations.  spent: (snapshots, V), those until each of `snapshots`.
+    fit: what was learned for all V of them; None of an attacker that learns nothing.
     """
 
     inputs: Tensor
@@ -253,6 +263,7 @@ class Reconstruction:
     iterates: Tensor
     snapshots: tuple[int, ...]
     spent: Tensor
+    fit: Fit | None = None
 
 
 @dataclass(frozen=True)

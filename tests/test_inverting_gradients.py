@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from leakbench.attack import Attack
 from leakbench.attack.gradient_matching import GradientMatching
-from leakbench.attack.public import channel_moments
+from leakbench.attack.public import FEW, channel_moments
 from leakbench.attack.stop import Iterations
 from leakbench.data.find import load_dataset
 from leakbench.defense.transform import Stations
@@ -40,7 +40,7 @@ def leaked(victims: int, dtype: torch.dtype) -> tuple[View, Tensor]:
     x, y = data.train_inputs[chosen, None], data.train_targets[chosen, None]
     targets = one_hot(y, data.classes)[:, None, None]
     update = leak("type-2", network, x[:, None, None], targets, 0.05, Stations(), Clock(0, 0, 1, 1), None)
-    known = Public(data.test_inputs, data.test_targets)
+    known = Public(data.test_inputs[:FEW], data.test_targets[:FEW])
     held = {n: u.detach() for n, u in update.items()}
     view = View("type-2", network, held, 1, data.shape, data.classes, 0.05, public=known, labels=y)
     return view.to(dtype), x

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from leakbench.attack.distance import SquaredL2
-from leakbench.attack.labels import LastLayer
 from leakbench.attack.looks import averaged
+from leakbench.attack.one_step import answered_at_once
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.types import Generators, Reconstruction, part
@@ -33,22 +32,7 @@ class AnalyticFc:
         (view, _), *others = averaged(views)
         if others:
             raise InputError("analytic_fc: it reads one release, got several (leave --join-rounds out)")
-        x = _inputs(view)
-        targets = LastLayer()(view, rngs).targets
-        with torch.no_grad():
-            distance = SquaredL2()(view.respond(x, targets.to(x)), view.update, view)
-        once = torch.ones(view.victims, dtype=torch.int64, device=x.device)
-        return Reconstruction(
-            inputs=x,
-            labels=targets.argmax(-1),
-            certainty=-distance[:, None].expand(-1, view.examples),
-            trajectory=distance[None],
-            steps=once,
-            evaluations=once,
-            iterates=x[None],
-            snapshots=(1,),
-            spent=once[None],
-        )
+        return answered_at_once((view,), _inputs(view), rngs)
 
 
 def _inputs(view: View) -> Tensor:

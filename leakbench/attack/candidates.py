@@ -13,11 +13,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from leakbench.attack.alone import fitting, flat, gradients_alone
 from leakbench.attack.looks import averaged
 from leakbench.attack.needs import Needs
+from leakbench.attack.public import FEW, public_of
+from leakbench.attack.public_gradients import fitting, flat, gradients_alone
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Public, View
+from leakbench.federated.leakage import View
 from leakbench.types import Count, Generators, Ranking, part
 
 __all__ = ["Candidates"]
@@ -54,8 +55,7 @@ class Candidates:
             return torch.cat([_closeness(observed, g) for g in hypotheses], 1)
         if view.public is None:
             raise InputError("candidates: behind a batch they need public examples, to stand for the unknown fellows")
-        most = fitting(view, 2_100_000_000)
-        few = Public(view.public.inputs[:most], view.public.labels[:most])
+        few = public_of(view, "candidates", min(FEW, fitting(view, 2_100_000_000)))
         others = torch.cat(list(gradients_alone(view, few, self.chunk)))
         if not others.isfinite().all():  # A model that has diverged tells nobody apart.
             return observed.new_full((len(observed), len(view.candidates.labels)), torch.nan)

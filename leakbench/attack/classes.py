@@ -14,13 +14,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakbench.attack.alone import fitting, flat, gradients_alone
 from leakbench.attack.looks import averaged
 from leakbench.attack.public import public_of
+from leakbench.attack.public_gradients import fitting, flat, gradients_alone
 from leakbench.federated.leakage import Public, View
 from leakbench.types import Generators, Ranking, part
 
-__all__ = ["Classes"]
+__all__ = ["PUBLIC", "Classes"]
+
+PUBLIC = 1000
+"""How many public examples the ranking goes by at most."""
 
 
 @part
@@ -50,7 +53,7 @@ class _Means:
 
 
 def _scores(view: View) -> Tensor:
-    public, observed = public_of(view, "classes"), flat(view.update)
+    public, observed = public_of(view, "classes", PUBLIC), flat(view.update)
     gradients = _gradients(view, public)
     found = _means(view, public, gradients)
     if view.examples > 1:

@@ -16,16 +16,21 @@ class Needs:
     candidates: the hypotheses of a ranking, with which a method answers.  labels, logits: the victims' true labels, the
     sent model's true answers to their inputs: oracles.
     table: inputs whose columns have a meaning.
+    alone: one example behind what leaked, and no batch.  public: how many public examples, at most.
+
+    A part whose need is the value of a field says it in a property.
     """
 
     candidates: bool = False
     labels: bool = False
     logits: bool = False
     table: bool = False
+    alone: bool = False
+    public: int = 0
 
     def __or__(self, other: Needs) -> Needs:
         """Return what either needs."""
-        return Needs(*(a or b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
+        return Needs(*(max(a, b) for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
 
 
 def needs_of(part: Any) -> Needs:

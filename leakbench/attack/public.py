@@ -7,14 +7,17 @@ from torch import Tensor
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View
 
-__all__ = ["channel_moments", "public_of"]
+__all__ = ["FEW", "channel_moments", "public_of"]
+
+FEW = 256
+"""How many public examples a part reads that does not say how many it needs."""
 
 
-def public_of(view: View, part: str) -> Public:
-    """Return the view's public examples; raises InputError where `part`, which needs them, got none."""
+def public_of(view: View, part: str, most: int = FEW) -> Public:
+    """Return the view's first public examples, at most so many; raises InputError where `part`, which needs them, got none."""
     if view.public is None or not len(view.public.labels):
         raise InputError(f"public: got no public example, which {part!r} needs; choose a part that needs none")
-    return view.public
+    return Public(view.public.inputs[:most], view.public.labels[:most])
 
 
 def channel_moments(public: Public) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,8 @@ from leakbench.attack.analytic import AnalyticFc
 from leakbench.attack.autoleak import AutoLeak
 from leakbench.attack.candidates import Candidates
 from leakbench.attack.gradient_matching import GradientMatching
+from leakbench.attack.learning_to_invert import LearningToInvert
+from leakbench.attack.lmmse import Lmmse
 from leakbench.attack.needs import Needs, needs_of
 from leakbench.attack.server import SERVERS, Honest, Server
 from leakbench.federated.leakage import View
@@ -29,6 +31,8 @@ METHODS: dict[str, type[Method]] = {
     "gradient_matching": GradientMatching,
     "analytic_fc": AnalyticFc,
     "candidates": Candidates,
+    "lmmse": Lmmse,
+    "learning_to_invert": LearningToInvert,
     "autoleak": AutoLeak,
 }
 

@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from leakbench.attack.lmmse import LmmseStart
 from leakbench.attack.start_public import PublicMean, PublicNormal, Surrogate
 from leakbench.attack.start_tables import StandardUniform
 from leakbench.errors import InputError
@@ -113,5 +114,6 @@ STARTS: dict[str, type[Start]] = {
     "public_mean": PublicMean,
     "public_normal": PublicNormal,
     "surrogate": Surrogate,
+    "lmmse": LmmseStart,
     "standard_uniform": StandardUniform,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from leakbench.attack import Attack
 from leakbench.cell.network import probe
 from leakbench.cell.settings import Settings
 from leakbench.cell.victim_mode import check_mode
@@ -9,7 +10,7 @@ from leakbench.data.dataset import Dataset
 from leakbench.defense import Defense, facts_at
 from leakbench.errors import InputError
 
-__all__ = ["check_fit"]
+__all__ = ["check_alone", "check_fit"]
 
 MOST_INDICES = 100_000_000
 
@@ -42,4 +43,18 @@ def check_fit(s: Settings, data: Dataset, defense: Defense) -> None:
         if s.leak_batch > f.examples_per_client:
             raise InputError(
                 f"leak-batch: got {s.leak_batch}, more than the {f.examples_per_client} examples that a client holds"
+            )
+
+
+def check_alone(s: Settings, attack: Attack, defense: Defense, name: str) -> None:
+    """Raise InputError where an attack that reads what one example leaks is to read a batch, or what several clients sent."""
+    if not attack.needs.alone:
+        return
+    steps = s.federation.local_iterations if s.protocol == "live" else 1
+    for tap in s.taps:
+        cohort = defense.clock(s.federation, 0).cohort if defense.shows_sum(tap) else 1
+        behind = 1 if tap == "type-2" else cohort * steps * s.leak_batch
+        if behind > 1:
+            raise InputError(
+                f"attack: {name!r} reads what one example leaks, {tap} shows {behind} (try --taps type-2, or --leak-batch 1)"
             )

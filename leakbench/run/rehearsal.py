@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 
+from leakbench.attack.recipe import Method
 from leakbench.attack.stop import limited
 from leakbench.cell import Cell
 from leakbench.federated.leakage import View
@@ -24,7 +26,7 @@ def rehearse(cell: Cell, partition: Partition, sent: Sent) -> None:
 
     sent: the network at its first weights. Of a cell that leaks at several rounds together every view is taken of it.
     """
-    method = limited(cell.attack.method, 1) or cell.attack.method
+    method = _short(cell.attack.method)
     for tap in cell.settings.taps:
         victims = draw_victims(cell, tap, 0, partition)
         views = tuple(v for number in cell.settings.leaks[0] for v in _views(cell, tap, number, victims, sent))
@@ -38,3 +40,10 @@ def _views(cell: Cell, tap: str, round_number: int, victims: Victims, sent: Sent
     shown, _ = candidates(cell, victims)
     few = dataclasses.replace(shown, inputs=shown.inputs[:FEW], labels=shown.labels[:FEW])
     return tuple(dataclasses.replace(view, candidates=few) for view in views)
+
+
+def _short(method: Method) -> Method:
+    """Return the method with one iteration, where it has a limit, and one epoch, where it trains."""
+    short: Any = limited(method, 1) or method
+    method = dataclasses.replace(short, epochs=1) if hasattr(short, "epochs") else short
+    return method

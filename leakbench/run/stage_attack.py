@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.candidates import Candidates
-from leakbench.attack.classes import Classes
+from leakbench.attack.classes import PUBLIC, Classes
 from leakbench.attack.looks import chooses
 from leakbench.attack.null import NullAttack, null_attack
 from leakbench.cell import Cell, looks_at
@@ -27,9 +27,6 @@ from leakbench.store import Run
 from leakbench.types import Ranking, Reconstruction
 
 __all__ = ["Judge", "Leak", "attack_leak", "phase_name"]
-
-PUBLIC = 1000
-"""How many public examples the ranking of classes goes by."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from leakbench.attack.public import FEW
 from leakbench.cell import Cell, leak_clock, looks_at
 from leakbench.data.columns import columns_of
 from leakbench.errors import InputError
@@ -99,8 +100,11 @@ def truth(cell: Cell, tap: str, victims: Victims) -> tuple[Tensor, Tensor, Tenso
     return cell.data.train_inputs[indices], cell.data.train_targets[indices], indices
 
 
-def public_examples(cell: Cell, most: int = 256) -> Public:
-    """Return some of the public examples, which are of the test split and, of faces, of people who are no victims."""
+def public_examples(cell: Cell, most: int = FEW) -> Public:
+    """Return some of the public examples, which are of the test split and, of faces, of people who are no victims.
+
+    Fewer of them are the first of more.
+    """
     inputs, labels = cell.data.public_inputs, cell.data.public_targets
     chosen = torch.randperm(len(labels), generator=generator(cell.settings.seed, "public"))[:most]
     return _public(cell, inputs[chosen], labels[chosen])
@@ -153,7 +157,7 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
         local_steps=steps,
         knowledge=knowledge(cell),
         clock=leak_clock(cell, round_number),
-        public=public_examples(cell),
+        public=public_examples(cell, max(FEW, cell.attack.needs.public)),
         labels=labels if cell.attack.needs.labels else None,
         logits=_logits(sent.network, real) if cell.attack.needs.logits else None,
         secret=sent.secret,

@@ -1,0 +1,130 @@
+"""The linear map from gradients to inputs that is best on public examples, fitted in closed form."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakbench.attack.public_gradients import check_learnable, gradients_alone, numbers
+from leakbench.attack.ridge import leave_one_out
+from leakbench.errors import InputError
+from leakbench.federated.leakage import Public, View
+from leakbench.types import Fit
+
+__all__ = ["LinearMap", "linear_map"]
+
+ROUNDING = 1e-7
+"""Of the mean diagonal, what the ridge is at least: single precision knows no more of a gradient."""
+
+MOST_BYTES = 8_000_000_000
+
+
+@dataclass(frozen=True)
+class Side:
+    """How a view's gradients are read: (y - mean) * scale, beside those of the public examples, centred and scaled (n, p)."""
+
+    mean: Tensor
+    scale: Tensor
+    centred: Tensor
+
+
+@dataclass(frozen=True)
+class LinearMap:
+    """x = mean + sum over views of (y - g) A^T, times coefficients (n, d); mean: (*s)."""
+
+    sides: tuple[Side, ...]
+    coefficients: Tensor
+    mean: Tensor
+    fit: Fit
+
+    def __call__(self, observed: tuple[Tensor, ...]) -> Tensor:
+        """Return inputs (V, *s), unclamped, for what leaked in each view, (V, p)."""
+        alike = [((y - s.mean) * s.scale) @ s.centred.T for y, s in zip(observed, self.sides, strict=True)]
+        found: Tensor = self.mean + (torch.stack(alike).sum(0) @ self.coefficients).reshape(-1, *self.mean.shape)
+        return found
+
+
+def linear_map(views: tuple[View, ...], public: Public, ridge: float | None = None) -> LinearMap:
+    """Return the linear minimum mean squared error estimator of an input from the gradient that it alone leaked.
+
+    x = m + (y - g) A^T (A A^T + n s^2 I)^-1 (X - m), with A (n, p) the public examples' gradients less their mean g, past the
+    deterministic part of the defense, X the examples and m their mean: the Gaussian posterior mean, exact where inputs and
+    gradients are jointly Gaussian of the sample's moments and the noise has standard deviation s on each coordinate
+    (`View.noise`). Without noise the ridge is chosen by `leave_one_out`; where `ridge` is given it is that share of the mean
+    diagonal, of tensors that are each scaled to a root mean square of 1.
+    Several views of the same victims are one longer gradient: their A A^T add, each divided by its own s^2.
+    Nothing that leaked is read. Raises InputError for batches, for networks of the victims' own, for views of which only some
+    are noisy, and for gradients that take more than 8 GB.
+    """
+    _check(views, public)
+    began = time.perf_counter()
+    n, like = len(public.labels), next(iter(views[0].network.parameters.values()))
+    sides = tuple(_side(view, public, ridge is not None) for view in views)
+    gram = torch.stack([_gram(side.centred) for side in sides]).sum(0)
+    inputs = public.inputs.to(like)
+    mean = inputs.mean(0)
+    apart = (inputs - mean).flatten(1).double()
+    coefficients = torch.full_like(apart, torch.nan)
+    if gram.isfinite().all():  # Else the model has diverged, and nothing can be learned of it.
+        gram.diagonal().add_(_added(gram, apart, bool(views[0].noise), ridge))
+        coefficients = torch.linalg.solve(gram, apart)
+    fit = Fit(time.perf_counter() - began, n)
+    return LinearMap(sides, coefficients.to(like), mean, fit)
+
+
+def _added(gram: Tensor, apart: Tensor, noisy: bool, ridge: float | None) -> float:
+    """Return what is added to the diagonal of A A^T; 1, which is any number, where no two public gradients differ."""
+    diagonal = float(gram.diagonal().mean())
+    if noisy:  # In units of the noise n s^2 is n.
+        return max(len(gram), ROUNDING * diagonal)
+    return (leave_one_out(gram, apart) if ridge is None else ridge * diagonal) or 1.0
+
+
+def _check(views: tuple[View, ...], public: Public) -> None:
+    for view in views:
+        check_learnable(view, "lmmse")
+    if len({bool(view.noise) for view in views}) > 1:
+        raise InputError("lmmse: some of the joined rounds are noisy and others are not (leave --join-rounds out)")
+    size = 4 * len(public.labels) * sum(numbers(view) for view in views)
+    if size > MOST_BYTES:
+        raise InputError(
+            f"lmmse: {len(public.labels)} public gradients take {size / 1e9:.0f} GB, expected at most {MOST_BYTES / 1e9:.0f}"
+            " (set a smaller `public` in the recipe)"
+        )
+
+
+def _side(view: View, public: Public, even: bool) -> Side:
+    """Return the public gradients in units of the noise; without noise as they are, or every tensor alike where `even`."""
+    like = next(iter(view.network.parameters.values()))
+    gradients = like.new_empty(len(public.labels), numbers(view))
+    filled = 0
+    for some in gradients_alone(view, public):
+        gradients[filled : filled + len(some)] = some
+        filled += len(some)
+    mean = gradients.mean(0)
+    gradients -= mean
+    scale = torch.full_like(mean, 1 / (view.noise or 1.0))
+    if even and not view.noise:
+        scale = _evening(view, gradients)
+    gradients *= scale
+    return Side(mean, scale, gradients)
+
+
+def _evening(view: View, centred: Tensor) -> Tensor:
+    """Return the factors (p,) by which each tensor's centred gradients get a root mean square of 1; 1 where they are zero."""
+    factors = []
+    for tensor in torch.split(centred, [p.numel() for p in view.network.parameters.values()], 1):
+        size = tensor.square().mean().sqrt()
+        factors.append((1 / torch.where(size > 0, size, 1.0)).expand(tensor.shape[1]))
+    return torch.cat(factors)
+
+
+def _gram(centred: Tensor, columns: int = 4096) -> Tensor:
+    """Return A A^T (n, n) in float64, summed over blocks of columns."""
+    total = torch.zeros(len(centred), len(centred), dtype=torch.float64, device=centred.device)
+    for block in torch.split(centred, columns, 1):
+        total += block @ block.T
+    return total

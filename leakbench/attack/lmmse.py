@@ -1,0 +1,67 @@
+"""A learning attacker without training: the linear estimate of least mean squared error, as a method and as a start."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from leakbench.attack.linear_map import LinearMap, linear_map
+from leakbench.attack.needs import Needs
+from leakbench.attack.one_step import answered_at_once
+from leakbench.attack.public import public_of
+from leakbench.attack.public_gradients import flat
+from leakbench.federated.leakage import View
+from leakbench.types import Count, Generators, Positive, Reconstruction, part
+
+__all__ = ["Lmmse", "LmmseStart"]
+
+
+@part
+class Lmmse:
+    """Answer with the linear map from gradients to inputs that is best on public examples: see `linear_map`.
+
+    The linear case of Learning To Invert (Wu et al., UAI 2023), with the noise of the defense as its exact ridge.
+    public: how many public examples it learns from, at most.  ridge: for leaks without noise, see `linear_map`; None to
+    choose it on the public examples.
+    """
+
+    public: Count = 3000
+    ridge: Positive | None = None
+
+    @property
+    def needs(self) -> Needs:
+        """Public examples, and one example behind what leaked."""
+        return Needs(alone=True, public=self.public)
+
+    def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
+        """Answer for V victims, clamped to [0, 1]; one fit serves all, and rngs are not drawn from.
+
+        NaN where the model has diverged. Raises InputError as `linear_map` does, and without public examples.
+        """
+        fitted, found = _estimate(views, self.public, self.ridge)
+        return answered_at_once(views, found.clamp(0, 1), rngs, fitted.fit)
+
+
+@part
+class LmmseStart:
+    """Start a search from that linear estimate, unclamped; every restart starts from the same.
+
+    public, ridge: see `Lmmse`.
+    """
+
+    public: Count = 3000
+    ridge: Positive | None = None
+
+    @property
+    def needs(self) -> Needs:
+        """Public examples, and one example behind what leaked."""
+        return Needs(alone=True, public=self.public)
+
+    def __call__(self, view: View, rngs: Generators) -> Tensor:
+        """Return the first guess (V, 1, *s); raises InputError as `linear_map` does, and without public examples."""
+        return _estimate((view,), self.public, self.ridge)[1]
+
+
+def _estimate(views: tuple[View, ...], public: int, ridge: float | None) -> tuple[LinearMap, Tensor]:
+    """Return what was fitted, and its inputs (V, 1, *s), unclamped."""
+    fitted = linear_map(views, public_of(views[0], "lmmse", public), ridge)
+    return fitted, fitted(tuple(flat(view.update) for view in views))[:, None]

@@ -1,0 +1,60 @@
+"""What examples would have shown in the stead of the victims: candidates to compare with, public examples to learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from leakbench.errors import InputError
+from leakbench.federated.leakage import Public, View, leak
+from leakbench.models import one_hot
+from leakbench.types import Parameters
+
+__all__ = ["check_learnable", "fitting", "flat", "gradients_alone", "numbers"]
+
+
+def gradients_alone(
+    view: View, examples: Public, chunk: int = 64, rng: torch.Generator | None = None
+) -> Iterator[Tensor]:
+    """Yield the gradients (chunk, p) that each example would have shown alone, past the defense as far as the attacker knows it.
+
+    chunk: how many are held at once; fewer of a large network.  rng: draws the defense's noise, anew for each example; None
+    for the deterministic part alone.
+    """
+    tap = "type-0" if view.tap == "global" else view.tap
+    like = next(iter(view.network.parameters.values()))
+    inputs = examples.inputs.to(like)[:, None, None, None]
+    targets = one_hot(examples.labels, view.classes).to(like)[:, None, None, None]
+    few = min(chunk, fitting(view, 600_000_000))
+    with torch.no_grad():
+        for x, y in zip(torch.split(inputs, few), torch.split(targets, few), strict=True):
+            rngs = None if rng is None else (rng,) * len(x)
+            yield flat(leak(tap, view.network, x, y, view.learning_rate, view.stations, view.clock, rngs, rngs))
+
+
+def check_learnable(view: View, part: str) -> None:
+    """Raise InputError where `part`, which learns once what single examples leak, is to read something else."""
+    if view.examples > 1:
+        raise InputError(
+            f"{part}: it reads what one example leaks, got {view.examples} together (try --taps type-2, or --leak-batch 1)"
+        )
+    if not view.network.shared:
+        raise InputError(f"{part}: it is fitted to one network, got one of its own for each victim")
+
+
+def fitting(view: View, budget: int) -> int:
+    """Return how many of the network's gradients fit into `budget` bytes; 4 at least, as two halves of two."""
+    return max(4, budget // (4 * numbers(view)))
+
+
+def numbers(view: View) -> int:
+    """Return p, of how many numbers a gradient is made."""
+    lanes = 1 if view.network.shared else len(next(iter(view.network.parameters.values())))
+    return sum(weights.numel() for weights in view.network.parameters.values()) // lanes
+
+
+def flat(gradients: Parameters) -> Tensor:
+    """Return {p: (n, *p)} as one tensor (n, p)."""
+    return torch.cat([g.flatten(1) for g in gradients.values()], 1)
