@@ -463,7 +463,7 @@ def test_the_sum_carries_every_clients_noise() -> None:
 def test_the_live_protocol_counts_the_clients_behind_a_sum() -> None:
     """5 victims' sums of 5 clients are more clients than there are; without secure aggregation they are not."""
     asked = {"victims": 5, "protocol": "live", "leak_batch": 2}
-    with pytest.raises(InputError, match="25 clients are needed"):
+    with pytest.raises(InputError, match="5 need 25 clients in the live protocol"):
         cell(defense="secure_aggregation", **asked)
     assert cell(defense="none", **asked).settings.victims == 5
     assert cell(defense="secure_aggregation", taps=("type-1",), **asked).settings.victims == 5
