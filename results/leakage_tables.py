@@ -100,7 +100,8 @@ READING = """RMSE, PSNR and SSIM are medians over all pictures, a failed one cou
 failures fewer than half. `above null` is (ASR - null ASR) / (1 - null ASR), the null being a guess from public data alone.
 Iterations are the median until which an answer came within eta to stay; none where fewer than half did. The last column
 but one belongs to no attack of the row: it is how often a ranking of 1,000 candidates, told of the defense, finds the
-first picture of each victim."""
+first picture of each victim. A row is measured again by `python results/leakage_tables.py PAGE --only "ROW"`, PAGE being
+the name of this file; seed 0 throughout."""
 
 
 def page_of(page: dict[str, Any], rows: pd.DataFrame) -> str:
