@@ -134,12 +134,7 @@ def batches(summary: Summary) -> str:
     for name, tap in summary["taps"].items():
         success = f"success: RMSE <= {number(tap.get('eta'), 3)}; identified among {tap.get('candidates')} candidates"
         many, members = tap.get("victims"), tap.get("batch")
-        who = (
-            f"{many} victims"
-            if members == 1
-            else f"{many} victims, batch {members}: {many} leaks of {members} examples each"
-        )
-        looks = f", {tap['observations']} looks at each" if tap.get("observations", 1) > 1 else ""
+        who = f"{many} victims" if members == 1 else f"{many} victims, each in a leak of {members} examples"
         batch = f"{who}{looks}, {tap.get('failures')} without an answer"
         groups.setdefault(f"{batch}; {success}", []).append(name)
     return "\n".join(f"{', '.join(names)}: {text}" for text, names in groups.items())
