@@ -135,6 +135,7 @@ def batches(summary: Summary) -> str:
         success = f"success: RMSE <= {number(tap.get('eta'), 3)}; identified among {tap.get('candidates')} candidates"
         many, members = tap.get("victims"), tap.get("batch")
         who = f"{many} victims" if members == 1 else f"{many} victims, each in a leak of {members} examples"
+        looks = f", {tap['observations']} looks at each" if tap.get("observations", 1) > 1 else ""
         batch = f"{who}{looks}, {tap.get('failures')} without an answer"
         groups.setdefault(f"{batch}; {success}", []).append(name)
     return "\n".join(f"{', '.join(names)}: {text}" for text, names in groups.items())
