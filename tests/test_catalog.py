@@ -161,7 +161,10 @@ def executed(folder: Path, **asked) -> dict:
         return strict_json(json.dumps(execute(cell, run, lambda *_: None), allow_nan=False))
 
 
-@pytest.mark.parametrize("name", names("defenses"))
+SLOW = {"soteria", "soteria_as_released"}  # On faces; on digits and tables they run below with all others.
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n in SLOW)) for n in names("defenses")])
 def test_a_defense_runs(name, tmp_path):
     summary = executed(tmp_path / "run", defense=name, victims=2)
     rows = pd.read_parquet(tmp_path / "run" / "rows.parquet")

@@ -16,14 +16,17 @@ from torch import Tensor
 
 from leakbench.attack.looks import averaged
 from leakbench.attack.public import public_of
-from leakbench.attack.public_gradients import fitting, flat, gradients_alone
+from leakbench.attack.public_gradients import fitting, flat, gradients_alone, numbers
 from leakbench.federated.leakage import Public, View
 from leakbench.types import Generators, Ranking, part
 
 __all__ = ["PUBLIC", "Classes"]
 
-PUBLIC = 1000
+PUBLIC = 500
 """How many public examples the ranking goes by at most."""
+
+WORK = 500_000_000
+"""Of how many numbers their gradients may be, all together; 100 examples are taken of the largest network."""
 
 
 @part
@@ -52,8 +55,12 @@ class _Means:
     shares: Tensor
 
 
+def _most(view: View) -> int:
+    return max(100, min(PUBLIC, WORK // numbers(view)))
+
+
 def _scores(view: View) -> Tensor:
-    public, observed = public_of(view, "classes", PUBLIC), flat(view.update)
+    public, observed = public_of(view, "classes", _most(view)), flat(view.update)
     gradients = _gradients(view, public)
     found = _means(view, public, gradients)
     if view.examples > 1:
