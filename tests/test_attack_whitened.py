@@ -127,3 +127,14 @@ def test_only_who_knows_the_defense_knows_its_noise():
     assert aware(blind, cell).noise == pytest.approx(24.0)
     plain = dataclasses.replace(cell, defense=resolve_cell(Request(dataset="digits"), None).defense)
     assert aware(blind, plain).noise is None
+
+
+def test_only_the_public_prior_asks_for_public_examples_and_reads_them_all():
+    """300 of them, of which the last alone differs: it moves the mean."""
+    assert (Whitened().needs.public, Whitened(source="public", public=300).needs.public) == (0, 300)
+    public = torch.zeros(300, 1, 4, 4, dtype=torch.float64)
+    public[-1] = 1
+    coordinates = Whitened(source="public", public=300)(view((1, 4, 4), public))
+    torch.testing.assert_close(
+        coordinates.decode(torch.zeros(2, 2, 16).double()), torch.full((2, 2, 1, 4, 4), 1 / 300).double()
+    )

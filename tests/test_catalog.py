@@ -118,7 +118,7 @@ def check_rows(summary: dict, rows: pd.DataFrame, batch: int = 3) -> None:
     assert rows[["null_rmse", "eta"]].map(math.isfinite).all().all()
     first = rows["member"] == 0
     assert (rows["identified"].notna() == first).all()
-    assert (rows["label_ranked"].notna() == first).all()
+    assert (rows["label_ranked"].notna() == first).all()  # Of the embedded sets every class is public.
     for tap in TAPS:
         mine = rows[rows["tap"] == tap]
         shown = summary["taps"][tap]

@@ -165,7 +165,7 @@ def test_a_diverged_model_gives_no_answer() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     seen = view()
     for views, said in (
-        ((seen, seen), "one view, got several"),
+        ((seen, seen), "one look at one round, got several"),
         ((dataclasses.replace(seen, tap="type-1", batch=2),), "reads what one example leaks, got 2"),
         ((dataclasses.replace(seen, public=None),), "public"),
     ):

@@ -365,3 +365,12 @@ def test_a_search_from_it_runs_from_the_command_line(tmp_path: Path, monkeypatch
     code, _, err = called(monkeypatch, capsys, *line, "--taps", "type-1")
     assert code == 2
     assert "type-1 shows" in err
+
+
+def test_looks_at_one_release_are_read_as_their_mean() -> None:
+    """Of two looks the estimate is that of one whose update is their mean and whose noise is less by sqrt(2)."""
+    first = small(noise=0.3)
+    second = dataclasses.replace(first, update={name: u + 0.1 for name, u in first.update.items()})
+    mean = dataclasses.replace(first, update={name: u + 0.05 for name, u in first.update.items()}, noise=0.3 / 2**0.5)
+    both, one = (Lmmse()(views, ()).inputs for views in ((first, second), (mean,)))
+    torch.testing.assert_close(both, one)

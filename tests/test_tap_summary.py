@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from leakbench.measure.statistics import wilson
 from leakbench.summary.tap import tap_summary
 
 
@@ -60,3 +61,11 @@ def test_to_be_identified_less_often_than_by_chance_is_no_leak() -> None:
     """None of 40 where half are expected: as far from chance as can be, on the harmless side."""
     assert tap_summary(table(40, candidates=2), 0.0)["verdict"] == "protected"
     assert tap_summary(table(40, candidates=2, identified=1.0), 0.0)["verdict"] == "identifies"
+
+
+def test_labels_are_ranked_among_the_victims_whose_class_is_public() -> None:
+    """Right 1 of 2, two others of classes that public data lack: .5 of two; of none there is no value, and no interval."""
+    found = tap_summary(table(4, label_ranked=[1.0, 0.0, np.nan, np.nan]), 0.0)
+    assert (found["label_ranked"], found["label_ranked_low"], found["label_ranked_high"]) == (0.5, *wilson(1, 2))
+    none = tap_summary(table(4, label_ranked=np.nan), 0.0)
+    assert {none[f"label_ranked{end}"] for end in ("", "_low", "_high")} == {None}

@@ -85,7 +85,9 @@ class LearningToInvert:
         without public examples.
         """
         if len(views) > 1:
-            raise InputError("learning_to_invert: it reads one view, got several (leave --join-rounds out)")
+            raise InputError(
+                "learning_to_invert: it reads one look at one round, got several (leave --observations and --join-rounds out)"
+            )
         [view] = views
         inverter = self.trained(view, generator(self.seed, "learning to invert"))
         return answered_at_once(views, inverter(flat(view.update))[:, None], rngs, inverter.fit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from leakbench.attack.linear_map import LinearMap, linear_map
+from leakbench.attack.looks import averaged
 from leakbench.attack.needs import Needs
 from leakbench.attack.one_step import answered_at_once
 from leakbench.attack.public import public_of
@@ -62,6 +63,7 @@ class LmmseStart:
 
 
 def _estimate(views: tuple[View, ...], public: int, ridge: float | None) -> tuple[LinearMap, Tensor]:
-    """Return what was fitted, and its inputs (V, 1, *s), unclamped."""
-    fitted = linear_map(views, public_of(views[0], "lmmse", public), ridge)
-    return fitted, fitted(tuple(flat(view.update) for view in views))[:, None]
+    """Return what was fitted, and its inputs (V, 1, *s), unclamped; looks at one release are read as their mean."""
+    releases = tuple(view for view, _ in averaged(views))
+    fitted = linear_map(releases, public_of(views[0], "lmmse", public), ridge)
+    return fitted, fitted(tuple(flat(view.update) for view in releases))[:, None]

@@ -24,7 +24,7 @@ def releases(views: tuple[View, ...]) -> tuple[tuple[View, ...], ...]:
 
 
 def _same(one: View, other: View) -> bool:
-    shown = [(v.tap, v.clock, v.examples, v.stations) for v in (one, other)]
+    shown = [(v.tap, v.clock, v.examples, v.stations, v.noise) for v in (one, other)]
     return one.network is other.network and shown[0] == shown[1]
 
 

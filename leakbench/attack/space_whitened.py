@@ -7,11 +7,12 @@ from typing import Literal
 from torch import Tensor
 
 from leakbench.attack.coordinates import Coordinates
+from leakbench.attack.needs import Needs
 from leakbench.attack.public import public_of
 from leakbench.attack.whitening import of_examples, one_over_f
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
-from leakbench.types import NonNegative, Positive, part
+from leakbench.types import Count, NonNegative, Positive, part
 
 __all__ = ["Whitened"]
 
@@ -20,20 +21,27 @@ __all__ = ["Whitened"]
 class Whitened:
     """Search z of x = mean + W z, of which a prior N(0, I) says weight * |z|^2 / 2: pictures fall off as 1 / f.
 
-    source: `one_over_f`, W of a spectrum of 1 / (1 + f^2), for pictures and without any data; `public`, W the square root of the
-    public examples' covariance with a `floor` (a variance), for tables too.  With the distance `likelihood` and weight 1 the
-    answer is the likeliest input; with weight 0 the space only turns steps towards what pictures look like.
+    source: `one_over_f`, W of a spectrum of 1 / (1 + f^2), for pictures and without any data; `public`, W the square root of
+    the covariance of at most `public` public examples with a `floor` (a variance), for tables too.  With the distance
+    `likelihood` and weight 1 the answer is the likeliest input; with weight 0 the space only turns steps towards what pictures
+    look like.
     """
 
     source: Literal["one_over_f", "public"] = "one_over_f"
     floor: Positive = 1e-4
     weight: NonNegative = 1.0
+    public: Count = 3000
+
+    @property
+    def needs(self) -> Needs:
+        """Public examples, where they are its source."""
+        return Needs(public=self.public if self.source == "public" else 0)
 
     def __call__(self, view: View) -> Coordinates:
         """Return the map and its energy; raises InputError for `one_over_f` of a table, or where there is no public example."""
         like = next(iter(view.update.values()))
         if self.source == "public":
-            white = of_examples(public_of(view, "whitened").inputs.to(like), self.floor)
+            white = of_examples(public_of(view, "whitened", self.public).inputs.to(like), self.floor)
         elif len(view.shape) == 3:
             white = one_over_f(view.shape, like)
         else:

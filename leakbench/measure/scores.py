@@ -65,7 +65,8 @@ def score(
 
     answer: None of an attack that only ranks.
     ranking: over k candidates, of which `truth.own` says where each victim's first example stands; scored for that example alone.
-    classes: over the classes, scored by the label of each victim's first example.
+    classes: over the classes, scored by the label of each victim's first example; NaN for a label that no public example has
+        (-inf), which this attacker cannot name.
     null: guesses for all V * M examples of the cell's victims.
     A missing or non-finite answer is a failure and counts against the attacker.
     """
@@ -79,7 +80,7 @@ def score(
     first = torch.zeros_like(failed)
     first[:, 0] = True
     found = _first(ranking.scores.cpu(), truth.own)[:, None].expand(victims, members)
-    told = _first(classes.scores.cpu(), truth.labels[:, 0].cpu())[:, None].expand(victims, members)
+    told = _told(classes.scores.cpu(), truth.labels[:, 0].cpu())[:, None].expand(victims, members)
     null_rmse = _null(null, null.best_for_rmse, truth)
     null_success = _null(null, null.best_for_success, truth) <= eta
     reached, spent = _to_success(answer, truth, eta)
@@ -123,6 +124,12 @@ def _first(scores: Tensor, own: Tensor) -> Tensor:
     tied = (scores == best) & best.isfinite()
     mine = tied.gather(1, own[:, None])[:, 0]
     return mine.double() / tied.sum(1).clamp_min(1)
+
+
+def _told(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return (V,): as `_first`, and NaN where the class was none to choose from."""
+    possible = scores.gather(1, labels[:, None])[:, 0] != -torch.inf
+    return torch.where(possible, _first(scores, labels), torch.nan)
 
 
 def _null(null: NullAttack, guesser: str, truth: Truth) -> Tensor:

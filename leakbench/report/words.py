@@ -93,7 +93,11 @@ COLUMNS = (
         "of the first example, which even who knows how many there are of each class cannot tell from its fellows'.",
         _plain("label_ranked"),
     ),
-    Column("iterations", "Median iterations until a victim was first rebuilt to within eta.", _plain("iterations", 0)),
+    Column(
+        "iterations",
+        "Median iterations until an example was rebuilt to within eta, to stay so.",
+        _plain("iterations", 0),
+    ),
 )
 """As in the terminal; the leakage point stands before them."""
 

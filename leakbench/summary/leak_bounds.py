@@ -165,12 +165,12 @@ def violations(name: str, tap: Mapping[str, Any], group: pd.DataFrame) -> list[d
 
     Each with its value and the exact lower 95 % limit (`exact_low`) that lies above the bound.
     """
-    first = group.dropna(subset=["identified"])
+    first, told = (group.dropna(subset=[name]) for name in ("identified", "label_ranked"))
     outcomes = {
         "asr": (group["success"], group["batch"]),
         "identified": (first["identified"], first["victim"]),
         "label_accuracy": (group["label"] == group["label_guess"], group["batch"]),
-        "label_ranked": (first["label_ranked"], first["victim"]),
+        "label_ranked": (told["label_ranked"], told["victim"]),
     }
     found = []
     for measure, (outcome, cluster) in outcomes.items():

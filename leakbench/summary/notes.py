@@ -82,7 +82,7 @@ def training_notes(cell: Cell, rounds: pd.DataFrame) -> dict[str, str]:
 
 def epsilon_notes(cell: Cell, epsilon: dict[str, Any]) -> dict[str, str]:
     """Return why an epsilon has no value, and of which network and how many looks those of the leakage points are."""
-    notes = {name: epsilon["reason"] for name in ("valid",) if epsilon[name] is None}
+    notes = {} if epsilon["valid"] is not None else {"valid": epsilon["reason"]}
     if epsilon["claimed"] is None:
         notes["claimed"] = epsilon["claimed_formula"] or epsilon["reason"]
     if cell.settings.protocol == "paper":
@@ -100,6 +100,10 @@ def tap_notes(key: str, tap: dict[str, Any], group: pd.DataFrame, cell: Cell) ->
         if tap[name] is None:
             failed = "more than half of the trials failed" if group["failure"].mean() > 0.5 else "no value"
             notes[f"taps.{key}.{name}"] = reasons.get(name, failed)
+    if tap["label_ranked"] is None:
+        notes[f"taps.{key}.label_ranked"] = (
+            "no public example is of a victim's class, so that this ranking cannot name it"
+        )
     if tap["asr"] is None:
         return notes | {f"taps.{key}.{name}": RANKS_ONLY for name in SILENT}
     if tap["precision"] is None:

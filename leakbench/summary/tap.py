@@ -39,7 +39,8 @@ def tap_summary(group: pd.DataFrame, seconds: float, doubtful: bool = False) -> 
     first = group.dropna(subset=["identified"])
     identified = float(first["identified"].mean())
     bounds = wilson(float(first["identified"].sum()), len(first))
-    labels = wilson(float(first["label_ranked"].sum()), len(first))
+    told = group["label_ranked"].dropna()
+    labels = wilson(float(told.sum()), len(told)) if len(told) else (None, None)
     found = {
         "round": int(group["round"].iloc[0]),
         "batch": int(group["member"].max()) + 1,
@@ -58,7 +59,7 @@ def tap_summary(group: pd.DataFrame, seconds: float, doubtful: bool = False) -> 
         "identified": identified,
         "identified_low": bounds[0],
         "identified_high": bounds[1],
-        "label_ranked": float(first["label_ranked"].mean()),
+        "label_ranked": float(told.mean()) if len(told) else None,
         "label_ranked_low": labels[0],
         "label_ranked_high": labels[1],
         "candidates": int(group["candidates"].iloc[0]),
