@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from leakbench.measure.scores import RANKS_ONLY
 from leakbench.measure.statistics import wilson
 from leakbench.summary.tap import tap_summary
 
@@ -69,3 +70,39 @@ def test_labels_are_ranked_among_the_victims_whose_class_is_public() -> None:
     assert (found["label_ranked"], found["label_ranked_low"], found["label_ranked_high"]) == (0.5, *wilson(1, 2))
     none = tap_summary(table(4, label_ranked=np.nan), 0.0)
     assert {none[f"label_ranked{end}"] for end in ("", "_low", "_high")} == {None}
+
+
+def of_people(victims: int, members: int = 1, **changes: Any) -> pd.DataFrame:
+    """Rows far from the truth by RMSE, whose features are as right as the null guess has them; a random one is worse."""
+    guessed = {"feature_accuracy": 0.6, "null_feature_accuracy": 0.6, "random_feature_accuracy": 0.5}
+    none = dict.fromkeys(("record_match", "null_record_match", "random_record_match"), 0.0)
+    return table(victims, members, **{**guessed, **none, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({}, "protected"),
+        ({"record_match": [1.0] * 8 + [0.0] * 12}, "leaks"),
+        ({"record_match": [1.0] * 2 + [0.0] * 18}, "protected"),  # the null's interval of 20 reaches .16
+        ({"record_match": [1.0] * 8 + [0.0] * 12, "null_record_match": [1.0] * 8 + [0.0] * 12}, "protected"),
+        ({"record_match": [1.0] * 8 + [0.0] * 12, "random_record_match": 0.4}, "protected"),
+        ({"feature_accuracy": 0.9}, "leaks"),
+        ({"feature_accuracy": 0.55}, "protected"),  # above the random guess alone
+        ({"feature_accuracy": 0.9, "random_feature_accuracy": 0.9}, "protected"),  # above the null attacker alone
+        ({"feature_accuracy": [0.9, 0.4] * 10}, "protected"),  # above both, as chance has it
+        ({"feature_accuracy": np.nan}, "protected"),  # a failed example has no feature right
+        ({"feature_accuracy": 0.9, "failure_reason": RANKS_ONLY}, "no reconstruction"),
+    ],
+)
+def test_a_table_that_comes_back_is_not_protected(changes: dict[str, Any], verdict: str) -> None:
+    """Records or features above both guesses, significantly, leak whatever the RMSE says; one of the guesses is not enough."""
+    assert tap_summary(of_people(20, **changes), 0.0)["verdict"] == verdict
+
+
+def test_features_that_come_back_are_counted_by_batch() -> None:
+    """Fourteen batches of ten whose features are right or not all alike: of 140 single records the gain would be significant."""
+    gains = np.repeat([0.9, 0.4], 70)
+    assert tap_summary(of_people(14, 10, feature_accuracy=gains), 0.0)["verdict"] == "protected"
+    assert tap_summary(of_people(140, feature_accuracy=gains), 0.0)["verdict"] == "leaks"
+    assert tap_summary(of_people(1, 10, feature_accuracy=0.9), 0.0)["verdict"] == "unclear"

@@ -119,6 +119,9 @@ def reading(summary: Summary) -> str:
     for name, tap in summary["taps"].items():
         verdict = tap.get("verdict") or "unclear"
         beside = f"ASR {number(tap.get('asr'))}, null attacker {number(tap.get('null_asr'))}"
+        if tap.get("feature_accuracy") is not None:
+            guess = f"null attacker {number(tap.get('null_feature_accuracy'))}"
+            beside += f"; features right {number(tap['feature_accuracy'])}, {guess}"
         if verdict in ("identifies", "no reconstruction"):
             beside = f"identified {interval(tap, 'identified')} of {tap.get('victims')} among {tap.get('candidates')}"
         found.setdefault(verdict, []).append(f"{name} ({beside})")
