@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pandas as pd
@@ -14,6 +15,7 @@ from leakbench.attack.candidates import Candidates
 from leakbench.attack.classes import PUBLIC, Classes
 from leakbench.attack.looks import chooses
 from leakbench.attack.null import NullAttack, null_attack
+from leakbench.attack.stop import watched
 from leakbench.cell import Cell, looks_at
 from leakbench.federated.leakage import View
 from leakbench.federated.partition import Partition
@@ -72,27 +74,35 @@ def phase_name(cell: Cell, tap: str, round_number: int) -> str:
 
 
 def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:
-    """Attack the victims of one leakage point, chunk by chunk, as far as the run's folder does not hold them yet."""
+    """Attack the victims of one leakage point, chunk by chunk, as far as the run's folder does not hold them yet.
+
+    progress: of victims; within a chunk a victim counts by the share of its most iterations.
+    """
     victims = leak.victims()
     total = len(victims.indices)
     null: tuple[NullAttack, TableJudge | None] | None = None
     phase = phase_name(leak.cell, leak.tap, leak.round)
     progress(phase, 0, total)
     for lanes in torch.split(torch.arange(total), _chunk(leak, victims)):
-        piece = f"parts/{leak.name}.{int(lanes[0]):05d}"
+        first, many = int(lanes[0]), len(lanes)
+
+        def tell(share: float, first: int = first, many: int = many) -> None:
+            progress(phase, first + share * many, total)
+
+        piece = f"parts/{leak.name}.{first:05d}"
         if not (run.has(f"{piece}.parquet") and run.has(f"{piece}.safetensors")):
             with run.timed(phase):
                 views = leak.views(victims, lanes)
                 twin = _twin(run, piece, views, lanes)
                 if twin is None:
                     null = null or _null(leak, victims, judge.eta)
-                    rows, tensors = _attack_chunk(leak, judge, *null, victims, lanes, views)
+                    rows, tensors = _attack_chunk(leak, judge, *null, victims, lanes, views, tell)
                 else:
                     rows = run.read_rows(f"{twin}.parquet").assign(tap=leak.tap)
                     tensors = run.read_tensors(f"{twin}.safetensors")
             run.write_tensors(f"{piece}.safetensors", tensors)
             run.write_rows(f"{piece}.parquet", rows)
-        progress(phase, int(lanes[-1]) + 1, total)
+        progress(phase, first + many, total)
 
 
 def _twin(run: Run, piece: str, views: tuple[View, ...], lanes: Tensor) -> str | None:
@@ -122,12 +132,14 @@ def _attack_chunk(
     victims: Victims,
     lanes: Tensor,
     views: tuple[View, ...],
+    tell: Callable[[float], None],
 ) -> tuple[pd.DataFrame, dict[str, Tensor]]:
     cell = leak.cell
     rngs = generators(cell.settings.seed, "attack", [(leak.round, int(v)) for v in lanes])
     shown, own = candidates(cell, victims)
     handed = cell.attack.needs.candidates
-    answer = cell.attack.method(tuple(dataclasses.replace(v, candidates=shown) if handed else v for v in views), rngs)
+    method = watched(cell.attack.method, tell)
+    answer = method(tuple(dataclasses.replace(v, candidates=shown) if handed else v for v in views), rngs)
     told = tuple(dataclasses.replace(aware(v, cell), candidates=shown) for v in views)
     ranking = answer if isinstance(answer, Ranking) else Candidates()(told, rngs)
     public = public_examples(cell, PUBLIC)
