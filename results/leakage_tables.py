@@ -19,8 +19,10 @@ import yaml
 
 from leakbench.cell import Request, identity
 from leakbench.cell.budget import prepare
+from leakbench.errors import InputError, nearest
 from leakbench.progress import Reporter
 from leakbench.run.experiment import execute
+from leakbench.scripts import chosen, existing, numbers, one_line
 from leakbench.store import open_run
 
 HERE = Path(__file__).parent
@@ -130,33 +132,43 @@ def page_of(page: dict[str, Any], rows: pd.DataFrame) -> str:
     return "\n".join([*lines, "", READING, "", page.get("found", "").strip()]).rstrip() + "\n"
 
 
-def main() -> None:
-    """Measure, or only write the page."""
+def options() -> argparse.Namespace:
+    """Return what was asked for, of a page that there is."""
     pages = yaml.safe_load((HERE / "leakage_tables.yaml").read_text(encoding="utf-8"))
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("name", choices=sorted(pages))
+    asked.add_argument("name", metavar="PAGE", help=", ".join(sorted(pages)))
     asked.add_argument("--data-dir", type=Path)
     asked.add_argument("--runs", type=Path, default=Path("runs"))
     asked.add_argument("--only", default="", help="rows whose name holds this text")
     asked.add_argument("--page", action="store_true")
     asked.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
-    options = asked.parse_args()
-    page, table = pages[options.name], HERE / f"{options.name}.csv"
-    rows = pd.read_csv(table) if table.exists() else pd.DataFrame({"row": []})
-    changed = {name: yaml.safe_load(value) for name, value in (word.split("=", 1) for word in options.set)}
+    given = asked.parse_args()
+    if given.name not in pages:
+        raise InputError(f"PAGE: unknown name {given.name!r}{nearest(given.name, list(pages))}")
+    given.content = pages[given.name]
+    return given
+
+
+def main() -> None:
+    """Measure, or only write the page."""
+    asked = options()
+    page, table = asked.content, HERE / f"{asked.name}.csv"
+    data_dir, changed = existing("--data-dir", asked.data_dir), numbers(asked.set)
+    names = [] if asked.page else chosen((name for name, _, _ in cells(page)), asked.only)
+    rows = pd.read_csv(table) if asked.page or table.exists() else pd.DataFrame({"row": []})
     order = {name: place for place, (name, _, _) in enumerate(cells(page))}
     for name, given, claim in cells(page):
-        if options.page or options.only not in name:
+        if name not in names:
             continue
-        found = measure(name, {**given, **changed}, claim, options.data_dir, options.runs)
+        found = measure(name, {**given, **changed}, claim, data_dir, asked.runs)
         rows = pd.concat([rows[rows["row"] != name], pd.DataFrame([found])], ignore_index=True)
         rows = rows.sort_values("row", key=lambda names: names.map(order)).reset_index(drop=True)
         rows.to_csv(table, index=False)
         print(
             f"{name}: ASR {text_of(found['asr'])}, RMSE {text_of(found['rmse'], 3)}, {found['minutes']} min", flush=True
         )
-    (HERE / f"{options.name}.md").write_text(page_of(page, rows), encoding="utf-8")
+    (HERE / f"{asked.name}.md").write_text(page_of(page, rows), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    one_line(main)
