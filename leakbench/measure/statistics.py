@@ -12,7 +12,16 @@ from scipy.stats import beta, binom
 from scipy.stats import t as student
 from torch import Tensor
 
-__all__ = ["exact", "exact_low", "median_interval", "paired_bootstrap", "proportion", "threshold_curve", "wilson"]
+__all__ = [
+    "exact",
+    "exact_low",
+    "median_interval",
+    "paired_bootstrap",
+    "paired_means",
+    "proportion",
+    "threshold_curve",
+    "wilson",
+]
 
 Values: TypeAlias = Tensor | ArrayLike
 Floats: TypeAlias = NDArray[np.float64]
@@ -103,7 +112,20 @@ def paired_bootstrap(
     (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13). No trials give (NaN, -1, 1). Raises
     ValueError for values other than 0 and 1: of an RMSE, NaN would become the best value there is.
     """
-    gains, sizes = _by_cluster(_outcomes(a) - _outcomes(b), cluster)
+    return paired_means(_outcomes(a), _outcomes(b), cluster, rng, draws=draws, confidence=confidence)
+
+
+def paired_means(
+    a: Values, b: Values, cluster: Values, rng: torch.Generator, *, draws: int = 10_000, confidence: float = 0.95
+) -> Interval:
+    """Return (difference, low, high) of the means of scores (n,) in [0, 1], a minus b, by the bootstrap of `paired_bootstrap`.
+
+    Raises ValueError for NaN: who knows what a failure is worth has to say so.
+    """
+    x, y = _floats(a), _floats(b)
+    if np.isnan(x).any() or np.isnan(y).any():
+        raise ValueError("scores: got NaN, expected numbers; a failure counts as the worst score there is")
+    gains, sizes = _by_cluster(x - y, cluster)
     if not len(sizes):
         return float("nan"), -1.0, 1.0
     differences = []
