@@ -226,6 +226,12 @@ def test_the_live_protocol_names_each_leak_by_its_round(tmp_path):
     )
     summary = strict_json(answer(f"run {TINY} --json --quiet", "--out", str(tmp_path), *more))
     assert list(summary["taps"]) == ["type-1@0", "global@0", "type-1@1", "global@1"]
+    for tap in summary["taps"].values():
+        assert tap["clients"] * tap["local_iterations"] * tap["local_batch"] == tap["batch"]
+    assert [(t["clients"], t["local_iterations"], t["local_batch"]) for t in summary["taps"].values()] == 2 * [
+        (1, 2, 3),
+        (2, 2, 3),
+    ]
     rows = pd.read_parquet(tmp_path / "rows.parquet")
     # L = 2 iterations of B = 3 behind one update; behind a difference of global models those of K_t = 2 clients.
     assert rows.groupby(["tap", "round"]).size().to_dict() == {

@@ -19,6 +19,7 @@ from leakbench.report.bounds import bounds, seen_at, violations
 from leakbench.report.columns import columns
 from leakbench.report.figures import anytime_figure, rounds_figure, threshold_figure, training_figure
 from leakbench.report.gallery import galleries
+from leakbench.report.members import factors
 from leakbench.report.words import caveats, epsilons, interval, notes, number, over_rounds, reading, training
 from leakbench.store import read_manifest, write_atomically, written
 
@@ -67,7 +68,7 @@ def _render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, interval=interval, figure=_figure, pretty=_pretty)
+    environment.filters.update(number=number, interval=interval, figure=_figure, factors=factors, pretty=_pretty)
     # The page cannot know its own checksum.
     files = {name: checksum for name, checksum in manifest.get("files", {}).items() if name != "report.html"}
     page: str = environment.get_template("report.html.jinja").render(

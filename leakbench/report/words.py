@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from leakbench.measure.metrics_tables import NO_FEATURES
 from leakbench.report.bounds import FIELDS
+from leakbench.report.members import made_of
 
 __all__ = [
     "COLUMNS",
@@ -141,7 +142,9 @@ def batches(summary: Summary) -> str:
     for name, tap in summary["taps"].items():
         success = f"success: RMSE <= {number(tap.get('eta'), 3)}; identified among {tap.get('candidates')} candidates"
         many, members = tap.get("victims"), tap.get("batch")
-        who = f"{many} victims" if members == 1 else f"{many} victims, each in a leak of {members} examples"
+        who = (
+            f"{many} victims" if members == 1 else f"{many} victims, each in a leak of {members} examples{made_of(tap)}"
+        )
         looks = f", {tap['observations']} looks at each" if tap.get("observations", 1) > 1 else ""
         batch = f"{who}{looks}, {tap.get('failures')} without an answer"
         groups.setdefault(f"{batch}; {success}", []).append(name)
