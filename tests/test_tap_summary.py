@@ -19,7 +19,7 @@ def table(victims: int, members: int = 1, **changes: Any) -> pd.DataFrame:
         "success": False, "eta": 0.1, "null_rmse": 0.4, "null_success": False,
         "identified": np.where(member == 0, 0.0, np.nan), "label_ranked": np.where(member == 0, 0.0, np.nan),
         "candidates": 1000, "iterations": 9,
-        "iterations_to_success": np.nan, "evaluations": 9, "evaluations_to_success": np.nan,
+        "iterations_to_success": np.nan, "evaluations": 9, "evaluations_to_success": np.nan, "doubts": "",
     }  # fmt: skip
     return pd.DataFrame({**plain, **changes})
 
@@ -69,3 +69,14 @@ def test_labels_are_ranked_among_the_victims_whose_class_is_public() -> None:
     assert (found["label_ranked"], found["label_ranked_low"], found["label_ranked_high"]) == (0.5, *wilson(1, 2))
     none = tap_summary(table(4, label_ranked=np.nan), 0.0)
     assert {none[f"label_ranked{end}"] for end in ("", "_low", "_high")} == {None}
+
+
+def test_an_attack_that_doubts_itself_protects_nobody() -> None:
+    """40 faces that stay hidden are `protected`, `unclear` where the attack doubts itself on half; each doubt counts."""
+    hidden = {"candidates": 2, "identified": 0.0}
+    assert tap_summary(table(40, **hidden), 0.0)["verdict"] == "protected"
+    few, half = (np.where(np.arange(40) < many, "a; b", "") for many in (19, 20))
+    assert tap_summary(table(40, **hidden, doubts=few), 0.0)["verdict"] == "protected"
+    found = tap_summary(table(40, **hidden, doubts=np.where(np.arange(40) < 1, "a", half)), 0.0)
+    assert found["verdict"] == "unclear"
+    assert found["doubts"] == {"a": 20, "b": 19}
