@@ -20,7 +20,7 @@ def table(victims: int, members: int = 1, **changes: Any) -> pd.DataFrame:
         "success": False, "eta": 0.1, "null_rmse": 0.4, "null_success": False,
         "identified": np.where(member == 0, 0.0, np.nan), "label_ranked": np.where(member == 0, 0.0, np.nan),
         "candidates": 1000, "iterations": 9,
-        "iterations_to_success": np.nan, "evaluations": 9, "evaluations_to_success": np.nan,
+        "iterations_to_success": np.nan, "evaluations": 9, "evaluations_to_success": np.nan, "doubts": "",
     }  # fmt: skip
     return pd.DataFrame({**plain, **changes})
 
@@ -106,3 +106,14 @@ def test_features_that_come_back_are_counted_by_batch() -> None:
     assert tap_summary(of_people(14, 10, feature_accuracy=gains), 0.0)["verdict"] == "protected"
     assert tap_summary(of_people(140, feature_accuracy=gains), 0.0)["verdict"] == "leaks"
     assert tap_summary(of_people(1, 10, feature_accuracy=0.9), 0.0)["verdict"] == "unclear"
+
+
+def test_an_attack_that_doubts_itself_protects_nobody() -> None:
+    """40 faces that stay hidden are `protected`, `unclear` where the attack doubts itself on half; each doubt counts."""
+    hidden = {"candidates": 2, "identified": 0.0}
+    assert tap_summary(table(40, **hidden), 0.0)["verdict"] == "protected"
+    few, half = (np.where(np.arange(40) < many, "a; b", "") for many in (19, 20))
+    assert tap_summary(table(40, **hidden, doubts=few), 0.0)["verdict"] == "protected"
+    found = tap_summary(table(40, **hidden, doubts=np.where(np.arange(40) < 1, "a", half)), 0.0)
+    assert found["verdict"] == "unclear"
+    assert found["doubts"] == {"a": 20, "b": 19}

@@ -110,7 +110,8 @@ class View:
     update: what leaked, {p: (V, *p)}.  cohort K, local_steps L, batch B: an input guess is (V, M = K * L * B, *s).
     stations: the defense whose deterministic part the attacker runs on a guess; empty for one who does not know it.
     noise: the standard deviation of the defense's noise on each coordinate of `update`, told with the stations; None where there
-    is none or it is not Gaussian, additive and independent of the data.
+    is none or it is not Gaussian, additive and independent of the data.  unknown: why what the defense does has no such noise
+    though it may draw at random, told with the stations; empty where it has, and where nothing is drawn.
     clock: when it leaked.  public: public examples.  candidates: the hypotheses of a ranking, among which the victim is.
     labels: (V, M) int64, the true labels in the order of use, where the threat model grants them.  logits: (V, M, classes),
     likewise what the sent model answers to the true inputs.
@@ -130,6 +131,7 @@ class View:
     knowledge: Knowledge = field(default_factory=Knowledge)
     stations: Stations = field(default_factory=Stations)
     noise: float | None = None
+    unknown: str = ""
     clock: Clock = field(default_factory=lambda: Clock(0, 0, 1, 1))
     public: Public | None = None
     candidates: Public | None = None

@@ -21,7 +21,7 @@ COLUMNS = (
     *("tap", "round", "victim", "batch", "member", "example", "label", "label_guess", "failure", "failure_reason"),
     *("rmse", "psnr", "ssim", "lpips", "distance", "success", "eta", "null_rmse", "null_success", "identified"),
     "label_ranked",
-    *("candidates", "iterations", "iterations_to_success", "evaluations", "evaluations_to_success"),
+    *("candidates", "iterations", "iterations_to_success", "evaluations", "evaluations_to_success", "doubts"),
 )
 
 
@@ -109,8 +109,14 @@ def score(
     }
     rows = pd.DataFrame({name: np.asarray(c.cpu()).reshape(-1) for name, c in columns.items() if isinstance(c, Tensor)})
     rows["failure_reason"] = np.where(rows["failure"], reason, "")
-    rows = rows.assign(tap=tap, round=round_number, eta=eta, candidates=ranking.scores.shape[1])
+    doubts = np.repeat(_doubts(answer, victims), members)
+    rows = rows.assign(tap=tap, round=round_number, eta=eta, candidates=ranking.scores.shape[1], doubts=doubts)
     return rows[list(COLUMNS)], inputs
+
+
+def _doubts(answer: Reconstruction, victims: int) -> list[str]:
+    """Return for each victim why the attack on it may be weak, with `; ` between; empty where nothing is doubted."""
+    return ["; ".join(why for why, whom in answer.doubts.items() if whom[v]) for v in range(victims)]
 
 
 def _ordered(inputs: Tensor, order: Tensor) -> Tensor:

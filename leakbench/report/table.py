@@ -29,6 +29,8 @@ def print_table(summary: Mapping[str, Any], console: Console) -> None:
         console.print(table)
     for line in violations(summary):
         _print_hanging(line, console, style="bold red")
+    for line in summary.get("warnings", ()):
+        _print_hanging(f"warning: {line}", console, style="yellow")
     for line in (
         *over_rounds(summary),
         *batches(summary).splitlines(),

@@ -18,6 +18,7 @@ from leakbench.summary.notes import doubt as doubt_of
 from leakbench.summary.notes import epsilon_notes, network_notes, tap_notes, training_notes
 from leakbench.summary.over_rounds import over_rounds
 from leakbench.summary.tap import tap_summary
+from leakbench.summary.warnings import warnings
 
 __all__ = ["summarise"]
 
@@ -66,6 +67,7 @@ def summarise(
         "taps": taps,
         "over_rounds": over_rounds(taps),
         "violations": violations,
+        "warnings": warnings(cell, taps),
         "notes": notes,
         "knowledge": dataclasses.asdict(knowledge(cell)),
         "claims": claims(cell, taps, rounds, epsilon),
