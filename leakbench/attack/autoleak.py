@@ -15,6 +15,7 @@ from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.space_whitened import Whitened
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
+from leakbench.fitted import Asked
 from leakbench.models import one_hot
 from leakbench.recipe import slot
 from leakbench.types import Generators, Positive, Reconstruction, part
@@ -50,6 +51,8 @@ class AutoLeak:
         """Reconstruct; work and snapshots of the stages follow each other. Raises InputError for no stage."""
         if not self.stages:
             raise InputError("autoleak: stages: got none, expected at least one")
+        asked = Asked(views[0].fits)
+        views = tuple(dataclasses.replace(view, fits=asked) for view in views)
         best = self.stages[0](views, rngs)
         value = posterior(views, best)
         for stage in self.stages[1:]:
@@ -61,7 +64,7 @@ class AutoLeak:
             new = posterior(few, found)
             better = new < value[left]
             best, value = followed(best, found, left, better), value.index_put((left[better],), new[better])
-        return dataclasses.replace(best, certainty=-value[:, None].expand_as(best.certainty))
+        return dataclasses.replace(best, certainty=-value[:, None].expand_as(best.certainty), fit=asked.fit)
 
     def _is_broken(self, views: tuple[View, ...], answer: Reconstruction) -> Tensor:
         if any(view.noise for view in views):

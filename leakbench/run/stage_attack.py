@@ -17,6 +17,7 @@ from leakbench.attack.null import NullAttack, null_attack
 from leakbench.cell import Cell, looks_at
 from leakbench.federated.leakage import View
 from leakbench.federated.partition import Partition
+from leakbench.fit_store import FitStore, fit_folder
 from leakbench.measure.metrics import Score
 from leakbench.measure.scores import Truth, no_reconstruction, score
 from leakbench.measure.scores_tables import TableJudge, score_table, table_judge
@@ -77,12 +78,13 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:
     total = len(victims.indices)
     null: tuple[NullAttack, TableJudge | None] | None = None
     phase = phase_name(leak.cell, leak.tap, leak.round)
+    fits = FitStore(fit_folder())
     progress(phase, 0, total)
     for lanes in torch.split(torch.arange(total), _chunk(leak, victims)):
         piece = f"parts/{leak.name}.{int(lanes[0]):05d}"
         if not (run.has(f"{piece}.parquet") and run.has(f"{piece}.safetensors")):
             with run.timed(phase):
-                views = leak.views(victims, lanes)
+                views = tuple(dataclasses.replace(view, fits=fits) for view in leak.views(victims, lanes))
                 twin = _twin(run, piece, views, lanes)
                 if twin is None:
                     null = null or _null(leak, victims, judge.eta)
