@@ -52,9 +52,9 @@ def content_hash(value: Any) -> str:
 
 
 def tensor_hash(tensors: Mapping[str, Tensor]) -> str:
-    """Return the sha256 of named tensors: their names, types, shapes and bytes, in their order."""
+    """Return the sha256 of named tensors: their names, types, shapes and bytes, whatever their order."""
     digest = hashlib.sha256()
-    for name, tensor in tensors.items():
+    for name, tensor in sorted(tensors.items()):
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
         digest.update(flat.view(torch.uint8).numpy().data)

@@ -6,7 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-__all__ = ["fit_fields", "fit_notes"]
+__all__ = ["LEARNS_NOTHING", "fit_fields", "fit_notes"]
+
+LEARNS_NOTHING = "the attack learns nothing before it answers"
 
 FIELDS = ("fit_seconds", "fit_public")
 
@@ -24,4 +26,4 @@ def fit_fields(group: pd.DataFrame) -> dict[str, float | int | None]:
 
 def fit_notes(key: str, tap: dict[str, Any]) -> dict[str, str]:
     """Return why they are None."""
-    return {f"taps.{key}.{name}": "the attack learns nothing before it answers" for name in FIELDS if tap[name] is None}
+    return {f"taps.{key}.{name}": LEARNS_NOTHING for name in FIELDS if tap[name] is None}
