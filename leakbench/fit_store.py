@@ -68,7 +68,7 @@ class FitStore:
         try:
             with safe_open(path, framework="pt") as file:
                 head = json.loads((file.metadata() or {})["fit"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             found = Fitted(head["origin"], tensors, Fit(float(head["seconds"]), int(head["public"])))
             if found.origin != dict(origin) or head["checksum"] != tensor_hash(tensors):
                 return None

@@ -31,7 +31,8 @@ class Fitted:
         Raises InputError where they were learned of something else, and says of what.
         """
         if dict(origin) == dict(self.origin):
-            return {name: tensor.to(like.device) for name, tensor in self.tensors.items()}
+            # In one layout whether they were kept or not, since sums in another order round otherwise.
+            return {name: tensor.to(like.device).contiguous() for name, tensor in self.tensors.items()}
         names = dict.fromkeys((*self.origin, *origin))
         other = " and ".join(name for name in names if self.origin.get(name) != origin.get(name))
         raise InputError(
