@@ -28,8 +28,8 @@ class Decoder:
 
     A variational autoencoder (see `leakbench.attack.vae`) is trained on at most `public` public examples, pictures or tables, once
     for all views with the same ones: neither the network that leaks nor its defense is read.
-    latent, hidden: how large it is.  epochs, batch, learning_rate: of its training; few examples need more epochs of smaller batches
-    (of 450 digits 40 epochs leave an RMSE of .17, 200 in batches of 50 one of .13).  seed: of all that is drawn.
+    latent, hidden: how large it is.  epochs, batch, learning_rate: of its training; few examples need more epochs of smaller
+    batches (of 450 digits 40 epochs leave an RMSE of .17, 200 in batches of 50 one of .13).  seed: of all that is drawn.
     """
 
     latent: Count = 32
