@@ -179,11 +179,11 @@ knows: defense
 method:
   gradient_matching:
     labels: last_layer
-    space: {decoder: {latent: 16, hidden: 64, epochs: 80, batch: 50}}
+    space: {decoder: {latent: 16, hidden: 128, epochs: 100, batch: 50}}
     start: {public_mean: {deviation: 0.05}}
     distance: likelihood
     descent: lbfgs
-    stop: {iterations: {limit: 4}}
+    stop: {iterations: {limit: 8}}
 """
 RUN = ["run", "--quiet", "--json", "--candidates", "12", "--train-rounds", "0"]
 
@@ -206,7 +206,7 @@ def times(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
 @pytest.mark.parametrize(
     ("dataset", "more"),
     [
-        ("digits", ("--taps", "type-2,type-1", "--leak-batch", "2", "--victims", "3")),
+        ("digits", ("--taps", "type-2,type-1", "--leak-batch", "2", "--victims", "4")),
         ("cancer", ("--taps", "type-2", "--victims", "4")),
         ("digits", ("--taps", "type-2", "--protocol", "live", "--clients", "4", "--victims", "2")),
     ],
