@@ -15,6 +15,7 @@ from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.posterior import missed, posterior
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
+from leakbench.fitted import Asked
 from leakbench.recipe import slot
 from leakbench.types import Count, Generators, Positive, Reconstruction, part
 
@@ -55,7 +56,9 @@ class AutoLeak:
         """Reconstruct; work and snapshots of the stages follow each other. Raises InputError for no stage."""
         if not self.stages:
             raise InputError("autoleak: stages: got none, expected at least one")
-        found = self._answered(views, rngs)
+        asked = Asked(views[0].fits)
+        views = tuple(dataclasses.replace(view, fits=asked) for view in views)
+        found = dataclasses.replace(self._answered(views, rngs), fit=asked.fit)
         left = ~self._is_broken(views, found)
         if not left.any():
             return dataclasses.replace(found, doubts={})

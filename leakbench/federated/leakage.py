@@ -21,6 +21,7 @@ from leakbench.defense.transform import Stations, apply
 from leakbench.errors import InputError
 from leakbench.federated.client import Examples, client_update, local_iterations, mean_update
 from leakbench.federated.sampling import drawn
+from leakbench.fitted import Fits, fitted_anew
 from leakbench.types import Clock, Generators, Network, Parameters
 
 __all__ = ["TAPS", "Knowledge", "Public", "View", "leak", "rounded"]
@@ -116,7 +117,7 @@ class View:
     labels: (V, M) int64, the true labels in the order of use, where the threat model grants them.  logits: (V, M, classes),
     likewise what the sent model answers to the true inputs.
     secret: what a lying server remembers of how it built the model.
-    columns: of a table, which columns make up which feature.
+    columns: of a table, which columns make up which feature.  fits: whom a part that learns asks for what it learned.
     """
 
     tap: str
@@ -139,6 +140,7 @@ class View:
     logits: Tensor | None = None
     secret: Any = None
     columns: Columns | None = None
+    fits: Fits = fitted_anew
 
     @property
     def victims(self) -> int:

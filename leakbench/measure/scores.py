@@ -22,6 +22,7 @@ COLUMNS = (
     *("rmse", "psnr", "ssim", "lpips", "distance", "success", "eta", "null_rmse", "null_success", "identified"),
     "label_ranked",
     *("candidates", "iterations", "iterations_to_success", "evaluations", "evaluations_to_success", "doubts"),
+    *("fit_seconds", "fit_public"),
 )
 
 
@@ -68,7 +69,8 @@ def score(
     classes: over the classes, scored by the label of each victim's first example; NaN for a label that no public example has
         (-inf), which this attacker cannot name.
     null: guesses for all V * M examples of the cell's victims.
-    A missing or non-finite answer is a failure and counts against the attacker.
+    A missing or non-finite answer is a failure and counts against the attacker. fit_seconds, fit_public: what the attacker learned
+    before it answered, as it was learned; NaN of one that does not learn.
     """
     reason = RANKS_ONLY if answer is None else "no finite answer"
     answer = no_reconstruction(truth) if answer is None else answer
@@ -109,8 +111,11 @@ def score(
     }
     rows = pd.DataFrame({name: np.asarray(c.cpu()).reshape(-1) for name, c in columns.items() if isinstance(c, Tensor)})
     rows["failure_reason"] = np.where(rows["failure"], reason, "")
+    learned = answer.fit
+    took, public = (np.nan, np.nan) if learned is None else (learned.seconds, float(learned.public))
     doubts = np.repeat(_doubts(answer, victims), members)
     rows = rows.assign(tap=tap, round=round_number, eta=eta, candidates=ranking.scores.shape[1], doubts=doubts)
+    rows = rows.assign(fit_seconds=took, fit_public=public)
     return rows[list(COLUMNS)], inputs
 
 

@@ -1,4 +1,5 @@
-"""Which columns the table of leakage points has: those of every run, and for tables those of features and records."""
+"""Which columns the table of leakage points has: those of every run, for tables those of features and records,
+and of an attacker that learns what it learned."""
 
 from __future__ import annotations
 
@@ -39,7 +40,18 @@ TABLE_COLUMNS = (
 )
 
 
+LEARNED = (
+    Column(
+        "learned in",
+        "What the attacker's learning took before its first answer, when it was learned, and from how many public examples; none "
+        "of them is a victim. What was learned of the same network, defense and public examples before is used again.",
+        lambda tap: f"{number(tap.get('fit_seconds'), 1)} s of {number(tap.get('fit_public'), 0)}",
+    ),
+)
+
+
 def columns(summary: Mapping[str, Any]) -> tuple[Column, ...]:
     """Return the columns of a summary's table, as in the terminal; the leakage point stands before them."""
+    learned = LEARNED if any(tap.get("fit_public") is not None for tap in summary["taps"].values()) else ()
     tabular = any(tap.get("random_feature_accuracy") is not None for tap in summary["taps"].values())
-    return (*COLUMNS, *TABLE_COLUMNS) if tabular else COLUMNS
+    return (*COLUMNS, *(TABLE_COLUMNS if tabular else ()), *learned)

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from leakbench.measure.metrics_tables import NO_FEATURES
 from leakbench.report.bounds import FIELDS
 from leakbench.report.members import made_of
+from leakbench.summary.fits import LEARNS_NOTHING
 
 __all__ = [
     "COLUMNS",
@@ -260,8 +261,8 @@ def notes(summary: Summary) -> list[tuple[str, str]]:
         name, _, field = rest.partition(".")
         if area == "taps" and (field in FIELDS or (field in UNSAID and summary["taps"][name][field] is None)):
             continue  # said among the bounds
-        if reason == NO_FEATURES:
-            continue  # pictures have no such column
+        if reason in (NO_FEATURES, LEARNS_NOTHING):
+            continue  # pictures, or who does not learn, have no such column
         what, where = (field, name) if area == "taps" else (key, "")
         grouped.setdefault((what, reason.removeprefix("n/a: ")), []).append(where)
     lines = []

@@ -19,6 +19,7 @@ from leakbench.attack.stop import watched
 from leakbench.cell import Cell, looks_at
 from leakbench.federated.leakage import View
 from leakbench.federated.partition import Partition
+from leakbench.fit_store import FitStore, fit_folder
 from leakbench.measure.metrics import Score
 from leakbench.measure.scores import Truth, no_reconstruction, score
 from leakbench.measure.scores_tables import TableJudge, score_table, table_judge
@@ -82,6 +83,7 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:
     total = len(victims.indices)
     null: tuple[NullAttack, TableJudge | None] | None = None
     phase = phase_name(leak.cell, leak.tap, leak.round)
+    fits = FitStore(fit_folder())
     progress(phase, 0, total)
     for lanes in torch.split(torch.arange(total), _chunk(leak, victims)):
         first, many = int(lanes[0]), len(lanes)
@@ -92,7 +94,7 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:
         piece = f"parts/{leak.name}.{first:05d}"
         if not (run.has(f"{piece}.parquet") and run.has(f"{piece}.safetensors")):
             with run.timed(phase):
-                views = leak.views(victims, lanes)
+                views = tuple(dataclasses.replace(view, fits=fits) for view in leak.views(victims, lanes))
                 twin = _twin(run, piece, views, lanes)
                 if twin is None:
                     null = null or _null(leak, victims, judge.eta)

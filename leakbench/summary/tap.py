@@ -10,6 +10,7 @@ import pandas as pd
 from leakbench.measure.anytime import anytime
 from leakbench.measure.scores import RANKS_ONLY
 from leakbench.measure.statistics import exact, proportion, wilson
+from leakbench.summary.fits import fit_fields
 from leakbench.summary.tables import table_fields
 from leakbench.summary.verdict import verdict
 from leakbench.summary.warnings import doubts, mostly_doubted
@@ -73,6 +74,7 @@ def tap_summary(group: pd.DataFrame, seconds: float, doubtful: bool = False) -> 
         "evaluations": int(group["evaluations"].median()),
         **table_fields(group),
         "seconds": round(seconds, 2),
+        **fit_fields(group),
         "anytime": anytime(group),
         "doubts": doubts(group),
     }
