@@ -15,6 +15,7 @@ FIELDS = {
     "identified_bound": "identified",
     "label_bound": "label",
     "label_ranked_bound": "label ranked",
+    "member_tpr_bound": "member found",
 }
 """{field of a leakage point: how its measurement is called}."""
 
@@ -23,6 +24,7 @@ MEASURES = {
     "identified": "identified",
     "label_accuracy": "label accuracy",
     "label_ranked": "label ranked",
+    "member_tpr": "member found",
 }
 
 NOTHING = 0.995

@@ -7,7 +7,7 @@ from typing import Any
 
 from leakbench.report.words import COLUMNS, Column, interval, number
 
-__all__ = ["TABLE_COLUMNS", "columns"]
+__all__ = ["PAGE_FIELDS", "TABLE_COLUMNS", "columns", "page_columns"]
 
 TABLE_COLUMNS = (
     Column(
@@ -38,8 +38,32 @@ TABLE_COLUMNS = (
     Column("null records", "The same for the null attacker.", lambda tap: number(tap.get("null_record_match"), 3)),
 )
 
+PAGE_COLUMNS = (
+    Column(
+        "member AUC",
+        "How often the first example of a batch is ranked above a candidate that is not in the batch, by the likelihood of what "
+        "leaked: the area under the curve of true against false positives of telling who took part. 0.5 is chance.",
+        lambda tap: interval(tap, "member_auc"),
+    ),
+    Column(
+        "member found",
+        "Share of victims so told from those who are not in the batch that at most 1 % of these are taken for members: the true "
+        "positive rate at a false positive rate of 1 %, which is what chance gives.",
+        lambda tap: interval(tap, "member_tpr"),
+    ),
+)
+"""What the page has beside the columns of the terminal, which has no room for more."""
+
+PAGE_FIELDS = ("member_auc", "member_tpr")
+"""Fields of a leakage point that only the page shows, so that only there a reader misses them."""
+
 
 def columns(summary: Mapping[str, Any]) -> tuple[Column, ...]:
     """Return the columns of a summary's table, as in the terminal; the leakage point stands before them."""
     tabular = any(tap.get("random_feature_accuracy") is not None for tap in summary["taps"].values())
     return (*COLUMNS, *TABLE_COLUMNS) if tabular else COLUMNS
+
+
+def page_columns(summary: Mapping[str, Any]) -> tuple[Column, ...]:
+    """Return the columns of the page's table: those of the terminal, and what else the rankings tell."""
+    return (*columns(summary), *PAGE_COLUMNS)

@@ -19,10 +19,21 @@ from leakbench.federated.leakage import View
 from leakbench.federated.partition import Partition
 from leakbench.measure.metrics import Score
 from leakbench.measure.scores import Truth, no_reconstruction, score
+from leakbench.measure.scores_rankings import score_rankings
 from leakbench.measure.scores_tables import TableJudge, score_table, table_judge
 from leakbench.progress import Progress
 from leakbench.rng import generator, generators
-from leakbench.run.victims import Sent, Victims, aware, candidates, draw_victims, public_examples, truth, views_of
+from leakbench.run.victims import (
+    Sent,
+    Victims,
+    aware,
+    candidate_examples,
+    candidates,
+    draw_victims,
+    public_examples,
+    truth,
+    views_of,
+)
 from leakbench.store import Run
 from leakbench.types import Ranking, Reconstruction
 
@@ -143,6 +154,7 @@ def _attack_chunk(
     rebuilt = answer if isinstance(answer, Reconstruction) else None
     reconstruction = no_reconstruction(real) if rebuilt is None else rebuilt
     rows, ordered = score(leak.tap, leak.round, rebuilt, ranking, classes, null, real, judge.eta, judge.lpips)
+    rows = rows.join(score_rankings(ranking, candidate_examples(cell, victims), real))
     if table is not None:
         draws = generators(cell.settings.seed, "random records", [(leak.round, int(v)) for v in lanes])
         rows = rows.join(score_table(reconstruction.inputs, real, table, draws))

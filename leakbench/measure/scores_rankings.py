@@ -1,0 +1,57 @@
+"""What else the rankings beside an attack tell: who was in the batch, one row per example as in `leakbench.measure.scores`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from leakbench.measure.scores import Truth
+from leakbench.types import Ranking
+
+__all__ = ["FALSE_ALARMS", "LEAST_NON_MEMBERS", "membership", "score_rankings"]
+
+FALSE_ALARMS = 0.01
+"""The false positive rate at which members are found."""
+
+LEAST_NON_MEMBERS = 100
+"""Of fewer, one false alarm is more than that rate."""
+
+
+def score_rankings(ranking: Ranking, shown: Tensor, truth: Truth) -> pd.DataFrame:
+    """Return the columns below of V * M rows in the order of `score`, each on the first example of a victim, NaN on its fellows.
+
+    ranking: over k candidates, which are the examples `shown` (k,).
+    member_above, member_found: see `membership`.
+    """
+    members = (truth.examples[:, :, None] == shown).any(1)
+    above, found = membership(ranking.scores.cpu(), truth.own, members.cpu())
+    columns = {"member_above": above, "member_found": found}
+    return pd.DataFrame({name: _on_first(values, truth.labels.shape[1]) for name, values in columns.items()})
+
+
+def membership(scores: Tensor, own: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (share of the non-members that score below the victim's own example, whether it is found), (V,) float64 each.
+
+    scores: (V, k); own: (V,), the victim's position; members: (V, k), who else stands behind the update besides the own.
+    Within one update the log-likelihood ratio of "this candidate was in the batch" is the candidate's score up to a constant of
+    that update, so that the share is the area under the curve of the best test for one member. Ties count one half. A score
+    that is not finite is the lowest there is, as for identification: who tells nobody apart gets 1/2. NaN without non-members.
+    found: 1 where (1 + non-members at least as high) / (1 + non-members) is at most 1 %, which holds for one in a hundred
+    at most that were not there, whatever the scores (Phipson and Smyth, Statistical Applications in Genetics and Molecular
+    Biology 9, 2010); NaN below 100 non-members, who cannot show such a rate.
+    """
+    known = torch.where(scores.isfinite(), scores, -torch.inf).double()
+    mine = known.gather(1, own[:, None])
+    others = ~members.scatter(1, own[:, None], True)
+    many, below, level = others.sum(1), ((known < mine) & others).sum(1), ((known == mine) & others).sum(1)
+    above = torch.where(many > 0, (below + level / 2) / many.clamp_min(1), torch.nan)
+    found = (1 + many - below <= FALSE_ALARMS * (1 + many) + 1e-9).double()
+    return above.double(), torch.where(many >= LEAST_NON_MEMBERS, found, torch.nan)
+
+
+def _on_first(values: Tensor, members: int) -> np.ndarray:
+    rows = torch.full((len(values), members), torch.nan, dtype=torch.float64)
+    rows[:, 0] = values
+    return np.asarray(rows.reshape(-1))

@@ -1,0 +1,47 @@
+"""The fields of a leakage point's summary that the rankings beside an attack fill: who was in the batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from leakbench.measure.scores_rankings import LEAST_NON_MEMBERS
+from leakbench.measure.statistics import mean_interval, proportion
+
+__all__ = ["ranking_fields", "ranking_notes"]
+
+FEW = f"fewer than {LEAST_NON_MEMBERS} candidates that are no members show no false positive rate of 1 % (--candidates)"
+ALONE = "every candidate stands behind the update, so that no member can be told from a non-member (--candidates)"
+
+
+def ranking_fields(group: pd.DataFrame) -> dict[str, Any]:
+    """Return the means over a leakage point's victims; None for what has no value.
+
+    member_auc: how often a member is ranked above a non-member within one update, with the interval of its mean.
+    member_tpr: the share of victims found at a false positive rate of 1 %, with Wilson's.
+    """
+    return {
+        **_interval("member_auc", mean_interval, _first(group, "member_above")),
+        **_interval("member_tpr", _share, _first(group, "member_found")),
+    }
+
+
+def ranking_notes(key: str, tap: dict[str, Any]) -> dict[str, str]:
+    """Return why fields of a leakage point are None."""
+    reasons = {"member_auc": ALONE, "member_tpr": FEW}
+    return {f"taps.{key}.{name}": reason for name, reason in reasons.items() if tap[name] is None}
+
+
+def _first(group: pd.DataFrame, column: str) -> pd.Series:
+    """Return the victims' values, one each."""
+    return group[column].dropna() if column in group else pd.Series(dtype=float)
+
+
+def _share(values: pd.Series) -> tuple[float, float, float]:
+    return proportion(values.to_numpy(), values.index.to_numpy())
+
+
+def _interval(name: str, interval: Any, values: pd.Series) -> dict[str, float | None]:
+    fields = (name, f"{name}_low", f"{name}_high")
+    return dict(zip(fields, interval(values), strict=True)) if len(values) else dict.fromkeys(fields)
