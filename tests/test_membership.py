@@ -105,11 +105,14 @@ def test_scores_that_are_not_finite_are_the_lowest() -> None:
 
 def test_a_fellow_of_the_batch_is_no_false_alarm() -> None:
     """Examples 7 and 9 stand behind the update; 9, who scores higher than the victim 7, is left out."""
-    truth = Truth(torch.zeros(1), torch.zeros(1, 2, 3), torch.zeros(1, 2), torch.tensor([[7, 9]]), torch.tensor([1]))
+    labels = torch.zeros(1, 2, dtype=torch.int64)
+    truth = Truth(torch.zeros(1), torch.zeros(1, 2, 3), labels, torch.tensor([[7, 9]]), torch.tensor([1]))
     ranking, shown = Ranking(torch.tensor([[0.0, 1.0, 2.0, -1.0]])), torch.tensor([3, 7, 9, 4])
-    rows = score_rankings(ranking, shown, truth)
+    classes, public = Ranking(torch.zeros(1, 2)), torch.tensor([0, 1])
+    rows = score_rankings(ranking, shown, classes, public, truth)
     assert rows["member_above"].tolist() == pytest.approx([1.0, np.nan], nan_ok=True)
-    assert score_rankings(ranking, torch.tensor([3, 7, 5, 4]), truth)["member_above"][0] == pytest.approx(2 / 3)
+    without = score_rankings(ranking, torch.tensor([3, 7, 5, 4]), classes, public, truth)
+    assert without["member_above"][0] == pytest.approx(2 / 3)
 
 
 def test_the_summary_is_over_victims() -> None:
@@ -117,7 +120,7 @@ def test_the_summary_is_over_victims() -> None:
     fields = ranking_fields(pd.DataFrame({"member_above": above, "member_found": found}))
     assert (fields["member_auc"], fields["member_auc_low"], fields["member_auc_high"]) == mean_interval([0.25, 0.75])
     assert (fields["member_tpr"], fields["member_tpr_low"], fields["member_tpr_high"]) == (0.5, *wilson(1, 2))
-    assert ranking_notes("t", fields) == {}
+    assert ranking_notes("t", fields).keys() == {"taps.t.label_counts", "taps.t.null_label_counts"}
     few = ranking_fields(pd.DataFrame({"member_above": above, "member_found": np.nan}))
     assert few["member_tpr"] is few["member_tpr_low"] is None
     assert ranking_notes("t", few)["taps.t.member_tpr"].startswith("fewer than 100 candidates that are no members")

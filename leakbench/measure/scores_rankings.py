@@ -1,4 +1,7 @@
-"""What else the rankings beside an attack tell: who was in the batch, one row per example as in `leakbench.measure.scores`."""
+"""What else the rankings beside an attack tell: who was in the batch, and how many there are of each label.
+
+One row per example, as in `leakbench.measure.scores`.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from leakbench.attack.label_counts import rounded
 from leakbench.measure.scores import Truth
 from leakbench.types import Ranking
 
-__all__ = ["FALSE_ALARMS", "LEAST_NON_MEMBERS", "membership", "score_rankings"]
+__all__ = ["FALSE_ALARMS", "LEAST_NON_MEMBERS", "counted", "membership", "score_rankings"]
 
 FALSE_ALARMS = 0.01
 """The false positive rate at which members are found."""
@@ -19,16 +23,27 @@ LEAST_NON_MEMBERS = 100
 """Of fewer, one false alarm is more than that rate."""
 
 
-def score_rankings(ranking: Ranking, shown: Tensor, truth: Truth) -> pd.DataFrame:
+def score_rankings(
+    ranking: Ranking, shown: Tensor, classes: Ranking, public_labels: Tensor, truth: Truth
+) -> pd.DataFrame:
     """Return the columns below of V * M rows in the order of `score`, each on the first example of a victim, NaN on its fellows.
 
-    ranking: over k candidates, which are the examples `shown` (k,).
-    member_above, member_found: see `membership`.
+    ranking: over k candidates, which are the examples `shown` (k,).  classes: over the classes; of M > 1 examples their shares.
+    public_labels: (n,) int64, from which whoever sees no update guesses.
+    member_above, member_found: see `membership`.  label_counts, null_label_counts: see `counted`; NaN for M = 1.
     """
-    members = (truth.examples[:, :, None] == shown).any(1)
+    members, expected = (truth.examples[:, :, None] == shown).any(1), classes.scores.cpu()
     above, found = membership(ranking.scores.cpu(), truth.own, members.cpu())
-    columns = {"member_above": above, "member_found": found}
-    return pd.DataFrame({name: _on_first(values, truth.labels.shape[1]) for name, values in columns.items()})
+    labels = truth.labels.cpu()
+    several = 1.0 if labels.shape[1] > 1 else torch.nan
+    shares = torch.bincount(public_labels.cpu(), minlength=expected.shape[1]).to(expected).expand_as(expected)
+    columns = {
+        "member_above": above,
+        "member_found": found,
+        "label_counts": counted(expected, labels) * several,
+        "null_label_counts": counted(shares, labels) * several,
+    }
+    return pd.DataFrame({name: _on_first(values, labels.shape[1]) for name, values in columns.items()})
 
 
 def membership(scores: Tensor, own: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
@@ -49,6 +64,21 @@ def membership(scores: Tensor, own: Tensor, members: Tensor) -> tuple[Tensor, Te
     above = torch.where(many > 0, (below + level / 2) / many.clamp_min(1), torch.nan)
     found = (1 + many - below <= FALSE_ALARMS * (1 + many) + 1e-9).double()
     return above.double(), torch.where(many >= LEAST_NON_MEMBERS, found, torch.nan)
+
+
+def counted(shares: Tensor, labels: Tensor) -> Tensor:
+    """Return (V,) float64, which share of the labels (V, M) of a batch is counted right: 1 - sum_c |guess_c - count_c| / (2 M).
+
+    shares: (V, classes), those expected of each class, up to a factor; -inf for a class that is not thought of. The guess is of M
+    integers >= 0 nearest to them, which is rounding by largest remainder where all are >= 0. Shares that are not finite are no
+    answer, and none is right.
+    """
+    possible, many = shares != -torch.inf, labels.shape[1]
+    whole = shares.double().where(possible, 0.0)
+    wanted = (many * whole / whole.sum(1, keepdim=True)).masked_fill(~possible, -torch.inf)
+    true = torch.zeros_like(whole).scatter_add_(1, labels, torch.ones_like(labels, dtype=torch.float64))
+    right = 1 - (rounded(wanted, many) - true).abs().sum(1) / (2 * many)
+    return right.where(whole.isfinite().all(1), 0.0)
 
 
 def _on_first(values: Tensor, members: int) -> np.ndarray:

@@ -51,10 +51,21 @@ PAGE_COLUMNS = (
         "positive rate at a false positive rate of 1 %, which is what chance gives.",
         lambda tap: interval(tap, "member_tpr"),
     ),
+    Column(
+        "labels counted",
+        "Mean share of a batch's labels that are counted right, by the expected share of each class given what leaked (classes "
+        "by public mean gradients). The interval is Student's over batches.",
+        lambda tap: interval(tap, "label_counts"),
+    ),
+    Column(
+        "null counted",
+        "The same by the public shares of the classes alone. What lies below it has not leaked.",
+        lambda tap: number(tap.get("null_label_counts")),
+    ),
 )
 """What the page has beside the columns of the terminal, which has no room for more."""
 
-PAGE_FIELDS = ("member_auc", "member_tpr")
+PAGE_FIELDS = ("member_auc", "member_tpr", "label_counts", "null_label_counts")
 """Fields of a leakage point that only the page shows, so that only there a reader misses them."""
 
 

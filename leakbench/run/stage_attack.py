@@ -154,7 +154,9 @@ def _attack_chunk(
     rebuilt = answer if isinstance(answer, Reconstruction) else None
     reconstruction = no_reconstruction(real) if rebuilt is None else rebuilt
     rows, ordered = score(leak.tap, leak.round, rebuilt, ranking, classes, null, real, judge.eta, judge.lpips)
-    rows = rows.join(score_rankings(ranking, candidate_examples(cell, victims), real))
+    rows = rows.join(
+        score_rankings(ranking, candidate_examples(cell, victims), classes, cell.data.public_targets, real)
+    )
     if table is not None:
         draws = generators(cell.settings.seed, "random records", [(leak.round, int(v)) for v in lanes])
         rows = rows.join(score_table(reconstruction.inputs, real, table, draws))

@@ -1,4 +1,4 @@
-"""The fields of a leakage point's summary that the rankings beside an attack fill: who was in the batch."""
+"""The fields of a leakage point's summary that the rankings beside an attack fill: who was in the batch, which labels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from leakbench.measure.statistics import mean_interval, proportion
 __all__ = ["ranking_fields", "ranking_notes"]
 
 FEW = f"fewer than {LEAST_NON_MEMBERS} candidates that are no members show no false positive rate of 1 % (--candidates)"
-ALONE = "every candidate stands behind the update, so that no member can be told from a non-member (--candidates)"
+EVERYBODY = "every candidate stands behind the update, so that no member can be told from a non-member (--candidates)"
+
+ONE_LABEL = "one example stands behind the update, whose label is ranked (label_ranked)"
 
 
 def ranking_fields(group: pd.DataFrame) -> dict[str, Any]:
@@ -20,16 +22,20 @@ def ranking_fields(group: pd.DataFrame) -> dict[str, Any]:
 
     member_auc: how often a member is ranked above a non-member within one update, with the interval of its mean.
     member_tpr: the share of victims found at a false positive rate of 1 %, with Wilson's.
+    label_counts: the mean share of a batch's labels that are counted right; null_label_counts: by the public shares alone.
     """
+    null = _first(group, "null_label_counts")
     return {
         **_interval("member_auc", mean_interval, _first(group, "member_above")),
         **_interval("member_tpr", _share, _first(group, "member_found")),
+        **_interval("label_counts", mean_interval, _first(group, "label_counts")),
+        "null_label_counts": float(null.mean()) if len(null) else None,
     }
 
 
 def ranking_notes(key: str, tap: dict[str, Any]) -> dict[str, str]:
     """Return why fields of a leakage point are None."""
-    reasons = {"member_auc": ALONE, "member_tpr": FEW}
+    reasons = {"member_auc": EVERYBODY, "member_tpr": FEW, "label_counts": ONE_LABEL, "null_label_counts": ONE_LABEL}
     return {f"taps.{key}.{name}": reason for name, reason in reasons.items() if tap[name] is None}
 
 
