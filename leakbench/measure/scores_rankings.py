@@ -1,9 +1,11 @@
-"""What else the rankings beside an attack tell: who was in the batch, and how many there are of each label.
+"""What else the rankings beside an attack tell: who was in the batch, how many there are of each label, and attributes.
 
 One row per example, as in `leakbench.measure.scores`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -11,10 +13,12 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.label_counts import rounded
-from leakbench.measure.scores import Truth
+from leakbench.data.attributes import values_of
+from leakbench.data.dataset import Feature
+from leakbench.measure.scores import Truth, ranked_first
 from leakbench.types import Ranking
 
-__all__ = ["FALSE_ALARMS", "LEAST_NON_MEMBERS", "counted", "membership", "score_rankings"]
+__all__ = ["FALSE_ALARMS", "LEAST_NON_MEMBERS", "counted", "membership", "score_attributes", "score_rankings"]
 
 FALSE_ALARMS = 0.01
 """The false positive rate at which members are found."""
@@ -44,6 +48,28 @@ def score_rankings(
         "null_label_counts": counted(shares, labels) * several,
     }
     return pd.DataFrame({name: _on_first(values, labels.shape[1]) for name, values in columns.items()})
+
+
+def score_attributes(
+    rankings: Mapping[str, Ranking], features: Sequence[Feature], nulls: Sequence[float], truth: Truth
+) -> pd.DataFrame:
+    """Return two columns for each of `features`, of V * M rows as `score_rankings`: `attribute_NAME` and `null_attribute_NAME`.
+
+    rankings: {name: over its values}; nothing behind a batch, where no attribute is ranked.
+    attribute: 1 where the victim's value comes first, 1 / n where n tie, else 0; NaN where it is unknown or in no public record.
+    null_attribute: what of `nulls` belongs to it, how often the best constant guess is right.
+    """
+    members, columns = truth.labels.shape[1], {}
+    for feature, null in zip(features, nulls, strict=True):
+        right = torch.full((len(truth.labels),), torch.nan, dtype=torch.float64)
+        if feature.name in rankings:
+            values = values_of(truth.inputs[:, 0].cpu(), feature)
+            right = ranked_first(rankings[feature.name].scores.cpu(), values.clamp_min(0)).where(values >= 0, torch.nan)
+        columns[f"attribute_{feature.name}"] = right
+        columns[f"null_attribute_{feature.name}"] = torch.full_like(right, null)
+    return pd.DataFrame(
+        {name: _on_first(values, members) for name, values in columns.items()}, index=range(truth.labels.numel())
+    )
 
 
 def membership(scores: Tensor, own: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:

@@ -65,7 +65,7 @@ PAGE_COLUMNS = (
 )
 """What the page has beside the columns of the terminal, which has no room for more."""
 
-PAGE_FIELDS = ("member_auc", "member_tpr", "label_counts", "null_label_counts")
+PAGE_FIELDS = ("member_auc", "member_tpr", "label_counts", "null_label_counts", "attributes")
 """Fields of a leakage point that only the page shows, so that only there a reader misses them."""
 
 
@@ -77,4 +77,22 @@ def columns(summary: Mapping[str, Any]) -> tuple[Column, ...]:
 
 def page_columns(summary: Mapping[str, Any]) -> tuple[Column, ...]:
     """Return the columns of the page's table: those of the terminal, and what else the rankings tell."""
-    return (*columns(summary), *PAGE_COLUMNS)
+    attributes = dict.fromkeys(name for tap in summary["taps"].values() for name in tap.get("attributes") or {})
+    return (*columns(summary), *PAGE_COLUMNS, *map(_attribute, attributes))
+
+
+def _attribute(name: str) -> Column:
+    meaning = (
+        f"Share of victims whose {name} comes first when all its values are ranked by public mean gradients, by an attacker who "
+        "knows the defense and not the label; in brackets how often the best constant guess is right, and what no attack is above."
+    )
+
+    def text(tap: Mapping[str, Any]) -> str:
+        found = (tap.get("attributes") or {}).get(name)
+        if not found:
+            return "n/a"
+        limit = "" if found["bound"] is None else f", at most {number(found['bound'])}"
+        share = interval({"right": found["right"], "right_low": found["low"], "right_high": found["high"]}, "right")
+        return f"{share} (null {number(found['null'])}{limit})"
+
+    return Column(f"{name} ranked", meaning, text)

@@ -257,7 +257,7 @@ def notes(summary: Summary, without: Collection[str] = ()) -> list[tuple[str, st
         name, _, field = rest.partition(".")
         if area == "taps" and (field in FIELDS or (field in UNSAID and summary["taps"][name][field] is None)):
             continue  # said among the bounds
-        if reason == NO_FEATURES or (area == "taps" and field in without):
+        if reason == NO_FEATURES or (area == "taps" and field.partition(".")[0] in without):
             continue  # pictures have no such column
         what, where = (field, name) if area == "taps" else (key, "")
         grouped.setdefault((what, reason.removeprefix("n/a: ")), []).append(where)

@@ -1,13 +1,15 @@
-"""The fields of a leakage point's summary that the rankings beside an attack fill: who was in the batch, which labels."""
+"""What the rankings beside an attack tell at a leakage point: who was in the batch, how many of each label, attributes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
 
 from leakbench.measure.scores_rankings import LEAST_NON_MEMBERS
-from leakbench.measure.statistics import mean_interval, proportion
+from leakbench.measure.statistics import mean_interval, wilson
+from leakbench.summary.attributes import attribute_fields, attribute_notes
 
 __all__ = ["ranking_fields", "ranking_notes"]
 
@@ -23,6 +25,7 @@ def ranking_fields(group: pd.DataFrame) -> dict[str, Any]:
     member_auc: how often a member is ranked above a non-member within one update, with the interval of its mean.
     member_tpr: the share of victims found at a false positive rate of 1 %, with Wilson's.
     label_counts: the mean share of a batch's labels that are counted right; null_label_counts: by the public shares alone.
+    attributes: of a table, see `attribute_fields`.
     """
     null = _first(group, "null_label_counts")
     return {
@@ -30,13 +33,20 @@ def ranking_fields(group: pd.DataFrame) -> dict[str, Any]:
         **_interval("member_tpr", _share, _first(group, "member_found")),
         **_interval("label_counts", mean_interval, _first(group, "label_counts")),
         "null_label_counts": float(null.mean()) if len(null) else None,
+        "attributes": attribute_fields(group),
     }
 
 
 def ranking_notes(key: str, tap: dict[str, Any]) -> dict[str, str]:
     """Return why fields of a leakage point are None."""
-    reasons = {"member_auc": EVERYBODY, "member_tpr": FEW, "label_counts": ONE_LABEL, "null_label_counts": ONE_LABEL}
-    return {f"taps.{key}.{name}": reason for name, reason in reasons.items() if tap[name] is None}
+    reasons = {
+        "member_auc": EVERYBODY,
+        "member_tpr": FEW,
+        "label_counts": ONE_LABEL,
+        "null_label_counts": ONE_LABEL,
+    }
+    absent = {f"taps.{key}.{name}": reason for name, reason in reasons.items() if tap[name] is None}
+    return absent | attribute_notes(key, tap["attributes"])
 
 
 def _first(group: pd.DataFrame, column: str) -> pd.Series:
@@ -45,9 +55,11 @@ def _first(group: pd.DataFrame, column: str) -> pd.Series:
 
 
 def _share(values: pd.Series) -> tuple[float, float, float]:
-    return proportion(values.to_numpy(), values.index.to_numpy())
+    return float(values.mean()), *wilson(float(values.sum()), len(values))
 
 
-def _interval(name: str, interval: Any, values: pd.Series) -> dict[str, float | None]:
+def _interval(
+    name: str, interval: Callable[[pd.Series], tuple[float, float, float]], values: pd.Series
+) -> dict[str, float | None]:
     fields = (name, f"{name}_low", f"{name}_high")
     return dict(zip(fields, interval(values), strict=True)) if len(values) else dict.fromkeys(fields)
