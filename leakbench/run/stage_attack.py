@@ -158,7 +158,7 @@ def _attack_chunk(
     rows, ordered = score(leak.tap, leak.round, rebuilt, ranking, classes, null, real, judge.eta, judge.lpips)
     rows = rows.join(
         score_rankings(ranking, candidate_examples(cell, victims), classes, cell.data.public_targets, real)
-    )
+    ).join(_attributes(cell, told, real))
     if table is not None:
         draws = generators(cell.settings.seed, "random records", [(leak.round, int(v)) for v in lanes])
         rows = rows.join(score_table(reconstruction.inputs, real, table, draws))
