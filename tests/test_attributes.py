@@ -238,9 +238,9 @@ def test_rows_and_summary() -> None:
     assert attribute_notes("t", attribute_fields(rows)) == {}
     unknown = attribute_fields(rows.assign(attribute_work=np.nan))
     assert unknown is not None and unknown["work"]["right"] is None
-    assert attribute_notes("t", unknown) == {
-        "taps.t.attributes.work": "no victim has a known value that a public record has"
-    }
+    why = attribute_notes("t", unknown)
+    assert why.keys() == {f"taps.t.attributes.work.{field}" for field in ("right", "low", "high")}
+    assert set(why.values()) == {"no victim has a known value that a public record has"}
     assert attribute_fields(rows[["victim", "batch", "member"]]) == {}
 
 
@@ -336,6 +336,7 @@ def test_a_run_on_a_table_ranks_its_attributes(
     assert 0.5 <= sex["null"] < 0.6 < race["null"] < 0.8
     assert found["bare"]["taps"]["type-1"]["attributes"] is None
     assert "taps.type-1.attributes" in found["bare"]["notes"]
+    assert found["bare"]["notes"]["taps.type-2.attributes.sex.bound"].startswith("none: ")
     rows = pd.read_parquet(tmp_path / "bare" / "rows.parquet")
     assert sex["right"] == pytest.approx(rows["attribute_sex"].mean())
     assert "sex ranked" in (tmp_path / "bare" / "report.html").read_text()

@@ -255,7 +255,9 @@ def notes(summary: Summary, without: Collection[str] = ()) -> list[tuple[str, st
         if area == "epsilon" and summary.get("epsilon"):
             continue  # said beside the number itself
         name, _, field = rest.partition(".")
-        if area == "taps" and (field in FIELDS or (field in UNSAID and summary["taps"][name][field] is None)):
+        if area == "taps" and (
+            field in FIELDS or field.endswith(".bound") or (field in UNSAID and summary["taps"][name][field] is None)
+        ):
             continue  # said among the bounds
         if reason == NO_FEATURES or (area == "taps" and field.partition(".")[0] in without):
             continue  # pictures have no such column

@@ -16,6 +16,7 @@ COLUMN = "attribute_"
 """How the rows name an attribute's column."""
 
 SEVERAL = "several records stand behind the update; attributes are ranked of one"
+UNKNOWN = "no victim has a known value that a public record has"
 
 Attributes: TypeAlias = dict[str, dict[str, float | None]]
 """{category: {`right`, `low`, `high`, `null`, `bound`}}."""
@@ -44,8 +45,9 @@ def attribute_notes(key: str, attributes: Attributes | None) -> dict[str, str]:
     """Return why attributes have no value."""
     if attributes is None:
         return {f"taps.{key}.attributes": SEVERAL}
-    unknown = [name for name, found in attributes.items() if found["right"] is None]
-    return {f"taps.{key}.attributes.{name}": "no victim has a known value that a public record has" for name in unknown}
+    told = ("right", "low", "high", "null")
+    absent = [f"{name}.{field}" for name, found in attributes.items() for field in told if found[field] is None]
+    return {f"taps.{key}.attributes.{field}": UNKNOWN for field in absent}
 
 
 def attribute_bounds(attributes: Attributes | None, seen: Seen | None) -> Attributes | None:

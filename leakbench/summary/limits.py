@@ -69,6 +69,9 @@ def limited(
         seen = Seen(bounds["seen"]["sigma"], bounds["seen"]["releases"], limits.guard.before)
         found["attributes"] = attribute_bounds(tap["attributes"], seen)
     notes = {f"taps.{name}.{field}": reason for field, reason in absent.items()}
+    if "identified_bound" in absent:
+        why = absent["identified_bound"]
+        notes |= {f"taps.{name}.attributes.{attribute}.bound": why for attribute in tap.get("attributes") or {}}
     notes |= {f"taps.{name}.{field}": limits.floor.note for field in ("rmse_floor", "rmse_floor_unbiased")}
     if bounds["seen"] is None:
         notes[f"taps.{name}.seen"] = limits.guard.reason
