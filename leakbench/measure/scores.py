@@ -13,7 +13,7 @@ from leakbench.attack.null import NullAttack
 from leakbench.measure import metrics
 from leakbench.types import Ranking, Reconstruction
 
-__all__ = ["COLUMNS", "RANKS_ONLY", "Truth", "no_reconstruction", "score"]
+__all__ = ["COLUMNS", "RANKS_ONLY", "Truth", "no_reconstruction", "ranked_first", "score"]
 
 RANKS_ONLY = "the attack ranks, it does not reconstruct"
 
@@ -82,7 +82,7 @@ def score(
     first = torch.zeros_like(failed)
     first[:, 0] = True
     found = _first(ranking.scores.cpu(), truth.own)[:, None].expand(victims, members)
-    told = _told(classes.scores.cpu(), truth.labels[:, 0].cpu())[:, None].expand(victims, members)
+    told = ranked_first(classes.scores.cpu(), truth.labels[:, 0].cpu())[:, None].expand(victims, members)
     null_rmse = _null(null, null.best_for_rmse, truth)
     null_success = _null(null, null.best_for_success, truth) <= eta
     reached, spent = _to_success(answer, truth, eta)
@@ -137,8 +137,11 @@ def _first(scores: Tensor, own: Tensor) -> Tensor:
     return mine.double() / tied.sum(1).clamp_min(1)
 
 
-def _told(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return (V,): as `_first`, and NaN where the class was none to choose from."""
+def ranked_first(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return (V,): 1 where the label (V,) alone scores highest of (V, k), 1 / n where n tie, 0 else; NaN for a score of -inf.
+
+    That label was none to choose from; scores of which none is finite name nobody.
+    """
     possible = scores.gather(1, labels[:, None])[:, 0] != -torch.inf
     return torch.where(possible, _first(scores, labels), torch.nan)
 

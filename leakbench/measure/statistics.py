@@ -15,6 +15,7 @@ from torch import Tensor
 __all__ = [
     "exact",
     "exact_low",
+    "mean_interval",
     "median_interval",
     "paired_bootstrap",
     "paired_means",
@@ -135,6 +136,22 @@ def paired_means(
     tail = (1 - confidence) / 2
     low, high = np.quantile(np.concatenate(differences), [tail, 1 - tail])
     return float(gains.sum() / sizes.sum()), float(low), float(high)
+
+
+def mean_interval(values: Values, confidence: float = 0.95) -> Interval:
+    """Return (mean, low, high) of independent values (n,) in [0, 1], one a cluster.
+
+    Student's interval; of equal values, which show no spread, Wilson's of n trials. No values give (NaN, 0, 1).
+    """
+    found = _floats(values)
+    n = len(found)
+    if n == 0:
+        return float("nan"), 0.0, 1.0
+    mean = float(found.mean())
+    if np.ptp(found) == 0:
+        return mean, *wilson(mean * n, n, confidence)
+    half = float(student.ppf((1 + confidence) / 2, n - 1) * found.std(ddof=1) / n**0.5)
+    return mean, max(0.0, mean - half), min(1.0, mean + half)
 
 
 def median_interval(values: Values, confidence: float = 0.95) -> Interval:

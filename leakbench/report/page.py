@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 
 from leakbench.errors import InputError
 from leakbench.report.bounds import bounds, seen_at, violations
-from leakbench.report.columns import columns
+from leakbench.report.columns import page_columns
 from leakbench.report.figures import anytime_figure, rounds_figure, threshold_figure, training_figure
 from leakbench.report.gallery import galleries
 from leakbench.report.members import factors
@@ -74,7 +74,7 @@ def _render(
     page: str = environment.get_template("report.html.jinja").render(
         manifest=manifest,
         summary=summary,
-        columns=columns(summary),
+        columns=page_columns(summary),
         reading=reading(summary),
         training=training(summary),
         epsilon=summary.get("epsilon") or {},

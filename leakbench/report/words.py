@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -251,17 +251,22 @@ UNSAID = ("rmse_floor", "rmse_floor_unbiased", "seen")
 """Fields whose absence has the reason of the bounds beside them."""
 
 
-def notes(summary: Summary) -> list[tuple[str, str]]:
-    """Return [(what has no value, or needs a word, and where; the reason)], equal reasons together."""
+def notes(summary: Summary, without: Collection[str] = ()) -> list[tuple[str, str]]:
+    """Return [(what has no value, or needs a word, and where; the reason)], equal reasons together.
+
+    without: fields of leakage points that are not shown, so that nobody misses them.
+    """
     grouped: dict[tuple[str, str], list[str]] = {}
     for key, reason in summary["notes"].items():
         area, _, rest = key.partition(".")
         if area == "epsilon" and summary.get("epsilon"):
             continue  # said beside the number itself
         name, _, field = rest.partition(".")
-        if area == "taps" and (field in FIELDS or (field in UNSAID and summary["taps"][name][field] is None)):
+        if area == "taps" and (
+            field in FIELDS or field.endswith(".bound") or (field in UNSAID and summary["taps"][name][field] is None)
+        ):
             continue  # said among the bounds
-        if reason in (NO_FEATURES, LEARNS_NOTHING):
+        if reason in (NO_FEATURES, LEARNS_NOTHING) or (area == "taps" and field.partition(".")[0] in without):
             continue  # pictures, or who does not learn, have no such column
         what, where = (field, name) if area == "taps" else (key, "")
         grouped.setdefault((what, reason.removeprefix("n/a: ")), []).append(where)

@@ -11,7 +11,7 @@ from scipy import stats
 from leakbench.measure.metrics_tables import NO_FEATURES
 from leakbench.measure.scores import RANKS_ONLY
 from leakbench.measure.scores_tables import TABLE_COLUMNS
-from leakbench.measure.statistics import proportion
+from leakbench.measure.statistics import mean_interval, proportion
 
 __all__ = ["comes_back", "table_fields", "table_notes"]
 
@@ -22,7 +22,7 @@ GUESSES = ("random", "null")
 def table_fields(group: pd.DataFrame) -> dict[str, float | None]:
     """Return the means over a leakage point's rows, a failed example counting as 0; all None for pictures.
 
-    feature_accuracy: with the t interval of its mean over batches.  record_match: with Wilson's, by batch.  random_..., null_...:
+    feature_accuracy: with the interval of its mean over batches.  record_match: with Wilson's, by batch.  random_..., null_...:
     the same for a draw from the public marginals and for the null attacker. An attack that ranks has none of its own.
     """
     names = [n for n in TABLE_COLUMNS if n not in MEASURED]
@@ -32,12 +32,8 @@ def table_fields(group: pd.DataFrame) -> dict[str, float | None]:
     found: dict[str, float | None] = dict.fromkeys([*MEASURED, *bounds])
     if not (group["failure_reason"] == RANKS_ONLY).all():
         accuracy = group["feature_accuracy"].fillna(0.0)
-        low, high = _mean_interval(accuracy.groupby(group["batch"]).mean())
-        found |= {
-            "feature_accuracy": float(accuracy.mean()),
-            "feature_accuracy_low": low,
-            "feature_accuracy_high": high,
-        }
+        mean = mean_interval(accuracy.groupby(group["batch"]).mean())
+        found |= dict(zip(("feature_accuracy", "feature_accuracy_low", "feature_accuracy_high"), mean, strict=True))
         share = proportion(group["record_match"].fillna(0.0).to_numpy(), group["batch"].to_numpy())
         found |= dict(zip(("record_match", "record_match_low", "record_match_high"), share, strict=True))
     return found | {name: float(group[name].mean()) for name in names}
@@ -66,14 +62,6 @@ def table_notes(key: str, tap: dict[str, Any]) -> dict[str, str]:
     """Return why fields of a leakage point are None: pictures have no features, and a ranking answers no record."""
     reason = NO_FEATURES if tap["random_feature_accuracy"] is None else RANKS_ONLY
     return {f"taps.{key}.{name}": reason for name in TABLE_COLUMNS if tap[name] is None}
-
-
-def _mean_interval(values: pd.Series) -> tuple[float | None, float | None]:
-    """Return Student's 95 % interval of the mean of independent values in [0, 1]; none for one value."""
-    if len(values) < 2:
-        return None, None
-    half = _half_width(values)
-    return max(0.0, float(values.mean()) - half), min(1.0, float(values.mean()) + half)
 
 
 def _half_width(values: pd.Series, confidence: float = 0.95) -> float:

@@ -11,6 +11,7 @@ from leakbench.measure.anytime import anytime
 from leakbench.measure.scores import RANKS_ONLY
 from leakbench.measure.statistics import exact, proportion, wilson
 from leakbench.summary.fits import fit_fields
+from leakbench.summary.rankings import ranking_fields
 from leakbench.summary.tables import table_fields
 from leakbench.summary.verdict import verdict
 from leakbench.summary.warnings import doubts, mostly_doubted
@@ -72,6 +73,7 @@ def tap_summary(group: pd.DataFrame, seconds: float, doubtful: bool = False) -> 
         "label_accuracy": float((group["label"] == group["label_guess"]).mean()),
         "iterations": _number(group["iterations_to_success"].fillna(math.inf).median()),
         "evaluations": int(group["evaluations"].median()),
+        **ranking_fields(group),
         **table_fields(group),
         "seconds": round(seconds, 2),
         **fit_fields(group),
