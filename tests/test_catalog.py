@@ -76,14 +76,22 @@ def absent(value, path: str = ""):
             yield from absent(inner, f"{path}.{key}" if path else key)
 
 
-def run_tiny(folder: Path, *options: str, iterations: int | None = 2, batch: int = 3) -> tuple[dict, pd.DataFrame]:
+SMALL = {"train_rounds": 1, "clients": 4, "clients_per_round": 2, "local_iterations": 2, "batch": 3, "iterations": 2}
+
+
+def executed(folder: Path, **asked) -> dict:
+    """Run a cell as `run` does, without its page, which takes as long as the rest; return the summary as JSON has it."""
+    cell = prepare(Request(**{**SMALL, **asked}), None)
+    with open_run(folder, identity(cell, "test")) as run:
+        return strict_json(json.dumps(execute(cell, run, lambda *_: None), allow_nan=False))
+
+
+def run_tiny(folder: Path, **asked) -> tuple[dict, pd.DataFrame]:
     """Run the tiniest cell; check what holds for every cell; return (summary, rows)."""
-    short = [] if iterations is None else ["--iterations", str(iterations)]
-    short += [] if batch == 3 else ["--leak-batch", str(batch)]
-    summary = strict_json(answer(f"run {TINY} --json --quiet", "--out", str(folder), *short, *options))
+    summary = executed(folder, **{"victims": 2, "candidates": 10, **asked})
     rows = pd.read_parquet(folder / "rows.parquet")
     check_contract(summary)
-    check_rows(summary, rows, batch)
+    check_rows(summary, rows, asked.get("leak_batch") or 3)
     return summary, rows
 
 
@@ -152,25 +160,13 @@ def test_titles_tell_recipes_apart():
     assert len(set(titles)) == len(titles)
 
 
-SMALL = {"train_rounds": 1, "clients": 4, "clients_per_round": 2, "local_iterations": 2, "batch": 3, "iterations": 2}
-
-
-def executed(folder: Path, **asked) -> dict:
-    """Run a cell as `run` does, without its page, which takes as long as the rest; return the summary as JSON has it."""
-    cell = prepare(Request(**{**SMALL, **asked}), None)
-    with open_run(folder, identity(cell, "test")) as run:
-        return strict_json(json.dumps(execute(cell, run, lambda *_: None), allow_nan=False))
-
-
 SLOW = {"soteria", "soteria_as_released"}  # On faces; on digits and tables they run below with all others.
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n in SLOW)) for n in names("defenses")])
 def test_a_defense_runs(name, tmp_path):
-    summary = executed(tmp_path / "run", defense=name, victims=2)
-    rows = pd.read_parquet(tmp_path / "run" / "rows.parquet")
-    check_contract(summary)
-    check_rows(summary, rows)
+    """Under two steps of a search, each of which asks what the defense would have made of a guess."""
+    summary, rows = run_tiny(tmp_path / "run", defense=name, attack="inverting_gradients")
     assert summary["cell"]["defense"] == name
     assert summary["rounds"] == 1
     assert 0 <= summary["accuracy"] <= 1
@@ -190,21 +186,24 @@ def test_an_attack_runs(name, tmp_path):
     searches = limited(attack.method, 2) is not None
     stages = len(getattr(attack.method, "stages", (attack,)))
     restarts = attack.method.restarts if isinstance(attack.method, GradientMatching) else 1
-    table = ("--dataset", "cancer") if attack.needs.table else ()
-    batch = 1 if attack.needs.alone else 3
-    mode = ("--victim-mode", "eval", "--candidates", "2") if attack.leak_model else ()
-    summary, rows = run_tiny(tmp_path, "--attack", name, *table, *mode, iterations=2 if searches else None, batch=batch)
+    asked = {"dataset": "cancer" if attack.needs.table else "faces", "iterations": 2 if searches else None}
+    asked |= {"leak_batch": 1} if attack.needs.alone else {}
+    asked |= {"victim_mode": "eval", "candidates": 2} if attack.leak_model else {}
+    summary, rows = run_tiny(tmp_path / "run", attack=name, **asked)
     assert summary["cell"]["attack"] == name
     assert summary["threat"] == attack.server.threat
     assert (summary["taps"]["type-2"]["asr"] is None) == attack.needs.candidates
     assert rows["iterations"].le(2 * restarts * stages).all()
 
 
-@pytest.mark.parametrize("dataset", ["cancer", "digits"])
+ATTACKS = {"cancer": "inverting_gradients_table", "digits": "inverting_gradients"}
+
+
+@pytest.mark.parametrize("dataset", ATTACKS)
 @pytest.mark.parametrize("name", names("defenses"))
 def test_a_defense_runs_on_small_pictures_and_tables(name, dataset, tmp_path):
     less = {"victims": 1, "candidates": 10, "taps": ("type-1",), "leak_batch": 1, "iterations": 1}
-    summary = executed(tmp_path / "run", defense=name, dataset=dataset, **less)
+    summary = executed(tmp_path / "run", defense=name, dataset=dataset, attack=ATTACKS[dataset], **less)
     assert (summary["cell"]["dataset"], summary["cell"]["defense"]) == (dataset, name)
     assert 0 <= summary["accuracy"] <= 1
     assert math.isfinite(summary["taps"]["type-1"]["rmse"])
@@ -244,7 +243,7 @@ def test_the_live_protocol_names_each_leak_by_its_round(tmp_path):
 
 
 def test_without_training_there_is_no_accuracy_and_a_note_says_so(tmp_path):
-    summary, _ = run_tiny(tmp_path, "--train-rounds", "0")
+    summary, _ = run_tiny(tmp_path / "run", train_rounds=0)
     assert summary["accuracy"] is None
     assert summary["rounds"] == 0
     assert "train-rounds 0" in summary["notes"]["accuracy"]

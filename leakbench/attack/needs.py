@@ -30,7 +30,7 @@ class Needs:
 
     def __or__(self, other: Needs) -> Needs:
         """Return what either needs."""
-        return Needs(*(max(a, b) for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
+        return Needs(**{name: max(mine, getattr(other, name)) for name, mine in vars(self).items()})
 
 
 def needs_of(part: Any) -> Needs:
