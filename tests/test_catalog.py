@@ -76,7 +76,15 @@ def absent(value, path: str = ""):
             yield from absent(inner, f"{path}.{key}" if path else key)
 
 
-SMALL = {"train_rounds": 1, "clients": 4, "clients_per_round": 2, "local_iterations": 2, "batch": 3, "iterations": 2}
+SMALL = {
+    "attack": "cpl",
+    "train_rounds": 1,
+    "clients": 4,
+    "clients_per_round": 2,
+    "local_iterations": 2,
+    "batch": 3,
+    "iterations": 2,
+}
 
 
 def executed(folder: Path, **asked) -> dict:

@@ -31,7 +31,9 @@ from leakbench.summary.leak_floor import floor
 
 
 def cell(**asked: Any) -> Cell:
-    return resolve_cell(Request(**{"victims": 3, "train_rounds": 0, "dataset": "digits", **asked}), None)
+    return resolve_cell(
+        Request(**{"attack": "cpl", "victims": 3, "train_rounds": 0, "dataset": "digits", **asked}), None
+    )
 
 
 def of(some: Cell, rounds: int = 0) -> dict[str, Guard]:

@@ -15,7 +15,15 @@ from leakbench.recipe import resolve
 from leakbench.run.experiment import execute
 from leakbench.store import open_run
 
-SMALL = {"dataset": "digits", "taps": ("type-1",), "victims": 3, "candidates": 9, "train_rounds": 0, "iterations": 8}
+SMALL = {
+    "attack": "cpl",
+    "dataset": "digits",
+    "taps": ("type-1",),
+    "victims": 3,
+    "candidates": 9,
+    "train_rounds": 0,
+    "iterations": 8,
+}
 
 
 class Terminal(io.StringIO):

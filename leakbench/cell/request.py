@@ -28,7 +28,7 @@ class Request:
     """
 
     defense: str = "none"
-    attack: str = "cpl"
+    attack: str = "autoleak"
     dataset: str = "faces"
     model: str | None = None
     leak_model: str | None = None
