@@ -13,7 +13,7 @@ __all__ = ["Chooses", "Surviving", "on_a_guess", "surviving"]
 
 @runtime_checkable
 class Chooses(Protocol):
-    """A transform whose choice can be read off what leaked."""
+    """A transform that is not run on a guess as it is: its choice can be read off what leaked, or it has no derivative."""
 
     def on_a_guess(self, seen: Parameters) -> Transform:
         """Return what does to a guess what the transform did to the truth; seen: {p: (lanes, *p)} what leaked of each lane."""
