@@ -1,4 +1,4 @@
-"""Tables of what leaks: the cells of leakage_tables.yaml, each beside what its paper prints.
+"""Tables of what leaks: the cells of leakage_tables.yaml and aware.yaml, each beside what its paper prints.
 
     python results/leakage_tables.py PAGE [--data-dir FOLDER] [--runs FOLDER] [--only TEXT] [--page] [--set NAME=VALUE ...]
 
@@ -24,6 +24,8 @@ from leakbench.run.experiment import execute
 from leakbench.store import open_run
 
 HERE = Path(__file__).parent
+
+FILES = ("leakage_tables.yaml", "aware.yaml")
 
 MEASURES = (
     "asr",
@@ -56,6 +58,15 @@ HEADS = (
     ),
     *("iterations claimed", "iterations", "ranking identifies", "victims x batch, limit"),
 )
+
+
+def pages() -> dict[str, Any]:
+    """Return {name: page} of all files."""
+    return {
+        name: page
+        for file in FILES
+        for name, page in yaml.safe_load((HERE / file).read_text(encoding="utf-8")).items()
+    }
 
 
 def cells(page: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
@@ -132,16 +143,16 @@ def page_of(page: dict[str, Any], rows: pd.DataFrame) -> str:
 
 def main() -> None:
     """Measure, or only write the page."""
-    pages = yaml.safe_load((HERE / "leakage_tables.yaml").read_text(encoding="utf-8"))
+    known = pages()
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("name", choices=sorted(pages))
+    asked.add_argument("name", choices=sorted(known))
     asked.add_argument("--data-dir", type=Path)
     asked.add_argument("--runs", type=Path, default=Path("runs"))
     asked.add_argument("--only", default="", help="rows whose name holds this text")
     asked.add_argument("--page", action="store_true")
     asked.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
     options = asked.parse_args()
-    page, table = pages[options.name], HERE / f"{options.name}.csv"
+    page, table = known[options.name], HERE / f"{options.name}.csv"
     rows = pd.read_csv(table) if table.exists() else pd.DataFrame({"row": []})
     changed = {name: yaml.safe_load(value) for name, value in (word.split("=", 1) for word in options.set)}
     order = {name: place for place, (name, _, _) in enumerate(cells(page))}

@@ -9,10 +9,13 @@ import pytest
 import yaml
 
 from leakbench.cell import Request
-from leakbench.recipe import names
+from leakbench.defense import Defense
+from leakbench.recipe import load, names
 
 RESULTS = Path(__file__).parent.parent / "results"
-PAGES = yaml.safe_load((RESULTS / "leakage_tables.yaml").read_text())
+FILES = ("leakage_tables.yaml", "aware.yaml")
+PAGES = {name: page for file in FILES for name, page in yaml.safe_load((RESULTS / file).read_text()).items()}
+OWN = sorted((RESULTS / "recipes").glob("*.yaml"))
 WRITTEN = [name for name in PAGES if (RESULTS / f"{name}.csv").exists()]
 
 
@@ -43,6 +46,26 @@ def test_rows_are_measurements_of_cells_of_the_page(name, tables) -> None:
         assert (found["dataset"], found["attack"]) == (given["dataset"], given["attack"])
         assert found["asr_low"] <= found["asr"] <= found["asr_high"]
         assert all(found[f"claimed_{key}"] == value for key, value in claim.items())
+
+
+def test_every_page_of_every_file_is_found(tables) -> None:
+    assert tables.pages() == PAGES
+    assert tables.FILES == FILES
+
+
+@pytest.mark.parametrize("path", OWN, ids=lambda path: path.stem)
+def test_a_recipe_of_the_pages_is_a_defense(path: Path) -> None:
+    assert load(Defense, path).title
+
+
+def test_each_defense_is_attacked_by_who_knows_it_and_who_does_not(tables) -> None:
+    """Every one that a page names is in the catalog or beside the pages, and what differs within a pair is only what was told."""
+    told: dict[str, list[str]] = {}
+    for _, given, _ in tables.cells(PAGES["aware"]):
+        assert given["defense"] in {*names("defenses"), *(f"results/recipes/{path.name}" for path in OWN)}
+        told.setdefault(str({**given, "knows": ""}), []).append(given["knows"])
+    assert len(told) == 16
+    assert all(sorted(pair) == ["defense", "oblivious"] for pair in told.values())
 
 
 def test_every_cell_of_every_page_can_be_asked_for(tables) -> None:
