@@ -63,9 +63,7 @@ HEADS = (
 def pages() -> dict[str, Any]:
     """Return {name: page} of all files."""
     return {
-        name: page
-        for file in FILES
-        for name, page in yaml.safe_load((HERE / file).read_text(encoding="utf-8")).items()
+        name: page for file in FILES for name, page in yaml.safe_load((HERE / file).read_text(encoding="utf-8")).items()
     }
 
 

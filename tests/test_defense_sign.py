@@ -42,7 +42,10 @@ def test_signs_and_what_bounds_them():
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10_000), st.floats(1e-3, 1e3), st.floats(1e-3, 10))
 def test_a_sign_is_blind_to_length_and_keeps_within_its_bound(seed, length, size):
-    g = {n: torch.randn(2, 3, *shape, generator=torch.Generator().manual_seed(seed)) for n, shape in {"a": (5,), "b": (2, 2)}.items()}
+    g = {
+        n: torch.randn(2, 3, *shape, generator=torch.Generator().manual_seed(seed))
+        for n, shape in {"a": (5,), "b": (2, 2)}.items()
+    }
     one, other = (Sign(size=size)(Signal({n: k * x for n, x in g.items()}), NOW, None) for k in (1.0, length))
     for name, x in one.grads.items():
         assert torch.equal(x, other.grads[name])
@@ -95,7 +98,9 @@ def test_a_soft_sign_has_the_signs_and_the_closed_form():
     assert into[0].ne(0).all()
     assert into.isfinite().all()
     torch.testing.assert_close(margins(soft[:1, 0], torch.tensor([[2.0, 2.0]])), m[None], rtol=1e-4, atol=0)
-    torch.testing.assert_close(margins(soft[:1, 0], torch.tensor([[-2.0, 0.0]])), m * torch.tensor([[-1.0, 0.0]]), rtol=1e-4, atol=0)
+    torch.testing.assert_close(
+        margins(soft[:1, 0], torch.tensor([[-2.0, 0.0]])), m * torch.tensor([[-1.0, 0.0]]), rtol=1e-4, atol=0
+    )
 
 
 def test_who_knows_runs_the_soft_sign_and_sees_signs_only_where_they_are():
@@ -149,6 +154,12 @@ def test_who_does_not_know_compares_gradients_with_signs():
 
 
 def test_a_recipe_refuses_another_size():
-    text = {"title": "t", "cite": "c", "unit": "example", "claim": {"none": {"reason": "r"}}, "example": [{"sign": {"size": 0}}]}
+    text = {
+        "title": "t",
+        "cite": "c",
+        "unit": "example",
+        "claim": {"none": {"reason": "r"}},
+        "example": [{"sign": {"size": 0}}],
+    }
     with pytest.raises(InputError, match="size"):
         construct(Defense, text)

@@ -69,7 +69,10 @@ def test_a_guess_is_matched_through_a_clip_that_binds(clip):
 def test_precode_runs_by_its_mean_whoever_looks():
     """The same answer each time and for who knows nothing; what leaked has draws in it, which no guess has."""
     view, inputs, targets = seen("precode")
-    answers = [v.respond(inputs, targets, by_what_leaked=True) for v in (view, view, dataclasses.replace(view, stations=Stations()))]
+    answers = [
+        v.respond(inputs, targets, by_what_leaked=True)
+        for v in (view, view, dataclasses.replace(view, stations=Stations()))
+    ]
     assert view.network.draws
     for name, one in answers[0].items():
         assert torch.equal(one, answers[1][name])

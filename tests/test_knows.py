@@ -17,7 +17,9 @@ from leakbench.run.victims import draw_victims, view_of
 
 
 def cell(**asked):
-    return resolve_cell(Request(**{"dataset": "digits", "victims": 1, "candidates": 5, "taps": ("type-2",), **asked}), None)
+    return resolve_cell(
+        Request(**{"dataset": "digits", "victims": 1, "candidates": 5, "taps": ("type-2",), **asked}), None
+    )
 
 
 def test_the_words_are_those_of_a_recipe():
@@ -40,7 +42,9 @@ def test_who_asks_for_what_the_recipe_says_gets_the_same_cell():
 @pytest.mark.parametrize("knows", KNOWS)
 def test_the_view_is_that_of_one_who_was_told_so(knows):
     some = cell(attack="whitened" if knows == "oblivious" else "dlg", defense="fed_cdp_valid", knows=knows)
-    view = view_of(some, "type-2", 0, draw_victims(some, "type-2", 0, hand_out(some)), torch.arange(1), _sent(some, None, None))
+    view = view_of(
+        some, "type-2", 0, draw_victims(some, "type-2", 0, hand_out(some)), torch.arange(1), _sent(some, None, None)
+    )
     assert view.knowledge.defense is bool(view.stations.example) is (knows == "defense")
 
 
@@ -51,7 +55,9 @@ def test_the_oblivious_recipe_is_whitened_and_one_word():
     assert (one.knows, other.knows) == ("defense", "oblivious")
 
 
-@pytest.mark.parametrize(("word", "said"), [("defence", "did you mean 'defense'"), ("all", "known: defense, oblivious")])
+@pytest.mark.parametrize(
+    ("word", "said"), [("defence", "did you mean 'defense'"), ("all", "known: defense, oblivious")]
+)
 def test_another_word_is_refused(word, said):
     with pytest.raises(InputError, match=f"knows: got '{word}'; {said}"):
         cell(knows=word)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from leakbench.cell.victim_mode import check_mode_word
 from leakbench.errors import InputError, nearest
@@ -33,7 +34,7 @@ class Request:
 
     defense: str = "none"
     attack: str = "cpl"
-    knows: str | None = None
+    knows: Literal["oblivious", "defense"] | None = None
     dataset: str = "faces"
     model: str | None = None
     leak_model: str | None = None

@@ -36,7 +36,9 @@ class Sign:
         first = next(iter(grads.values()))
         bound = self.size * math.sqrt(sum(g[0, 0].numel() for g in grads.values()))
         # The ledger shows a server one coordinate of each tensor: no bound follows from how many it sees there.
-        fact = Fact("clip", norm=bound if signal.local else math.inf, reason="" if signal.local else UNCOUNTED, rescales=True)
+        fact = Fact(
+            "clip", norm=bound if signal.local else math.inf, reason="" if signal.local else UNCOUNTED, rescales=True
+        )
         return signal.replace(grads, first.new_full((signal.lanes,), bound), fact)
 
     def on_a_guess(self, seen: Parameters) -> Transform:
@@ -46,7 +48,10 @@ class Sign:
 
 @dataclass(frozen=True)
 class SoftSign:
-    """size * m / (1 + |m|), m a coordinate in units of `SHARPNESS` times the root mean square of its tensor, taken as a constant."""
+    """size * m / (1 + |m|), m a coordinate over `SHARPNESS` times the root mean square of its tensor, a constant.
+
+    The mean over members of such signs is compared by its squared distance; one member's, by a logistic likelihood of `margins`.
+    """
 
     size: float
 
