@@ -1,4 +1,4 @@
-"""Tables of what leaks: the cells of leakage_tables.yaml, each beside what its paper prints, and of strongest_attacker.yaml.
+"""Tables of what leaks: the cells of leakage_tables.yaml, each beside what its paper prints, and of the other pages.
 
     python results/leakage_tables.py PAGE [--data-dir FOLDER] [--runs FOLDER] [--only TEXT] [--page] [--set NAME=VALUE ...]
 
@@ -52,7 +52,7 @@ MEASURES = (
 
 RECIPES = ("defense", "attack")
 
-FILES = ("leakage_tables.yaml", "strongest_attacker.yaml")
+FILES = ("leakage_tables.yaml", "strongest_attacker.yaml", "aware.yaml")
 
 
 Cell = Callable[[dict[str, Any]], str]

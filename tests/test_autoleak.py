@@ -17,6 +17,7 @@ from leakbench.attack.space_whitened import Whitened
 from leakbench.attack.start import Constant
 from leakbench.attack.stop import Iterations
 from leakbench.defense.clip import ClipWhole
+from leakbench.defense.sign import Sign
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View
@@ -240,3 +241,15 @@ def test_a_noise_that_nobody_told_is_estimated():
     less = [prior.energy(prior.encode(answer.inputs)) for answer in answers]
     one, other = (posterior((shown,), answer) for answer in answers)
     torch.testing.assert_close(one - other, p / 2 * (near / far).log() + less[0] - less[1])
+
+
+def test_signs_are_judged_by_their_logistic_likelihood():
+    """As a search behind them does, and not by the squared distance of a soft sign from a hard one."""
+    shown = dataclasses.replace(view(), stations=Stations(example=(Sign(),)))
+    leaked = {n: u.sign() for n, u in shown.update.items()}
+    seen = dataclasses.replace(shown, update=leaked)
+    answer = Stub(torch.full((V,), 0.1).double(), [])((view(),), rngs())
+    guess = seen.respond(answer.inputs, one_hot(answer.labels, 3).double(), by_what_leaked=True)
+    prior = Whitened()(seen)
+    expected = Likelihood()(guess, leaked, seen) + prior.energy(prior.encode(answer.inputs))
+    torch.testing.assert_close(posterior((seen,), answer), expected)

@@ -14,7 +14,7 @@ from leakbench.recipe import names
 RESULTS = Path(__file__).parent.parent / "results"
 PAGES = {
     name: page
-    for file in ("leakage_tables.yaml", "strongest_attacker.yaml")
+    for file in ("leakage_tables.yaml", "strongest_attacker.yaml", "aware.yaml")
     for name, page in yaml.safe_load((RESULTS / file).read_text()).items()
 }
 WRITTEN = [name for name in PAGES if (RESULTS / f"{name}.csv").exists()]

@@ -70,6 +70,7 @@ def names_all(line: str, words: str) -> bool:
 
 OPTIONS = [
     ("--attack clp", "attack|'clp'|did you mean 'cpl'"),
+    ("--knows defence", "knows|'defence'|did you mean 'defense'"),
     ("--attack zzz", "attack|'zzz'|known: |dlg"),
     ("--defense fed_cpd", "defense|'fed_cpd'|did you mean 'fed_cdp'"),
     ("--dataset mnits", "dataset|'mnits'|did you mean 'mnist'"),

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from leakbench.attack.distance import Likelihood, SquaredL2
 from leakbench.attack.space_whitened import Whitened
+from leakbench.defense.sign import signs_shown
 from leakbench.federated.leakage import View
 from leakbench.models import one_hot
 from leakbench.types import Parameters, Reconstruction
@@ -35,10 +36,9 @@ def missed(view: View, answer: Reconstruction) -> tuple[Tensor, Tensor]:
 
 
 def _unlikelihood(view: View, answer: Reconstruction) -> Tensor:
-    apart, _ = missed(view, answer)
-    floor = Likelihood().floor
-    if view.noise:
-        return apart / (2 * max(floor, view.noise) ** 2)
+    if view.noise or signs_shown(view.stations, view.update):
+        return Likelihood()(_response(view, answer), view.update, view)
+    (apart, _), floor = missed(view, answer), Likelihood().floor
     numbers = sum(u[0].numel() for u in view.update.values())
     variance = (apart / numbers).clamp_min(floor**2)
     return numbers / 2 * (variance / floor**2).log() + apart / (2 * variance)
