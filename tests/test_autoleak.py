@@ -253,3 +253,13 @@ def test_signs_are_judged_by_their_logistic_likelihood():
     prior = Whitened()(seen)
     expected = Likelihood()(guess, leaked, seen) + prior.energy(prior.encode(answer.inputs))
     torch.testing.assert_close(posterior((seen,), answer), expected)
+
+
+def test_where_nothing_was_answered_before_a_search_shows_how_far_it_is():
+    """Its own best so far counts from its first iteration on, for the victims that the stage before gave no answer."""
+    lost = Stub(torch.tensor([torch.nan, torch.nan, 0.3, 0.3]).double(), [])
+    answer = AutoLeak(stages=(lost, Stub(torch.zeros(V).double(), [])))((view(),), rngs())
+    assert answer.snapshots == (1, 2, 3, 4)
+    torch.testing.assert_close(answer.iterates[2, :2], answer.inputs[:2] * 0)
+    torch.testing.assert_close(answer.iterates[2, 2:], answer.iterates[1, 2:])
+    torch.testing.assert_close(answer.iterates[3], truth()[0])

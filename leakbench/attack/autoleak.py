@@ -114,7 +114,7 @@ def followed(best: Reconstruction, found: Reconstruction, lanes: Tensor, better:
     """Return the answer for V victims after another search of those in `lanes`, which is `better` (n,) for some of them.
 
     Its iterations and evaluations come after those before it. What the attacker would have answered meanwhile is the best
-    before, since it compares answers when a search has ended.
+    before, since it compares answers when a search has ended, or, where there was none, the search's own best so far.
     """
     taken = lanes[better]
 
@@ -129,7 +129,9 @@ def followed(best: Reconstruction, found: Reconstruction, lanes: Tensor, better:
 
     inputs = replaced(best.inputs, found.inputs)
     earlier = best.snapshots[-1]
-    meanwhile = best.inputs.expand(len(found.snapshots) - 1, *best.inputs.shape)
+    meanwhile = best.inputs.repeat(len(found.snapshots) - 1, *[1] * best.inputs.dim())
+    none = best.inputs[lanes].flatten(1).isnan().any(1)
+    meanwhile[:, lanes[none]] = found.iterates[:-1, none]
     more = everywhere(found.spent, best.spent, 0)
     return Reconstruction(
         inputs=inputs,
