@@ -131,16 +131,16 @@ def test_five_victims_together_follow_five_searches_of_torch(name: str) -> None:
 
 
 def test_cpl_rebuilds_faces_and_dlg_does_less() -> None:
-    """Undefended faces: after 8 iterations CPL is within RMSE 0.05 of most victims with every label right; DLG of fewer."""
-    view, x, y = leaked(5, dtype=torch.float32)
+    """Undefended faces: after 6 iterations CPL is within RMSE 0.05 of every victim with every label right; DLG of fewer."""
+    view, x, y = leaked(6, dtype=torch.float32)
     close = {}
     for name in ("cpl", "dlg"):
-        answer = method(name, 8)((view,), rngs(5))
+        answer = method(name, 6)((view,), rngs(6))
         assert isinstance(answer, Reconstruction)
         close[name] = int(((answer.inputs - x).square().flatten(1).mean(1).sqrt() < 0.05).sum())
         if name == "cpl":
             assert torch.equal(answer.labels, y)
-    assert close["cpl"] >= 4
+    assert close["cpl"] == 6
     assert close["dlg"] < close["cpl"]
 
 
