@@ -9,8 +9,9 @@ from pathlib import Path
 from peer_adapters.stand_in import PLACEHOLDERS
 
 from leakbench.conformance import Result
+from leakbench.errors import InputError
 
-__all__ = ["NOT_RUN", "SCORERS", "commit", "page"]
+__all__ = ["NEEDED", "NOT_RUN", "SCORERS", "commit", "page"]
 
 SCORERS = {
     "leakbench": ("leakbench", "leakbench/measure/scores.py: score", "leakbench/summary/tap.py: tap_summary"),
@@ -82,9 +83,12 @@ NOTES = (
 
 
 def commit(folder: Path) -> str:
-    """Return a checkout's commit and its day."""
+    """Return a checkout's commit and its day; raises InputError for a folder that is none."""
     show = ["git", "-C", str(folder), "log", "-1", "--format=%h (%cs)"]
-    return subprocess.run(show, check=True, capture_output=True, text=True).stdout.strip()
+    told = subprocess.run(show, check=False, capture_output=True, text=True)
+    if told.returncode:
+        raise InputError(f"CHECKOUTS: {str(folder)!r} is no git checkout: {told.stderr}")
+    return told.stdout.strip()
 
 
 def cell(result: Result | None, expected: str) -> str:

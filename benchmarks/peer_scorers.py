@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peer_page import NOT_RUN, SCORERS, commit, page
+from peer_page import NEEDED, NOT_RUN, SCORERS, commit, page
 
 from leakbench.conformance import Result, all_cases, conform
 from leakbench.conformance.own import OwnScorer
+from leakbench.scripts import existing, one_line
 
 COLUMNS = ("peer", "commit", "scorer", "function", "case", "outcome", "got", "expected", "why")
 
@@ -59,6 +60,9 @@ def main() -> None:
     root = Path(__file__).resolve().parent.parent
     checkouts = given.checkouts.resolve()
     peers = {peer for peer, *_ in SCORERS.values()}
+    existing("--out", given.out)
+    for needed in ("", *sorted(peers - {"leakbench"}), *NEEDED):
+        existing("CHECKOUTS", checkouts / needed)
     commits = {peer: commit(root if peer == "leakbench" else checkouts / peer) for peer in peers}
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         found = {name: pool.apply(scored, (name, checkouts)) for name in SCORERS}
@@ -78,4 +82,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    one_line(main)

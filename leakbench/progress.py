@@ -10,15 +10,15 @@ from typing import TextIO, TypeAlias
 
 __all__ = ["Progress", "Reporter"]
 
-Progress: TypeAlias = Callable[[str, int, int | None], None]
-"""(phase, done, total): called after each piece of work."""
+Progress: TypeAlias = Callable[[str, float, int | None], None]
+"""(phase, done, total): called after each piece of work; within a piece, done is a fraction."""
 
 
 @dataclass
 class Reporter:
     """Called with (phase, done, total) after each piece; on a terminal it rewrites one line, else it writes a line now and then.
 
-    every: least seconds between two lines where stderr is no terminal.
+    every: least seconds between two lines where stderr is no terminal; a terminal's line is rewritten ten times a second at most.
     """
 
     quiet: bool = False
@@ -26,10 +26,10 @@ class Reporter:
     every: float = 10.0
     _phase: str = ""
     _started: float = 0.0
-    _first: int = 0
+    _first: float = 0
     _written: float = float("-inf")
 
-    def __call__(self, phase: str, done: int, total: int | None) -> None:
+    def __call__(self, phase: str, done: float, total: int | None) -> None:
         """Say where the work is."""
         now = time.monotonic()
         if phase != self._phase:
@@ -37,22 +37,25 @@ class Reporter:
             # What was done before this process began says nothing of its rate.
             self._phase, self._started, self._first, self._written = phase, now, done, float("-inf")
         if total is None:  # A server that does not say how much is to come.
-            total = done
-        if self.quiet or not (self.stream.isatty() or done == total or now - self._written >= self.every):
+            total = int(done)
+        every = 0.1 if self.stream.isatty() else self.every
+        if self.quiet or not (done == total or now - self._written >= every):
             return
         self._written = now
         fresh, seconds = done - self._first, now - self._started
         pace = f", {seconds / fresh:.2f} s each, {_clock(seconds / fresh * (total - done))} left" if fresh > 0 else ""
-        end = "\r" if self.stream.isatty() else "\n"
-        self.stream.write(
-            f"{phase}: {done} of {total}{pace}\x1b[K{end}" if end == "\r" else f"{phase}: {done} of {total}{pace}\n"
-        )
+        line = f"{phase}: {_count(done)} of {total}{pace}"
+        self.stream.write(f"{line}\x1b[K\r" if self.stream.isatty() else f"{line}\n")
         self.stream.flush()
 
     def close(self) -> None:
         """End the line that is being rewritten."""
         if self._phase and not self.quiet and self.stream.isatty():
             self.stream.write("\n")
+
+
+def _count(done: float) -> str:
+    return str(done) if isinstance(done, int) else f"{done:.2f}"
 
 
 def _clock(seconds: float) -> str:

@@ -17,20 +17,31 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from leakbench.errors import InputError
 
-__all__ = ["SCHEMA", "Run", "checksum", "content_hash", "open_run", "read_manifest", "write_atomically", "written"]
+__all__ = [
+    "SCHEMA",
+    "Run",
+    "checksum",
+    "content_hash",
+    "open_run",
+    "read_manifest",
+    "tensor_hash",
+    "write_atomically",
+    "written",
+]
 
 SCHEMA = 1
 
@@ -38,6 +49,16 @@ SCHEMA = 1
 def content_hash(value: Any) -> str:
     """Return the sha256 of plain data as canonical JSON: the identity of a cell."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def tensor_hash(tensors: Mapping[str, Tensor]) -> str:
+    """Return the sha256 of named tensors: their names, types, shapes and bytes, whatever their order."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def checksum(path: Path) -> str:

@@ -252,6 +252,7 @@ class Reconstruction:
     the best input so far by the attacker's own distance, at the iterations in `snapshots`; scored outside the attacker.
     steps: (V,) iterations taken.  evaluations: (V,) gradient evaluations.  spent: (snapshots, V), those until each of `snapshots`.
     fit: what was learned for all V of them; None of an attacker that learns nothing.
+    doubts: {why the attack may be weak: (V,) bool, for which victims}.
     """
 
     inputs: Tensor
@@ -264,6 +265,7 @@ class Reconstruction:
     snapshots: tuple[int, ...]
     spent: Tensor
     fit: Fit | None = None
+    doubts: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import pandas as pd
 import yaml
 from scipy import optimize
 
+from leakbench.errors import InputError, nearest
 from leakbench.privacy.accountants import ORDERS_2017, pld, rdp
 from leakbench.privacy.claim import CLAIMS, CompositionClaim, GeyerClaim, MomentsClaim
 from leakbench.privacy.claims_composed import sequence
@@ -28,6 +29,7 @@ from leakbench.privacy.ledger import Schedule
 from leakbench.privacy.mechanism import Mechanism, Mechanisms, merged
 from leakbench.privacy.renyi import INTEGER_ORDERS, Reals, epsilon_at
 from leakbench.recipe import construct
+from leakbench.scripts import one_line
 
 HERE = Path(__file__).parent
 WHOLE_2017 = tuple(int(a) for a in ORDERS_2017 if a == int(a))
@@ -189,11 +191,15 @@ def main() -> None:
     grid = yaml.safe_load((HERE / "epsilon_tables.yaml").read_text())
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(grid["tables"]))
-    for name in parser.parse_args().tables or grid["tables"]:
+    asked = parser.parse_args().tables
+    for name in asked:
+        if name not in grid["tables"]:
+            raise InputError(f"TABLE: unknown name {name!r}{nearest(name, list(grid['tables']))}")
+    for name in asked or grid["tables"]:
         rows = measure(name, grid)
         rows.to_csv(HERE / f"epsilon_{name}.csv", index=False)
         (HERE / f"epsilon_{name}.md").write_text(page(grid["tables"][name], grid, rows))
 
 
 if __name__ == "__main__":
-    main()
+    one_line(main)

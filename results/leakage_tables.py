@@ -1,4 +1,4 @@
-"""Tables of what leaks: the cells of leakage_tables.yaml, each beside what its paper prints.
+"""Tables of what leaks: the cells of leakage_tables.yaml, each beside what its paper prints, and of the other pages.
 
     python results/leakage_tables.py PAGE [--data-dir FOLDER] [--runs FOLDER] [--only TEXT] [--page] [--set NAME=VALUE ...]
 
@@ -10,7 +10,7 @@ page says of each row with how many victims and iterations it was measured.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ import yaml
 
 from leakbench.cell import Request, identity
 from leakbench.cell.budget import prepare
+from leakbench.errors import InputError, nearest
 from leakbench.progress import Reporter
 from leakbench.run.experiment import execute
+from leakbench.scripts import chosen, existing, numbers, one_line
 from leakbench.store import open_run
 
 HERE = Path(__file__).parent
@@ -37,31 +39,31 @@ MEASURES = (
     "label_accuracy",
     "identified",
     "iterations",
+    "asr_bound",
+    "rmse_floor",
+    "identified_low",
+    "identified_high",
+    "identified_bound",
+    "label_ranked",
+    "label_ranked_bound",
+    "observations",
 )
 """Copied from the summary of a leakage point."""
 
+RECIPES = ("defense", "attack")
 
-HEADS = (
-    *(
-        "row",
-        "ASR claimed",
-        "ASR [95 % CI]",
-        "null ASR",
-        "above null",
-        "RMSE claimed",
-        "RMSE",
-        "null RMSE",
-        "PSNR",
-        "SSIM",
-    ),
-    *("iterations claimed", "iterations", "ranking identifies", "victims x batch, limit"),
-)
+FILES = ("leakage_tables.yaml", "strongest_attacker.yaml", "aware.yaml")
+
+
+Cell = Callable[[dict[str, Any]], str]
 
 
 def cells(page: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     """Yield (name, fields of a `Request`, what the paper prints) for every row of a page."""
     for row in page["rows"]:
-        yield row["name"], {**page["given"], **row["given"]}, row.get("claim", {})
+        given = {**page["given"], **row["given"]}
+        own = {slot: str(HERE / given[slot]) for slot in RECIPES if str(given.get(slot, "")).endswith(".yaml")}
+        yield row["name"], given | own, row.get("claim", {})
 
 
 def measure(
@@ -79,7 +81,8 @@ def measure(
     return {
         "row": name,
         "dataset": given["dataset"],
-        "attack": given["attack"],
+        "attack": cell.names["attack"],
+        "defense": cell.names["defense"],
         "point": point,
         "batch": tap["batch"],
         "victims": tap["victims"],
@@ -98,65 +101,125 @@ def text_of(value: Any, digits: int = 2) -> str:
 
 READING = """RMSE, PSNR and SSIM are medians over all pictures, a failed one counting as the worst, so that they say nothing of
 failures fewer than half. `above null` is (ASR - null ASR) / (1 - null ASR), the null being a guess from public data alone.
-Iterations are the median until which an answer came within eta to stay; none where fewer than half did. The last column
-but one belongs to no attack of the row: it is how often a ranking of 1,000 candidates, told of the defense, finds the
+Iterations are the median until which an answer came within eta to stay; none where fewer than half did. Identification
+belongs to no attack of the row: it is how often a ranking of 1,000 candidates, told of the defense, finds the
 first picture of each victim. A row is measured again by `python results/leakage_tables.py PAGE --only "ROW"`, PAGE being
 the name of this file; seed 0 throughout."""
 
 
+def number(key: str, digits: int = 2) -> Cell:
+    """Return what shows a field of a row."""
+    return lambda row: text_of(row.get(key), digits)
+
+
+def interval(key: str) -> Cell:
+    """Return what shows a share with its 95 % interval."""
+    return lambda row: (
+        "-" if pd.isna(row[key]) else f"{row[key]:.2f} [{row[key + '_low']:.2f}, {row[key + '_high']:.2f}]"
+    )
+
+
+def above_null(row: dict[str, Any]) -> str:
+    """Show which share of what the null attacker leaves an attack finds."""
+    return text_of((row["asr"] - row["null_asr"]) / (1 - row["null_asr"]))
+
+
+def size(row: dict[str, Any]) -> str:
+    """Show how much was attacked for how long at most."""
+    return f"{row['victims']:.0f} x {row['batch']:.0f}, {text_of(row['limit'], 0)}"
+
+
+COLUMNS: dict[str, dict[str, Cell]] = {
+    "claims": {
+        "row": lambda row: str(row["row"]),
+        "ASR claimed": number("claimed_asr", 3),
+        "ASR [95 % CI]": interval("asr"),
+        "null ASR": number("null_asr"),
+        "above null": above_null,
+        "RMSE claimed": number("claimed_rmse", 3),
+        "RMSE": number("rmse", 3),
+        "null RMSE": number("null_rmse", 3),
+        "PSNR": number("psnr", 1),
+        "SSIM": number("ssim"),
+        "iterations claimed": number("claimed_iterations", 1),
+        "iterations": number("iterations", 0),
+        "ranking identifies": number("identified"),
+        "victims x batch, limit": size,
+    },
+    "strongest": {
+        "row": lambda row: str(row["row"]),
+        "ASR [95 % CI]": interval("asr"),
+        "null ASR": number("null_asr"),
+        "ASR bound": number("asr_bound"),
+        "RMSE": number("rmse", 3),
+        "null RMSE": number("null_rmse", 3),
+        "RMSE floor": number("rmse_floor", 3),
+        "PSNR": number("psnr", 1),
+        "identified [95 % CI]": interval("identified"),
+        "its bound": number("identified_bound", 3),
+        "label ranked": number("label_ranked"),
+        "label bound": number("label_ranked_bound"),
+        "victims x batch, limit": size,
+        "minutes": number("minutes", 1),
+    },
+}
+"""{what a page is about: {heading: what shows a row there}}"""
+
+
 def page_of(page: dict[str, Any], rows: pd.DataFrame) -> str:
     """Return the page in Markdown."""
+    columns = COLUMNS[page.get("columns", "claims")]
     lines = [f"# {page['title']}", "", page["text"].strip(), ""]
-    lines += [f"| {' | '.join(HEADS)} |", "| --- " * len(HEADS) + "|"]
-    for row in rows.to_dict("records"):
-        claimed = {key: text_of(row.get(f"claimed_{key}"), 3) for key in ("asr", "rmse")}
-        shown = [
-            row["row"],
-            claimed["asr"],
-            f"{text_of(row['asr'])} [{text_of(row['asr_low'])}, {text_of(row['asr_high'])}]",
-            text_of(row["null_asr"]),
-            text_of((row["asr"] - row["null_asr"]) / (1 - row["null_asr"])),
-            claimed["rmse"],
-            text_of(row["rmse"], 3),
-            text_of(row["null_rmse"], 3),
-            text_of(row["psnr"], 1),
-            text_of(row["ssim"]),
-            text_of(row.get("claimed_iterations"), 1),
-            text_of(row["iterations"], 0),
-            text_of(row["identified"]),
-            f"{row['victims']:.0f} x {row['batch']:.0f}, {text_of(row['limit'], 0)}",
-        ]
-        lines.append("| " + " | ".join(shown) + " |")
+    lines += [f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
+    lines += [f"| {' | '.join(show(row) for show in columns.values())} |" for row in rows.to_dict("records")]
     return "\n".join([*lines, "", READING, "", page.get("found", "").strip()]).rstrip() + "\n"
 
 
-def main() -> None:
-    """Measure, or only write the page."""
-    pages = yaml.safe_load((HERE / "leakage_tables.yaml").read_text(encoding="utf-8"))
+def pages() -> dict[str, Any]:
+    """Return every page."""
+    found: dict[str, Any] = {}
+    for name in FILES:
+        found |= yaml.safe_load((HERE / name).read_text(encoding="utf-8"))
+    return found
+
+
+def options() -> argparse.Namespace:
+    """Return what was asked for, of a page that there is."""
+    known = pages()
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("name", choices=sorted(pages))
+    asked.add_argument("name", metavar="PAGE", help=", ".join(sorted(known)))
     asked.add_argument("--data-dir", type=Path)
     asked.add_argument("--runs", type=Path, default=Path("runs"))
     asked.add_argument("--only", default="", help="rows whose name holds this text")
     asked.add_argument("--page", action="store_true")
     asked.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
-    options = asked.parse_args()
-    page, table = pages[options.name], HERE / f"{options.name}.csv"
-    rows = pd.read_csv(table) if table.exists() else pd.DataFrame({"row": []})
-    changed = {name: yaml.safe_load(value) for name, value in (word.split("=", 1) for word in options.set)}
+    given = asked.parse_args()
+    if given.name not in known:
+        raise InputError(f"PAGE: unknown name {given.name!r}{nearest(given.name, list(known))}")
+    given.content = known[given.name]
+    return given
+
+
+def main() -> None:
+    """Measure, or only write the page."""
+    asked = options()
+    page, table = asked.content, HERE / f"{asked.name}.csv"
+    data_dir, changed = existing("--data-dir", asked.data_dir), numbers(asked.set)
+    names = [] if asked.page else chosen((name for name, _, _ in cells(page)), asked.only)
+    rows = pd.read_csv(table) if asked.page or table.exists() else pd.DataFrame({"row": []})
     order = {name: place for place, (name, _, _) in enumerate(cells(page))}
     for name, given, claim in cells(page):
-        if options.page or options.only not in name:
+        if name not in names:
             continue
-        found = measure(name, {**given, **changed}, claim, options.data_dir, options.runs)
+        found = measure(name, {**given, **changed}, claim, data_dir, asked.runs)
         rows = pd.concat([rows[rows["row"] != name], pd.DataFrame([found])], ignore_index=True)
         rows = rows.sort_values("row", key=lambda names: names.map(order)).reset_index(drop=True)
         rows.to_csv(table, index=False)
         print(
             f"{name}: ASR {text_of(found['asr'])}, RMSE {text_of(found['rmse'], 3)}, {found['minutes']} min", flush=True
         )
-    (HERE / f"{options.name}.md").write_text(page_of(page, rows), encoding="utf-8")
+    (HERE / f"{asked.name}.md").write_text(page_of(page, rows), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    one_line(main)

@@ -32,6 +32,7 @@ from leakbench.privacy.epsilon import Epsilon, epsilon
 from leakbench.privacy.ledger import Schedule
 from leakbench.recipe import construct
 from leakbench.rng import generator
+from leakbench.scripts import existing, one_line
 from leakbench.types import Network
 
 HERE = Path(__file__).parent
@@ -186,7 +187,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     grid = yaml.safe_load((HERE / "priority.yaml").read_text())
-    data = load_dataset(grid["dataset"], given.data_dir)[2]
+    data = load_dataset(grid["dataset"], existing("--data-dir", given.data_dir))[2]
     many = grid["test_examples"]
     data = dataclasses.replace(data, test_inputs=data.test_inputs[:many], test_targets=data.test_targets[:many])
     if not given.page:
@@ -197,4 +198,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    one_line(main)

@@ -1,9 +1,10 @@
 """TabLeak and Inverting Gradients on Adult beside the random baseline, against an untrained network: the grid of tableak.yaml.
 
-    python results/tableak.py [--data-dir FOLDER] [--page]
+    python results/tableak.py [--data-dir FOLDER] [--only TEXT] [--page]
 
 Writes tableak.csv (one row a record) and tableak.md beside itself; with `--page` only the page, from the CSV that is there. Cells
-that the CSV holds are not measured again.
+that the CSV holds are not measured again, but for those whose name holds the text of `--only`, which alone are measured then;
+a name is like "tableak, standardized, batch 32, 15 searches".
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from leakbench.run.experiment import hand_out
 from leakbench.run.stage_attack import Judge, Leak, attack_leak
 from leakbench.run.stage_train import fresh_network
 from leakbench.run.victims import Sent
+from leakbench.scripts import chosen, existing, one_line
 from leakbench.store import open_run
 from leakbench.types import Network
 
@@ -120,18 +122,28 @@ def cells(grid: dict[str, Any]) -> list[tuple[str, str, int, int]]:
     return [(n, a, s, b) for b in grid["victims"] for n in networks for s in grid["searches"] for a in attacks]
 
 
-def measured(grid: dict[str, Any], data_dir: Path | None, path: Path) -> pd.DataFrame:
-    """Return the rows of all cells; those that the CSV at `path` has are read, the others measured and kept at once."""
+def name_of(network: str, attack: str, searches: int, batch: int) -> str:
+    """Return the name of one cell, by which it is asked for."""
+    return f"{attack}, {network}, batch {batch}, {searches} searches"
+
+
+def measured(grid: dict[str, Any], data_dir: Path | None, path: Path, only: str = "") -> pd.DataFrame:
+    """Return the rows of all cells; those that the CSV at `path` has are read, the others measured and kept at once.
+
+    only: measure the cells whose name holds this text, those that the CSV has too, and no others.
+    """
+    names = chosen((name_of(*key) for key in cells(grid)), only)
     rows = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=KEYS)
     for key in cells(grid):
-        if (rows[KEYS] == list(key)).all(axis=1).any():
+        same = (rows[KEYS] == list(key)).all(axis=1)
+        if name_of(*key) not in names or (same.any() and not only):
             continue
         network, attack, searches, batch = key
         began = time.perf_counter()
         found = measure(cell_of(grid, attack, searches, batch, data_dir), network == "standardized")
         seconds = time.perf_counter() - began
         found = found.assign(network=network, attack=attack, searches=searches, batch=batch, seconds=round(seconds, 1))
-        rows = pd.concat([rows, found[[*KEYS, *(c for c in found if c not in KEYS)]]], ignore_index=True)
+        rows = pd.concat([rows[~same], found[[*KEYS, *(c for c in found if c not in KEYS)]]], ignore_index=True)
         rows.to_csv(path, index=False, float_format="%.6g")
         print(f"{key}: {found['feature_accuracy'].fillna(0.0).mean():.3f}, {seconds:.0f} s", flush=True)
     return rows
@@ -141,14 +153,16 @@ def main() -> None:
     """Measure what is missing and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--only", default="", help="measure the cells whose name holds this text, and no others")
     parser.add_argument("--page", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
     grid = yaml.safe_load((HERE / "tableak.yaml").read_text())
     path = HERE / "tableak.csv"
-    rows = pd.read_csv(path) if given.page else measured(grid, given.data_dir, path)
+    data_dir = existing("--data-dir", given.data_dir)
+    rows = pd.read_csv(path) if given.page else measured(grid, data_dir, path, given.only)
     (HERE / "tableak.md").write_text(page(grid, rows))
 
 
 if __name__ == "__main__":
-    main()
+    one_line(main)

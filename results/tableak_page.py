@@ -37,8 +37,10 @@ deviations, records of a batch matched by this measure, a record without a finit
 the standard deviation over them (of one batch to the next, not of the mean). Records: the share with all 14 features right, with
 Wilson's 95 % interval, by batch. Random: TabLeak's baseline, each feature drawn from the public marginals. Null: the best guess
 from public records and the label, a constant a class, which matching a batch does not help as it does the draws. Above random:
-points of features right, and two-sided p of the paired t test over batches. Seconds: of one core of a shared machine, an upper
-limit; {minutes} minutes for all rows together.
+points of features right, and two-sided p of the paired t test over batches. Seconds: wall time of the whole row, that is of
+reading the data, of all searches for all its batches, and of their scoring, on one core of a shared machine, so an upper limit;
+{minutes} minutes for all rows together. A row is measured again by `{command} --only "ATTACK, NETWORK, batch B, S searches"`, in
+the words of the table.
 
 | network | batch | searches | batches | attack | features | random | null | above random, p | records | random | null | seconds |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |

@@ -1,6 +1,21 @@
 """What all tests share."""
 
+import os
+
+import pytest
 import torch
 
 # The tests' tensors are small: a second thread waits more than it works, and on a busy machine it waits for long.
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def fits_of_the_tests(tmp_path_factory):
+    """Keep what is fitted apart from the user's own cache, also in child processes."""
+    before = os.environ.get("LEAKBENCH_FITS")
+    os.environ["LEAKBENCH_FITS"] = str(tmp_path_factory.mktemp("fits"))
+    yield
+    if before is None:
+        del os.environ["LEAKBENCH_FITS"]
+    else:
+        os.environ["LEAKBENCH_FITS"] = before

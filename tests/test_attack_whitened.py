@@ -120,7 +120,9 @@ def test_the_likelihood_is_that_of_gaussian_noise_above_a_floor(noise, deviation
 
 def test_only_who_knows_the_defense_knows_its_noise():
     """Fed-CDP at type-2: 6 times the sensitivity, which a layer-wise clip at 4 lets through, on each coordinate."""
-    cell = resolve_cell(Request(defense="fed_cdp", dataset="digits", victims=2, candidates=5, taps=("type-2",)), None)
+    cell = resolve_cell(
+        Request(defense="fed_cdp", attack="cpl", dataset="digits", victims=2, candidates=5, taps=("type-2",)), None
+    )
     victims = draw_victims(cell, "type-2", 0, hand_out(cell))
     blind = view_of(cell, "type-2", 0, victims, torch.arange(2), _sent(cell, None, None))
     assert blind.noise is None

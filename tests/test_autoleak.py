@@ -6,9 +6,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leakbench.attack.autoleak import AutoLeak, posterior
+from leakbench.attack.autoleak import AutoLeak
+from leakbench.attack.descent import LbfgsDescent
+from leakbench.attack.distance import Likelihood
+from leakbench.attack.doubts import OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN, twins
+from leakbench.attack.gradient_matching import GradientMatching
+from leakbench.attack.labels import LastLayer
+from leakbench.attack.posterior import missed, posterior
+from leakbench.attack.space_whitened import Whitened
+from leakbench.attack.start import Constant
+from leakbench.attack.stop import Iterations
+from leakbench.defense.clip import ClipWhole
+from leakbench.defense.sign import Sign
+from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View
+from leakbench.federated.leakage import Public, View
 from leakbench.models import one_hot, parameters
 from leakbench.types import Generators, Network, Reconstruction
 
@@ -128,3 +140,116 @@ def test_a_view_of_some_victims_shows_theirs():
         torch.testing.assert_close(few.network.parameters[name], p[[3, 1]])
         torch.testing.assert_close(few.update[name], whole.update[name][[3, 1]])
     assert few.logits is None
+
+
+def searched(learning_rate: float = 1.0) -> AutoLeak:
+    """One search by likelihood in pixels, from grey."""
+    return AutoLeak(
+        stages=(
+            GradientMatching(
+                labels=LastLayer(),
+                start=Constant(value=0.5, deviation=0.1),
+                distance=Likelihood(),
+                descent=LbfgsDescent(learning_rate=learning_rate),
+                stop=Iterations(40),
+            ),
+        )
+    )
+
+
+def behind_a_defense(noise: float | None = 0.1, public: int = 3) -> View:
+    """The four victims of `view` with some noise on top, and public examples of each label."""
+    shown = view(noise=noise)
+    generator = torch.Generator().manual_seed(3)
+    noisy = {n: u + 0.1 * torch.randn(u.shape, generator=generator).double() for n, u in shown.update.items()}
+    examples = Public(torch.rand(public, *SHAPE, generator=generator).double(), torch.arange(public) % 3)
+    return dataclasses.replace(shown, update=noisy, public=examples, labels=None)
+
+
+def doubted(answer: Reconstruction) -> dict[str, list[bool]]:
+    return {why: whom.tolist() for why, whom in answer.doubts.items() if whom.any()}
+
+
+def test_a_sound_search_behind_noise_is_not_doubted():
+    assert doubted(searched()((behind_a_defense(),), rngs())) == {}
+
+
+def test_a_broken_optimiser_is_doubted():
+    """Steps that are too short to move anything: it neither comes closer nor rebuilds what nobody defends."""
+    found = doubted(searched(learning_rate=1e-25)((behind_a_defense(),), rngs()))
+    assert found == {STUCK: [True] * V, UNCONVERGED: [True] * V}
+
+
+def test_steps_too_long_are_doubted():
+    """They come closer now and then, and still rebuild nothing."""
+    assert UNCONVERGED in doubted(searched(learning_rate=50.0)((behind_a_defense(),), rngs()))
+
+
+def test_a_likelihood_that_is_outdone_is_doubted():
+    """A search for the likeliest answer that ends at a less likely one than another stage's, for whom that is so."""
+    good = Stub(torch.tensor([0.0, 0.0, 0.0, 0.3]).double(), [])
+    whole = dataclasses.replace(view(noise=0.1), public=behind_a_defense().public)
+    [search] = searched(learning_rate=1e-25).stages
+    doubts = AutoLeak(stages=(good, search))._answered((whole,), rngs()).doubts
+    least = posterior((whole,), search((whole,), rngs()))
+    assert doubts[OUTDONE].tolist() == (posterior((whole,), good((whole,), rngs())) < least - 1).tolist()
+    assert doubts[OUTDONE].any()
+    assert not AutoLeak(stages=(good,))._answered((whole,), rngs()).doubts[OUTDONE].any()
+
+
+def test_without_enough_public_examples_nothing_was_checked():
+    assert doubted(searched()((behind_a_defense(public=0),), rngs())) == {UNCHECKED: [True] * V}
+    pairs = dataclasses.replace(behind_a_defense(public=1), tap="type-1", batch=2)
+    assert twins(pairs, 3) is None
+
+
+def test_unknown_randomness_is_doubted():
+    shown = dataclasses.replace(behind_a_defense(noise=None), unknown="none: the noise depends on the data")
+    assert UNKNOWN in doubted(searched()((shown,), rngs()))
+
+
+def test_what_is_broken_is_not_doubted():
+    """Undefended victims come back, so that nothing has to be said for the attack."""
+    bare = dataclasses.replace(view(), public=behind_a_defense().public, labels=None)
+    assert doubted(searched()((bare,), rngs())) == {}
+
+
+def test_the_twins_are_public_examples_that_nobody_defends():
+    """Three single ones, and a group of two for a batch of two; what they leak is their own gradient."""
+    shown = dataclasses.replace(behind_a_defense(), stations=Stations(example=(ClipWhole(1e-3),)))
+    found = twins(shown, 3)
+    assert found is not None
+    assert (found.victims, found.noise, found.stations) == (3, None, Stations())
+    public = found.public
+    assert public is not None
+    own = found.respond(public.inputs[:, None], one_hot(public.labels[:, None], 3).double())
+    for name, leaked in found.update.items():
+        torch.testing.assert_close(leaked, own[name])
+        assert float(leaked.abs().max()) > 1e-2
+    pairs = twins(dataclasses.replace(shown, tap="type-1", batch=2), 3)
+    assert pairs is not None
+    assert (pairs.victims, pairs.examples) == (1, 2)
+
+
+def test_a_noise_that_nobody_told_is_estimated():
+    """Of a noise of unknown deviation the closer answer is the likelier one, by half of p logarithms of the distances' ratio."""
+    shown = dataclasses.replace(behind_a_defense(noise=None), labels=None)
+    answers = [Stub(torch.full((V,), off).double(), [])((view(),), rngs()) for off in (0.05, 0.2)]
+    (near, _), (far, _) = (missed(shown, answer) for answer in answers)
+    p = sum(u[0].numel() for u in shown.update.values())
+    prior = Whitened()(shown)
+    less = [prior.energy(prior.encode(answer.inputs)) for answer in answers]
+    one, other = (posterior((shown,), answer) for answer in answers)
+    torch.testing.assert_close(one - other, p / 2 * (near / far).log() + less[0] - less[1])
+
+
+def test_signs_are_judged_by_their_logistic_likelihood():
+    """As a search behind them does, and not by the squared distance of a soft sign from a hard one."""
+    shown = dataclasses.replace(view(), stations=Stations(example=(Sign(),)))
+    leaked = {n: u.sign() for n, u in shown.update.items()}
+    seen = dataclasses.replace(shown, update=leaked)
+    answer = Stub(torch.full((V,), 0.1).double(), [])((view(),), rngs())
+    guess = seen.respond(answer.inputs, one_hot(answer.labels, 3).double(), by_what_leaked=True)
+    prior = Whitened()(seen)
+    expected = Likelihood()(guess, leaked, seen) + prior.energy(prior.encode(answer.inputs))
+    torch.testing.assert_close(posterior((seen,), answer), expected)

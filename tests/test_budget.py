@@ -22,7 +22,7 @@ from leakbench.types import Clock
 
 
 def cell(**asked: object) -> Cell:
-    return prepare(Request(**{"dataset": "digits", "victims": 3, **asked}), None)  # type: ignore[arg-type]
+    return prepare(Request(**{"attack": "cpl", "dataset": "digits", "victims": 3, **asked}), None)  # type: ignore[arg-type]
 
 
 def valid(some: Cell) -> float:

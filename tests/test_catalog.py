@@ -19,6 +19,7 @@ from leakbench.cell import Request, identity
 from leakbench.cell.budget import prepare
 from leakbench.cli import commands
 from leakbench.defense import Defense
+from leakbench.models import MODELS
 from leakbench.recipe import catalog_folder, load, names
 from leakbench.run.experiment import execute
 from leakbench.store import open_run
@@ -75,7 +76,15 @@ def absent(value, path: str = ""):
             yield from absent(inner, f"{path}.{key}" if path else key)
 
 
-SMALL = {"train_rounds": 1, "clients": 4, "clients_per_round": 2, "local_iterations": 2, "batch": 3, "iterations": 2}
+SMALL = {
+    "attack": "cpl",
+    "train_rounds": 1,
+    "clients": 4,
+    "clients_per_round": 2,
+    "local_iterations": 2,
+    "batch": 3,
+    "iterations": 2,
+}
 
 
 def executed(folder: Path, **asked) -> dict:
@@ -225,6 +234,12 @@ def test_the_live_protocol_names_each_leak_by_its_round(tmp_path):
     )
     summary = strict_json(answer(f"run {TINY} --json --quiet", "--out", str(tmp_path), *more))
     assert list(summary["taps"]) == ["type-1@0", "global@0", "type-1@1", "global@1"]
+    for tap in summary["taps"].values():
+        assert tap["clients"] * tap["local_iterations"] * tap["local_batch"] == tap["batch"]
+    assert [(t["clients"], t["local_iterations"], t["local_batch"]) for t in summary["taps"].values()] == 2 * [
+        (1, 2, 3),
+        (2, 2, 3),
+    ]
     rows = pd.read_parquet(tmp_path / "rows.parquet")
     # L = 2 iterations of B = 3 behind one update; behind a difference of global models those of K_t = 2 clients.
     assert rows.groupby(["tap", "round"]).size().to_dict() == {
@@ -263,7 +278,27 @@ def test_list_gives_a_list_of_objects(kind):
 
 
 def test_list_alone_gives_every_kind():
-    assert strict_json(answer("list --json")) == {kind: strict_json(answer(f"list {kind} --json")) for kind in KINDS}
+    each = {kind: strict_json(answer(f"list {kind} --json")) for kind in (*KINDS, "models")}
+    assert strict_json(answer("list --json")) == each
+
+
+def test_list_models_says_how_large_each_is_and_what_is_between_its_layers():
+    """Numbers of the papers on CIFAR-10, and the kinds that the names promise; every network is there, in words as in JSON."""
+    entries = {entry["name"]: entry for entry in strict_json(answer("list models --json"))}
+    assert list(entries) == list(MODELS)
+    assert all(
+        entry.keys() == {"name", "title", "parameters", "activation", "normalisation"} for entry in entries.values()
+    )
+    assert entries["convnet"]["parameters"] == 2_904_970
+    kinds = {name: (entry["activation"], entry["normalisation"]) for name, entry in entries.items()}
+    assert kinds["lenet_cpl"] == ("sigmoid", "none")
+    assert kinds["lenet_cpl_gelu"] == ("GELU", "none")
+    assert kinds["convnet_no_norm"] == ("ReLU", "none")
+    assert kinds["resnet18_batch_norm"] == ("ReLU", "batch")
+    assert kinds["resnet18_group_norm"] == ("ReLU", "group")
+    assert kinds["vit_tiny"] == ("GELU", "layer")
+    shown = answer("list models")
+    assert all(f"  {name} " in shown for name in MODELS) and "2,904,970" in shown
 
 
 @pytest.mark.parametrize(("kind", "name"), FILES)

@@ -180,6 +180,36 @@ def test_a_tie_among_candidates_is_no_outcome_to_compare(tmp_path: Path) -> None
     assert set(found_in(clear, clear)) == {"asr", "label_accuracy", "identified"}
 
 
+def test_scores_are_compared_by_their_means_and_a_failure_is_the_worst(tmp_path: Path) -> None:
+    """Twelve batches of two: half of the first run's examples have no answer, an RMSE of 1 and nothing right."""
+    lost = np.arange(24) % 2 == 1
+    scores = {name: np.where(lost, np.nan, 0.25) for name in ("rmse", "feature_accuracy", "record_match")}
+    one = by_hand(tmp_path / "one", 2, **{**scores, "record_match": np.where(lost, np.nan, 1.0)})
+    other = by_hand(tmp_path / "other", 2, rmse=0.5, feature_accuracy=0.25, record_match=0.0)
+    found = found_in(one, other)
+    expected = {"rmse": (0.625, 0.5), "feature_accuracy": (0.125, 0.25), "record_match": (0.5, 0.0)}
+    for measure, (first, second) in expected.items():
+        d = found[measure]
+        assert (d.first, d.second, d.difference) == pytest.approx((first, second, first - second))
+        # All batches are alike: the bootstrap has one outcome, and all twelve fare the same way.
+        assert (d.low, d.high, d.sign) == pytest.approx((first - second, first - second, 2 / 2**12))
+    without = found_in(one, by_hand(tmp_path / "pictures", 2, rmse=0.5))
+    assert "rmse" in without and not {"feature_accuracy", "record_match"} & set(without)
+
+
+def test_a_small_difference_of_rmse_can_be_read(tmp_path: Path) -> None:
+    """Four digits, which the RMSE of a picture that came back needs; the notes say what sign is."""
+    one, other = (by_hand(tmp_path / str(rmse), 1, rmse=rmse) for rmse in (0.0004, 0.0001))
+    head, *rows = lines(compare(one, other))
+    line = next(row for row in rows if " rmse " in row)
+    assert "0.0004  0.0001     +0.0003  [+0.0003, +0.0003]" in line and line.endswith("0.000  differs")
+    assert head.endswith("sign") and "sign: p of the exact two-sided sign test" in "\n".join(rows)
+
+
+def test_the_help_says_what_sign_is() -> None:
+    assert "exact two-sided sign test" in " ".join(call("compare", "--help").split())
+
+
 def test_other_rulers_are_refused(tmp_path: Path) -> None:
     """The same answers under another threshold, and among fewer candidates."""
     one, eta = by_hand(tmp_path / "one", 1), by_hand(tmp_path / "eta", 1, eta=0.01)

@@ -362,3 +362,22 @@ def test_wrong_input_is_one_line(call: Any, arguments: list[str], said: str) -> 
     lines = [line for line in err.splitlines() if line != "a module may print"]
     assert len(lines) == 1 and lines[0].startswith("leakbench: ")
     assert said in lines[0]
+
+
+def test_the_scorer_of_the_readme_does_as_it_says(tmp_path, monkeypatch, capsys) -> None:
+    """As written, in a file of its own; the counts are those that the README prints."""
+    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    example = readme.split("in a file `my_scorer.py`:", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
+    (tmp_path / "my_scorer.py").write_text(example, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = called(monkeypatch, capsys, "conformance", "--scorer", "my_scorer:score")
+    assert (code, out.splitlines()[-1]) == (0, "14 passed, 0 failed, 18 not measured")
+    assert f"ends with `{out.splitlines()[-1]}`" in readme
+
+
+def test_the_help_has_every_measure_and_its_shape(monkeypatch, capsys) -> None:
+    _, out, _ = called(monkeypatch, capsys, "conformance", "--help")
+    for measure in MEASURES:
+        assert any(line.split()[:1] == [measure] for line in out.splitlines())
+    for word in ("(V, B, C, H, W) float32 in [0, 1]", "(V, B) int64", "NaN throughout a picture"):
+        assert word in out

@@ -433,7 +433,14 @@ def test_a_live_attacker_meets_the_bound_of_its_round(tmp_path: Path) -> None:
     path = tmp_path / "adaptive.yaml"
     path.write_text(ADAPTIVE.replace("{quantile_noise: {multiplier: 1.0, to: sum}}, ", ""))
     request = Request(
-        defense=str(path), dataset="digits", protocol="live", leak_rounds=("1",), victims=3, taps=("type-1",), batch=2
+        defense=str(path),
+        attack="cpl",
+        dataset="digits",
+        protocol="live",
+        leak_rounds=("1",),
+        victims=3,
+        taps=("type-1",),
+        batch=2,
     )
     small = dataclasses.replace(request, train_rounds=1, clients=6, clients_per_round=3, local_iterations=2)
     cell = resolve_cell(small, None)
@@ -499,7 +506,7 @@ def test_the_same_clients_are_drawn_whether_they_fail_or_not() -> None:
 
 
 def cell(**asked: object) -> Cell:
-    small = {"clients": 6, "clients_per_round": 3, "train_rounds": 2, "dataset": "digits"}
+    small = {"attack": "cpl", "clients": 6, "clients_per_round": 3, "train_rounds": 2, "dataset": "digits"}
     return resolve_cell(Request(**{**small, **asked}), None)  # type: ignore[arg-type]
 
 

@@ -57,7 +57,8 @@ def test_who_chooses_nothing_stays():
 def test_at_the_truth_the_guess_is_what_leaked(defense, tap):
     """To the last bits, though a random choice was made; an oblivious guess differs."""
     cell = resolve_cell(
-        Request(defense=defense, dataset="digits", victims=3, candidates=5, taps=(tap,), leak_batch=1), None
+        Request(defense=defense, attack="cpl", dataset="digits", victims=3, candidates=5, taps=(tap,), leak_batch=1),
+        None,
     )
     victims = draw_victims(cell, tap, 0, hand_out(cell))
     blind = view_of(cell, tap, 0, victims, torch.arange(3), _sent(cell, None, None))
@@ -74,7 +75,8 @@ def test_at_the_truth_the_guess_is_what_leaked(defense, tap):
 def test_pruned_digits_come_back_to_who_knows_the_pruning():
     """90 % of the coordinates are gone: whitened, knowing the mask, against whitened without."""
     cell = resolve_cell(
-        Request(defense="prune_threshold", dataset="digits", victims=4, candidates=5, taps=("type-2",)), None
+        Request(defense="prune_threshold", attack="cpl", dataset="digits", victims=4, candidates=5, taps=("type-2",)),
+        None,
     )
     pruned = dataclasses.replace(cell.defense, example=(), batch=(), client=(), server=())
     pruned = dataclasses.replace(pruned, example=(PruneThreshold(share=0.9),))

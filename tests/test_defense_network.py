@@ -399,7 +399,7 @@ def test_a_network_without_a_last_linear_layer_is_refused() -> None:
 
 
 def cell(**asked: object) -> Cell:
-    return resolve_cell(Request(**{"victims": 3, "train_rounds": 0, "leak_batch": 2, **asked}), None)  # type: ignore[arg-type]
+    return resolve_cell(Request(**{"attack": "cpl", "victims": 3, "train_rounds": 0, "leak_batch": 2, **asked}), None)  # type: ignore[arg-type]
 
 
 def test_both_networks_of_a_cell_get_the_bottleneck() -> None:

@@ -31,7 +31,9 @@ from leakbench.summary.leak_floor import floor
 
 
 def cell(**asked: Any) -> Cell:
-    return resolve_cell(Request(**{"victims": 3, "train_rounds": 0, "dataset": "digits", **asked}), None)
+    return resolve_cell(
+        Request(**{"attack": "cpl", "victims": 3, "train_rounds": 0, "dataset": "digits", **asked}), None
+    )
 
 
 def of(some: Cell, rounds: int = 0) -> dict[str, Guard]:
@@ -83,9 +85,9 @@ SURE = Guard(sigma=2.0, reason="", unit="example", before=(), commonest=0.1, rel
 
 
 def test_each_bound_starts_from_its_own_null() -> None:
-    """ASR from the null attacker's upper limit, identification from 1 / k, labels from the commonest; sigma 2: shift 1 / 2."""
+    """ASR from the null attacker's upper limit, identification from 1 / k, labels from the commonest, members from 1 %."""
     found, absent = bounded(MEASURED, table(10, 1), SURE)
-    expected = gaussian_robustness([0.2, 1e-3, 0.1, 0.1], 0.5)
+    expected = gaussian_robustness([0.2, 1e-3, 0.1, 0.1, 0.01], 0.5)
     assert [found[f] for f in BOUNDS.values()] == pytest.approx(expected.tolist())
     assert absent == {}
     assert found["seen"] == {"sigma": 2.0, "releases": 1, "before": ()}
@@ -94,7 +96,7 @@ def test_each_bound_starts_from_its_own_null() -> None:
 def test_each_guess_of_a_batch_is_a_chance() -> None:
     """Three guesses matched to three examples: three times kappa for ASR and labels, once for both rankings."""
     found, _ = bounded({**MEASURED, "batch": 3}, table(4, 3), SURE)
-    expected = gaussian_robustness([0.6, 1e-3, 0.3, 0.1], 0.5)
+    expected = gaussian_robustness([0.6, 1e-3, 0.3, 0.1, 0.01], 0.5)
     assert [found[f] for f in BOUNDS.values()] == pytest.approx(expected.tolist())
     assert bounded({**MEASURED, "batch": 6}, table(2, 6), SURE)[0]["asr_bound"] == 1.0
 
@@ -109,11 +111,12 @@ def test_uses_of_one_example_are_counted() -> None:
 
 def test_where_there_is_no_bound_the_reason_stands() -> None:
     found, absent = bounded(MEASURED, table(5, 1), dataclasses.replace(SURE, sigma=None, reason="none: no clip"))
-    assert [found[f] for f in (*BOUNDS.values(), "seen")] == [None] * 5
+    assert [found[f] for f in (*BOUNDS.values(), "seen")] == [None] * 6
     assert set(absent.values()) == {"none: no clip"}
     found, absent = bounded(MEASURED, table(5, 1), dataclasses.replace(SURE, related="none: alike"))
     assert found["asr_bound"] is not None
-    assert absent == dict.fromkeys(("identified_bound", "label_bound", "label_ranked_bound"), "none: alike")
+    others = ("identified_bound", "label_bound", "label_ranked_bound", "member_tpr_bound")
+    assert absent == dict.fromkeys(others, "none: alike")
 
 
 def test_the_model_of_the_live_protocol_has_seen_its_data() -> None:

@@ -30,13 +30,20 @@ from leakbench.types import Clock, Generators, Network, Parameters, Ranking
 def live(**asked: object) -> Cell:
     """Four clients of the digits, each with L = 2 iterations of B = 2."""
     federation = {"clients": 4, "clients_per_round": 4, "local_iterations": 2, "batch": 2, "train_rounds": 1}
-    named = {"dataset": "digits", "protocol": "live", "victims": 2, "leak_rounds": ("0", "1"), "candidates": 20}
+    named = {
+        "attack": "cpl",
+        "dataset": "digits",
+        "protocol": "live",
+        "victims": 2,
+        "leak_rounds": ("0", "1"),
+        "candidates": 20,
+    }
     return resolve_cell(Request(**{**named, **federation, **asked}), None)  # type: ignore[arg-type]
 
 
 def paper(**asked: object) -> Cell:
     """One update of B = 2 digits a victim."""
-    named = {"dataset": "digits", "victims": 3, "train_rounds": 0, "leak_batch": 2}
+    named = {"attack": "cpl", "dataset": "digits", "victims": 3, "train_rounds": 0, "leak_batch": 2}
     return resolve_cell(Request(**{**named, **asked}), None)  # type: ignore[arg-type]
 
 

@@ -1,6 +1,7 @@
 import copy
 import io
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,6 +16,8 @@ from safetensors.torch import save_file
 
 from leakbench.errors import InputError
 from leakbench.report import print_table, write_report
+from leakbench.report.members import factors, made_of
+from leakbench.report.words import batches
 from leakbench.store import checksum
 
 POINTS = (("type-2", 1), ("type-1", 3), ("type-0", 3))
@@ -364,3 +367,22 @@ def test_a_broken_bound_is_an_error(tmp_path: Path) -> None:
     page = page_of(run_folder(tmp_path, summary=summary))
     assert line in " ".join(page.shown.split())
     assert line not in " ".join(page_of(run_folder(tmp_path / "sound", summary=summary_of())).shown.split())
+
+
+@pytest.mark.parametrize(
+    ("grid", "short", "words"),
+    [
+        ((1, 1, 3), "3", ""),
+        ((1, 5, 1), "5 x 1", " (L = 5 local iterations of B = 1)"),
+        ((2, 1, 3), "2 x 1 x 3", " (K = 2 clients, each B = 3)"),
+        ((2, 5, 3), "2 x 5 x 3", " (K = 2 clients, each L = 5 local iterations of B = 3)"),
+    ],
+)
+def test_a_batch_says_of_how_many_iterations_and_clients_it_is(grid: tuple[int, ...], short: str, words: str) -> None:
+    """On the page and below the terminal's table; an older summary, which does not know, says the number alone."""
+    tap = {"batch": math.prod(grid), **dict(zip(("clients", "local_iterations", "local_batch"), grid, strict=True))}
+    assert factors(tap) == short
+    assert factors({"batch": 15}) == "15"
+    assert made_of(tap) == words
+    summary = {"taps": {"type-1": {**TAP, **tap}}}
+    assert f"each in a leak of {math.prod(grid)} examples{words}, 1 without" in batches(summary)

@@ -12,7 +12,11 @@ from leakbench.cell import Request
 from leakbench.recipe import names
 
 RESULTS = Path(__file__).parent.parent / "results"
-PAGES = yaml.safe_load((RESULTS / "leakage_tables.yaml").read_text())
+PAGES = {
+    name: page
+    for file in ("leakage_tables.yaml", "strongest_attacker.yaml", "aware.yaml")
+    for name, page in yaml.safe_load((RESULTS / file).read_text()).items()
+}
 WRITTEN = [name for name in PAGES if (RESULTS / f"{name}.csv").exists()]
 
 
@@ -49,7 +53,9 @@ def test_every_cell_of_every_page_can_be_asked_for(tables) -> None:
     for page in PAGES.values():
         for _, given, claim in tables.cells(page):
             lists = {key: tuple(map(str, value)) for key, value in given.items() if isinstance(value, list)}
-            assert Request(**{**given, **lists}).attack in names("attacks")
+            request = Request(**{**given, **lists})
+            assert request.attack in names("attacks")
+            assert request.defense in names("defenses") or Path(request.defense).is_file()
             assert set(claim) <= {"asr", "rmse", "iterations"}
 
 

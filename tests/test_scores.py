@@ -217,6 +217,7 @@ def table(**changes: object) -> pd.DataFrame:
         "failure": False, "failure_reason": "", "rmse": 0.3, "psnr": 10.0, "ssim": 0.1, "lpips": np.nan, "success": False,
         "eta": 0.1, "null_rmse": [0.2] * 10 + [0.4] * 10, "null_success": False, "identified": 0.0, "candidates": 1000,
         "label_ranked": 0.0, "iterations": 9, "iterations_to_success": np.nan, "evaluations": 9, "evaluations_to_success": np.nan,
+        "doubts": "",
     }  # fmt: skip
     return pd.DataFrame({**plain, **changes})
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from leakbench.attack.null import NullAttack
 from leakbench.measure import metrics
-from leakbench.measure.scores import Truth, _told, score
+from leakbench.measure.scores import Truth, ranked_first, score
 from leakbench.types import Ranking, Reconstruction
 
 SHAPE = (1, 4, 4)
@@ -80,9 +80,9 @@ def test_an_infinite_score_of_a_candidate_identifies_nobody() -> None:
 def test_a_class_that_public_data_lack_is_no_mistake_of_the_ranking() -> None:
     """Labels 0 and 1 of three classes, the second without a public example: NaN for it, and None where no victim has another."""
     scores = torch.tensor([[2.0, -torch.inf, 1.0], [2.0, -torch.inf, 1.0]])
-    told = _told(scores, torch.tensor([0, 1]))
+    told = ranked_first(scores, torch.tensor([0, 1]))
     assert told[0] == 1
     assert told[1].isnan()
-    assert _told(torch.full((1, 3), torch.nan), torch.tensor([1])).tolist() == [
+    assert ranked_first(torch.full((1, 3), torch.nan), torch.tensor([1])).tolist() == [
         0.0
     ]  # A model that diverged tells nobody.

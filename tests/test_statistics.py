@@ -7,7 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from leakbench.measure.statistics import exact, median_interval, paired_bootstrap, proportion, threshold_curve, wilson
+from leakbench.measure.statistics import (
+    exact,
+    median_interval,
+    paired_bootstrap,
+    paired_means,
+    proportion,
+    threshold_curve,
+    wilson,
+)
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -173,3 +181,13 @@ def test_paired_bootstrap_weighs_unequal_clusters_by_their_trials() -> None:
 def test_paired_bootstrap_of_nothing_but_gains_is_sure_of_them() -> None:
     """Whichever of two unequal clusters are drawn, every trial in them is a gain."""
     assert paired_bootstrap(np.ones(4), np.zeros(4), [0, 1, 1, 1], seeded()) == (1.0, 1.0, 1.0)
+
+
+def test_paired_means_are_those_of_the_bootstrap_and_know_no_failure() -> None:
+    """Of 0 and 1 the same numbers; of scores the difference of their means; NaN has no worth of its own."""
+    a, b, cluster = [1, 0, 1, 1], [0, 0, 1, 0], [0, 0, 1, 2]
+    assert paired_means(a, b, cluster, seeded()) == paired_bootstrap(a, b, cluster, seeded())
+    difference, low, high = paired_means([0.3, 0.2], [0.1, 0.3], [0, 1], seeded())
+    assert (difference, low, high) == pytest.approx((0.05, -0.1, 0.2))
+    with pytest.raises(ValueError, match="got NaN"):
+        paired_means([0.3, float("nan")], [0.1, 0.2], [0, 1], seeded())

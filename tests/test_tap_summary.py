@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from leakbench.measure.scores import RANKS_ONLY
 from leakbench.measure.statistics import wilson
 from leakbench.summary.tap import tap_summary
 
@@ -19,7 +20,7 @@ def table(victims: int, members: int = 1, **changes: Any) -> pd.DataFrame:
         "success": False, "eta": 0.1, "null_rmse": 0.4, "null_success": False,
         "identified": np.where(member == 0, 0.0, np.nan), "label_ranked": np.where(member == 0, 0.0, np.nan),
         "candidates": 1000, "iterations": 9,
-        "iterations_to_success": np.nan, "evaluations": 9, "evaluations_to_success": np.nan,
+        "iterations_to_success": np.nan, "evaluations": 9, "evaluations_to_success": np.nan, "doubts": "",
     }  # fmt: skip
     return pd.DataFrame({**plain, **changes})
 
@@ -69,3 +70,50 @@ def test_labels_are_ranked_among_the_victims_whose_class_is_public() -> None:
     assert (found["label_ranked"], found["label_ranked_low"], found["label_ranked_high"]) == (0.5, *wilson(1, 2))
     none = tap_summary(table(4, label_ranked=np.nan), 0.0)
     assert {none[f"label_ranked{end}"] for end in ("", "_low", "_high")} == {None}
+
+
+def of_people(victims: int, members: int = 1, **changes: Any) -> pd.DataFrame:
+    """Rows far from the truth by RMSE, whose features are as right as the null guess has them; a random one is worse."""
+    guessed = {"feature_accuracy": 0.6, "null_feature_accuracy": 0.6, "random_feature_accuracy": 0.5}
+    none = dict.fromkeys(("record_match", "null_record_match", "random_record_match"), 0.0)
+    return table(victims, members, **{**guessed, **none, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({}, "protected"),
+        ({"record_match": [1.0] * 8 + [0.0] * 12}, "leaks"),
+        ({"record_match": [1.0] * 2 + [0.0] * 18}, "protected"),  # the null's interval of 20 reaches .16
+        ({"record_match": [1.0] * 8 + [0.0] * 12, "null_record_match": [1.0] * 8 + [0.0] * 12}, "protected"),
+        ({"record_match": [1.0] * 8 + [0.0] * 12, "random_record_match": 0.4}, "protected"),
+        ({"feature_accuracy": 0.9}, "leaks"),
+        ({"feature_accuracy": 0.55}, "protected"),  # above the random guess alone
+        ({"feature_accuracy": 0.9, "random_feature_accuracy": 0.9}, "protected"),  # above the null attacker alone
+        ({"feature_accuracy": [0.9, 0.4] * 10}, "protected"),  # above both, as chance has it
+        ({"feature_accuracy": np.nan}, "protected"),  # a failed example has no feature right
+        ({"feature_accuracy": 0.9, "failure_reason": RANKS_ONLY}, "no reconstruction"),
+    ],
+)
+def test_a_table_that_comes_back_is_not_protected(changes: dict[str, Any], verdict: str) -> None:
+    """Records or features above both guesses, significantly, leak whatever the RMSE says; one of the guesses is not enough."""
+    assert tap_summary(of_people(20, **changes), 0.0)["verdict"] == verdict
+
+
+def test_features_that_come_back_are_counted_by_batch() -> None:
+    """Fourteen batches of ten whose features are right or not all alike: of 140 single records the gain would be significant."""
+    gains = np.repeat([0.9, 0.4], 70)
+    assert tap_summary(of_people(14, 10, feature_accuracy=gains), 0.0)["verdict"] == "protected"
+    assert tap_summary(of_people(140, feature_accuracy=gains), 0.0)["verdict"] == "leaks"
+    assert tap_summary(of_people(1, 10, feature_accuracy=0.9), 0.0)["verdict"] == "unclear"
+
+
+def test_an_attack_that_doubts_itself_protects_nobody() -> None:
+    """40 faces that stay hidden are `protected`, `unclear` where the attack doubts itself on half; each doubt counts."""
+    hidden = {"candidates": 2, "identified": 0.0}
+    assert tap_summary(table(40, **hidden), 0.0)["verdict"] == "protected"
+    few, half = (np.where(np.arange(40) < many, "a; b", "") for many in (19, 20))
+    assert tap_summary(table(40, **hidden, doubts=few), 0.0)["verdict"] == "protected"
+    found = tap_summary(table(40, **hidden, doubts=np.where(np.arange(40) < 1, "a", half)), 0.0)
+    assert found["verdict"] == "unclear"
+    assert found["doubts"] == {"a": 20, "b": 19}

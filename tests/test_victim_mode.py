@@ -298,7 +298,7 @@ def test_soteria_reads_features_by_the_statistics_that_were_sent() -> None:
 
 
 def cell(**asked: object) -> Cell:
-    return resolve_cell(Request(**{"victims": 2, "train_rounds": 1, "candidates": 5, **asked}), None)  # type: ignore[arg-type]
+    return resolve_cell(Request(**{"attack": "cpl", "victims": 2, "train_rounds": 1, "candidates": 5, **asked}), None)  # type: ignore[arg-type]
 
 
 REFUSED = [
@@ -372,7 +372,20 @@ def test_statistics_that_nobody_noises_end_a_guarantee() -> None:
 
 # From the command line
 
-TINY = ["--clients", "2", "--clients-per-round", "2", "--local-iterations", "1", "--batch", "2", "--victims", "1"]
+TINY = [
+    "--attack",
+    "cpl",
+    "--clients",
+    "2",
+    "--clients-per-round",
+    "2",
+    "--local-iterations",
+    "1",
+    "--batch",
+    "2",
+    "--victims",
+    "1",
+]
 
 
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -15,7 +15,7 @@ from leakbench.data import commands as data_commands
 from leakbench.data import find
 from leakbench.errors import InputError
 
-SMALL = ["--victims", "2", "--iterations", "1", "--train-rounds", "0", "--taps", "type-2"]
+SMALL = ["--attack", "cpl", "--victims", "2", "--iterations", "1", "--train-rounds", "0", "--taps", "type-2"]
 
 OWN = {"title": "mine", "cite": "nobody", "unit": "example"}
 CLIP = {"clip_layers": {"norm": 4.0}}
@@ -70,6 +70,7 @@ def names_all(line: str, words: str) -> bool:
 
 OPTIONS = [
     ("--attack clp", "attack|'clp'|did you mean 'cpl'"),
+    ("--knows defence", "knows|'defence'|did you mean 'defense'"),
     ("--attack zzz", "attack|'zzz'|known: |dlg"),
     ("--defense fed_cpd", "defense|'fed_cpd'|did you mean 'fed_cdp'"),
     ("--dataset mnits", "dataset|'mnits'|did you mean 'mnist'"),
@@ -237,7 +238,7 @@ ATTACK = {
 def test_a_field_of_an_attack(field, value, words, refused):
     method = {**ATTACK["method"]["gradient_matching"], field: value}
     Path("own.yaml").write_text(yaml.safe_dump({**ATTACK, "method": {"gradient_matching": method}}))
-    assert names_all(refused("run", "--attack", "own.yaml", *SMALL), "own.yaml|method|" + words)
+    assert names_all(refused("run", *SMALL, "--attack", "own.yaml"), "own.yaml|method|" + words)
 
 
 ROLES = {

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.analytic import AnalyticFc
-from leakbench.attack.coordinates import Coordinates
-from leakbench.attack.distance import Likelihood, SquaredL2
+from leakbench.attack.distance import Likelihood
+from leakbench.attack.doubts import OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN, stuck, twins
 from leakbench.attack.gradient_matching import GradientMatching
-from leakbench.attack.space_whitened import Whitened
+from leakbench.attack.posterior import missed, posterior
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
-from leakbench.models import one_hot
+from leakbench.fitted import Asked
 from leakbench.recipe import slot
-from leakbench.types import Generators, Positive, Reconstruction, part
+from leakbench.types import Count, Generators, Positive, Reconstruction, part
 
 __all__ = ["SEARCHES", "AutoLeak", "Search"]
 
@@ -35,23 +35,43 @@ SEARCHES: dict[str, type[Search]] = {"gradient_matching": GradientMatching, "ana
 
 @part
 class AutoLeak:
-    """Run the stages in order and answer each victim by the likeliest of their answers.
+    """Run the stages in order and answer each victim by the likeliest of their answers, as `posterior` judges them.
 
-    The attacker judges by what it knows itself: minus the logarithm of the posterior of an answer, the noise's likelihood beside
-    a Gaussian prior (pictures: one of a 1 / f spectrum; tables: the public covariance). Where the defense adds no noise that the
-    attacker is told of, an answer whose gradient misses what leaked by less than the share `broken` of its squared length is
-    taken for right, and later stages leave the victim alone; under noise nothing certifies an answer, and all stages run.
+    Where the defense adds no noise that the attacker is told of, an answer whose gradient misses what leaked by less than the
+    share `broken` of its squared length is taken for right, and later stages leave the victim alone; under noise nothing
+    certifies an answer, and all stages run.
+
+    Evidence that an attack is weak goes with the answer of each unbroken victim as a doubt: a search that never came closer than
+    its start, one by likelihood that ends at a less likely answer than another stage's, a defense that draws at random what has no
+    known likelihood, and stages that miss the undefended gradients of most of `twins` groups of public examples by more than the
+    share `converged` of their squared length, so that a failure behind a defense says nothing.
     """
 
     stages: tuple[Annotated[Search, *slot("method", SEARCHES)], ...]
-    broken: Positive = 1e-8
+    broken: Positive = 1e-6
+    converged: Positive = 1e-3
+    twins: Count = 3
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
         """Reconstruct; work and snapshots of the stages follow each other. Raises InputError for no stage."""
         if not self.stages:
             raise InputError("autoleak: stages: got none, expected at least one")
+        asked = Asked(views[0].fits)
+        views = tuple(dataclasses.replace(view, fits=asked) for view in views)
+        found = dataclasses.replace(self._answered(views, rngs), fit=asked.fit)
+        left = ~self._is_broken(views, found)
+        if not left.any():
+            return dataclasses.replace(found, doubts={})
+        doubts = found.doubts | self._of_twins(views[0], rngs[0])
+        if any(view.unknown or view.network.draws for view in views):
+            doubts[UNKNOWN] = torch.ones_like(left)
+        return dataclasses.replace(found, doubts={why: whom & left for why, whom in doubts.items()})
+
+    def _answered(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
         best = self.stages[0](views, rngs)
         value = posterior(views, best)
+        never, outdone = stuck(best), torch.zeros_like(value, dtype=torch.bool)
+        judged = torch.where(torch.tensor(_by_likelihood(self.stages[0])), value, -torch.inf)
         for stage in self.stages[1:]:
             left = (~self._is_broken(views, best)).nonzero()[:, 0]
             if not len(left):
@@ -59,40 +79,35 @@ class AutoLeak:
             few = tuple(view.of(left) for view in views)
             found = stage(few, tuple(rngs[int(v)] for v in left))
             new = posterior(few, found)
+            if _by_likelihood(stage):
+                judged[left] = new
+            never[left] |= stuck(found)
             better = new < value[left]
             best, value = followed(best, found, left, better), value.index_put((left[better],), new[better])
-        return dataclasses.replace(best, certainty=-value[:, None].expand_as(best.certainty))
+        outdone = value < judged - 1
+        doubts = {STUCK: never, OUTDONE: outdone}
+        return dataclasses.replace(best, certainty=-value[:, None].expand_as(best.certainty), doubts=doubts)
+
+    def _of_twins(self, view: View, rng: torch.Generator) -> dict[str, Tensor]:
+        """Return the doubt that the same stages leave on public examples without any defense, for all victims alike."""
+        everyone = torch.ones(view.victims, dtype=torch.bool, device=next(iter(view.update.values())).device)
+        undefended = twins(view, self.twins)
+        if undefended is None:
+            return {UNCHECKED: everyone}
+        apart, length = missed(undefended, self._answered((undefended,), (rng,) * undefended.victims))
+        lost = ~(apart <= self.converged * length)
+        return {UNCONVERGED: everyone & (lost.double().mean() > 0.5)}
 
     def _is_broken(self, views: tuple[View, ...], answer: Reconstruction) -> Tensor:
         if any(view.noise for view in views):
             return torch.zeros(views[0].victims, dtype=torch.bool, device=answer.inputs.device)
-        missed, length = (sum(each) for each in zip(*(_missed(view, answer) for view in views), strict=True))
-        return torch.as_tensor(missed <= self.broken * length)
+        apart, length = (sum(each) for each in zip(*(missed(view, answer) for view in views), strict=True))
+        return torch.as_tensor(apart <= self.broken * length)
 
 
-def _missed(view: View, answer: Reconstruction) -> tuple[Tensor, Tensor]:
-    """Return the squared distance (V,) of an answer's gradient from what leaked, and the squared length of that."""
-    zero = {name: torch.zeros_like(u) for name, u in view.update.items()}
-    return SquaredL2()(_response(view, answer), view.update, view), SquaredL2()(view.update, zero, view)
-
-
-def _response(view: View, answer: Reconstruction) -> dict[str, Tensor]:
-    targets = one_hot(answer.labels, view.classes).to(answer.inputs)
-    with torch.no_grad():
-        return view.respond(answer.inputs, targets, by_what_leaked=True)
-
-
-def posterior(views: tuple[View, ...], answer: Reconstruction) -> Tensor:
-    """Return (V,) minus the logarithm of the posterior of each victim's answer, up to a constant; infinite where there is none."""
-    told = [Likelihood()(_response(view, answer), view.update, view) for view in views]
-    prior = _prior(views[0])
-    with torch.no_grad():
-        value = torch.stack(told).sum(0) + prior.energy(prior.encode(answer.inputs))
-    return value.nan_to_num(nan=torch.inf)
-
-
-def _prior(view: View) -> Coordinates:
-    return Whitened()(view) if len(view.shape) == 3 else Whitened(source="public")(view)
+def _by_likelihood(stage: Search) -> bool:
+    """Say whether a stage searches for what `posterior` judges."""
+    return isinstance(stage, GradientMatching) and isinstance(stage.distance, Likelihood)
 
 
 def followed(best: Reconstruction, found: Reconstruction, lanes: Tensor, better: Tensor) -> Reconstruction:

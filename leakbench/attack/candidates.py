@@ -30,8 +30,9 @@ class Candidates:
 
     One example behind the gradient y: -|y - g(c)|^2. Behind an update of M > 1 examples the other M - 1 are unknown: they
     are taken as draws from the public gradients' Gaussian (mean m, covariance S), so that y given c is Gaussian with mean
-    g(c) / M + (M - 1) / M * m and covariance (M - 1) / M^2 * S; all gradients are taken at the model that was sent. S is
-    that of the public sample plus, in every direction, the energy that half of the sample leaves unexplained of the other.
+    g(c) / M + (M - 1) / M * m and covariance (M - 1) / M^2 * S + s^2, s the deviation of a known noise, else 0; all gradients are
+    taken at the model that was sent. S is that of the public sample plus, in every direction, the energy that half of the sample
+    leaves unexplained of the other.
     chunk: how many candidates' gradients are held at once; fewer of a large network, and fewer public examples then too.
     """
 
@@ -60,7 +61,7 @@ class Candidates:
         if not others.isfinite().all():  # A model that has diverged tells nobody apart.
             return observed.new_full((len(observed), len(view.candidates.labels)), torch.nan)
         mean = others.mean(0)
-        whiten = _whitening(others - mean)
+        whiten = _whitening(others - mean, ((view.noise or 0.0) / share) ** 2 / (view.examples - 1))
         left = whiten(observed - (1 - share) * mean)
         return torch.cat([_closeness(left, whiten(g * share)) for g in hypotheses], 1)
 
@@ -70,15 +71,16 @@ def _closeness(observed: Tensor, guesses: Tensor) -> Tensor:
     return 2 * observed @ guesses.T - guesses.square().sum(1)
 
 
-def _whitening(centred: Tensor) -> Callable[[Tensor], Tensor]:
+def _whitening(centred: Tensor, noise: float) -> Callable[[Tensor], Tensor]:
     """Return the map (n, p) -> (n, p) by (S + r)^(-1/2), up to a factor, for the centred sample (P, p) of covariance S.
 
-    r is the mean energy per direction that the directions of one half of the sample do not explain of the other half.
+    r is the variance of the noise on top of it, and the mean energy per direction that the directions of one half of the sample
+    do not explain of the other half.
     """
     half = len(centred) // 2
     basis = torch.linalg.svd(centred[:half], full_matrices=False)[2]
     rest = centred[half:] - (centred[half:] @ basis.T) @ basis
-    floor = rest.square().sum(1).mean() / centred.shape[1]
+    floor = rest.square().sum(1).mean() / centred.shape[1] + noise
     _, scale, directions = torch.linalg.svd(centred, full_matrices=False)
     shrink = (floor / (scale.square() / len(centred) + floor)).sqrt() - 1
 

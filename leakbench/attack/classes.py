@@ -9,11 +9,11 @@ better).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from leakbench.attack.groups import Groups, explained, group_means
 from leakbench.attack.looks import averaged
 from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import fitting, flat, gradients_alone, numbers
@@ -47,14 +47,6 @@ class Classes:
         return Ranking(torch.stack([_scores(view) for view, _ in averaged(views)]).sum(0))
 
 
-@dataclass(frozen=True)
-class _Means:
-    """Of public gradients by class: means (classes, p), that of all where a class has none; shares (classes,) of the classes."""
-
-    means: Tensor
-    shares: Tensor
-
-
 def _most(view: View) -> int:
     return max(100, min(PUBLIC, WORK // numbers(view)))
 
@@ -62,15 +54,10 @@ def _most(view: View) -> int:
 def _scores(view: View) -> Tensor:
     public, observed = public_of(view, "classes", _most(view)), flat(view.update)
     gradients = _gradients(view, public)
-    found = _means(view, public, gradients)
-    if view.examples > 1:
-        scores = _shares(view, public, observed, found, gradients)
-    elif view.noise:
-        likelihood = observed @ found.means.T - found.means.square().sum(1) / 2
-        scores = found.shares.log() + likelihood / view.noise**2
-    else:
-        scores = torch.nn.functional.normalize(observed) @ torch.nn.functional.normalize(found.means).T
-    return scores.masked_fill(found.shares == 0, -torch.inf)
+    found = group_means(gradients(), public.labels, view.classes)
+    if view.examples == 1:
+        return explained(view, observed, found)
+    return _shares(view, public, observed, found, gradients).masked_fill(found.shares == 0, -torch.inf)
 
 
 def _gradients(view: View, public: Public) -> Callable[[], Iterable[Tensor]]:
@@ -81,21 +68,8 @@ def _gradients(view: View, public: Public) -> Callable[[], Iterable[Tensor]]:
     return lambda: gradients_alone(view, public)
 
 
-def _means(view: View, public: Public, gradients: Callable[[], Iterable[Tensor]]) -> _Means:
-    like = next(iter(view.update.values()))
-    counts = torch.bincount(public.labels, minlength=view.classes).to(like)
-    sums = like.new_zeros(view.classes, sum(u[0].numel() for u in view.update.values()))
-    start = 0
-    for some in gradients():
-        sums.index_add_(0, public.labels[start : start + len(some)], some)
-        start += len(some)
-    overall = sums.sum(0) / counts.sum()
-    means = torch.where(counts[:, None] > 0, sums / counts[:, None].clamp_min(1), overall)
-    return _Means(means, counts / counts.sum())
-
-
 def _shares(
-    view: View, public: Public, observed: Tensor, found: _Means, gradients: Callable[[], Iterable[Tensor]]
+    view: View, public: Public, observed: Tensor, found: Groups, gradients: Callable[[], Iterable[Tensor]]
 ) -> Tensor:
     """Return (V, classes): the expected share of each class among the M examples behind an update.
 

@@ -6,7 +6,7 @@ of these; the loop is the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
@@ -24,6 +24,7 @@ from leakbench.attack.start import STARTS, Start
 from leakbench.attack.stop import STOPS, Iterations, Stop
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
+from leakbench.fitted import Asked
 from leakbench.recipe import slot
 from leakbench.types import Count, Generators, Reconstruction, part
 
@@ -63,6 +64,8 @@ class GradientMatching:
         if self.local_steps is not None:
             views = tuple(v.coarser(self.local_steps) for v in views)
         view = averaged(views)[0][0]
+        asked = Asked(view.fits)
+        view = replace(view, fits=asked)
         space = self.space(view)
         drawn = [(self.labels(view, rngs), space.encode(self.start(view, rngs))) for _ in range(self.restarts)]
         z, targets = torch.cat([z for _, z in drawn]), torch.cat([guess.targets for guess, _ in drawn])
@@ -93,6 +96,7 @@ class GradientMatching:
             iterates=torch.stack([*(points.picture(some, best.value) for some in best.snapshots[:-1]), answer]),
             snapshots=best.at,
             spent=best.spent,
+            fit=asked.fit,
         )
 
     def _value(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from dataclasses import dataclass
@@ -13,13 +14,15 @@ from torch import Tensor, nn
 
 from leakbench.attack.needs import Needs
 from leakbench.attack.one_step import answered_at_once
+from leakbench.attack.origin import origin_of
 from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import check_learnable, flat, gradients_alone, numbers
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View
+from leakbench.fitted import Fitted
 from leakbench.models.initialise import initialise, torch_default
 from leakbench.rng import generator
-from leakbench.types import Count, Fit, Generators, Positive, Reconstruction, part
+from leakbench.types import Count, Fit, Generators, Parameters, Positive, Reconstruction, part
 
 __all__ = ["Hashing", "Inverter", "LearningToInvert"]
 
@@ -47,6 +50,11 @@ class Inverter:
     net: nn.Module
     shape: tuple[int, ...]
     fit: Fit
+
+    def tensors(self) -> Parameters:
+        """Return it as {name: tensor}, to be kept."""
+        bins = {} if self.hashing.bins is None else {"bins": self.hashing.bins}
+        return {**self.net.state_dict(), **bins}
 
     def __call__(self, gradients: Tensor) -> Tensor:
         """Return inputs (n, *s) for what leaked, (n, p)."""
@@ -89,8 +97,26 @@ class LearningToInvert:
                 "learning_to_invert: it reads one look at one round, got several (leave --observations and --join-rounds out)"
             )
         [view] = views
-        inverter = self.trained(view, generator(self.seed, "learning to invert"))
+        check_learnable(view, "learning_to_invert")
+        public = public_of(view, "learning_to_invert", self.public)
+        origin = origin_of("learning_to_invert", dataclasses.asdict(self), public, views)
+
+        def fit() -> Fitted:
+            made = self.trained(view, generator(self.seed, "learning to invert"))
+            return Fitted(origin, made.tensors(), made.fit)
+
+        fitted = view.fits(origin, fit)
+        like = next(iter(view.network.parameters.values()))
+        inverter = self._inverter(view, fitted.read(origin, like), fitted.fit)
         return answered_at_once(views, inverter(flat(view.update))[:, None], rngs, inverter.fit)
+
+    def _inverter(self, view: View, tensors: Parameters, fit: Fit) -> Inverter:
+        """Return the network that was kept."""
+        like = next(iter(view.network.parameters.values()))
+        hashing = Hashing(math.ceil(self.hashed * numbers(view)), tensors.get("bins"))
+        net = _layers(hashing.size, self.hidden, math.prod(view.shape)).to(like)
+        net.load_state_dict({name: tensor for name, tensor in tensors.items() if name != "bins"})
+        return Inverter(hashing, net, view.shape, fit)
 
     def trained(self, view: View, rng: torch.Generator) -> Inverter:
         """Return what is learned of the view's network and defense, for which alone it holds; nothing that leaked is read."""

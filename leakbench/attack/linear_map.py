@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import dataclass
 
@@ -12,9 +13,9 @@ from leakbench.attack.public_gradients import check_learnable, gradients_alone, 
 from leakbench.attack.ridge import leave_one_out
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View
-from leakbench.types import Fit
+from leakbench.types import Fit, Parameters
 
-__all__ = ["LinearMap", "linear_map"]
+__all__ = ["LinearMap", "check_readable", "linear_map", "linear_map_of", "tensors_of"]
 
 ROUNDING = 1e-7
 """Of the mean diagonal, what the ridge is at least: single precision knows no more of a gradient."""
@@ -29,6 +30,9 @@ class Side:
     mean: Tensor
     scale: Tensor
     centred: Tensor
+
+
+SIDE = tuple(f.name for f in dataclasses.fields(Side))
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ def linear_map(views: tuple[View, ...], public: Public, ridge: float | None = No
     Nothing that leaked is read. Raises InputError for batches, for networks of the victims' own, for views of which only some
     are noisy, and for gradients that take more than 8 GB.
     """
-    _check(views, public)
+    check_readable(views, public)
     began = time.perf_counter()
     n, like = len(public.labels), next(iter(views[0].network.parameters.values()))
     sides = tuple(_side(view, public, ridge is not None) for view in views)
@@ -83,7 +87,21 @@ def _added(gram: Tensor, apart: Tensor, noisy: bool, ridge: float | None) -> flo
     return (leave_one_out(gram, apart) if ridge is None else ridge * diagonal) or 1.0
 
 
-def _check(views: tuple[View, ...], public: Public) -> None:
+def tensors_of(made: LinearMap) -> Parameters:
+    """Return the map as {name: tensor}, to be kept."""
+    sides = {f"{i}.{name}": getattr(side, name) for i, side in enumerate(made.sides) for name in SIDE}
+    return {**sides, "coefficients": made.coefficients, "mean": made.mean}
+
+
+def linear_map_of(tensors: Parameters, fit: Fit) -> LinearMap:
+    """Return the map that was kept."""
+    views = (len(tensors) - 2) // len(SIDE)
+    sides = tuple(Side(**{name: tensors[f"{i}.{name}"] for name in SIDE}) for i in range(views))
+    return LinearMap(sides, tensors["coefficients"], tensors["mean"], fit)
+
+
+def check_readable(views: tuple[View, ...], public: Public) -> None:
+    """Raise InputError for views that `linear_map` does not read."""
     for view in views:
         check_learnable(view, "lmmse")
     if len({bool(view.noise) for view in views}) > 1:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from leakbench.attack.linear_map import LinearMap, linear_map
+from leakbench.attack.linear_map import LinearMap, check_readable, linear_map, linear_map_of, tensors_of
 from leakbench.attack.looks import averaged
 from leakbench.attack.needs import Needs
 from leakbench.attack.one_step import answered_at_once
+from leakbench.attack.origin import origin_of
 from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import flat
 from leakbench.federated.leakage import View
+from leakbench.fitted import Fitted
 from leakbench.types import Count, Generators, Positive, Reconstruction, part
 
 __all__ = ["Lmmse", "LmmseStart"]
@@ -62,8 +64,18 @@ class LmmseStart:
         return _estimate((view,), self.public, self.ridge)[1]
 
 
-def _estimate(views: tuple[View, ...], public: int, ridge: float | None) -> tuple[LinearMap, Tensor]:
+def _estimate(views: tuple[View, ...], most: int, ridge: float | None) -> tuple[LinearMap, Tensor]:
     """Return what was fitted, and its inputs (V, 1, *s), unclamped; looks at one release are read as their mean."""
     releases = tuple(view for view, _ in averaged(views))
-    fitted = linear_map(releases, public_of(views[0], "lmmse", public), ridge)
-    return fitted, fitted(tuple(flat(view.update) for view in releases))[:, None]
+    public = public_of(views[0], "lmmse", most)
+    check_readable(releases, public)
+    origin = origin_of("lmmse", {"ridge": ridge}, public, releases)
+
+    def fit() -> Fitted:
+        made = linear_map(releases, public, ridge)
+        return Fitted(origin, tensors_of(made), made.fit)
+
+    fitted = views[0].fits(origin, fit)
+    like = next(iter(views[0].network.parameters.values()))
+    found = linear_map_of(fitted.read(origin, like), fitted.fit)
+    return found, found(tuple(flat(view.update) for view in releases))[:, None]

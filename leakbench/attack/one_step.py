@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
@@ -10,7 +12,7 @@ from leakbench.attack.labels import LastLayer
 from leakbench.federated.leakage import View
 from leakbench.types import Fit, Generators, Reconstruction
 
-__all__ = ["answered_at_once"]
+__all__ = ["answered_at_once", "likeliest"]
 
 
 def answered_at_once(
@@ -37,4 +39,26 @@ def answered_at_once(
         snapshots=(1,),
         spent=once[None],
         fit=fit,
+    )
+
+
+def likeliest(answers: list[Reconstruction]) -> Reconstruction:
+    """Return each victim's answer of highest certainty among those after one step each, with the work of all of them."""
+    certainty = torch.stack([a.certainty.nan_to_num(nan=-torch.inf)[:, 0] for a in answers])
+    chosen = certainty.argmax(0)
+    lanes = torch.arange(len(chosen), device=chosen.device)
+
+    def of_each(parts: list[Tensor]) -> Tensor:
+        return torch.stack(parts)[chosen, lanes]
+
+    inputs, many = of_each([a.inputs for a in answers]), torch.full_like(answers[0].evaluations, len(answers))
+    return dataclasses.replace(
+        answers[0],
+        inputs=inputs,
+        labels=of_each([a.labels for a in answers]),
+        certainty=of_each([a.certainty for a in answers]),
+        trajectory=of_each([a.trajectory[0] for a in answers])[None],
+        evaluations=many,
+        iterates=inputs[None],
+        spent=many[None],
     )

@@ -6,6 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from leakbench.attack.coordinates import Coordinates
 from leakbench.attack.public import channel_moments, public_of
+from leakbench.attack.space_decoder import Decoder
 from leakbench.attack.space_tables import SoftCategories, StandardColumns
 from leakbench.attack.space_whitened import Whitened
 from leakbench.federated.leakage import View
@@ -59,4 +60,5 @@ SPACES: dict[str, type[Space]] = {
     "standard_columns": StandardColumns,
     "soft_categories": SoftCategories,
     "whitened": Whitened,
+    "decoder": Decoder,
 }

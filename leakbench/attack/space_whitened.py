@@ -22,27 +22,28 @@ class Whitened:
     """Search z of x = mean + W z, of which a prior N(0, I) says weight * |z|^2 / 2: pictures fall off as 1 / f.
 
     source: `one_over_f`, W of a spectrum of 1 / (1 + f^2), for pictures and without any data; `public`, W the square root of
-    the covariance of at most `public` public examples with a `floor` (a variance), for tables too.  With the distance
-    `likelihood` and weight 1 the answer is the likeliest input; with weight 0 the space only turns steps towards what pictures
-    look like.
+    the covariance of at most `public` public examples with a `floor` (a variance), for tables too; `usual`, the first of
+    pictures and the second of tables.  With the distance `likelihood` and weight 1 the answer is the likeliest input; with
+    weight 0 the space only turns steps towards what pictures look like.
     """
 
-    source: Literal["one_over_f", "public"] = "one_over_f"
+    source: Literal["one_over_f", "public", "usual"] = "one_over_f"
     floor: Positive = 1e-4
     weight: NonNegative = 1.0
     public: Count = 3000
 
     @property
     def needs(self) -> Needs:
-        """Public examples, where they are its source."""
-        return Needs(public=self.public if self.source == "public" else 0)
+        """Public examples, where they may be its source."""
+        return Needs(public=0 if self.source == "one_over_f" else self.public)
 
     def __call__(self, view: View) -> Coordinates:
         """Return the map and its energy; raises InputError for `one_over_f` of a table, or where there is no public example."""
         like = next(iter(view.update.values()))
-        if self.source == "public":
+        pictures = len(view.shape) == 3
+        if self.source == "public" or (self.source == "usual" and not pictures):
             white = of_examples(public_of(view, "whitened", self.public).inputs.to(like), self.floor)
-        elif len(view.shape) == 3:
+        elif pictures:
             white = one_over_f(view.shape, like)
         else:
             raise InputError(
@@ -50,8 +51,8 @@ class Whitened:
             )
 
         def decode(z: Tensor) -> Tensor:
-            pictures = white.mean + white.apply(z.reshape(-1, *view.shape))
-            return pictures.reshape(*z.shape[:2], *view.shape)
+            inputs = white.mean + white.apply(z.reshape(-1, *view.shape))
+            return inputs.reshape(*z.shape[:2], *view.shape)
 
         def encode(x: Tensor) -> Tensor:
             return white.invert(x.flatten(0, 1) - white.mean).reshape(*x.shape[:2], -1)

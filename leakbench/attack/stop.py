@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 from pydantic import Field
@@ -10,7 +12,7 @@ from torch import Tensor
 
 from leakbench.types import part
 
-__all__ = ["MOST_ITERATIONS", "STOPS", "Iterations", "Stop", "limited"]
+__all__ = ["MOST_ITERATIONS", "STOPS", "Iterations", "Stop", "Watched", "limited", "watched"]
 
 MOST_ITERATIONS = 1_000_000
 """Of each the distance is kept."""
@@ -48,6 +50,44 @@ def limited(method: Any, limit: int) -> Any:
         return None
     whole = tuple(new or old for new, old in zip(stages, method.stages, strict=True))
     return dataclasses.replace(method, stages=whole)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A stop that decides as `stop` does and tells after each iteration but the last which share of the limit is taken."""
+
+    stop: Stop
+    tell: Callable[[float], None]
+
+    @property
+    def limit(self) -> int:
+        """That of `stop`."""
+        return self.stop.limit
+
+    def __call__(self, iteration: int, values: Tensor) -> Tensor:
+        """Return who ends."""
+        if iteration < self.limit:
+            self.tell(iteration / self.limit)
+        return self.stop(iteration, values)
+
+
+def watched(method: Any, tell: Callable[[float], None]) -> Any:
+    """Return a method that answers the same and tells how far its searches are; as it is where it searches by no iterations.
+
+    tell: of the share of the most iterations, in (0, 1); of several stages each counts for the same share.
+    """
+    if hasattr(method, "stop"):
+        return dataclasses.replace(method, stop=Watched(method.stop, tell))
+    stages = getattr(method, "stages", ())
+    if not stages:
+        return method
+
+    def of_stage(number: int) -> Callable[[float], None]:
+        return lambda share: tell((number + share) / len(stages))
+
+    return dataclasses.replace(
+        method, stages=tuple(watched(stage, of_stage(number)) for number, stage in enumerate(stages))
+    )
 
 
 STOPS: dict[str, type[Stop]] = {"iterations": Iterations}

@@ -3,11 +3,12 @@
 from leakbench.cell.cell import Cell, identified, identity, leak_clock, leak_federation
 from leakbench.cell.looks import looks_at, random_at
 from leakbench.cell.network import probe_of
-from leakbench.cell.request import PROTOCOLS, READS, Request, leak_rounds
+from leakbench.cell.request import KNOWS, PROTOCOLS, READS, Request, leak_rounds
 from leakbench.cell.resolve import resolve_cell
 from leakbench.cell.settings import Settings
 
 __all__ = [
+    "KNOWS",
     "PROTOCOLS",
     "READS",
     "Cell",

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from leakbench.cell.victim_mode import check_mode_word
 from leakbench.errors import InputError, nearest
 from leakbench.federated.leakage import TAPS
 
-__all__ = ["PROTOCOLS", "READS", "Request", "at_least", "at_most", "check_words", "leak_rounds"]
+__all__ = ["KNOWS", "PROTOCOLS", "READS", "Request", "at_least", "at_most", "check_words", "leak_rounds"]
 
 PROTOCOLS = ("paper", "live")
+
+KNOWS = ("oblivious", "defense")
+"""What an attacker is told of the defense: nothing, or its recipe."""
 
 READS = ("gradient", "weights")
 """What an update is read as: a gradient to the last bit, or the float32 difference of the weights before and after."""
@@ -24,11 +28,13 @@ class Request:
     leak_rounds: round numbers, counted as rounds trained before the leak, and `last`.  join_rounds: whether one attack sees the
     same examples at all of them.  reads: `gradient`, or `weights`, whose float32 difference is rounded.
     observations: looks at each gradient, each with noise of its own.
+    knows: one of `KNOWS`, what the attacker is told of the defense in the stead of what the attack's recipe says.
     epsilon, stop_at_epsilon, stop_at_delta: see `leakbench.cell.budget`.
     """
 
     defense: str = "none"
-    attack: str = "cpl"
+    attack: str = "autoleak"
+    knows: Literal["oblivious", "defense"] | None = None
     dataset: str = "faces"
     model: str | None = None
     leak_model: str | None = None
@@ -66,6 +72,8 @@ def check_words(request: Request) -> None:
         raise InputError(f"protocol: got {request.protocol!r}{nearest(request.protocol, PROTOCOLS)}")
     if request.reads not in READS:
         raise InputError(f"reads: got {request.reads!r}{nearest(request.reads, READS)}")
+    if request.knows is not None and request.knows not in KNOWS:
+        raise InputError(f"knows: got {request.knows!r}{nearest(request.knows, KNOWS)}")
     if request.leak_model is not None and request.protocol == "live":
         raise InputError(
             f"leak-model: got {request.leak_model!r}, but the live protocol leaks from the network that is trained; give --model"

@@ -36,6 +36,8 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
         limit = at_most("iterations", at_least("iterations", request.iterations, 1), MOST_ITERATIONS)
         attack = _with_iterations(attack, limit)
     check_words(request)
+    if request.knows is not None:
+        attack = dataclasses.replace(attack, knows=request.knows)
     device = _device(request.device)
     data_name, recipe, data = load_dataset(request.dataset, data_dir, progress=progress)
     if attack.needs.table and not data.features:

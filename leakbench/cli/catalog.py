@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -17,23 +18,38 @@ __all__ = ["list_", "schema", "show"]
 @click.argument("kind", required=False)
 @click.option("--json", "as_json", is_flag=True, help="print a list of objects")
 def list_(kind: str | None, as_json: bool) -> None:
-    """List the catalog, or one KIND of it: attacks, defenses, datasets."""
+    """List the catalog, or one KIND of it: attacks, defenses, datasets, models."""
     from leakbench.catalog import KINDS, list_kind  # noqa: PLC0415
     from leakbench.errors import nearest  # noqa: PLC0415
+    from leakbench.models.overview import list_models  # noqa: PLC0415
 
-    if kind is not None and kind not in KINDS:
-        raise InputError(f"list: unknown kind {kind!r}{nearest(kind, list(KINDS))}")
-    chosen = {k: list_kind(k) for k in KINDS if kind in (None, k)}
+    kinds = [*KINDS, "models"]
+    if kind is not None and kind not in kinds:
+        raise InputError(f"list: unknown kind {kind!r}{nearest(kind, kinds)}")
+    chosen = {k: list_models() if k == "models" else list_kind(k) for k in kinds if kind in (None, k)}
     if as_json:
         click.echo(json.dumps(chosen[kind] if kind else chosen, indent=1, ensure_ascii=False))
         return
     if kind == "defenses":
         _print_defenses()
         return
+    models = chosen.pop("models", None)
     for name, entries in chosen.items():
         click.echo(f"{name}:")
         for entry in entries:
             click.echo(f"  {entry['name']:<44}{entry['title']}\n  {'':<44}{entry['cite']}")
+    if models is not None:
+        _print_models(models)
+
+
+def _print_models(entries: list[dict[str, Any]]) -> None:
+    from leakbench.models.overview import CLASSES, SHAPE  # noqa: PLC0415
+
+    shape = " x ".join(map(str, SHAPE))
+    click.echo(f"models: (parameters for inputs of {shape} in {CLASSES} classes; activation; normalisation)")
+    for entry in entries:
+        kinds = f"{entry['activation']:<9}{entry['normalisation']}"
+        click.echo(f"  {entry['name']:<44}{entry['parameters']:<12,}{kinds}\n  {'':<44}{entry['title']}")
 
 
 def _print_defenses() -> None:

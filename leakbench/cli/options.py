@@ -88,7 +88,10 @@ federation_options = _with(
 
 attack_options = _with(
     [
-        click.option("--attack", default="cpl", show_default=True, help=NAME),
+        click.option("--attack", default="autoleak", show_default=True, help=NAME),
+        click.option(
+            "--knows", help="what the attacker is told: oblivious, or defense (its recipe) [default: the attack's]"
+        ),
         click.option("--protocol", default="paper", show_default=True, help=PROTOCOL),
         click.option(
             "--leak-model", help="paper protocol: the network that leaks [default: lenet_cpl, or mlp_sigmoid]"

@@ -69,7 +69,13 @@ def report(folder: Path) -> None:
 @click.argument("other", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="print a list of objects")
 def compare(one: Path, other: Path, as_json: bool) -> None:
-    """Compare two finished runs on the same victims: ONE minus OTHER, with a paired bootstrap's interval."""
+    """Compare two finished runs on the same victims: ONE minus OTHER, with a paired bootstrap's interval.
+
+    Means over the examples of the ASR, the labels, the RMSE, what is identified, and of tables the features and records that
+    are right. `sign` is the p of the exact two-sided sign test: of the victims (whole batches) who differ at all, how often as
+    many or more would fare better in the same run if either run were as likely. `differs` stands where it is below .05, the
+    interval does not hold 0, and there are 10 victims or more.
+    """
     from leakbench.summary.compare import as_dicts, left_out, lines  # noqa: PLC0415
     from leakbench.summary.compare import compare as differences  # noqa: PLC0415
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from leakbench.data.attributes import attributes_of
 from leakbench.data.cache import Cache, Warn, to_stderr, user_cache
 from leakbench.data.dataset import Dataset
 from leakbench.data.fetch import Progress, fetch_origin
@@ -43,7 +44,9 @@ def load_dataset(
     home = user_cache()
     data = recipe.format(folder, Cache(home / "decoded" if home else None, warn))
     data.check(name)
-    return name, recipe, dataclasses.replace(data, name=name)
+    data = dataclasses.replace(data, name=name)
+    attributes_of(data, recipe.sensitive)
+    return name, recipe, data
 
 
 def find_folder(origin: Origin, data_dir: Path | None) -> Path | None:

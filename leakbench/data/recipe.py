@@ -86,6 +86,7 @@ class DatasetRecipe:
     """A data set of the catalog, or a user's own.
 
     license: its terms, shortly.  origin: None for an embedded set.
+    sensitive: the categories of a table that an attacker wants to know of a person; empty for all of at most 20 values.
     """
 
     title: Text
@@ -94,4 +95,5 @@ class DatasetRecipe:
     format: Annotated[Format, *slot("format", FORMATS)]
     federation: Annotated[Federation, nested(Federation)]
     origin: Annotated[Origin | None, nested(Origin)] = None
+    sensitive: tuple[Text, ...] = ()
     note: str = ""

@@ -1,4 +1,15 @@
-"""What an attacker who knows a transform runs on its guess in its stead, where what leaked tells what the transform chose."""
+"""What an attacker who knows a defense runs on its guess.
+
+a clip             the clip itself: what of a tensor, or of the whole, is above the bound is scaled to it on the guess too, and
+                   the derivative goes through the norm
+noise              nothing; the likelihood has the deviation of Gaussian noise (`View.noise`), of other noise none
+pruning, Soteria   the zeros of what leaked, as a constant (`Surviving`); its own rule where noise after it hid the zeros, of a
+                   random choice what it could have chosen
+a sign             a soft sign, and a logistic likelihood of the signs that leaked (`leakbench.defense.sign`)
+PRECODE            nothing more than who is told nothing: the bottleneck is in the network that everybody is sent, and runs by
+                   its mean, since nobody knows the draws
+everything else    its deterministic part
+"""
 
 from __future__ import annotations
 
@@ -13,7 +24,7 @@ __all__ = ["Chooses", "Surviving", "on_a_guess", "surviving"]
 
 @runtime_checkable
 class Chooses(Protocol):
-    """A transform whose choice can be read off what leaked."""
+    """A transform that is not run on a guess as it is: its choice can be read off what leaked, or it has no derivative."""
 
     def on_a_guess(self, seen: Parameters) -> Transform:
         """Return what does to a guess what the transform did to the truth; seen: {p: (lanes, *p)} what leaked of each lane."""

@@ -21,6 +21,7 @@ from leakbench.defense.prune import PruneRandom, PruneThreshold, PruneThresholdR
 from leakbench.defense.quantile import AdaptClip, ClipQuantile, QuantileNoise, QuantileNoiseReleased
 from leakbench.defense.sensitivity import L2Max, L2MaxReleased
 from leakbench.defense.share import ShareOfNoise
+from leakbench.defense.sign import Sign
 from leakbench.defense.soteria import Soteria
 from leakbench.defense.transform import STATIONS, Stations, Transform
 from leakbench.nested import nested
@@ -51,6 +52,7 @@ TRANSFORMS: dict[str, type[Transform]] = {
     "prune_threshold": PruneThreshold,
     "prune_threshold_released": PruneThresholdReleased,
     "prune_random": PruneRandom,
+    "sign": Sign,
     "soteria": Soteria,
     "nbafl_uplink": NbaflUplink,
     "nbafl_downlink": NbaflDownlink,

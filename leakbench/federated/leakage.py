@@ -21,6 +21,7 @@ from leakbench.defense.transform import Stations, apply
 from leakbench.errors import InputError
 from leakbench.federated.client import Examples, client_update, local_iterations, mean_update
 from leakbench.federated.sampling import drawn
+from leakbench.fitted import Fits, fitted_anew
 from leakbench.types import Clock, Generators, Network, Parameters
 
 __all__ = ["TAPS", "Knowledge", "Public", "View", "leak", "rounded"]
@@ -110,12 +111,13 @@ class View:
     update: what leaked, {p: (V, *p)}.  cohort K, local_steps L, batch B: an input guess is (V, M = K * L * B, *s).
     stations: the defense whose deterministic part the attacker runs on a guess; empty for one who does not know it.
     noise: the standard deviation of the defense's noise on each coordinate of `update`, told with the stations; None where there
-    is none or it is not Gaussian, additive and independent of the data.
+    is none or it is not Gaussian, additive and independent of the data.  unknown: why what the defense does has no such noise
+    though it may draw at random, told with the stations; empty where it has, and where nothing is drawn.
     clock: when it leaked.  public: public examples.  candidates: the hypotheses of a ranking, among which the victim is.
     labels: (V, M) int64, the true labels in the order of use, where the threat model grants them.  logits: (V, M, classes),
     likewise what the sent model answers to the true inputs.
     secret: what a lying server remembers of how it built the model.
-    columns: of a table, which columns make up which feature.
+    columns: of a table, which columns make up which feature.  fits: whom a part that learns asks for what it learned.
     """
 
     tap: str
@@ -130,6 +132,7 @@ class View:
     knowledge: Knowledge = field(default_factory=Knowledge)
     stations: Stations = field(default_factory=Stations)
     noise: float | None = None
+    unknown: str = ""
     clock: Clock = field(default_factory=lambda: Clock(0, 0, 1, 1))
     public: Public | None = None
     candidates: Public | None = None
@@ -137,6 +140,7 @@ class View:
     logits: Tensor | None = None
     secret: Any = None
     columns: Columns | None = None
+    fits: Fits = fitted_anew
 
     @property
     def victims(self) -> int:

@@ -13,7 +13,7 @@ from leakbench.attack.null import NullAttack
 from leakbench.measure import metrics
 from leakbench.types import Ranking, Reconstruction
 
-__all__ = ["COLUMNS", "RANKS_ONLY", "Truth", "no_reconstruction", "score"]
+__all__ = ["COLUMNS", "RANKS_ONLY", "Truth", "no_reconstruction", "ranked_first", "score"]
 
 RANKS_ONLY = "the attack ranks, it does not reconstruct"
 
@@ -21,7 +21,8 @@ COLUMNS = (
     *("tap", "round", "victim", "batch", "member", "example", "label", "label_guess", "failure", "failure_reason"),
     *("rmse", "psnr", "ssim", "lpips", "distance", "success", "eta", "null_rmse", "null_success", "identified"),
     "label_ranked",
-    *("candidates", "iterations", "iterations_to_success", "evaluations", "evaluations_to_success"),
+    *("candidates", "iterations", "iterations_to_success", "evaluations", "evaluations_to_success", "doubts"),
+    *("fit_seconds", "fit_public"),
 )
 
 
@@ -68,7 +69,8 @@ def score(
     classes: over the classes, scored by the label of each victim's first example; NaN for a label that no public example has
         (-inf), which this attacker cannot name.
     null: guesses for all V * M examples of the cell's victims.
-    A missing or non-finite answer is a failure and counts against the attacker.
+    A missing or non-finite answer is a failure and counts against the attacker. fit_seconds, fit_public: what the attacker learned
+    before it answered, as it was learned; NaN of one that does not learn.
     """
     reason = RANKS_ONLY if answer is None else "no finite answer"
     answer = no_reconstruction(truth) if answer is None else answer
@@ -80,7 +82,7 @@ def score(
     first = torch.zeros_like(failed)
     first[:, 0] = True
     found = _first(ranking.scores.cpu(), truth.own)[:, None].expand(victims, members)
-    told = _told(classes.scores.cpu(), truth.labels[:, 0].cpu())[:, None].expand(victims, members)
+    told = ranked_first(classes.scores.cpu(), truth.labels[:, 0].cpu())[:, None].expand(victims, members)
     null_rmse = _null(null, null.best_for_rmse, truth)
     null_success = _null(null, null.best_for_success, truth) <= eta
     reached, spent = _to_success(answer, truth, eta)
@@ -109,8 +111,17 @@ def score(
     }
     rows = pd.DataFrame({name: np.asarray(c.cpu()).reshape(-1) for name, c in columns.items() if isinstance(c, Tensor)})
     rows["failure_reason"] = np.where(rows["failure"], reason, "")
-    rows = rows.assign(tap=tap, round=round_number, eta=eta, candidates=ranking.scores.shape[1])
+    learned = answer.fit
+    took, public = (np.nan, np.nan) if learned is None else (learned.seconds, float(learned.public))
+    doubts = np.repeat(_doubts(answer, victims), members)
+    rows = rows.assign(tap=tap, round=round_number, eta=eta, candidates=ranking.scores.shape[1], doubts=doubts)
+    rows = rows.assign(fit_seconds=took, fit_public=public)
     return rows[list(COLUMNS)], inputs
+
+
+def _doubts(answer: Reconstruction, victims: int) -> list[str]:
+    """Return for each victim why the attack on it may be weak, with `; ` between; empty where nothing is doubted."""
+    return ["; ".join(why for why, whom in answer.doubts.items() if whom[v]) for v in range(victims)]
 
 
 def _ordered(inputs: Tensor, order: Tensor) -> Tensor:
@@ -126,8 +137,11 @@ def _first(scores: Tensor, own: Tensor) -> Tensor:
     return mine.double() / tied.sum(1).clamp_min(1)
 
 
-def _told(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return (V,): as `_first`, and NaN where the class was none to choose from."""
+def ranked_first(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return (V,): 1 where the label (V,) alone scores highest of (V, k), 1 / n where n tie, 0 else; NaN for a score of -inf.
+
+    That label was none to choose from; scores of which none is finite name nobody.
+    """
     possible = scores.gather(1, labels[:, None])[:, 0] != -torch.inf
     return torch.where(possible, _first(scores, labels), torch.nan)
 

@@ -12,7 +12,17 @@ from scipy.stats import beta, binom
 from scipy.stats import t as student
 from torch import Tensor
 
-__all__ = ["exact", "exact_low", "median_interval", "paired_bootstrap", "proportion", "threshold_curve", "wilson"]
+__all__ = [
+    "exact",
+    "exact_low",
+    "mean_interval",
+    "median_interval",
+    "paired_bootstrap",
+    "paired_means",
+    "proportion",
+    "threshold_curve",
+    "wilson",
+]
 
 Values: TypeAlias = Tensor | ArrayLike
 Floats: TypeAlias = NDArray[np.float64]
@@ -103,7 +113,20 @@ def paired_bootstrap(
     (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13). No trials give (NaN, -1, 1). Raises
     ValueError for values other than 0 and 1: of an RMSE, NaN would become the best value there is.
     """
-    gains, sizes = _by_cluster(_outcomes(a) - _outcomes(b), cluster)
+    return paired_means(_outcomes(a), _outcomes(b), cluster, rng, draws=draws, confidence=confidence)
+
+
+def paired_means(
+    a: Values, b: Values, cluster: Values, rng: torch.Generator, *, draws: int = 10_000, confidence: float = 0.95
+) -> Interval:
+    """Return (difference, low, high) of the means of scores (n,) in [0, 1], a minus b, by the bootstrap of `paired_bootstrap`.
+
+    Raises ValueError for NaN: who knows what a failure is worth has to say so.
+    """
+    x, y = _floats(a), _floats(b)
+    if np.isnan(x).any() or np.isnan(y).any():
+        raise ValueError("scores: got NaN, expected numbers; a failure counts as the worst score there is")
+    gains, sizes = _by_cluster(x - y, cluster)
     if not len(sizes):
         return float("nan"), -1.0, 1.0
     differences = []
@@ -113,6 +136,22 @@ def paired_bootstrap(
     tail = (1 - confidence) / 2
     low, high = np.quantile(np.concatenate(differences), [tail, 1 - tail])
     return float(gains.sum() / sizes.sum()), float(low), float(high)
+
+
+def mean_interval(values: Values, confidence: float = 0.95) -> Interval:
+    """Return (mean, low, high) of independent values (n,) in [0, 1], one a cluster.
+
+    Student's interval; of equal values, which show no spread, Wilson's of n trials. No values give (NaN, 0, 1).
+    """
+    found = _floats(values)
+    n = len(found)
+    if n == 0:
+        return float("nan"), 0.0, 1.0
+    mean = float(found.mean())
+    if np.ptp(found) == 0:
+        return mean, *wilson(mean * n, n, confidence)
+    half = float(student.ppf((1 + confidence) / 2, n - 1) * found.std(ddof=1) / n**0.5)
+    return mean, max(0.0, mean - half), min(1.0, mean + half)
 
 
 def median_interval(values: Values, confidence: float = 0.95) -> Interval:

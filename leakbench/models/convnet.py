@@ -16,7 +16,7 @@ WIDTHS = (1, 2, 2, 4, 4, 4, 4, 4)
 
 
 def convnet(name: str, shape: Shape, classes: int, norm: bool, width: int = 64) -> nn.Module:
-    """Eight 3x3 convolutions with biases, each batch norm and ReLU, two 3x3 max poolings, one linear layer.
+    """Eight 3x3 convolutions with biases, each with batch norm, if any, and ReLU, two 3x3 max poolings, one linear layer.
 
     Geiping et al., NeurIPS 2020, as released: width 64, whatever the number in its name, and eight convolutions, because one
     of the nine that its code writes down replaces its namesake. 2,904,970 parameters on CIFAR-10. `norm=False` leaves the

@@ -15,6 +15,7 @@ FIELDS = {
     "identified_bound": "identified",
     "label_bound": "label",
     "label_ranked_bound": "label ranked",
+    "member_tpr_bound": "member found",
 }
 """{field of a leakage point: how its measurement is called}."""
 
@@ -23,6 +24,7 @@ MEASURES = {
     "identified": "identified",
     "label_accuracy": "label accuracy",
     "label_ranked": "label ranked",
+    "member_tpr": "member found",
 }
 
 NOTHING = 0.995
@@ -67,8 +69,8 @@ def _share(value: float) -> str:
 def violations(summary: Mapping[str, Any]) -> list[str]:
     """Return a line for each measurement that is significantly above its bound."""
     return [
-        f"error: {found['tap']}: {MEASURES[found['measure']]} {_share(found['value'])} (at least {_share(found['low'])} "
-        f"with 95 % confidence) is above its bound {_share(found['bound'])}: {BROKEN}"
+        f"error: {found['tap']}: {MEASURES.get(found['measure'], found['measure'])} {_share(found['value'])} "
+        f"(at least {_share(found['low'])} with 95 % confidence) is above its bound {_share(found['bound'])}: {BROKEN}"
         for found in summary.get("violations", ())
     ]
 

@@ -1,4 +1,5 @@
-"""Which columns the table of leakage points has: those of every run, and for tables those of features and records."""
+"""Which columns the table of leakage points has: those of every run, for tables those of features and records,
+and of an attacker that learns what it learned."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 from leakbench.report.words import COLUMNS, Column, interval, number
 
-__all__ = ["TABLE_COLUMNS", "columns"]
+__all__ = ["PAGE_FIELDS", "TABLE_COLUMNS", "columns", "page_columns"]
 
 TABLE_COLUMNS = (
     Column(
@@ -38,8 +39,72 @@ TABLE_COLUMNS = (
     Column("null records", "The same for the null attacker.", lambda tap: number(tap.get("null_record_match"), 3)),
 )
 
+PAGE_COLUMNS = (
+    Column(
+        "member AUC",
+        "How often the first example of a batch is ranked above a candidate that is not in the batch, by the likelihood of what "
+        "leaked: the area under the curve of true against false positives of telling who took part. 0.5 is chance.",
+        lambda tap: interval(tap, "member_auc"),
+    ),
+    Column(
+        "member found",
+        "Share of victims so told from those who are not in the batch that at most 1 % of these are taken for members: the true "
+        "positive rate at a false positive rate of 1 %, which is what chance gives.",
+        lambda tap: interval(tap, "member_tpr"),
+    ),
+    Column(
+        "labels counted",
+        "Mean share of a batch's labels that are counted right, by the expected share of each class given what leaked (classes "
+        "by public mean gradients). The interval is Student's over batches.",
+        lambda tap: interval(tap, "label_counts"),
+    ),
+    Column(
+        "null counted",
+        "The same by the public shares of the classes alone. What lies below it has not leaked.",
+        lambda tap: number(tap.get("null_label_counts")),
+    ),
+)
+"""What the page has beside the columns of the terminal, which has no room for more."""
+
+PAGE_FIELDS = ("member_auc", "member_tpr", "label_counts", "null_label_counts", "attributes")
+"""Fields of a leakage point that only the page shows, so that only there a reader misses them."""
+
+
+LEARNED = (
+    Column(
+        "learned in",
+        "What the attacker's learning took before its first answer, when it was learned, and from how many public examples; none "
+        "of them is a victim. What was learned of the same network, defense and public examples before is used again.",
+        lambda tap: f"{number(tap.get('fit_seconds'), 1)} s of {number(tap.get('fit_public'), 0)}",
+    ),
+)
+
 
 def columns(summary: Mapping[str, Any]) -> tuple[Column, ...]:
     """Return the columns of a summary's table, as in the terminal; the leakage point stands before them."""
+    learned = LEARNED if any(tap.get("fit_public") is not None for tap in summary["taps"].values()) else ()
     tabular = any(tap.get("random_feature_accuracy") is not None for tap in summary["taps"].values())
-    return (*COLUMNS, *TABLE_COLUMNS) if tabular else COLUMNS
+    return (*COLUMNS, *(TABLE_COLUMNS if tabular else ()), *learned)
+
+
+def page_columns(summary: Mapping[str, Any]) -> tuple[Column, ...]:
+    """Return the columns of the page's table: those of the terminal, and what else the rankings tell."""
+    attributes = dict.fromkeys(name for tap in summary["taps"].values() for name in tap.get("attributes") or {})
+    return (*columns(summary), *PAGE_COLUMNS, *map(_attribute, attributes))
+
+
+def _attribute(name: str) -> Column:
+    meaning = (
+        f"Share of victims whose {name} comes first when all its values are ranked by public mean gradients, by an attacker who "
+        "knows the defense and not the label; in brackets how often the best constant guess is right, and what no attack is above."
+    )
+
+    def text(tap: Mapping[str, Any]) -> str:
+        found = (tap.get("attributes") or {}).get(name)
+        if not found:
+            return "n/a"
+        limit = "" if found["bound"] is None else f", at most {number(found['bound'])}"
+        share = interval({"right": found["right"], "right_low": found["low"], "right_high": found["high"]}, "right")
+        return f"{share} (null {number(found['null'])}{limit})"
+
+    return Column(f"{name} ranked", meaning, text)

@@ -16,9 +16,10 @@ from safetensors.numpy import load_file
 
 from leakbench.errors import InputError
 from leakbench.report.bounds import bounds, seen_at, violations
-from leakbench.report.columns import columns
+from leakbench.report.columns import page_columns
 from leakbench.report.figures import anytime_figure, rounds_figure, threshold_figure, training_figure
 from leakbench.report.gallery import galleries
+from leakbench.report.members import factors
 from leakbench.report.words import caveats, epsilons, interval, notes, number, over_rounds, reading, training
 from leakbench.store import read_manifest, write_atomically, written
 
@@ -67,13 +68,13 @@ def _render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, interval=interval, figure=_figure, pretty=_pretty)
+    environment.filters.update(number=number, interval=interval, figure=_figure, factors=factors, pretty=_pretty)
     # The page cannot know its own checksum.
     files = {name: checksum for name, checksum in manifest.get("files", {}).items() if name != "report.html"}
     page: str = environment.get_template("report.html.jinja").render(
         manifest=manifest,
         summary=summary,
-        columns=columns(summary),
+        columns=page_columns(summary),
         reading=reading(summary),
         training=training(summary),
         epsilon=summary.get("epsilon") or {},

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from leakbench.report.bounds import bounds, violations
-from leakbench.report.columns import columns
+from leakbench.report.columns import PAGE_FIELDS, columns
 from leakbench.report.words import Column, batches, caveats, epsilons, notes, over_rounds, reading, training
 
 __all__ = ["print_table"]
@@ -29,6 +29,8 @@ def print_table(summary: Mapping[str, Any], console: Console) -> None:
         console.print(table)
     for line in violations(summary):
         _print_hanging(line, console, style="bold red")
+    for line in summary.get("warnings", ()):
+        _print_hanging(f"warning: {line}", console, style="yellow")
     for line in (
         *over_rounds(summary),
         *batches(summary).splitlines(),
@@ -37,7 +39,7 @@ def print_table(summary: Mapping[str, Any], console: Console) -> None:
         *_epsilon_lines(summary),
     ):
         _print_hanging(line, console)
-    for what, reason in notes(summary):
+    for what, reason in notes(summary, PAGE_FIELDS):
         _print_hanging(f"{what}: {reason}", console, style="dim")
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from leakbench.measure.metrics_tables import NO_FEATURES
 from leakbench.report.bounds import FIELDS
+from leakbench.report.members import made_of
+from leakbench.summary.fits import LEARNS_NOTHING
 
 __all__ = [
     "COLUMNS",
@@ -119,6 +121,9 @@ def reading(summary: Summary) -> str:
     for name, tap in summary["taps"].items():
         verdict = tap.get("verdict") or "unclear"
         beside = f"ASR {number(tap.get('asr'))}, null attacker {number(tap.get('null_asr'))}"
+        if tap.get("feature_accuracy") is not None:
+            guess = f"null attacker {number(tap.get('null_feature_accuracy'))}"
+            beside += f"; features right {number(tap['feature_accuracy'])}, {guess}"
         if verdict in ("identifies", "no reconstruction"):
             beside = f"identified {interval(tap, 'identified')} of {tap.get('victims')} among {tap.get('candidates')}"
         found.setdefault(verdict, []).append(f"{name} ({beside})")
@@ -138,7 +143,9 @@ def batches(summary: Summary) -> str:
     for name, tap in summary["taps"].items():
         success = f"success: RMSE <= {number(tap.get('eta'), 3)}; identified among {tap.get('candidates')} candidates"
         many, members = tap.get("victims"), tap.get("batch")
-        who = f"{many} victims" if members == 1 else f"{many} victims, each in a leak of {members} examples"
+        who = (
+            f"{many} victims" if members == 1 else f"{many} victims, each in a leak of {members} examples{made_of(tap)}"
+        )
         looks = f", {tap['observations']} looks at each" if tap.get("observations", 1) > 1 else ""
         batch = f"{who}{looks}, {tap.get('failures')} without an answer"
         groups.setdefault(f"{batch}; {success}", []).append(name)
@@ -244,18 +251,23 @@ UNSAID = ("rmse_floor", "rmse_floor_unbiased", "seen")
 """Fields whose absence has the reason of the bounds beside them."""
 
 
-def notes(summary: Summary) -> list[tuple[str, str]]:
-    """Return [(what has no value, or needs a word, and where; the reason)], equal reasons together."""
+def notes(summary: Summary, without: Collection[str] = ()) -> list[tuple[str, str]]:
+    """Return [(what has no value, or needs a word, and where; the reason)], equal reasons together.
+
+    without: fields of leakage points that are not shown, so that nobody misses them.
+    """
     grouped: dict[tuple[str, str], list[str]] = {}
     for key, reason in summary["notes"].items():
         area, _, rest = key.partition(".")
         if area == "epsilon" and summary.get("epsilon"):
             continue  # said beside the number itself
         name, _, field = rest.partition(".")
-        if area == "taps" and (field in FIELDS or (field in UNSAID and summary["taps"][name][field] is None)):
+        if area == "taps" and (
+            field in FIELDS or field.endswith(".bound") or (field in UNSAID and summary["taps"][name][field] is None)
+        ):
             continue  # said among the bounds
-        if reason == NO_FEATURES:
-            continue  # pictures have no such column
+        if reason in (NO_FEATURES, LEARNS_NOTHING) or (area == "taps" and field.partition(".")[0] in without):
+            continue  # pictures, or who does not learn, have no such column
         what, where = (field, name) if area == "taps" else (key, "")
         grouped.setdefault((what, reason.removeprefix("n/a: ")), []).append(where)
     lines = []

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-from leakbench.cell import Cell, leak_clock, leak_federation
+from leakbench.cell import Cell, leak_clock, leak_federation, random_at
 from leakbench.defense import Probe, facts_at
 from leakbench.federated.leakage import View
 from leakbench.types import Fact, Network
@@ -19,6 +19,9 @@ STATIONS = {
     "type-0": ("example", "batch", "client", "server"),
     "global": ("example", "batch", "client", "server"),
 }
+
+
+NO_NOISE = "none: no noise"
 
 
 def leak_facts(cell: Cell, network: Network, round_number: int) -> dict[str, tuple[Fact, ...]]:
@@ -49,7 +52,7 @@ def noise_std(
                 return f"none: something acts at the {station} station on what is noisy already"
             elif fact.kind == "scale" or (fact.kind == "other" and fact.reason):
                 return f"none: {fact.reason or 'the noise depends on the data'}"
-    return math.sqrt(variance) if variance else "none: no noise"
+    return math.sqrt(variance) if variance else NO_NOISE
 
 
 def _share(station: str, each: bool, tap: str, batch: int, cohort: int, length: float) -> float:
@@ -68,5 +71,7 @@ def aware(view: View, cell: Cell) -> View:
     told = dataclasses.replace(view.knowledge, defense=True)
     done = leak_facts(cell, view.network, view.clock.round)
     std = noise_std(done, view.tap, view.batch, view.cohort, view.local_steps, view.learning_rate)
-    noise = std if isinstance(std, float) else None
-    return dataclasses.replace(view, stations=cell.defense.stations, noise=noise, knowledge=told)
+    noise, unknown = (None, std) if isinstance(std, str) else (std, "")
+    if unknown == NO_NOISE or (unknown and not random_at(cell, view.tap)):
+        unknown = ""
+    return dataclasses.replace(view, stations=cell.defense.stations, noise=noise, unknown=unknown, knowledge=told)

@@ -12,6 +12,7 @@ from leakbench.attack.stop import limited
 from leakbench.cell import Cell
 from leakbench.federated.leakage import View
 from leakbench.federated.partition import Partition
+from leakbench.fit_store import FitStore, fit_folder
 from leakbench.rng import generators
 from leakbench.run.victims import Sent, Victims, candidates, draw_victims, views_of
 
@@ -26,10 +27,11 @@ def rehearse(cell: Cell, partition: Partition, sent: Sent) -> None:
 
     sent: the network at its first weights. Of a cell that leaks at several rounds together every view is taken of it.
     """
-    method = _short(cell.attack.method)
+    method, fits = _short(cell.attack.method), FitStore(fit_folder())
     for tap in cell.settings.taps:
         victims = draw_victims(cell, tap, 0, partition)
         views = tuple(v for number in cell.settings.leaks[0] for v in _views(cell, tap, number, victims, sent))
+        views = tuple(dataclasses.replace(view, fits=fits) for view in views)
         method(views, generators(cell.settings.seed, "rehearsal", [(0, 0)]))
 
 

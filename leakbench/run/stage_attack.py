@@ -4,25 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pandas as pd
 import torch
 from torch import Tensor
 
+from leakbench.attack.attributes import RECORDS, Attributes
 from leakbench.attack.candidates import Candidates
 from leakbench.attack.classes import PUBLIC, Classes
 from leakbench.attack.looks import chooses
 from leakbench.attack.null import NullAttack, null_attack
+from leakbench.attack.stop import watched
 from leakbench.cell import Cell, looks_at
+from leakbench.data.attributes import attributes_of, commonest
 from leakbench.federated.leakage import View
 from leakbench.federated.partition import Partition
+from leakbench.fit_store import FitStore, fit_folder
 from leakbench.measure.metrics import Score
 from leakbench.measure.scores import Truth, no_reconstruction, score
+from leakbench.measure.scores_rankings import score_attributes, score_rankings
 from leakbench.measure.scores_tables import TableJudge, score_table, table_judge
 from leakbench.progress import Progress
 from leakbench.rng import generator, generators
-from leakbench.run.victims import Sent, Victims, aware, candidates, draw_victims, public_examples, truth, views_of
+from leakbench.run.victims import (
+    Sent,
+    Victims,
+    aware,
+    candidate_examples,
+    candidates,
+    draw_victims,
+    public_examples,
+    truth,
+    views_of,
+)
 from leakbench.store import Run
 from leakbench.types import Ranking, Reconstruction
 
@@ -72,27 +88,36 @@ def phase_name(cell: Cell, tap: str, round_number: int) -> str:
 
 
 def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:
-    """Attack the victims of one leakage point, chunk by chunk, as far as the run's folder does not hold them yet."""
+    """Attack the victims of one leakage point, chunk by chunk, as far as the run's folder does not hold them yet.
+
+    progress: of victims; within a chunk a victim counts by the share of its most iterations.
+    """
     victims = leak.victims()
     total = len(victims.indices)
     null: tuple[NullAttack, TableJudge | None] | None = None
     phase = phase_name(leak.cell, leak.tap, leak.round)
+    fits = FitStore(fit_folder())
     progress(phase, 0, total)
     for lanes in torch.split(torch.arange(total), _chunk(leak, victims)):
-        piece = f"parts/{leak.name}.{int(lanes[0]):05d}"
+        first, many = int(lanes[0]), len(lanes)
+
+        def tell(share: float, first: int = first, many: int = many) -> None:
+            progress(phase, first + share * many, total)
+
+        piece = f"parts/{leak.name}.{first:05d}"
         if not (run.has(f"{piece}.parquet") and run.has(f"{piece}.safetensors")):
             with run.timed(phase):
-                views = leak.views(victims, lanes)
+                views = tuple(dataclasses.replace(view, fits=fits) for view in leak.views(victims, lanes))
                 twin = _twin(run, piece, views, lanes)
                 if twin is None:
                     null = null or _null(leak, victims, judge.eta)
-                    rows, tensors = _attack_chunk(leak, judge, *null, victims, lanes, views)
+                    rows, tensors = _attack_chunk(leak, judge, *null, victims, lanes, views, tell)
                 else:
                     rows = run.read_rows(f"{twin}.parquet").assign(tap=leak.tap)
                     tensors = run.read_tensors(f"{twin}.safetensors")
             run.write_tensors(f"{piece}.safetensors", tensors)
             run.write_rows(f"{piece}.parquet", rows)
-        progress(phase, int(lanes[-1]) + 1, total)
+        progress(phase, first + many, total)
 
 
 def _twin(run: Run, piece: str, views: tuple[View, ...], lanes: Tensor) -> str | None:
@@ -122,12 +147,14 @@ def _attack_chunk(
     victims: Victims,
     lanes: Tensor,
     views: tuple[View, ...],
+    tell: Callable[[float], None],
 ) -> tuple[pd.DataFrame, dict[str, Tensor]]:
     cell = leak.cell
     rngs = generators(cell.settings.seed, "attack", [(leak.round, int(v)) for v in lanes])
     shown, own = candidates(cell, victims)
     handed = cell.attack.needs.candidates
-    answer = cell.attack.method(tuple(dataclasses.replace(v, candidates=shown) if handed else v for v in views), rngs)
+    method = watched(cell.attack.method, tell)
+    answer = method(tuple(dataclasses.replace(v, candidates=shown) if handed else v for v in views), rngs)
     told = tuple(dataclasses.replace(aware(v, cell), candidates=shown) for v in views)
     ranking = answer if isinstance(answer, Ranking) else Candidates()(told, rngs)
     public = public_examples(cell, PUBLIC)
@@ -143,10 +170,24 @@ def _attack_chunk(
     rebuilt = answer if isinstance(answer, Reconstruction) else None
     reconstruction = no_reconstruction(real) if rebuilt is None else rebuilt
     rows, ordered = score(leak.tap, leak.round, rebuilt, ranking, classes, null, real, judge.eta, judge.lpips)
+    rows = rows.join(
+        score_rankings(ranking, candidate_examples(cell, victims), classes, cell.data.public_targets, real)
+    ).join(_attributes(cell, told, real))
     if table is not None:
         draws = generators(cell.settings.seed, "random records", [(leak.round, int(v)) for v in lanes])
         rows = rows.join(score_table(reconstruction.inputs, real, table, draws))
     return rows, {"reconstruction": ordered, "truth": real.inputs, "trajectory": reconstruction.trajectory}
+
+
+def _attributes(cell: Cell, told: tuple[View, ...], real: Truth) -> pd.DataFrame:
+    """Rank the attributes of a table, which one record alone shows, and score them."""
+    features = attributes_of(cell.data, cell.recipe.sensitive)
+    rankings: dict[str, Ranking] = {}
+    if features and told[0].examples == 1:
+        public = public_examples(cell, RECORDS)
+        rank = Attributes(tuple(f.name for f in features))
+        rankings = rank(tuple(dataclasses.replace(v, public=public) for v in told), ())
+    return score_attributes(rankings, features, [commonest(cell.data, f) for f in features], real)
 
 
 def _null(leak: Leak, victims: Victims, eta: float) -> tuple[NullAttack, TableJudge | None]:

@@ -26,6 +26,7 @@ __all__ = [
     "Sent",
     "Victims",
     "aware",
+    "candidate_examples",
     "candidates",
     "draw_victims",
     "knowledge",
@@ -116,14 +117,23 @@ def candidates(cell: Cell, victims: Victims) -> tuple[Public, Tensor]:
     The others are drawn from among those who could have been victims; who stands behind a leaked batch is none of them, since it
     would be a right answer too.
     """
+    listed, own = _listed(cell, victims)
+    return _public(cell, cell.data.train_inputs[listed], cell.data.train_targets[listed]), own
+
+
+def candidate_examples(cell: Cell, victims: Victims) -> Tensor:
+    """Return which training examples (k,) int64 the candidates are; for scoring, outside any attacker."""
+    return _listed(cell, victims)[0]
+
+
+def _listed(cell: Cell, victims: Victims) -> tuple[Tensor, Tensor]:
     s, data, first = cell.settings, cell.data, victims.indices[:, 0, 0, 0]
     others = data.victims[~torch.isin(data.victims, victims.indices.flatten())]
     rng = generator(s.seed, "candidates")
     drawn = others[torch.randperm(len(others), generator=rng)[: max(0, s.candidates - len(first))]]
     pool = torch.cat([first, drawn])
     order = torch.randperm(len(pool), generator=rng)
-    own = order.argsort()[: len(first)]
-    return _public(cell, data.train_inputs[pool[order]], data.train_targets[pool[order]]), own
+    return pool[order], order.argsort()[: len(first)]
 
 
 def _public(cell: Cell, inputs: Tensor, labels: Tensor) -> Public:

@@ -13,7 +13,7 @@ from scipy.stats import binomtest
 
 from leakbench.errors import InputError
 from leakbench.measure.scores import RANKS_ONLY
-from leakbench.measure.statistics import paired_bootstrap
+from leakbench.measure.statistics import paired_bootstrap, paired_means
 from leakbench.rng import generator
 from leakbench.store import read_manifest, written
 
@@ -25,6 +25,9 @@ SAME = ["tap", "round", "victim", "member", "example", "label"]
 RULERS = ("eta", "candidates")
 """By what the same answer would be scored the same."""
 
+WORST = {"rmse": 1.0, "feature_accuracy": 0.0, "record_match": 0.0}
+"""Scores that are compared by their means, and what an example without an answer counts as: pixels lie in [0, 1]."""
+
 ENOUGH = 10
 """Victims from which on an interval without zero is called a difference, if the sign test agrees at 5 %: of fewer, or of few
 who differ, a bootstrap knows too little."""
@@ -32,10 +35,11 @@ who differ, a bootstrap knows too little."""
 
 @dataclass(frozen=True)
 class Difference:
-    """One measure at one leakage point in two runs, and the first minus the second with its 95 % interval.
+    """The mean of one measure at one leakage point in two runs, and the first minus the second with its 95 % interval.
 
     point: the tap, and where it leaked at several rounds, `tap@round`.
-    measure: `asr` | `identified` | `label_accuracy` | `label_ranked`.
+    measure: `asr` | `identified` | `label_accuracy` | `label_ranked` | `rmse`, and of tables `feature_accuracy` | `record_match`;
+    without an answer an RMSE is 1 and a feature or a record is wrong.
     victims: V, who are drawn with replacement, whole batches at a time.
     sign: p-value of the exact two-sided sign test over the victims who fare better in one run; with single examples McNemar's.
     """
@@ -81,13 +85,26 @@ def left_out(one: Path, other: Path) -> list[str]:
     ]
 
 
+NOTES = (
+    "first, second: means over the examples; interval: of a bootstrap that draws whole batches. An example without an answer",
+    "counts as not rebuilt, not right, and an rmse of 1; less rmse is the better attack, of all else more is.",
+    "sign: p of the exact two-sided sign test over the victims (whole batches) who differ: how often as many or more would fare",
+    f"better in the same run if either were as likely. differs: no 0 in the interval, sign below .05, {ENOUGH} victims or more.",
+)
+
+
 def lines(found: list[Difference]) -> Iterator[str]:
-    """Yield the differences for a reader."""
-    yield f"{'leakage point':<16}{'measure':<16}{'victims':>8}{'first':>8}{'second':>8}{'difference':>12}  95 % interval"
+    """Yield the differences for a reader, and what the columns mean."""
+    heads = f"{'victims':>8}{'first':>8}{'second':>8}{'difference':>12}"
+    yield f"{'leakage point':<16}{'measure':<18}{heads}  {'95 % interval':<18}{'sign':>6}"
     for d in found:
         clear = "" if d.low <= 0 <= d.high or d.victims < ENOUGH or d.sign >= 0.05 else "  differs"
-        numbers = f"{d.victims:>8}{d.first:>8.2f}{d.second:>8.2f}{d.difference:>+12.2f}  [{d.low:+.2f}, {d.high:+.2f}]"
-        yield f"{d.point:<16}{d.measure:<16}{numbers}{clear}"
+        digits = 4 if d.measure == "rmse" else 2
+        numbers = f"{d.victims:>8}{d.first:>8.{digits}f}{d.second:>8.{digits}f}{d.difference:>+12.{digits}f}"
+        interval = f"[{d.low:+.{digits}f}, {d.high:+.{digits}f}]"
+        yield f"{d.point:<16}{d.measure:<18}{numbers}  {interval:<18}{d.sign:>6.3f}{clear}"
+    yield ""
+    yield from NOTES
 
 
 def _rows(folder: Path) -> tuple[pd.DataFrame, str]:
@@ -127,6 +144,9 @@ def _at(point: tuple[Any, ...], rows: pd.DataFrame, others: pd.DataFrame) -> Ite
         told, others_told = (r["label"] == r["label_guess"] for r in (rows, others))
         outcomes["asr"] = (rows["success"], others["success"], rows["victim"])
         outcomes["label_accuracy"] = (told, others_told, rows["victim"])
+        for score, worst in WORST.items():
+            if score in rows and score in others:
+                outcomes[score] = (rows[score].fillna(worst), others[score].fillna(worst), rows["victim"])
     first = rows["member"] == 0
     for ranked in ("identified", "label_ranked"):
         if ranked not in rows or ranked not in others:  # A run of before labels were ranked.
@@ -137,7 +157,8 @@ def _at(point: tuple[Any, ...], rows: pd.DataFrame, others: pd.DataFrame) -> Ite
     for measure, (a, b, victims) in outcomes.items():
         x, y = (values.to_numpy(dtype=float) for values in (a, b))
         rng = generator(0, f"compare {measure}")
-        difference, low, high = paired_bootstrap(x, y, victims.to_numpy(), rng)
+        bootstrap = paired_means if measure in WORST else paired_bootstrap
+        difference, low, high = bootstrap(x, y, victims.to_numpy(), rng)
         sign = _sign_test(pd.Series(x - y).groupby(victims.to_numpy()).sum())
         yield Difference(
             str(point[0]), measure, int(rows["victim"].nunique()), x.mean(), y.mean(), difference, low, high, sign

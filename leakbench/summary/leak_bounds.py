@@ -18,6 +18,7 @@ from leakbench.cell import Cell, probe_of
 from leakbench.cell.accounting import schedule_of
 from leakbench.defense import phases
 from leakbench.federated.partition import Iid, Partition
+from leakbench.measure.scores_rankings import FALSE_ALARMS
 from leakbench.measure.statistics import exact_low
 from leakbench.privacy.bounds import Seen
 from leakbench.privacy.ledger import Phase, Schedule, Unit, first_rounds
@@ -33,6 +34,7 @@ BOUNDS = {
     "identified": "identified_bound",
     "label_accuracy": "label_bound",
     "label_ranked": "label_ranked_bound",
+    "member_tpr": "member_tpr_bound",
 }
 """{measurement: its bound} in the summary of a leakage point."""
 
@@ -136,6 +138,9 @@ def bounded(tap: Mapping[str, Any], group: pd.DataFrame, guard: Guard) -> tuple[
 
     tap: its measurements; group: its rows.  An answer of M guesses is matched to M examples, so that each has M chances
     to be hit; of identification there is one answer, and of the ranked classes one, which no granted label helps.
+    member_tpr starts from the false positive rate. It is held against the release without the unit (zero-out), as identification
+    is: what was released tells nothing then of the victim, who ranks among the non-members as any of them does, so that at most
+    1 % are found. A test of two full batches that differ by substitution has twice the shift and so a looser bound.
     """
     absent = {**dict.fromkeys(BOUNDS.values()), "null_label": guard.commonest, "seen": None}
     if guard.sigma is None:
@@ -147,6 +152,7 @@ def bounded(tap: Mapping[str, Any], group: pd.DataFrame, guard: Guard) -> tuple[
         1 / tap["candidates"],
         min(1.0, chances * guard.commonest),
         guard.commonest,
+        FALSE_ALARMS,
     )
     try:
         gammas = seen.robustness(kappas).tolist()
@@ -172,6 +178,9 @@ def violations(name: str, tap: Mapping[str, Any], group: pd.DataFrame) -> list[d
         "label_accuracy": (group["label"] == group["label_guess"], group["batch"]),
         "label_ranked": (told["label_ranked"], told["victim"]),
     }
+    if "member_found" in group:
+        sought = group.dropna(subset=["member_found"])
+        outcomes["member_tpr"] = (sought["member_found"], sought["victim"])
     found = []
     for measure, (outcome, cluster) in outcomes.items():
         value, bound = tap[measure], tap[BOUNDS[measure]]

@@ -10,7 +10,9 @@ import pandas as pd
 
 from leakbench.cell import Cell, looks_at
 from leakbench.federated.partition import Partition
+from leakbench.privacy.bounds import Seen
 from leakbench.run.victims import Sent
+from leakbench.summary.attributes import attribute_bounds, attribute_violations
 from leakbench.summary.leak_bounds import Guard, bounded, guards, together, violations
 from leakbench.summary.leak_floor import Floor, floor
 
@@ -63,7 +65,13 @@ def limited(
     """
     bounds, absent = bounded(tap, group, limits.guard)
     found = {**tap, **bounds, "rmse_floor": limits.floor.rmse, "rmse_floor_unbiased": limits.floor.unbiased}
+    if bounds["identified_bound"] is not None:
+        seen = Seen(bounds["seen"]["sigma"], bounds["seen"]["releases"], limits.guard.before)
+        found["attributes"] = attribute_bounds(tap["attributes"], seen)
     notes = {f"taps.{name}.{field}": reason for field, reason in absent.items()}
+    if "identified_bound" in absent:
+        why = absent["identified_bound"]
+        notes |= {f"taps.{name}.attributes.{attribute}.bound": why for attribute in tap.get("attributes") or {}}
     notes |= {f"taps.{name}.{field}": limits.floor.note for field in ("rmse_floor", "rmse_floor_unbiased")}
     if bounds["seen"] is None:
         notes[f"taps.{name}.seen"] = limits.guard.reason
@@ -73,4 +81,4 @@ def limited(
             f"of one {whose} behind the update; each of the {tap['batch']} guesses at a batch is a chance, so that what the "
             "bound starts from (kappa, how often an attacker is right without the leak) is that many times the rate of one"
         )
-    return found, notes, violations(name, found, group)
+    return found, notes, violations(name, found, group) + attribute_violations(name, found, group)

@@ -11,6 +11,8 @@ from leakbench.cell import Cell
 from leakbench.cell.victim_mode import leaks_by_batch
 from leakbench.measure.metrics import LPIPS_ABSENT, undefined
 from leakbench.measure.scores import RANKS_ONLY
+from leakbench.summary.fits import fit_notes
+from leakbench.summary.rankings import ranking_notes
 from leakbench.summary.tables import table_notes
 
 __all__ = ["doubt", "epsilon_notes", "network_notes", "tap_notes", "training_notes"]
@@ -94,7 +96,7 @@ def epsilon_notes(cell: Cell, epsilon: dict[str, Any]) -> dict[str, str]:
 
 def tap_notes(key: str, tap: dict[str, Any], group: pd.DataFrame, cell: Cell) -> dict[str, str]:
     """Return the notes on one leakage point's measurements."""
-    notes = table_notes(key, tap)
+    notes = table_notes(key, tap) | fit_notes(key, tap) | ranking_notes(key, tap)
     reasons = {"lpips": LPIPS_ABSENT, **undefined(cell.data.shape)}
     for name in ("rmse", "psnr", "ssim", "lpips"):
         if tap[name] is None:

@@ -18,6 +18,7 @@ from leakbench.summary.notes import doubt as doubt_of
 from leakbench.summary.notes import epsilon_notes, network_notes, tap_notes, training_notes
 from leakbench.summary.over_rounds import over_rounds
 from leakbench.summary.tap import tap_summary
+from leakbench.summary.warnings import warnings
 
 __all__ = ["summarise"]
 
@@ -42,6 +43,7 @@ def summarise(
         doubt = doubt_of(cell, int(group["member"].max()) + 1)
         found = tap_summary(group, phases.get(phase_name(cell, str(tap), round_number), 0.0), bool(doubt))
         found["observations"] = looks_at(cell, str(tap))
+        found |= _grid(cell, str(tap), round_number)
         taps[key], why, broken = limited(key, found, group, limits[key])
         notes.update(tap_notes(key, taps[key], group, cell) | why)
         violations += broken
@@ -65,8 +67,21 @@ def summarise(
         "taps": taps,
         "over_rounds": over_rounds(taps),
         "violations": violations,
+        "warnings": warnings(cell, taps),
         "notes": notes,
         "knowledge": dataclasses.asdict(knowledge(cell)),
         "claims": claims(cell, taps, rounds, epsilon),
         "folder": folder,
+    }
+
+
+def _grid(cell: Cell, tap: str, round_number: int) -> dict[str, int]:
+    """Return of how many clients, of how many local iterations, of how many examples each the batch at a leakage point is."""
+    s = cell.settings
+    if tap == "type-2":
+        return {"clients": 1, "local_iterations": 1, "local_batch": 1}
+    return {
+        "clients": cell.defense.clock(s.federation, round_number).cohort if cell.defense.shows_sum(tap) else 1,
+        "local_iterations": s.federation.local_iterations if s.protocol == "live" else 1,
+        "local_batch": s.leak_batch,
     }

@@ -11,17 +11,18 @@ from scipy import stats
 from leakbench.measure.metrics_tables import NO_FEATURES
 from leakbench.measure.scores import RANKS_ONLY
 from leakbench.measure.scores_tables import TABLE_COLUMNS
-from leakbench.measure.statistics import proportion
+from leakbench.measure.statistics import mean_interval, proportion
 
-__all__ = ["table_fields", "table_notes"]
+__all__ = ["comes_back", "table_fields", "table_notes"]
 
 MEASURED = ("feature_accuracy", "record_match")
+GUESSES = ("random", "null")
 
 
 def table_fields(group: pd.DataFrame) -> dict[str, float | None]:
     """Return the means over a leakage point's rows, a failed example counting as 0; all None for pictures.
 
-    feature_accuracy: with the t interval of its mean over batches.  record_match: with Wilson's, by batch.  random_..., null_...:
+    feature_accuracy: with the interval of its mean over batches.  record_match: with Wilson's, by batch.  random_..., null_...:
     the same for a draw from the public marginals and for the null attacker. An attack that ranks has none of its own.
     """
     names = [n for n in TABLE_COLUMNS if n not in MEASURED]
@@ -31,15 +32,30 @@ def table_fields(group: pd.DataFrame) -> dict[str, float | None]:
     found: dict[str, float | None] = dict.fromkeys([*MEASURED, *bounds])
     if not (group["failure_reason"] == RANKS_ONLY).all():
         accuracy = group["feature_accuracy"].fillna(0.0)
-        low, high = _mean_interval(accuracy.groupby(group["batch"]).mean())
-        found |= {
-            "feature_accuracy": float(accuracy.mean()),
-            "feature_accuracy_low": low,
-            "feature_accuracy_high": high,
-        }
+        mean = mean_interval(accuracy.groupby(group["batch"]).mean())
+        found |= dict(zip(("feature_accuracy", "feature_accuracy_low", "feature_accuracy_high"), mean, strict=True))
         share = proportion(group["record_match"].fillna(0.0).to_numpy(), group["batch"].to_numpy())
         found |= dict(zip(("record_match", "record_match_low", "record_match_high"), share, strict=True))
     return found | {name: float(group[name].mean()) for name in names}
+
+
+def comes_back(group: pd.DataFrame) -> bool:
+    """Return whether features or whole records come back above both the random and the null guess; False for pictures.
+
+    features: Student's 95 % interval, over batches, of the accuracy less either guess's lies above 0.
+    records: by the rule of the ASR, that the interval of record_match lies above either guess's share, and the interval of
+    the null attacker's share below record_match. A failed example counts as 0.
+    """
+    if TABLE_COLUMNS[0] not in group or (group["failure_reason"] == RANKS_ONLY).all():
+        return False
+    batch = group["batch"].to_numpy()
+    accuracy, match = (group[name].fillna(0.0) for name in MEASURED)
+    above = [(accuracy - group[f"{who}_feature_accuracy"]).groupby(batch).mean() for who in GUESSES]
+    if len(above[0]) > 1 and all(gain.mean() > _half_width(gain) for gain in above):
+        return True
+    share, low, _ = proportion(match.to_numpy(), batch)
+    guessed = max(float(group[f"{who}_record_match"].mean()) for who in GUESSES)
+    return low > guessed and share > proportion(group["null_record_match"].to_numpy(), batch)[2]
 
 
 def table_notes(key: str, tap: dict[str, Any]) -> dict[str, str]:
@@ -48,9 +64,6 @@ def table_notes(key: str, tap: dict[str, Any]) -> dict[str, str]:
     return {f"taps.{key}.{name}": reason for name in TABLE_COLUMNS if tap[name] is None}
 
 
-def _mean_interval(values: pd.Series, confidence: float = 0.95) -> tuple[float | None, float | None]:
-    """Return Student's interval of the mean of independent values in [0, 1]; none for one value."""
-    if len(values) < 2:
-        return None, None
-    half = float(stats.t.ppf((1 + confidence) / 2, len(values) - 1) * values.std() / math.sqrt(len(values)))
-    return max(0.0, float(values.mean()) - half), min(1.0, float(values.mean()) + half)
+def _half_width(values: pd.Series, confidence: float = 0.95) -> float:
+    """Return half the width of Student's interval of the mean of two independent values or more."""
+    return float(stats.t.ppf((1 + confidence) / 2, len(values) - 1) * values.std() / math.sqrt(len(values)))

@@ -10,8 +10,11 @@ import pandas as pd
 from leakbench.measure.anytime import anytime
 from leakbench.measure.scores import RANKS_ONLY
 from leakbench.measure.statistics import exact, proportion, wilson
+from leakbench.summary.fits import fit_fields
+from leakbench.summary.rankings import ranking_fields
 from leakbench.summary.tables import table_fields
 from leakbench.summary.verdict import verdict
+from leakbench.summary.warnings import doubts, mostly_doubted
 
 __all__ = ["tap_summary"]
 
@@ -31,7 +34,8 @@ UNSAID = (
 def tap_summary(group: pd.DataFrame, seconds: float, doubtful: bool = False) -> dict[str, Any]:
     """Return the measurements of a leakage point and what they show; None for what has no value.
 
-    seconds: what the attack took.  doubtful: whether its ranking may miss what leaked, see `verdict`.
+    seconds: what the attack took.  doubtful: whether its ranking may miss what leaked, see `verdict`; so may a search that doubts
+    itself on half of the victims.
     """
     asr, low, high = proportion(group["success"].to_numpy(), group["batch"].to_numpy())
     _, exact_low, exact_high = exact(group["success"].to_numpy(), group["batch"].to_numpy())
@@ -69,13 +73,16 @@ def tap_summary(group: pd.DataFrame, seconds: float, doubtful: bool = False) -> 
         "label_accuracy": float((group["label"] == group["label_guess"]).mean()),
         "iterations": _number(group["iterations_to_success"].fillna(math.inf).median()),
         "evaluations": int(group["evaluations"].median()),
+        **ranking_fields(group),
         **table_fields(group),
         "seconds": round(seconds, 2),
+        **fit_fields(group),
         "anytime": anytime(group),
+        "doubts": doubts(group),
     }
     if (group["failure_reason"] == RANKS_ONLY).all():
         return {**found, **dict.fromkeys(UNSAID), "verdict": "no reconstruction"}
-    return {**found, "verdict": verdict(group, found, doubtful)}
+    return {**found, "verdict": verdict(group, found, doubtful or mostly_doubted(group))}
 
 
 def _precision(group: pd.DataFrame) -> float | None:

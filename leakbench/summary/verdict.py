@@ -8,6 +8,7 @@ import pandas as pd
 from scipy.stats import binomtest
 
 from leakbench.measure.statistics import proportion
+from leakbench.summary.tables import comes_back
 
 __all__ = ["verdict"]
 
@@ -18,13 +19,15 @@ def verdict(group: pd.DataFrame, found: dict[str, Any], doubtful: bool) -> str:
     """Return `leaks`, `protected` or `unclear`, each against the null attacker, or what lies between.
 
     leaks: the ASR's interval lies above the null's estimate and the null's interval below the ASR, or significantly more
-    than half of the victims are closer than the null's guess. protected: the ASR lies in the null's interval or below, and
-    the median RMSE is not below the null's, and victims are not identified more often than by chance (binomial test at 1 %):
-    else it `identifies`. `attack failed` where half of the victims or more got no answer. doubtful: whether the
-    ranking may miss what leaked, so that nothing is `protected`.
+    than half of the victims are closer than the null's guess, or, of a table, features or whole records come back
+    significantly more often than both guesses have them (`comes_back`). protected: none of this, the ASR lies in the null's
+    interval or below, the median RMSE is not below the null's, and victims are not identified more often than by chance
+    (binomial test at 1 %): else it `identifies`. `attack failed` where half of the victims or more got no answer. doubtful:
+    whether the ranking may miss what leaked, so that nothing is `protected`.
     """
     better = proportion((group["rmse"] < group["null_rmse"]).to_numpy(), group["batch"].to_numpy())
-    if (found["asr_low"] > found["null_asr"] and found["asr"] > found["null_asr_high"]) or better[1] > 0.5:
+    rebuilt = found["asr_low"] > found["null_asr"] and found["asr"] > found["null_asr_high"]
+    if rebuilt or better[1] > 0.5 or comes_back(group):
         return "leaks"
     first = group["identified"].dropna()
     if binomtest(int(first.sum()), len(first), 1 / found["candidates"], "greater").pvalue < 0.01:

@@ -1,0 +1,58 @@
+"""What makes an attacker doubt that a better one would have failed too, after the flags of AutoAttack."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from leakbench.defense.transform import Stations
+from leakbench.federated.leakage import View
+from leakbench.models import one_hot
+from leakbench.types import Reconstruction
+
+__all__ = ["OUTDONE", "STUCK", "UNCHECKED", "UNCONVERGED", "UNKNOWN", "stuck", "twins"]
+
+STUCK = "a search never came closer than its start: its gradients may vanish"
+OUTDONE = "the search by likelihood ended at a less likely answer than another stage found"
+UNCONVERGED = "the same searches miss most of a few public examples without any defense: they do not converge"
+UNKNOWN = "what the defense draws at random has no likelihood that the attacker knows"
+UNCHECKED = "too few public examples to try the same searches without any defense"
+
+
+def stuck(found: Reconstruction) -> Tensor:
+    """Return (V,): whose search of several iterations never came below the distance of its start, or had none."""
+    if len(found.trajectory) < 2:
+        return torch.zeros_like(found.steps, dtype=torch.bool)
+    return ~(-found.certainty[:, 0] < found.trajectory[0])
+
+
+def twins(view: View, most: int) -> View | None:
+    """Return the view of at most so many victims whose examples are public, and undefended; None where these are too few.
+
+    Whoever does not rebuild them without a defense shows nothing by failing behind one.
+    """
+    public, each = view.public, view.examples
+    many = 0 if public is None else min(most, len(public.labels) // each)
+    if public is None or not many:
+        return None
+    like = next(iter(view.update.values()))
+    inputs = public.inputs[: many * each].to(like).reshape(many, each, *view.shape)
+    labels = public.labels[: many * each].reshape(many, each)
+    alike = view.of(torch.zeros(many, dtype=torch.int64, device=like.device))
+    bare = dataclasses.replace(alike, stations=Stations(), noise=None, unknown="")
+    with torch.no_grad():
+        update = bare.respond(inputs, one_hot(labels, view.classes).to(like))
+    logits = None if view.logits is None else _logits(bare, inputs)
+    return dataclasses.replace(bare, update=update, labels=None if view.labels is None else labels, logits=logits)
+
+
+def _logits(view: View, inputs: Tensor) -> Tensor:
+    network = view.network
+    with torch.no_grad():
+        answered: Tensor = functional_call(
+            network.model, {**network.parameters, **network.statistics}, (inputs.flatten(0, 1),)
+        )
+    return answered.reshape(*inputs.shape[:2], -1)

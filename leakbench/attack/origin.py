@@ -1,0 +1,73 @@
+"""What a fit depends on, each thing by a hash of its content: who reads the same learns the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from leakbench.defense.transform import STATIONS
+from leakbench.federated.leakage import Public, View
+from leakbench.fitted import Origin
+from leakbench.recipe import describe
+from leakbench.store import content_hash, tensor_hash
+
+__all__ = ["origin_of"]
+
+CODE = ("attack", "defense", "federated", "models", "rng.py", "types.py")
+"""What of this package a fit runs: a change there is another fit."""
+
+
+def origin_of(part: str, fields: Mapping[str, Any], public: Public, views: tuple[View, ...] = ()) -> Origin:
+    """Return the origin of what `part`, by its own `fields`, learns of public examples and, where it reads them, of views.
+
+    Of a view counts what an example would leak alone: the weights and statistics of the network, the stations that the attacker
+    runs with their clock, the noise, and where they stand. Two taps between which nothing acts are one origin. Nothing that
+    leaked counts, nor do the victims.
+    """
+    found = {
+        "part": part,
+        "fields": content_hash(dict(fields)),
+        "public examples": tensor_hash({"inputs": public.inputs, "labels": public.labels}),
+        "code": _code(),
+    }
+    if views:
+        found["weights"] = content_hash([_weights(view) for view in views])
+        found["defense"] = content_hash([_defense(view) for view in views])
+        found["noise"] = content_hash([view.noise for view in views])
+        found["leakage point"] = content_hash([_place(view) for view in views])
+    return found
+
+
+def _weights(view: View) -> list[str]:
+    network = view.network
+    tensors = (network.parameters, network.statistics, network.memory)
+    return [repr(network.model), str(network.model.training), *map(tensor_hash, tensors)]
+
+
+def _acting(view: View) -> dict[str, Any]:
+    """Return {station before the tap: what it does}, of those that do anything."""
+    before = {"type-2": STATIONS[:1], "type-1": STATIONS[:3]}.get(view.tap, STATIONS)
+    return {name: describe(getattr(view.stations, name)) for name in before if getattr(view.stations, name)}
+
+
+def _defense(view: View) -> list[Any]:
+    acting = _acting(view)
+    return [acting, dataclasses.asdict(view.clock) if acting else None]
+
+
+def _place(view: View) -> list[Any]:
+    """Return the grid behind the leak; the length of a step only where a station acts on the update, which is in its units."""
+    scaled = not {"client", "server"}.isdisjoint(_acting(view))
+    return [list(view.shape), view.classes, view.examples, view.learning_rate if scaled else None]
+
+
+def _code() -> str:
+    package = Path(__file__).parent.parent
+    digest = hashlib.sha256()
+    for place in (package / name for name in CODE):
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else (place,):
+            digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
+    return digest.hexdigest()

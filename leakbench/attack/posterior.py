@@ -1,0 +1,50 @@
+"""How likely an answer is, by what the attacker knows itself."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from leakbench.attack.distance import Likelihood, SquaredL2
+from leakbench.attack.space_whitened import Whitened
+from leakbench.defense.sign import signs_shown
+from leakbench.federated.leakage import View
+from leakbench.models import one_hot
+from leakbench.types import Parameters, Reconstruction
+
+__all__ = ["missed", "posterior"]
+
+
+def posterior(views: tuple[View, ...], answer: Reconstruction) -> Tensor:
+    """Return (V,) minus the logarithm of the posterior of each victim's answer, up to a constant; infinite where there is none.
+
+    The likelihood of what leaked beside a Gaussian prior: pictures have a 1 / f spectrum, tables the public covariance. Where no
+    deviation of a noise is told, that of least minus-log-likelihood stands for it, (p / 2) log(d / p) of p coordinates that
+    miss by d in all, for a noise may be there all the same; it is at least the floor of `Likelihood`.
+    """
+    told = [_unlikelihood(view, answer) for view in views]
+    prior = Whitened(source="usual")(views[0])
+    with torch.no_grad():
+        value = torch.stack(told).sum(0) + prior.energy(prior.encode(answer.inputs))
+    return value.nan_to_num(nan=torch.inf)
+
+
+def missed(view: View, answer: Reconstruction) -> tuple[Tensor, Tensor]:
+    """Return the squared distance (V,) of an answer's gradient from what leaked, and the squared length of that."""
+    zero = {name: torch.zeros_like(u) for name, u in view.update.items()}
+    return SquaredL2()(_response(view, answer), view.update, view), SquaredL2()(view.update, zero, view)
+
+
+def _unlikelihood(view: View, answer: Reconstruction) -> Tensor:
+    if view.noise or signs_shown(view.stations, view.update):
+        return Likelihood()(_response(view, answer), view.update, view)
+    (apart, _), floor = missed(view, answer), Likelihood().floor
+    numbers = sum(u[0].numel() for u in view.update.values())
+    variance = (apart / numbers).clamp_min(floor**2)
+    return numbers / 2 * (variance / floor**2).log() + apart / (2 * variance)
+
+
+def _response(view: View, answer: Reconstruction) -> Parameters:
+    targets = one_hot(answer.labels, view.classes).to(answer.inputs)
+    with torch.no_grad():
+        return view.respond(answer.inputs, targets, by_what_leaked=True)

@@ -1,0 +1,108 @@
+"""A small variational autoencoder: what examples look like, as a map from a few standard normal numbers to inputs.
+
+D. P. Kingma, M. Welling, "Auto-Encoding Variational Bayes", ICLR 2014, arXiv:1312.6114; the decoder's variance is the best one in
+closed form (O. Rybkin, K. Daniilidis, S. Levine, "Simple and Effective VAE Training with Calibrated Decoders", ICML 2021,
+arXiv:2006.13202), so that no factor between the two terms is to be chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from leakbench.models.initialise import initialise, torch_default
+from leakbench.types import Parameters
+
+__all__ = ["Sides", "Training", "Vae", "divergence", "loss", "trained"]
+
+LEAST = 1e-6
+"""The least mean squared error that counts, where examples are all alike."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """How large its layers are: inputs of d numbers - hidden - hidden - latent, and back."""
+
+    inputs: int
+    hidden: int
+    latent: int
+
+
+@dataclass(frozen=True)
+class Training:
+    """By Adam: how often it sees every example, how many a step takes, and the rate, which falls to zero along a cosine."""
+
+    epochs: int
+    batch: int
+    learning_rate: float
+
+
+class Vae(nn.Module):
+    """Linear layers with SiLU between, smooth for who searches the latent; a sigmoid keeps inputs in [0, 1]."""
+
+    def __init__(self, sides: Sides) -> None:
+        super().__init__()
+        d, h, k = sides.inputs, sides.hidden, sides.latent
+        self.encoder = _layers((d, h), (h, h), (h, 2 * k))
+        self.decoder = _layers((k, h), (h, h), (h, d))
+
+    @classmethod
+    def of(cls, sides: Sides, tensors: Parameters, like: Tensor) -> Vae:
+        """Return the network that was kept, which nobody trains any more, in the type and on the device of `like`."""
+        vae = cls(sides).to_empty(device=like.device).to(like.dtype)
+        vae.load_state_dict(tensors)
+        return vae.requires_grad_(False)
+
+    def encode(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (mean, logarithm of the variance) of the latent (n, k) of inputs (n, d)."""
+        mean, log_variance = self.encoder(inputs).chunk(2, -1)
+        return mean, log_variance
+
+    def decode(self, latent: Tensor) -> Tensor:
+        """Return inputs (n, d) in [0, 1]."""
+        inputs: Tensor = self.decoder(latent).sigmoid()
+        return inputs
+
+
+def _layers(*sides: tuple[int, int]) -> nn.Sequential:
+    """Return layers without values: whoever builds them draws or loads them."""
+    first, second, third = (nn.Linear(*side, device="meta") for side in sides)
+    return nn.Sequential(first, nn.SiLU(), second, nn.SiLU(), third)
+
+
+def divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
+    """Return (n,): the Kullback-Leibler divergence of N(mean, variance) (n, k) from N(0, I), in nats (Kingma, Welling, app. B)."""
+    return (mean.square() + log_variance.exp() - 1 - log_variance).sum(-1) / 2
+
+
+def loss(vae: Vae, inputs: Tensor, noise: Tensor) -> Tensor:
+    """Return minus the evidence lower bound of inputs (n, d), an example's mean, up to a constant.
+
+    noise: (n, k), standard normal. d / 2 log(mean squared error) is the Gaussian likelihood at its best variance.
+    """
+    mean, log_variance = vae.encode(inputs)
+    missed = (vae.decode(mean + (log_variance / 2).exp() * noise) - inputs).square().mean()
+    return inputs.shape[1] / 2 * missed.clamp_min(LEAST).log() + divergence(mean, log_variance).mean()
+
+
+def trained(inputs: Tensor, sides: Sides, training: Training, rng: torch.Generator) -> Parameters:
+    """Return the parameters after training on inputs (n, d)."""
+    vae = Vae(sides).to_empty(device="cpu")
+    initialise(vae, torch_default, rng)
+    vae = vae.to(inputs)
+    optimiser = torch.optim.Adam(vae.parameters(), lr=training.learning_rate)
+    steps = training.epochs * math.ceil(len(inputs) / training.batch)
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    for _ in range(training.epochs):
+        for some in torch.split(torch.randperm(len(inputs), generator=rng), training.batch):
+            noise = torch.randn(len(some), sides.latent, generator=rng).to(inputs)
+            with torch.enable_grad():
+                value = loss(vae, inputs[some.to(inputs.device)], noise)
+                optimiser.zero_grad()
+                torch.autograd.backward(value)
+            optimiser.step()
+            falling.step()
+    return dict(vae.state_dict())

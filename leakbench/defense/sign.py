@@ -1,0 +1,84 @@
+"""signSGD: of every coordinate only its sign is sent. Nothing is drawn, so no epsilon follows from it alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakbench.defense.transform import STATIONS, Stations, Transform
+from leakbench.types import Clock, Fact, Generators, Parameters, Positive, Signal, part
+
+__all__ = ["Sign", "SoftSign", "margins", "signs_shown"]
+
+SHARPNESS = 0.01
+"""Of a tensor's root mean square, from where on a coordinate of a guess counts as clearly on one side."""
+
+UNCOUNTED = "a sign at the server is bounded by how many coordinates an update has, which is not looked at there"
+
+
+@part
+class Sign:
+    """Replace every coordinate of each member by `size` times its sign; that of zero is zero.
+
+    Bernstein et al., ICML 2018, Algorithm 1: x - delta sign(g) steps by delta in every coordinate, so that with the clients'
+    learning rate eta `size` is delta / eta. 1 is the bare sign, which Wu et al. (UAI 2023) take for a defense.
+    Of p coordinates a member's L2 norm is at most size * sqrt(p), to which a noise that follows is calibrated.
+    """
+
+    size: Positive = 1.0
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Take the signs; `sensitivity` becomes size * sqrt(p) in every lane. Its derivative is zero."""
+        grads = {name: self.size * g.sign() for name, g in signal.grads.items()}
+        first = next(iter(grads.values()))
+        bound = self.size * math.sqrt(sum(g[0, 0].numel() for g in grads.values()))
+        # The ledger shows a server one coordinate of each tensor: no bound follows from how many it sees there.
+        fact = Fact(
+            "clip", norm=bound if signal.local else math.inf, reason="" if signal.local else UNCOUNTED, rescales=True
+        )
+        return signal.replace(grads, first.new_full((signal.lanes,), bound), fact)
+
+    def on_a_guess(self, seen: Parameters) -> Transform:
+        """Return what an attacker runs on a guess, to have a gradient to follow."""
+        return SoftSign(self.size)
+
+
+@dataclass(frozen=True)
+class SoftSign:
+    """size * m / (1 + |m|), m a coordinate over `SHARPNESS` times the root mean square of its tensor, a constant.
+
+    The mean over members of such signs is compared by its squared distance; one member's, by a logistic likelihood of `margins`.
+    """
+
+    size: float
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Nearly the signs, with a gradient everywhere; nothing is drawn."""
+        grads = {}
+        for name, g in signal.grads.items():
+            typical = g.detach().flatten(2).square().mean(2).sqrt().reshape(*g.shape[:2], *[1] * (g.dim() - 2))
+            unit = SHARPNESS * typical.clamp_min(torch.finfo(g.dtype).tiny / SHARPNESS)
+            grads[name] = self.size * g / (unit + g.abs())
+        return signal.replace(grads, signal.sensitivity, Fact("other"))
+
+
+def signs_shown(stations: Stations, seen: Parameters) -> bool:
+    """Say whether {p: (lanes, *p)} is one member's signs, sent by a defense that is known to send them."""
+    known = any(isinstance(transform, Sign) for name in STATIONS for transform in getattr(stations, name))
+    if not known:
+        return False
+    flat = torch.cat([u.flatten(1).abs() for u in seen.values()], 1)
+    return bool(((flat == 0) | (flat == flat.amax(1, keepdim=True))).all())
+
+
+def margins(soft: Tensor, signs: Tensor) -> Tensor:
+    """Return how far beyond zero, on the side of its sign, each coordinate is whose `SoftSign` is `soft`; zero for no sign.
+
+    soft, signs: (lanes, *p), of one size.
+    """
+    size = signs.abs().flatten(1).amax(1).clamp_min(torch.finfo(signs.dtype).tiny)
+    raised = soft / size.reshape(-1, *[1] * (soft.dim() - 1))
+    return signs.sign() * raised / (1 - raised.abs()).clamp_min(torch.finfo(signs.dtype).eps)

@@ -1,0 +1,109 @@
+"""Fits on disk, one .safetensors file each, named by the hash of what it was learned of.
+
+A file says in its header what it was learned of, what that took, and the checksum of its tensors. One that is cut short, changed
+or of something else is fitted anew and replaced. They lie in the user's cache folder, so that other runs find them too; the
+oldest in use go where they take too much room.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from leakbench.data.cache import Warn, to_stderr, user_cache
+from leakbench.fitted import Fitted, Origin
+from leakbench.store import content_hash, tensor_hash, write_atomically
+from leakbench.types import Fit
+
+__all__ = ["FitStore", "fit_folder"]
+
+GIGABYTE = 10**9
+
+
+def fit_folder() -> Path | None:
+    """Return the folder that LEAKBENCH_FITS names, else the one of fits in the user's cache; None where there is none."""
+    if chosen := os.environ.get("LEAKBENCH_FITS"):
+        return Path(chosen)
+    cache = user_cache()
+    return None if cache is None else cache / "fits"
+
+
+@dataclass(frozen=True)
+class FitStore:
+    """A `Fits` that asks a folder first, and its own last answer before that.
+
+    folder: None keeps nothing on disk.  room: how many bytes all files may take; one that takes more than a quarter is not kept on
+    disk.  warn: told where the folder cannot be written; the work goes on without it.
+    """
+
+    folder: Path | None
+    room: int = 8 * GIGABYTE
+    warn: Warn = to_stderr
+    last: list[Fitted] = field(default_factory=list)
+
+    def __call__(self, origin: Origin, fit: Callable[[], Fitted]) -> Fitted:
+        """Return what was learned of `origin`: the same bits whether it was kept or is learned now."""
+        if not (self.last and self.last[0].origin == dict(origin)):
+            found = self._kept(origin)
+            if found is None:
+                found = fit()
+                self._keep(found)
+            self.last[:] = [found]
+        return self.last[0]
+
+    def _path(self, origin: Origin) -> Path | None:
+        return None if self.folder is None else self.folder / f"{content_hash(dict(origin))}.safetensors"
+
+    def _kept(self, origin: Origin) -> Fitted | None:
+        path = self._path(origin)
+        if path is None:
+            return None
+        try:
+            with safe_open(path, framework="pt") as file:
+                head = json.loads((file.metadata() or {})["fit"])
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            found = Fitted(head["origin"], tensors, Fit(float(head["seconds"]), int(head["public"])))
+            if found.origin != dict(origin) or head["checksum"] != tensor_hash(tensors):
+                return None
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError):
+            return None
+        with suppress(OSError):
+            os.utime(path)
+        return found
+
+    def _keep(self, found: Fitted) -> None:
+        path = self._path(found.origin)
+        size = sum(t.numel() * t.element_size() for t in found.tensors.values())
+        if path is None or size > self.room // 4:
+            return
+        tensors = {name: t.detach().cpu().contiguous().clone() for name, t in found.tensors.items()}
+        head = {
+            "origin": dict(found.origin),
+            "seconds": found.fit.seconds,
+            "public": found.fit.public,
+            "checksum": tensor_hash(tensors),
+        }
+        try:
+            self._make_room(path, size)
+            write_atomically(path, lambda to: to.write_bytes(save(tensors, {"fit": json.dumps(head)})))
+        except OSError as error:
+            self.warn(
+                f"{path.parent}: what is fitted cannot be kept here ({error.strerror}); it is fitted anew each time"
+            )
+
+    def _make_room(self, path: Path, size: int) -> None:
+        """Remove files, the longest unused first, until one of `size` fits in."""
+        files = [(p.stat().st_mtime, p.stat().st_size, p) for p in path.parent.glob("*.safetensors") if p != path]
+        taken = sum(each for _, each, _ in files)
+        for _, each, old in sorted(files):
+            if taken + size <= self.room:
+                break
+            old.unlink(missing_ok=True)
+            taken -= each

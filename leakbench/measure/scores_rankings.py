@@ -1,0 +1,113 @@
+"""What else the rankings beside an attack tell: who was in the batch, how many there are of each label, and attributes.
+
+One row per example, as in `leakbench.measure.scores`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from leakbench.attack.label_counts import rounded
+from leakbench.data.attributes import values_of
+from leakbench.data.dataset import Feature
+from leakbench.measure.scores import Truth, ranked_first
+from leakbench.types import Ranking
+
+__all__ = ["FALSE_ALARMS", "LEAST_NON_MEMBERS", "counted", "membership", "score_attributes", "score_rankings"]
+
+FALSE_ALARMS = 0.01
+"""The false positive rate at which members are found."""
+
+LEAST_NON_MEMBERS = 100
+"""Of fewer, one false alarm is more than that rate."""
+
+
+def score_rankings(
+    ranking: Ranking, shown: Tensor, classes: Ranking, public_labels: Tensor, truth: Truth
+) -> pd.DataFrame:
+    """Return the columns below of V * M rows in the order of `score`, each on the first example of a victim, NaN on its fellows.
+
+    ranking: over k candidates, which are the examples `shown` (k,).  classes: over the classes; of M > 1 examples their shares.
+    public_labels: (n,) int64, from which whoever sees no update guesses.
+    member_above, member_found: see `membership`.  label_counts, null_label_counts: see `counted`; NaN for M = 1.
+    """
+    members, expected = (truth.examples[:, :, None] == shown).any(1), classes.scores.cpu()
+    above, found = membership(ranking.scores.cpu(), truth.own, members.cpu())
+    labels = truth.labels.cpu()
+    several = 1.0 if labels.shape[1] > 1 else torch.nan
+    shares = torch.bincount(public_labels.cpu(), minlength=expected.shape[1]).to(expected).expand_as(expected)
+    columns = {
+        "member_above": above,
+        "member_found": found,
+        "label_counts": counted(expected, labels) * several,
+        "null_label_counts": counted(shares, labels) * several,
+    }
+    return pd.DataFrame({name: _on_first(values, labels.shape[1]) for name, values in columns.items()})
+
+
+def score_attributes(
+    rankings: Mapping[str, Ranking], features: Sequence[Feature], nulls: Sequence[float], truth: Truth
+) -> pd.DataFrame:
+    """Return two columns for each of `features`, of V * M rows as `score_rankings`: `attribute_NAME` and `null_attribute_NAME`.
+
+    rankings: {name: over its values}; nothing behind a batch, where no attribute is ranked.
+    attribute: 1 where the victim's value comes first, 1 / n where n tie, else 0; NaN where it is unknown or in no public record.
+    null_attribute: what of `nulls` belongs to it, how often the best constant guess is right.
+    """
+    members, columns = truth.labels.shape[1], {}
+    for feature, null in zip(features, nulls, strict=True):
+        right = torch.full((len(truth.labels),), torch.nan, dtype=torch.float64)
+        if feature.name in rankings:
+            values = values_of(truth.inputs[:, 0].cpu(), feature)
+            right = ranked_first(rankings[feature.name].scores.cpu(), values.clamp_min(0)).where(values >= 0, torch.nan)
+        columns[f"attribute_{feature.name}"] = right
+        columns[f"null_attribute_{feature.name}"] = torch.full_like(right, null)
+    return pd.DataFrame(
+        {name: _on_first(values, members) for name, values in columns.items()}, index=range(truth.labels.numel())
+    )
+
+
+def membership(scores: Tensor, own: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (share of the non-members that score below the victim's own example, whether it is found), (V,) float64 each.
+
+    scores: (V, k); own: (V,), the victim's position; members: (V, k), who else stands behind the update besides the own.
+    Within one update the log-likelihood ratio of "this candidate was in the batch" is the candidate's score up to a constant of
+    that update, so that the share is the area under the curve of the best test for one member. Ties count one half. A score
+    that is not finite is the lowest there is, as for identification: who tells nobody apart gets 1/2. NaN without non-members.
+    found: 1 where (1 + non-members at least as high) / (1 + non-members) is at most 1 %, which holds for one in a hundred
+    at most that were not there, whatever the scores (Phipson and Smyth, Statistical Applications in Genetics and Molecular
+    Biology 9, 2010); NaN below 100 non-members, who cannot show such a rate.
+    """
+    known = torch.where(scores.isfinite(), scores, -torch.inf).double()
+    mine = known.gather(1, own[:, None])
+    others = ~members.scatter(1, own[:, None], True)
+    many, below, level = others.sum(1), ((known < mine) & others).sum(1), ((known == mine) & others).sum(1)
+    above = torch.where(many > 0, (below + level / 2) / many.clamp_min(1), torch.nan)
+    found = (1 + many - below <= FALSE_ALARMS * (1 + many) + 1e-9).double()
+    return above.double(), torch.where(many >= LEAST_NON_MEMBERS, found, torch.nan)
+
+
+def counted(shares: Tensor, labels: Tensor) -> Tensor:
+    """Return (V,) float64, which share of the labels (V, M) of a batch is counted right: 1 - sum_c |guess_c - count_c| / (2 M).
+
+    shares: (V, classes), those expected of each class, up to a factor; -inf for a class that is not thought of. The guess is of M
+    integers >= 0 nearest to them, which is rounding by largest remainder where all are >= 0. Shares that are not finite are no
+    answer, and none is right.
+    """
+    possible, many = shares != -torch.inf, labels.shape[1]
+    whole = shares.double().where(possible, 0.0)
+    wanted = (many * whole / whole.sum(1, keepdim=True)).masked_fill(~possible, -torch.inf)
+    true = torch.zeros_like(whole).scatter_add_(1, labels, torch.ones_like(labels, dtype=torch.float64))
+    right = 1 - (rounded(wanted, many) - true).abs().sum(1) / (2 * many)
+    return right.where(whole.isfinite().all(1), 0.0)
+
+
+def _on_first(values: Tensor, members: int) -> np.ndarray:
+    rows = torch.full((len(values), members), torch.nan, dtype=torch.float64)
+    rows[:, 0] = values
+    return np.asarray(rows.reshape(-1))

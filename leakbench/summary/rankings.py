@@ -1,0 +1,65 @@
+"""What the rankings beside an attack tell at a leakage point: who was in the batch, how many of each label, attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+
+from leakbench.measure.scores_rankings import LEAST_NON_MEMBERS
+from leakbench.measure.statistics import mean_interval, wilson
+from leakbench.summary.attributes import attribute_fields, attribute_notes
+
+__all__ = ["ranking_fields", "ranking_notes"]
+
+FEW = f"fewer than {LEAST_NON_MEMBERS} candidates that are no members show no false positive rate of 1 % (--candidates)"
+EVERYBODY = "every candidate stands behind the update, so that no member can be told from a non-member (--candidates)"
+
+ONE_LABEL = "one example stands behind the update, whose label is ranked (label_ranked)"
+
+
+def ranking_fields(group: pd.DataFrame) -> dict[str, Any]:
+    """Return the means over a leakage point's victims; None for what has no value.
+
+    member_auc: how often a member is ranked above a non-member within one update, with the interval of its mean.
+    member_tpr: the share of victims found at a false positive rate of 1 %, with Wilson's.
+    label_counts: the mean share of a batch's labels that are counted right; null_label_counts: by the public shares alone.
+    attributes: of a table, see `attribute_fields`.
+    """
+    null = _first(group, "null_label_counts")
+    return {
+        **_interval("member_auc", mean_interval, _first(group, "member_above")),
+        **_interval("member_tpr", _share, _first(group, "member_found")),
+        **_interval("label_counts", mean_interval, _first(group, "label_counts")),
+        "null_label_counts": float(null.mean()) if len(null) else None,
+        "attributes": attribute_fields(group),
+    }
+
+
+def ranking_notes(key: str, tap: dict[str, Any]) -> dict[str, str]:
+    """Return why fields of a leakage point are None."""
+    reasons = {
+        "member_auc": EVERYBODY,
+        "member_tpr": FEW,
+        "label_counts": ONE_LABEL,
+        "null_label_counts": ONE_LABEL,
+    }
+    absent = {f"taps.{key}.{name}": reason for name, reason in reasons.items() if tap[name] is None}
+    return absent | attribute_notes(key, tap["attributes"])
+
+
+def _first(group: pd.DataFrame, column: str) -> pd.Series:
+    """Return the victims' values, one each."""
+    return group[column].dropna() if column in group else pd.Series(dtype=float)
+
+
+def _share(values: pd.Series) -> tuple[float, float, float]:
+    return float(values.mean()), *wilson(float(values.sum()), len(values))
+
+
+def _interval(
+    name: str, interval: Callable[[pd.Series], tuple[float, float, float]], values: pd.Series
+) -> dict[str, float | None]:
+    fields = (name, f"{name}_low", f"{name}_high")
+    return dict(zip(fields, interval(values), strict=True)) if len(values) else dict.fromkeys(fields)

@@ -1,0 +1,46 @@
+"""What weakens the evidence of a worst case: that attacks failed may say more of them than of the defense."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from leakbench.attack.autoleak import AutoLeak
+from leakbench.cell import Cell, looks_at, random_at
+from leakbench.summary.limits import leak_key
+
+__all__ = ["doubts", "mostly_doubted", "warnings"]
+
+
+def doubts(group: pd.DataFrame) -> dict[str, int]:
+    """Return {why the attack may be weak: of how many victims} from a leakage point's rows."""
+    whole = group[group["member"] == 0]["doubts"]
+    each = [why for text in whole for why in text.split("; ") if why]
+    return dict(sorted((why, each.count(why)) for why in set(each)))
+
+
+def mostly_doubted(group: pd.DataFrame) -> bool:
+    """Say whether something is doubted of the attack on half of the victims or more."""
+    return bool((group[group["member"] == 0]["doubts"] != "").mean() >= 0.5)
+
+
+def warnings(cell: Cell, taps: Mapping[str, dict[str, Any]]) -> list[str]:
+    """Return one sentence for each weakness of the evidence in a cell of `autoleak`; none for other attacks.
+
+    taps: as in the summary, with `doubts` and `victims`.
+    """
+    if not isinstance(cell.attack.method, AutoLeak):
+        return []
+    found = [
+        f"{key}: {why} ({many} of {tap['victims']} victims)"
+        for key, tap in taps.items()
+        for why, many in tap["doubts"].items()
+    ]
+    return found + [
+        f"{leak_key(cell, tap, rounds[-1])}: one observation of a randomised defense; --observations n averages its noise"
+        for rounds in cell.settings.leaks
+        for tap in cell.settings.taps
+        if looks_at(cell, tap) == 1 and random_at(cell, tap)
+    ]

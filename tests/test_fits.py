@@ -1,0 +1,466 @@
+"""What is learned once is kept by the hash of what it was learned of, found again bit for bit, and good for nothing else."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from command_line import called
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from leakbench.attack import lmmse
+from leakbench.attack.autoleak import AutoLeak
+from leakbench.attack.gradient_matching import GradientMatching
+from leakbench.attack.learning_to_invert import LearningToInvert
+from leakbench.attack.lmmse import Lmmse, LmmseStart
+from leakbench.attack.origin import origin_of
+from leakbench.attack.public_gradients import gradients_alone
+from leakbench.attack.recipe import Method
+from leakbench.attack.space_decoder import Decoder
+from leakbench.cell import Cell, Request, resolve_cell
+from leakbench.defense.clip import ClipWhole
+from leakbench.defense.noise import GaussianNoise
+from leakbench.defense.transform import Stations
+from leakbench.errors import InputError
+from leakbench.federated.leakage import Public, View
+from leakbench.fit_store import FitStore, fit_folder
+from leakbench.fitted import Asked, Fitted, Origin, fitted_anew
+from leakbench.models import one_hot, parameters
+from leakbench.recipe import construct
+from leakbench.rng import generator
+from leakbench.run import stage_attack
+from leakbench.run.experiment import _sent, execute, hand_out
+from leakbench.run.victims import draw_victims, view_of
+from leakbench.store import open_run, tensor_hash
+from leakbench.types import Clock, Fit, Network
+
+NOISY = Stations(example=(GaussianNoise(0.1, to="each", uncalibrated=True),))
+CLIPPED = Stations(example=(ClipWhole(0.1),))
+TINY = LearningToInvert(hidden=8, epochs=2, batch=10)
+SMALL = Decoder(hidden=8, latent=2, epochs=2, batch=10)
+
+
+def seen(seed: int = 0) -> View:
+    """Four victims of a small network, and thirty public examples."""
+    rng = generator(seed, "view")
+    model = nn.Sequential(nn.Linear(5, 4), nn.Sigmoid(), nn.Linear(4, 2))
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.normal_(generator=rng)
+    x, y = torch.rand(34, 5, generator=rng), torch.randint(2, (34,), generator=rng)
+    view = View("type-2", Network(model, parameters(model)), {}, 1, (5,), 2, 0.1, public=Public(x[4:], y[4:]))
+    leaked = view.respond(x[:4, None], one_hot(y[:4], 2)[:, None])
+    return dataclasses.replace(view, update={n: u.detach() for n, u in leaked.items()})
+
+
+def origin(view: View, **fields: object) -> Origin:
+    assert view.public is not None
+    return origin_of("part", fields, view.public, (view,))
+
+
+def moved(view: View) -> View:
+    network = dataclasses.replace(view.network, parameters={n: p + 0.1 for n, p in view.network.parameters.items()})
+    return dataclasses.replace(view, network=network)
+
+
+def in_other_mode(view: View) -> View:
+    return dataclasses.replace(view, network=dataclasses.replace(view.network, model=nn.Sequential(nn.Tanh()).eval()))
+
+
+def remembering(view: View) -> View:
+    return dataclasses.replace(view, network=dataclasses.replace(view.network, memory={"m": torch.ones(2)}))
+
+
+def fewer(view: View) -> View:
+    assert view.public is not None
+    return dataclasses.replace(view, public=Public(view.public.inputs[1:], view.public.labels[1:]))
+
+
+def later(view: View) -> View:
+    return dataclasses.replace(view, stations=NOISY, clock=Clock(3, 0, 9, 1))
+
+
+OTHERS: dict[str, tuple[Callable[[View], View], str]] = {
+    "weights": (moved, "weights"),
+    "model": (in_other_mode, "weights"),
+    "memory": (remembering, "weights"),
+    "defense": (lambda v: dataclasses.replace(v, stations=CLIPPED), "defense"),
+    "its numbers": (lambda v: dataclasses.replace(v, stations=Stations(example=(ClipWhole(0.2),))), "defense"),
+    "its round": (later, "defense"),
+    "noise": (lambda v: dataclasses.replace(v, noise=0.1), "noise"),
+    "public examples": (fewer, "public examples"),
+    "classes": (lambda v: dataclasses.replace(v, classes=3), "leakage point"),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_whatever_a_fit_reads_is_another_origin(what: str) -> None:
+    view = seen()
+    change, name = OTHERS[what]
+    before, after = origin(view), origin(change(view))
+    assert [key for key in before if before[key] != after[key]] == [name]
+
+
+def test_what_it_does_not_read_is_the_same_origin() -> None:
+    """The victims, how many they are, the batch beside a type-2 gradient, and the clock of no defense."""
+    view = seen()
+    for other in (
+        view.of(torch.tensor([2, 0])),
+        dataclasses.replace(view, update={n: u + 1 for n, u in view.update.items()}),
+        dataclasses.replace(view, batch=7),
+        dataclasses.replace(view, clock=Clock(3, 0, 9, 1)),
+        dataclasses.replace(view, learning_rate=0.7),
+        seen(),
+    ):
+        assert origin(other) == origin(view)
+    assert origin(view, ridge=1.0) != origin(view, ridge=2.0)
+
+
+@pytest.mark.parametrize("stations", [Stations(), NOISY, CLIPPED])
+def test_taps_between_which_nothing_acts_are_one_origin_and_leak_the_same(stations: Stations) -> None:
+    one = dataclasses.replace(seen(), stations=stations)
+    other = dataclasses.replace(one, tap="type-1")
+    assert origin(one) == origin(other)
+    assert one.public is not None
+    for a, b in zip(gradients_alone(one, one.public), gradients_alone(other, one.public), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_station_between_two_taps_makes_them_two_origins() -> None:
+    """There the length of a step counts too, since it is the update that is clipped."""
+    one = dataclasses.replace(seen(), stations=Stations(client=(ClipWhole(0.1),)))
+    assert origin(one) == origin(seen())
+    other = dataclasses.replace(one, tap="type-1")
+    assert origin(other) != origin(one)
+    assert origin(dataclasses.replace(other, learning_rate=0.7)) != origin(other)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 1000), size=st.integers(1, 6))
+def test_a_hash_of_tensors_reads_names_shapes_and_every_bit(seed: int, size: int) -> None:
+    x = torch.randn(size, 2, generator=torch.Generator().manual_seed(seed))
+    one = {"a": x, "b": x[:1]}
+    assert tensor_hash(one) == tensor_hash(dict(reversed(one.items())))
+    bit = x.clone()
+    bit.view(torch.int32)[-1, -1] ^= 1
+    for other in ({"a": x}, {"a": x[:1], "b": x}, {"a": x.T, "b": x[:1]}, {"a": bit, "b": x[:1]}):
+        assert tensor_hash(other) != tensor_hash(one) or (size in (1, 2) and other["a"].equal(one["a"]))
+
+
+# The methods that learn.
+
+LEARNERS: dict[str, Callable[[View], torch.Tensor]] = {
+    "lmmse": lambda view: Lmmse()((view,), ()).inputs,
+    "start": lambda view: LmmseStart()(view, ()),
+    "learning_to_invert": lambda view: TINY((view,), ()).inputs,
+    "hashed": lambda view: dataclasses.replace(TINY, hashed=0.3)((view,), ()).inputs,
+    "decoder": lambda view: SMALL(view).decode(torch.ones(2, 1, 2)),
+}
+
+
+@dataclasses.dataclass
+class Counting:
+    """A store that counts how often a part is asked to learn."""
+
+    store: FitStore
+    times: int = 0
+
+    def __call__(self, origin: Origin, fit: Callable[[], Fitted]) -> Fitted:
+        def counted() -> Fitted:
+            self.times += 1
+            return fit()
+
+        return self.store(origin, counted)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_what_was_kept_answers_bit_for_bit_and_is_not_learned_again(name: str, tmp_path: Path) -> None:
+    view, ask = seen(), LEARNERS[name]
+    plain = ask(view)
+    first, again, gone = (Counting(FitStore(tmp_path)) for _ in range(3))
+    for store, times in ((first, 1), (first, 1), (again, 0)):
+        assert torch.equal(ask(dataclasses.replace(view, fits=store)), plain)
+        assert store.times == times
+    [path] = tmp_path.iterdir()
+    assert load_file(path)
+    ask(dataclasses.replace(fewer(view), fits=gone))
+    assert gone.times == 1
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_what_was_learned_of_something_else_is_refused_in_one_line(name: str) -> None:
+    view, ask, held = seen(), LEARNERS[name], []
+
+    def wrong(origin: Origin, fit: Callable[[], Fitted]) -> Fitted:
+        held[:] = held or [fit()]
+        return held[0]
+
+    ask(dataclasses.replace(view, fits=wrong))
+    network_alone = ("defense", "weights", "noise") if name != "decoder" else ()
+    for what in (*network_alone, "public examples"):
+        with pytest.raises(InputError, match=f"here differs: {what} ") as error:
+            ask(dataclasses.replace(OTHERS[what][0](view), fits=wrong))
+        assert "\n" not in str(error.value)
+
+
+def test_the_decoder_is_of_the_public_examples_alone() -> None:
+    store = Counting(FitStore(None))
+    view = dataclasses.replace(seen(), fits=store)
+    for other in (view, moved(view), dataclasses.replace(view, stations=CLIPPED, noise=0.1, tap="type-1")):
+        SMALL(other)
+    assert store.times == 1
+    dataclasses.replace(SMALL, weight=2.0)(view)
+    assert store.times == 1
+    dataclasses.replace(SMALL, seed=1)(view)
+    assert store.times == 2
+
+
+def test_taps_under_the_same_stations_learn_once() -> None:
+    store = Counting(FitStore(None))
+    view = dataclasses.replace(seen(), fits=store, noise=0.1, stations=NOISY)
+    for tap in ("type-2", "type-1", "type-0"):
+        Lmmse()((dataclasses.replace(view, tap=tap),), ())
+    assert store.times == 1
+
+
+MATCHING = {"labels": "last_layer", "distance": "squared_l2", "descent": "lbfgs", "stop": {"iterations": {"limit": 2}}}
+
+
+def test_a_search_says_what_its_parts_learned(tmp_path: Path) -> None:
+    """A start, a space, both; of a worst case over several the same start counts once."""
+    view = dataclasses.replace(seen(), fits=FitStore(tmp_path))
+    start, public = LmmseStart(public=20), {"public_mean": {}}
+    small = {"decoder": dataclasses.asdict(SMALL)}
+    cases = ((start, "pixels", 20), (public, small, 30), (start, small, 30), (public, "pixels", None))
+    found = {}
+    for i, (begin, space, count) in enumerate(cases):
+        search = construct(GradientMatching, {**MATCHING, "start": begin, "space": space})
+        fit = search((view,), tuple(generator(0, "v", v) for v in range(4))).fit
+        assert (None if fit is None else fit.public) == count
+        found[i] = (search, fit)
+    search, fit = found[0]
+    twice = AutoLeak(stages=(search, search))((view,), tuple(generator(0, "v", v) for v in range(4)))
+    assert twice.fit == fit
+
+
+def test_the_fits_of_several_parts_add_up() -> None:
+    asked = Asked(fitted_anew)
+    assert asked.fit is None
+    for name, seconds, public in (("a", 1.0, 10), ("b", 2.0, 30), ("a", 1.0, 10)):
+        here = {"part": name}
+        asked(here, lambda here=here, seconds=seconds, public=public: Fitted(here, {}, Fit(seconds, public)))
+    assert asked.fit == Fit(3.0, 30)
+
+
+# The files.
+
+
+def one(value: float = 1.0, name: str = "a", size: int = 3) -> Fitted:
+    return Fitted({"part": name}, {"z": torch.full((size,), value), "a": torch.arange(size)}, Fit(1.5, 7))
+
+
+def asked_of(folder: Path | None, fitted: Fitted, **fields: object) -> tuple[Fitted, int]:
+    store = Counting(FitStore(folder, **fields))  # type: ignore[arg-type]
+    return store(fitted.origin, lambda: fitted), store.times
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def headless(path: Path) -> None:
+    save_file(load_file(path), path)
+
+
+def mistold(path: Path) -> None:
+    save_file(load_file(path), path, {"fit": json.dumps({"origin": {"part": "b"}, "seconds": 1, "public": 1})})
+
+
+def of_another(path: Path) -> None:
+    asked_of(path.parent, one(2.0, "b"))
+    [other] = set(path.parent.iterdir()) - {path}
+    other.replace(path)
+
+
+@pytest.mark.parametrize("damage", [cut, flip, empty, headless, mistold, of_another, Path.unlink])
+def test_a_damaged_file_is_learned_anew_and_replaced(damage: Callable[[Path], None], tmp_path: Path) -> None:
+    assert asked_of(tmp_path, one())[1] == 1
+    [path] = tmp_path.iterdir()
+    damage(path)
+    again, times = asked_of(tmp_path, one(2.0))
+    assert times == 1
+    assert again.tensors["z"].tolist() == [2.0] * 3
+    kept, times = asked_of(tmp_path, one(3.0))
+    assert times == 0
+    assert kept.tensors["z"].tolist() == [2.0] * 3
+    assert (kept.fit, kept.origin) == (Fit(1.5, 7), {"part": "a"})
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_write_that_is_cut_short_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dying(self: Path, target: Path) -> Path:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", dying)
+    with pytest.raises(KeyboardInterrupt):
+        asked_of(tmp_path, one())
+    monkeypatch.undo()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_written_is_told_once_and_does_without(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    told: list[str] = []
+    store = FitStore(tmp_path / "file" / "fits", warn=told.append)
+    for _ in range(3):
+        assert store({"part": "a"}, one).tensors["z"].tolist() == [1.0] * 3
+    assert len(told) == 1
+    assert "cannot be kept here" in told[0]
+    assert "\n" not in told[0]
+
+
+def test_the_longest_unused_go_when_the_room_is_taken(tmp_path: Path) -> None:
+    """Of files of some 10 kB, three in 40 kB; what was just read stays."""
+    for name in "abc":
+        asked_of(tmp_path, one(name=name, size=800), room=45_000)
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 3
+    sizes = {p.stat().st_size for p in files}
+    assert max(sizes) < 11_000
+    ages = {FitStore(tmp_path)._path({"part": name}): age for name, age in (("a", 3), ("b", 2), ("c", 1))}
+    for path, age in ages.items():
+        assert path is not None
+        os.utime(path, (1e9 - age, 1e9 - age))
+    assert asked_of(tmp_path, one(name="a", size=800))[1] == 0
+    for name in "de":
+        asked_of(tmp_path, one(name=name, size=800), room=45_000)
+    left = {path.name for path in tmp_path.iterdir()}
+    kept = {name: FitStore(tmp_path)._path({"part": name}).name in left for name in "abcde"}  # type: ignore[union-attr]
+    assert kept == {"a": True, "b": False, "c": True, "d": True, "e": True}
+    asked_of(tmp_path, one(name="f", size=1000), room=45_000)
+    assert {path.name for path in tmp_path.iterdir()} == left
+
+
+def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LEAKBENCH_FITS", str(tmp_path))
+    assert fit_folder() == tmp_path
+    monkeypatch.delenv("LEAKBENCH_FITS")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert fit_folder() == tmp_path / "cache" / "leakbench" / "fits"
+
+
+# Whole runs.
+
+LINE = [
+    "run",
+    "--quiet",
+    "--json",
+    "--dataset",
+    "digits",
+    "--victims",
+    "6",
+    "--candidates",
+    "20",
+    "--train-rounds",
+    "0",
+]
+
+
+@pytest.fixture
+def learned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
+    """Return the fits that are made, one entry each; they are kept in a folder of this test."""
+    monkeypatch.setenv("LEAKBENCH_FITS", str(tmp_path / "fits"))
+    made: list[int] = []
+    linear_map = lmmse.linear_map
+
+    def counted(*given):
+        made.append(1)
+        return linear_map(*given)
+
+    monkeypatch.setattr(lmmse, "linear_map", counted)
+    return made
+
+
+def test_another_run_does_not_learn_again(learned, tmp_path, monkeypatch, capsys):
+    line = (*LINE, "--attack", "lmmse", "--defense", "noise_gaussian", "--taps", "type-2,type-1", "--leak-batch", "1")
+    for number in range(2):
+        code, out, _ = called(monkeypatch, capsys, *line, "--out", str(tmp_path / f"run{number}"))
+        assert code == 0
+        assert len(learned) == 1
+    rows = [pd.read_parquet(tmp_path / f"run{n}" / "rows.parquet") for n in (0, 1)]
+    pd.testing.assert_frame_equal(*rows, check_exact=True)
+    assert (rows[0]["fit_public"] == rows[0]["fit_public"].iloc[0]).all()
+    taps = json.loads(out)["taps"]
+    assert {tap["fit_public"] for tap in taps.values()} == {450}
+    assert all(tap["fit_seconds"] > 0 for tap in taps.values())
+
+
+def test_who_does_not_learn_says_so(tmp_path, monkeypatch, capsys):
+    line = (*LINE, "--attack", "identification", "--taps", "type-2")
+    code, out, _ = called(monkeypatch, capsys, *line, "--out", str(tmp_path / "run"))
+    assert code == 0
+    summary = json.loads(out)
+    assert summary["taps"]["type-2"]["fit_seconds"] is None
+    assert summary["taps"]["type-2"]["fit_public"] is None
+    assert summary["notes"]["taps.type-2.fit_seconds"] == "the attack learns nothing before it answers"
+    assert pd.read_parquet(tmp_path / "run" / "rows.parquet")["fit_seconds"].isna().all()
+
+
+def go(cell: Cell, folder: Path, progress: Callable[..., None] = lambda *_: None) -> pd.DataFrame:
+    with open_run(folder, {"hash": cell.hash, "cell": cell.names, "command": "test"}) as run:
+        execute(cell, run, progress)
+    return pd.read_parquet(folder / "rows.parquet")
+
+
+def test_killed_between_two_chunks_it_goes_on_with_the_same_fit(learned, tmp_path, monkeypatch):
+    """Six victims in chunks of two: one fit for all of them, for the run that was cut short and for the one that was not."""
+    monkeypatch.setattr(stage_attack, "_chunk", lambda *_: 2)
+    request = Request(attack="lmmse", dataset="digits", taps=("type-2",), victims=6, candidates=20, train_rounds=0)
+    cell = resolve_cell(dataclasses.replace(request, defense="noise_gaussian"), None)
+
+    def stop(phase: str, done: int, total: int | None) -> None:
+        if done == 2 and phase.startswith("attack"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        go(cell, tmp_path / "run", stop)
+    assert len(learned) == 1
+    rows = go(cell, tmp_path / "run")
+    pd.testing.assert_frame_equal(rows, go(cell, tmp_path / "whole"), check_exact=True)
+    assert len(learned) == 1
+    assert rows["fit_seconds"].nunique() == 1
+
+
+@pytest.mark.parametrize("dataset", ["digits", "faces", "cancer"])
+@pytest.mark.parametrize("method", [Lmmse(), LearningToInvert(), Decoder()])
+def test_no_victim_is_among_what_a_fit_reads(dataset: str, method: Method) -> None:
+    """By content, of all that may be attacked and all that a part which learns is handed."""
+    cell = resolve_cell(Request(attack="lmmse", dataset=dataset, taps=("type-2",), victims=3), None)
+    needs = dataclasses.replace(cell.attack, method=Lmmse(public=method.public))
+    cell = dataclasses.replace(cell, attack=needs)
+    victims = draw_victims(cell, "type-2", 0, hand_out(cell))
+    view = view_of(cell, "type-2", 0, victims, torch.arange(3), _sent(cell, None, None))  # type: ignore[arg-type]
+    assert view.public is not None
+    assert len(view.public.labels) == min(method.public, len(cell.data.public_targets))
+    attacked = {x.numpy().tobytes() for x in cell.data.train_inputs[cell.data.victims].flatten(1)}
+    read = {x.numpy().tobytes() for x in view.public.inputs.flatten(1)}
+    assert len(read) >= 50
+    assert attacked.isdisjoint(read)

@@ -1,0 +1,80 @@
+"""What the defense's deterministic part does to a guess can be differentiated, and at the truth it is what leaked."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from leakbench.attack.distance import SquaredL2
+from leakbench.cell import Request, resolve_cell
+from leakbench.defense.clip import ClipLayers, ClipLayersShared, ClipWhole
+from leakbench.defense.transform import Stations
+from leakbench.federated.leakage import View
+from leakbench.models import one_hot
+from leakbench.run.experiment import _sent, hand_out
+from leakbench.run.victims import draw_victims, truth, view_of
+from leakbench.types import Clock, Signal
+
+NOW = Clock(0, 0, 1, 1)
+
+
+def seen(defense: str, *transforms) -> tuple[View, Tensor, Tensor]:
+    """Return (what an attacker who knows the defense sees of a digit in float64, the digit, its label)."""
+    cell = resolve_cell(
+        Request(defense=defense, knows="defense", dataset="digits", victims=1, candidates=5, taps=("type-2",)), None
+    )
+    if transforms:
+        cell = dataclasses.replace(cell, defense=dataclasses.replace(cell.defense, example=transforms))
+    victims = draw_victims(cell, "type-2", 0, hand_out(cell))
+    view = view_of(cell, "type-2", 0, victims, torch.arange(1), _sent(cell, None, None)).to(torch.float64)
+    inputs, labels, _ = truth(cell, "type-2", victims)
+    return view, inputs.double(), one_hot(labels, 10).double()
+
+
+@pytest.mark.parametrize("clip", [ClipWhole(norm=1.0), ClipLayers(norm=1.0), ClipLayersShared(norm=1.0)])
+def test_a_clip_has_the_derivative_of_a_scale_above_its_bound_and_none_of_its_own_below(clip):
+    """Against finite differences; along the gradient itself it is zero where the clip binds."""
+    signal = {"above": torch.tensor([[[3.0, 4.0]]]).double(), "below": torch.tensor([[[0.01]]]).double()}
+
+    def clipped(above: Tensor, below: Tensor) -> tuple[Tensor, ...]:
+        return tuple(clip(Signal({"above": above, "below": below}), NOW, None).grads.values())
+
+    leaves = tuple(g.clone().requires_grad_() for g in signal.values())
+    assert torch.autograd.gradcheck(clipped, leaves)
+    (along,) = torch.autograd.functional.jvp(clipped, leaves, tuple(signal.values()))[1][:1]
+    assert along.abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("clip", [ClipWhole(norm=1e-2), ClipLayers(norm=1e-2)])
+def test_a_guess_is_matched_through_a_clip_that_binds(clip):
+    """At the truth nothing is left; beside it the derivative of the distance by a pixel is that of finite differences."""
+    view, inputs, targets = seen("none", clip)
+    plain = dataclasses.replace(view, stations=Stations()).respond(inputs, targets)
+    assert all(g.norm() > 1e-2 for g in plain.values())
+
+    def distance(x: Tensor) -> Tensor:
+        return SquaredL2()(view.respond(x, targets, by_what_leaked=True), view.update, view).sum()
+
+    # The leak itself was taken in single precision.
+    assert distance(inputs) < 1e-9 < 1e-3 * SquaredL2()(plain, view.update, view)
+    guess = (0.5 * inputs + 0.2).requires_grad_()
+    (slope,) = torch.autograd.grad(distance(guess), guess)
+    for pixel in (3, 27, 60):
+        step = torch.zeros(64).double().index_fill(0, torch.tensor(pixel), 1e-5).reshape(inputs.shape)
+        by_hand = (distance(guess + step) - distance(guess - step)) / 2e-5
+        torch.testing.assert_close(slope.flatten()[pixel], by_hand.detach(), rtol=1e-5, atol=1e-10)
+
+
+def test_precode_runs_by_its_mean_whoever_looks():
+    """The same answer each time and for who knows nothing; what leaked has draws in it, which no guess has."""
+    view, inputs, targets = seen("precode")
+    answers = [
+        v.respond(inputs, targets, by_what_leaked=True)
+        for v in (view, view, dataclasses.replace(view, stations=Stations()))
+    ]
+    assert view.network.draws
+    for name, one in answers[0].items():
+        assert torch.equal(one, answers[1][name])
+        assert torch.equal(one, answers[2][name])
+    assert SquaredL2()(answers[0], view.update, view) > 1e-6

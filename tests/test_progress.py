@@ -1,0 +1,99 @@
+"""Long work says how far it is: within a chunk of victims too, and without changing what it finds."""
+
+import io
+
+import pandas as pd
+import pytest
+import torch
+
+from leakbench.attack import Attack
+from leakbench.attack.stop import Iterations, Stop, Watched, watched
+from leakbench.cell import Request, identity
+from leakbench.cell.budget import prepare
+from leakbench.progress import Reporter
+from leakbench.recipe import resolve
+from leakbench.run.experiment import execute
+from leakbench.store import open_run
+
+SMALL = {
+    "attack": "cpl",
+    "dataset": "digits",
+    "taps": ("type-1",),
+    "victims": 3,
+    "candidates": 9,
+    "train_rounds": 0,
+    "iterations": 8,
+}
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_run_tells_how_far_a_search_is(tmp_path) -> None:
+    """Three victims side by side at one tap: their count only grows, by eighths of three within the chunk, and ends at three."""
+    told: list[tuple[str, float, int | None]] = []
+    cell = prepare(Request(**SMALL), None)
+    with open_run(tmp_path, identity(cell, "test")) as run:
+        execute(cell, run, lambda *said: told.append(said))
+    done = [count for phase, count, _ in told if phase == "attack type-1"]
+    assert {total for phase, _, total in told if phase == "attack type-1"} == {3}
+    assert (done[0], done[-1]) == (0, 3)
+    assert done == sorted(done)
+    assert set(done) <= {3 * n / 8 for n in range(9)}
+    most = int(pd.read_parquet(tmp_path / "rows.parquet")["iterations"].max())
+    assert {3 * n / 8 for n in range(1, min(most, 7) + 1)} <= set(done)
+
+
+def test_a_watched_stop_decides_as_before() -> None:
+    """The same limit and the same victims who end; the last iteration is told by who asked for the search."""
+    told: list[float] = []
+    plain = Iterations(limit=4)
+    stop = Watched(plain, told.append)
+    values = torch.tensor([1.0, torch.nan])
+    for iteration in range(1, 5):
+        assert torch.equal(stop(iteration, values), plain(iteration, values))
+    assert (stop.limit, told) == (4, [0.25, 0.5, 0.75])
+    assert isinstance(stop, Stop)
+
+
+def test_stages_follow_each_other_and_what_has_no_iterations_is_left_alone() -> None:
+    """Of n stages each is one n-th; a closed form tells nothing."""
+    told: list[float] = []
+    stages = watched(resolve("attacks", Attack, "autoleak")[1].method, told.append).stages
+    searches = [n for n, stage in enumerate(stages) if hasattr(stage, "stop")]
+    assert searches and len(stages) > 1
+    for n in searches:
+        stop = stages[n].stop
+        stop(1, torch.ones(1))
+        assert told.pop() == pytest.approx((n + 1 / stop.limit) / len(stages))
+    closed = resolve("attacks", Attack, "analytic_fc")[1].method
+    assert watched(closed, told.append) is closed
+
+
+def test_a_line_says_the_pace_and_the_time_that_is_left(monkeypatch) -> None:
+    """Half a victim of two in 10 s: 20 s each, 30 s left; lines come now and then, and the last one always."""
+    clock = iter([0.0, 10.0, 11.0, 40.0])
+    monkeypatch.setattr("leakbench.progress.time.monotonic", lambda: next(clock))
+    report = Reporter(stream=io.StringIO())
+    for done in (0, 0.5, 0.6, 2):
+        report("attack", done, 2)
+    assert report.stream.getvalue().splitlines() == [
+        "attack: 0 of 2",
+        "attack: 0.50 of 2, 20.00 s each, 0:30 left",
+        "attack: 2 of 2, 20.00 s each, 0:00 left",
+    ]
+
+
+def test_a_terminal_is_rewritten_ten_times_a_second_at_most(monkeypatch) -> None:
+    clock = iter([0.0, 0.05, 0.2, 0.21])
+    monkeypatch.setattr("leakbench.progress.time.monotonic", lambda: next(clock))
+    report = Reporter(stream=Terminal())
+    for done in (0, 0.1, 0.5, 1):
+        report("attack", done, 1)
+    assert [line.split(",")[0].split("\x1b")[0] for line in report.stream.getvalue().split("\r")[:-1]] == [
+        "attack: 0 of 1", "attack: 0.50 of 1", "attack: 1 of 1",
+    ]  # fmt: skip

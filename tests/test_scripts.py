@@ -1,0 +1,123 @@
+"""What is asked wrongly of a script in results/ or benchmarks/ is one line on stderr and exit code 2, and nothing is written."""
+
+import importlib
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from leakbench.scripts import numbers, one_line
+
+HOME = Path(__file__).parent.parent
+SCRIPTS = {"leakage_tables": "results", "tableak": "results", "priority": "results", "epsilon_tables": "results"}
+SCRIPTS |= {"peer_scorers": "benchmarks"}
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], ModuleType]:
+    """Import a script whose folder is a copy, so that nothing of the real one can change."""
+
+    def of(name: str) -> ModuleType:
+        folder = tmp_path / SCRIPTS[name]
+        shutil.copytree(HOME / SCRIPTS[name], folder, ignore=shutil.ignore_patterns("__pycache__"))
+        monkeypatch.syspath_prepend(str(HOME / SCRIPTS[name]))
+        sys.modules.pop(name, None)
+        script = importlib.import_module(name)
+        if hasattr(script, "HERE"):
+            monkeypatch.setattr(script, "HERE", folder)
+        monkeypatch.chdir(tmp_path)
+        return script
+
+    return of
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "says"),
+    [
+        ("leakage_tables", "leakage_table_2", "PAGE: unknown name 'leakage_table_2'; did you mean 'leakage_table_1'?"),
+        ("leakage_tables", "leakage_table_1 --set victims", "--set: got 'victims', expected NAME=VALUE, as victims=20"),
+        (
+            "leakage_tables",
+            "leakage_table_1 --set victim=2",
+            "--set: 'victim' is no number of a cell; did you mean 'victims'?",
+        ),
+        ("leakage_tables", "leakage_table_1 --set attack=2", "--set: 'attack' is no number of a cell"),
+        ("leakage_tables", "leakage_table_1 --set victims=few", "--set: victims: got 'few', expected a whole number"),
+        ("leakage_tables", "leakage_table_1 --set victims=2.5", "--set: victims: got '2.5', expected a whole number"),
+        ("leakage_tables", "leakage_table_1 --set victims=0 --only mnist", "victims: got 0, expected at least 1"),
+        ("leakage_tables", "leakage_table_1 --data-dir nowhere", "--data-dir: no folder 'nowhere'"),
+        ("leakage_tables", "leakage_table_1 --only mnits", "--only: no row's name holds 'mnits'"),
+        ("tableak", "--only tabelak", "--only: no row's name holds 'tabelak'"),
+        ("tableak", "--data-dir nowhere", "--data-dir: no folder 'nowhere'"),
+        ("priority", "--data-dir nowhere", "--data-dir: no folder 'nowhere'"),
+        ("epsilon_tables", "table_9", "TABLE: unknown name 'table_9'; did you mean 'table_"),
+        ("peer_scorers", "nowhere --out .", "CHECKOUTS: no folder "),
+        ("peer_scorers", ". --out .", "CHECKOUTS: no folder "),
+        ("peer_scorers", ". --out nowhere", "--out: no folder 'nowhere'"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    name: str, given: str, says: str, load: Any, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    """Of every script; its files stay as they are, and no run begins."""
+    script = load(name)
+    before = contents(tmp_path)
+    monkeypatch.setattr(sys, "argv", [f"{SCRIPTS[name]}/{name}.py", *given.split()])
+    with pytest.raises(SystemExit) as ended:
+        one_line(script.main)
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"{name}.py: ") and says in err
+    assert contents(tmp_path) == before
+
+
+def test_a_page_without_rows_is_not_written(load: Any, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    """With --page and no CSV there is nothing to write."""
+    script = load("leakage_tables")
+    (tmp_path / "results" / "leakage_table_1.csv").unlink()
+    before = contents(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["leakage_tables.py", "leakage_table_1", "--page"])
+    with pytest.raises(SystemExit, match="2"):
+        one_line(script.main)
+    assert "leakage_table_1.csv: No such file" in capsys.readouterr().err
+    assert contents(tmp_path) == before
+
+
+def test_numbers_are_those_of_their_fields() -> None:
+    assert numbers(["victims=20", "dropout=0.5", "success=1"]) == {"victims": 20, "dropout": 0.5, "success": 1}
+
+
+def test_tableak_measures_one_row_again(load: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """--only takes the named cell anew, leaves all others as they are, and without it nothing that is there is measured."""
+    script = load("tableak")
+    grid = yaml.safe_load((tmp_path / "results" / "tableak.yaml").read_text())
+    path = tmp_path / "results" / "tableak.csv"
+    kept, asked = pd.read_csv(path), []
+    one = ("scaled", "tableak", 1, 8)
+    new = (
+        kept[(kept[script.KEYS] == list(one)).all(axis=1)]
+        .drop(columns=[*script.KEYS, "seconds"])
+        .assign(record_match=0.5)
+    )
+    monkeypatch.setattr(script, "cell_of", lambda _, *cell: asked.append(cell))
+    monkeypatch.setattr(script, "measure", lambda *_: new)
+    pd.testing.assert_frame_equal(script.measured(grid, None, path), kept)
+    assert asked == []
+    rows = script.measured(grid, None, path, "tableak, scaled, batch 8, 1 searches")
+    assert asked == [("tableak", 1, 8, None)]
+    mine = (rows[script.KEYS] == list(one)).all(axis=1)
+    assert (rows.loc[mine, "record_match"] == 0.5).all() and mine.sum() == len(new)
+    others = kept[~(kept[script.KEYS] == list(one)).all(axis=1)]
+    pd.testing.assert_frame_equal(rows[~mine].reset_index(drop=True), others.reset_index(drop=True), check_dtype=False)
+    pd.testing.assert_frame_equal(pd.read_csv(path)[script.KEYS], rows[script.KEYS])
