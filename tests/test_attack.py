@@ -89,11 +89,11 @@ def one_by_one(view: View, victim: int, start: Tensor, targets: Tensor, outer: i
 
 
 @pytest.mark.parametrize("name", ["cpl", "idlg"])
-def test_ten_victims_together_follow_ten_searches_of_torch(name: str) -> None:
+def test_five_victims_together_follow_five_searches_of_torch(name: str) -> None:
     """CPL and iDLG in float64: every evaluation of the first 30 within 1e-3 of `torch.optim.LBFGS` on that victim alone."""
-    view, _, _ = leaked(10)
+    view, _, _ = leaked(5)
     attack = method(name, 2)
-    seen: list[list[float]] = [[] for _ in range(10)]
+    seen: list[list[float]] = [[] for _ in range(5)]
 
     @dataclasses.dataclass(frozen=True)
     class Watched:
@@ -116,10 +116,10 @@ def test_ten_victims_together_follow_ten_searches_of_torch(name: str) -> None:
             search.step = watched  # type: ignore[method-assign]
             return search
 
-    dataclasses.replace(attack, descent=Watched())((view,), rngs(10))
-    guess = attack.labels(view, rngs(10)).targets
-    start = attack.start(view, rngs(10))
-    for victim in range(10):
+    dataclasses.replace(attack, descent=Watched())((view,), rngs(5))
+    guess = attack.labels(view, rngs(5)).targets
+    start = attack.start(view, rngs(5))
+    for victim in range(5):
         values = one_by_one(view, victim, start[victim], guess[victim], 2)
         assert len(values) >= 30
         torch.testing.assert_close(
@@ -131,16 +131,16 @@ def test_ten_victims_together_follow_ten_searches_of_torch(name: str) -> None:
 
 
 def test_cpl_rebuilds_faces_and_dlg_does_less() -> None:
-    """Undefended faces: after 12 iterations CPL is within RMSE 0.05 of most victims with every label right; DLG of fewer."""
+    """Undefended faces: after 6 iterations CPL is within RMSE 0.05 of every victim with every label right; DLG of fewer."""
     view, x, y = leaked(6, dtype=torch.float32)
     close = {}
     for name in ("cpl", "dlg"):
-        answer = method(name, 12)((view,), rngs(6))
+        answer = method(name, 6)((view,), rngs(6))
         assert isinstance(answer, Reconstruction)
         close[name] = int(((answer.inputs - x).square().flatten(1).mean(1).sqrt() < 0.05).sum())
         if name == "cpl":
             assert torch.equal(answer.labels, y)
-    assert close["cpl"] >= 5
+    assert close["cpl"] == 6
     assert close["dlg"] < close["cpl"]
 
 

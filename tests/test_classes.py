@@ -1,6 +1,5 @@
 """Labels by ranking the classes: as often right as the theory of a known noise says, for one example and for batches."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from command_line import called
+from flat_noise import runs_behind_flat_noise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
@@ -181,17 +181,9 @@ def test_every_run_ranks_the_classes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Beside an attack that searches, at noise that leaves little: right more often than the commonest class, under its bound."""
-    recipe = tmp_path / "flat.yaml"
-    recipe.write_text(
-        "title: t\ncite: c\nunit: example\n"
-        "example: [{clip_whole: {norm: 4.0}}, {gaussian_noise: {multiplier: 1.0, to: each}}]\n"
-    )
-    options = "run --dataset digits --attack cpl --iterations 1 --train-rounds 0 --victims 100 --taps type-2,type-1"
-    folder = tmp_path / "run"
-    more = ["--leak-batch", "3", "--json", "--quiet", "--defense", str(recipe), "--out", str(folder)]
-    code, out, _ = called(monkeypatch, capsys, *options.split(), *more)
-    assert code == 0
-    summary = json.loads(out)
+    run = runs_behind_flat_noise(monkeypatch, capsys, tmp_path)
+    options = "--attack inverting_gradients --iterations 1 --victims 100 --candidates 100 --taps type-2,type-1"
+    summary, folder = run("run", *options.split(), "--leak-batch", "3")
     alone, batch = summary["taps"]["type-2"], summary["taps"]["type-1"]
     rows = pd.read_parquet(folder / "rows.parquet")
     told = rows[rows["tap"] == "type-2"]["label_ranked"]

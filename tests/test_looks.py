@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from command_line import called
+from flat_noise import runs_behind_flat_noise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -164,20 +165,9 @@ def test_looks_from_the_command_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Digits behind one flat noise: the bound is of all looks, more are identified, and a single look is pointed out."""
-    recipe = tmp_path / "flat.yaml"
-    recipe.write_text(
-        "title: t\ncite: c\nunit: example\n"
-        "example: [{clip_whole: {norm: 4.0}}, {gaussian_noise: {multiplier: 1.0, to: each}}]\n"
-    )
-    options = (
-        "run --dataset digits --attack identification --train-rounds 0 --victims 40 --candidates 40 --json --quiet"
-    )
-    found = {}
-    for n in (1, 60):
-        more = ["--taps", "type-2", "--observations", str(n), "--out", str(tmp_path / str(n))]
-        code, out, _ = called(monkeypatch, capsys, *options.split(), "--defense", str(recipe), *more)
-        assert code == 0
-        found[n] = json.loads(out)
+    run = runs_behind_flat_noise(monkeypatch, capsys, tmp_path)
+    options = "--attack identification --victims 40 --candidates 40 --taps type-2 --observations"
+    found = {n: run(str(n), *options.split(), str(n))[0] for n in (1, 60)}
     one, many = (found[n]["taps"]["type-2"] for n in (1, 60))
     assert (one["observations"], many["observations"]) == (1, 60)
     assert (one["seen"]["releases"], many["seen"]["releases"]) == (1, 60)
