@@ -1,71 +1,25 @@
-"""The few values that travel between the parts of leakbench.
+"""The few values that travel between the parts of a federation: the network that is sent, the signals that come back.
 
-Letters: K lanes of clients, V lanes of victims, B examples of a batch, L local iterations, M = L * B examples
-behind one update, `*s` the shape of one input, `*p` the shape of one parameter.
+Letters: K lanes of clients, B examples of a batch, L local iterations, `*s` the shape of one input, `*p` the shape of one
+parameter.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, Protocol, TypeAlias, TypeVar, cast, dataclass_transform, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
-from pydantic import AfterValidator, ConfigDict, Field
-from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor, nn
 
-__all__ = [
-    "Clock",
-    "Count",
-    "Fact",
-    "Fit",
-    "Fraction",
-    "Generators",
-    "Local",
-    "Network",
-    "NonNegative",
-    "Parameters",
-    "Positive",
-    "Probability",
-    "Ranking",
-    "Reconstruction",
-    "Sampling",
-    "Signal",
-    "Text",
-    "joined",
-    "part",
-]
+__all__ = ["Clock", "Fact", "Generators", "Local", "Network", "Parameters", "Sampling", "Signal", "joined"]
 
 Parameters: TypeAlias = dict[str, Tensor]
 """{parameter name: tensor}, in the order of the model."""
 
 Generators: TypeAlias = tuple[torch.Generator, ...]
 """One generator a lane, so that what a lane draws does not depend on which lanes stand beside it."""
-
-
-def _in_single_precision(value: float) -> float:
-    """Refuse what would silently become zero or infinite, since computations run in float32."""
-    if value and not 1e-30 <= value <= 1e30:
-        raise ValueError("expected a number between 1e-30 and 1e30, as single precision holds")
-    return value
-
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_in_single_precision)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_in_single_precision)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Probability = Annotated[float, Field(gt=0, lt=1)]
-Count = Annotated[int, Field(ge=1)]
-Text = Annotated[str, Field(min_length=1)]
-
-T = TypeVar("T")
-
-
-@dataclass_transform(frozen_default=True)
-def part(cls: type[T]) -> type[T]:
-    """Make a class a part: a frozen dataclass whose fields are checked strictly (types and ranges) when it is built."""
-    config = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
-    return cast(type[T], pydantic_dataclass(frozen=True, config=config)(cls))
 
 
 @dataclass(frozen=True)
@@ -233,46 +187,6 @@ class Signal:
         merged = {name: g.sum(1, keepdim=True) / n for name, g in self.grads.items()}
         memory = {name: m.mean(1, keepdim=True) for name, m in self.memory.items()}
         return dataclasses.replace(self, grads=merged, averaged=self.averaged * n, memory=memory)
-
-
-@dataclass(frozen=True)
-class Fit:
-    """What an attacker that learns did before it answered. seconds: of wall clock.  public: how many examples it learned from."""
-
-    seconds: float
-    public: int
-
-
-@dataclass(frozen=True)
-class Reconstruction:
-    """What an attacker says the victims' examples were; the attacker never held the truth.
-
-    inputs: (V, M, *s) in [0, 1]; NaN where there is no answer.  labels: (V, M) int64.  certainty: (V, M), higher is surer.
-    trajectory: (iterations, V) distance after each iteration, NaN after a victim has ended.  iterates: (snapshots, V, M, *s),
-    the best input so far by the attacker's own distance, at the iterations in `snapshots`; scored outside the attacker.
-    steps: (V,) iterations taken.  evaluations: (V,) gradient evaluations.  spent: (snapshots, V), those until each of `snapshots`.
-    fit: what was learned for all V of them; None of an attacker that learns nothing.
-    doubts: {why the attack may be weak: (V,) bool, for which victims}.
-    """
-
-    inputs: Tensor
-    labels: Tensor
-    certainty: Tensor
-    trajectory: Tensor
-    steps: Tensor
-    evaluations: Tensor
-    iterates: Tensor
-    snapshots: tuple[int, ...]
-    spent: Tensor
-    fit: Fit | None = None
-    doubts: dict[str, Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """An attacker's log-scores over k hypotheses: scores (V, k), highest is the attacker's answer."""
-
-    scores: Tensor
 
 
 def joined(signals: list[Signal]) -> Signal:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from leakbench.answers import Reconstruction
 from leakbench.attack import Attack
 from leakbench.attack.candidates import Candidates
 from leakbench.attack.descent import LbfgsDescent, Terms, snapshot_iterations
@@ -26,7 +27,7 @@ from leakbench.federated.leakage import Public, View, leak
 from leakbench.models import build, one_hot, parameters
 from leakbench.recipe import resolve
 from leakbench.rng import generator, generators
-from leakbench.types import Clock, Network, Reconstruction
+from leakbench.types import Clock, Network
 
 
 def leaked(

@@ -18,6 +18,7 @@ from scipy.stats import binom, norm
 from small_table import FEATURES, dataset, layout, records
 from torch import Tensor, nn
 
+from leakbench.answers import Ranking
 from leakbench.attack.attributes import Attributes
 from leakbench.attack.groups import Groups, explained, group_means
 from leakbench.data.attributes import attributes_of, commonest, values_of
@@ -33,7 +34,7 @@ from leakbench.privacy.bounds import Seen, gaussian_robustness
 from leakbench.report.columns import page_columns
 from leakbench.rng import generator
 from leakbench.summary.attributes import attribute_bounds, attribute_fields, attribute_notes, attribute_violations
-from leakbench.types import Network, Ranking
+from leakbench.types import Network
 
 WORK, SEX = FEATURES[1], FEATURES[3]
 WIDTH = 7

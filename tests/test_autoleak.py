@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from leakbench.answers import Reconstruction
 from leakbench.attack.autoleak import AutoLeak
 from leakbench.attack.descent import LbfgsDescent
 from leakbench.attack.distance import Likelihood
@@ -22,7 +23,7 @@ from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View
 from leakbench.models import one_hot, parameters
-from leakbench.types import Generators, Network, Reconstruction
+from leakbench.types import Generators, Network
 
 V, SHAPE = 4, (1, 2, 2)
 

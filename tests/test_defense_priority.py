@@ -20,11 +20,12 @@ from leakbench.defense.priority import PriorityNoise, chosen
 from leakbench.errors import InputError
 from leakbench.federated.simulate import train
 from leakbench.models import build, one_hot, parameters
+from leakbench.part import part
 from leakbench.recipe import construct
 from leakbench.rng import generator, generators
 from leakbench.run.experiment import hand_out
 from leakbench.summary.notes import network_notes
-from leakbench.types import Clock, Local, Network, Signal, part
+from leakbench.types import Clock, Local, Network, Signal
 
 CLOCK = Clock(0, 0, rounds=8, local_iterations=1, cohort=5, clients=5, examples_per_client=40)
 C_01 = math.sqrt(2 * math.log(125))

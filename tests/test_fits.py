@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from leakbench.answers import Fit
 from leakbench.attack import lmmse
 from leakbench.attack.autoleak import AutoLeak
 from leakbench.attack.gradient_matching import GradientMatching
@@ -39,7 +40,7 @@ from leakbench.run import stage_attack
 from leakbench.run.experiment import _sent, execute, hand_out
 from leakbench.run.victims import draw_victims, view_of
 from leakbench.store import open_run, tensor_hash
-from leakbench.types import Clock, Fit, Network
+from leakbench.types import Clock, Network
 
 NOISY = Stations(example=(GaussianNoise(0.1, to="each", uncalibrated=True),))
 CLIPPED = Stations(example=(ClipWhole(0.1),))

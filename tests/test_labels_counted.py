@@ -11,12 +11,12 @@ from command_line import called
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leakbench.answers import Ranking
 from leakbench.measure.scores import Truth
 from leakbench.measure.scores_rankings import counted, score_rankings
 from leakbench.measure.statistics import mean_interval
 from leakbench.rng import generator
 from leakbench.summary.rankings import ranking_fields, ranking_notes
-from leakbench.types import Ranking
 
 
 def largest_remainder(shares: list[float], many: int) -> list[int]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from leakbench.answers import Ranking
 from leakbench.attack import Attack
 from leakbench.cell import Cell, Request, identity, resolve_cell
 from leakbench.defense.clip import ClipWhole
@@ -24,7 +25,7 @@ from leakbench.run.stage_attack import Leak, _twin
 from leakbench.run.stage_train import fresh_network
 from leakbench.run.victims import Sent, draw_victims, view_of
 from leakbench.store import open_run
-from leakbench.types import Clock, Generators, Network, Parameters, Ranking
+from leakbench.types import Clock, Generators, Network, Parameters
 
 
 def live(**asked: object) -> Cell:

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm
 from torch import Tensor
 
+from leakbench.answers import Ranking
 from leakbench.measure.scores import Truth
 from leakbench.measure.scores_rankings import membership, score_rankings
 from leakbench.measure.statistics import mean_interval, wilson
 from leakbench.privacy.bounds import gaussian_robustness
 from leakbench.rng import generator
 from leakbench.summary.rankings import ranking_fields, ranking_notes
-from leakbench.types import Ranking
 
 
 def alone(scores: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:

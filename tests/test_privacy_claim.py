@@ -5,10 +5,10 @@ from typing import Annotated
 import pytest
 
 from leakbench.errors import InputError
+from leakbench.part import part
 from leakbench.privacy.claim import CLAIMS, Claim, MomentsClaim, NoClaim
 from leakbench.privacy.ledger import Schedule
 from leakbench.recipe import construct, slot
-from leakbench.types import part
 
 # dataset: rounds, batch, examples of a client; 1000 clients, 100 a round, 100 local iterations.
 FEDERATIONS = {

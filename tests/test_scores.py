@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.null import NullAttack
 from leakbench.cell import Request, resolve_cell
 from leakbench.measure.scores import RANKS_ONLY, Truth, score
@@ -17,7 +18,6 @@ from leakbench.summary.leak_floor import Floor
 from leakbench.summary.limits import Limits
 from leakbench.summary.summarise import summarise
 from leakbench.summary.tap import tap_summary
-from leakbench.types import Ranking, Reconstruction
 
 SHAPE = (1, 12, 12)
 

@@ -5,10 +5,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.null import NullAttack
 from leakbench.measure import metrics
 from leakbench.measure.scores import Truth, ranked_first, score
-from leakbench.types import Ranking, Reconstruction
 
 SHAPE = (1, 4, 4)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from leakbench.answers import Reconstruction
 from leakbench.attack.looks import averaged
 from leakbench.attack.one_step import answered_at_once, likeliest
 from leakbench.federated.leakage import View
-from leakbench.types import Generators, Reconstruction, part
+from leakbench.part import part
+from leakbench.types import Generators
 
 __all__ = ["AnalyticFc"]
 

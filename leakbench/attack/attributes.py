@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from leakbench.answers import Ranking
 from leakbench.attack.groups import explained, group_means
 from leakbench.attack.looks import averaged
 from leakbench.attack.public import public_of
@@ -17,7 +18,8 @@ from leakbench.data.attributes import values_of
 from leakbench.data.dataset import Feature
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View
-from leakbench.types import Generators, Ranking, Text, part
+from leakbench.part import Text, part
+from leakbench.types import Generators
 
 __all__ = ["RECORDS", "Attributes"]
 

@@ -8,6 +8,7 @@ from typing import Annotated, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from leakbench.answers import Reconstruction
 from leakbench.attack.analytic import AnalyticFc
 from leakbench.attack.distance import Likelihood
 from leakbench.attack.doubts import OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN, stuck, twins
@@ -16,8 +17,9 @@ from leakbench.attack.posterior import missed, posterior
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.fitted import Asked
+from leakbench.part import Count, Positive, part
 from leakbench.recipe import slot
-from leakbench.types import Count, Generators, Positive, Reconstruction, part
+from leakbench.types import Generators
 
 __all__ = ["SEARCHES", "AutoLeak", "Search"]
 

@@ -11,7 +11,8 @@ from torch.func import functional_call, vmap
 
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
-from leakbench.types import NonNegative, Parameters, part
+from leakbench.part import NonNegative, part
+from leakbench.types import Parameters
 
 __all__ = ["BatchNormStatistics"]
 

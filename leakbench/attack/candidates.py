@@ -13,13 +13,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from leakbench.answers import Ranking
 from leakbench.attack.looks import averaged
 from leakbench.attack.needs import Needs
 from leakbench.attack.public import FEW, public_of
 from leakbench.attack.public_gradients import fitting, flat, gradients_alone
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
-from leakbench.types import Count, Generators, Ranking, part
+from leakbench.part import Count, part
+from leakbench.types import Generators
 
 __all__ = ["Candidates"]
 

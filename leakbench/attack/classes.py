@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
+from leakbench.answers import Ranking
 from leakbench.attack.groups import Groups, explained, group_means
 from leakbench.attack.looks import averaged
 from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import fitting, flat, gradients_alone, numbers
 from leakbench.federated.leakage import Public, View
-from leakbench.types import Generators, Ranking, part
+from leakbench.part import part
+from leakbench.types import Generators
 
 __all__ = ["PUBLIC", "Classes"]
 

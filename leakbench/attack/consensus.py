@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from leakbench.federated.leakage import View
-from leakbench.types import NonNegative, part
+from leakbench.part import NonNegative, part
 
 __all__ = ["GroupConsistency"]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from leakbench.attack.adam import Adam
 from leakbench.attack.lbfgs import Lbfgs, Objective
 from leakbench.attack.stop import Stop
-from leakbench.types import Count, Fraction, NonNegative, Positive, Probability, part
+from leakbench.part import Count, Fraction, NonNegative, Positive, Probability, part
 
 __all__ = [
     "DESCENTS",

@@ -10,7 +10,8 @@ from torch.nn.functional import softplus
 
 from leakbench.defense.sign import margins, signs_shown
 from leakbench.federated.leakage import View
-from leakbench.types import Parameters, Positive, part
+from leakbench.part import Positive, part
+from leakbench.types import Parameters
 
 __all__ = ["DISTANCES", "Cosine", "Distance", "Likelihood", "SquaredL2"]
 

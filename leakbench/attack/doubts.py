@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from leakbench.answers import Reconstruction
 from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import View
 from leakbench.models import one_hot
-from leakbench.types import Reconstruction
 
 __all__ = ["OUTDONE", "STUCK", "UNCHECKED", "UNCONVERGED", "UNKNOWN", "stuck", "twins"]
 

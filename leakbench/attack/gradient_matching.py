@@ -12,6 +12,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from leakbench.answers import Reconstruction
 from leakbench.attack.descent import DESCENTS, Descent, Terms, descend
 from leakbench.attack.distance import DISTANCES, Distance
 from leakbench.attack.labels import LABELS, Labels
@@ -25,8 +26,9 @@ from leakbench.attack.stop import STOPS, Iterations, Stop
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.fitted import Asked
+from leakbench.part import Count, part
 from leakbench.recipe import slot
-from leakbench.types import Count, Generators, Reconstruction, part
+from leakbench.types import Generators
 
 __all__ = ["GradientMatching"]
 

@@ -13,7 +13,8 @@ from leakbench.attack.needs import Needs
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.models import one_hot
-from leakbench.types import Generators, part
+from leakbench.part import part
+from leakbench.types import Generators
 
 __all__ = ["LABELS", "Given", "Joint", "LabelGuess", "Labels", "LastLayer", "LastLayerCounts"]
 

@@ -12,6 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from leakbench.answers import Fit, Reconstruction
 from leakbench.attack.needs import Needs
 from leakbench.attack.one_step import answered_at_once
 from leakbench.attack.origin import origin_of
@@ -21,8 +22,9 @@ from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View
 from leakbench.fitted import Fitted
 from leakbench.models.initialise import initialise, torch_default
+from leakbench.part import Count, Positive, part
 from leakbench.rng import generator
-from leakbench.types import Count, Fit, Generators, Parameters, Positive, Reconstruction, part
+from leakbench.types import Generators, Parameters
 
 __all__ = ["Hashing", "Inverter", "LearningToInvert"]
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from leakbench.answers import Fit
 from leakbench.attack.public_gradients import check_learnable, gradients_alone, numbers
 from leakbench.attack.ridge import leave_one_out
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View
-from leakbench.types import Fit, Parameters
+from leakbench.types import Parameters
 
 __all__ = ["LinearMap", "check_readable", "linear_map", "linear_map_of", "tensors_of"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from leakbench.answers import Reconstruction
 from leakbench.attack.linear_map import LinearMap, check_readable, linear_map, linear_map_of, tensors_of
 from leakbench.attack.looks import averaged
 from leakbench.attack.needs import Needs
@@ -13,7 +14,8 @@ from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import flat
 from leakbench.federated.leakage import View
 from leakbench.fitted import Fitted
-from leakbench.types import Count, Generators, Positive, Reconstruction, part
+from leakbench.part import Count, Positive, part
+from leakbench.types import Generators
 
 __all__ = ["Lmmse", "LmmseStart"]
 

@@ -7,10 +7,11 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from leakbench.answers import Fit, Reconstruction
 from leakbench.attack.distance import SquaredL2
 from leakbench.attack.labels import LastLayer
 from leakbench.federated.leakage import View
-from leakbench.types import Fit, Generators, Reconstruction
+from leakbench.types import Generators
 
 __all__ = ["answered_at_once", "likeliest"]
 

@@ -10,7 +10,8 @@ from torch.func import functional_call, vmap
 from leakbench.attack.needs import Needs
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
-from leakbench.types import NonNegative, Parameters, part
+from leakbench.part import NonNegative, part
+from leakbench.types import Parameters
 
 __all__ = ["OracleLogits"]
 

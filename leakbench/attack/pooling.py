@@ -11,7 +11,7 @@ from leakbench.attack.needs import Needs
 from leakbench.attack.space_tables import layout_of
 from leakbench.federated.leakage import View
 from leakbench.measure.metrics_tables import match_features
-from leakbench.types import part
+from leakbench.part import part
 
 __all__ = ["POOLINGS", "Least", "Mean", "Median", "Pooling"]
 

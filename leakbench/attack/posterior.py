@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from leakbench.answers import Reconstruction
 from leakbench.attack.distance import Likelihood, SquaredL2
 from leakbench.attack.space_whitened import Whitened
 from leakbench.defense.sign import signs_shown
 from leakbench.federated.leakage import View
 from leakbench.models import one_hot
-from leakbench.types import Parameters, Reconstruction
+from leakbench.types import Parameters
 
 __all__ = ["missed", "posterior"]
 

@@ -12,7 +12,7 @@ from leakbench.attack.consensus import GroupConsistency
 from leakbench.attack.oracle_logits import OracleLogits
 from leakbench.attack.public import channel_moments, public_of
 from leakbench.federated.leakage import View
-from leakbench.types import NonNegative, part
+from leakbench.part import NonNegative, part
 
 __all__ = ["PRIORS", "Length", "Prior", "TotalVariation"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Protocol, runtime_checkable
 
+from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.analytic import AnalyticFc
 from leakbench.attack.autoleak import AutoLeak
 from leakbench.attack.candidates import Candidates
@@ -13,8 +14,9 @@ from leakbench.attack.lmmse import Lmmse
 from leakbench.attack.needs import Needs, needs_of
 from leakbench.attack.server import SERVERS, Honest, Server
 from leakbench.federated.leakage import View
+from leakbench.part import Text, part
 from leakbench.recipe import slot
-from leakbench.types import Generators, Ranking, Reconstruction, Text, part
+from leakbench.types import Generators
 
 __all__ = ["METHODS", "Attack", "Method"]
 

@@ -7,7 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from leakbench.federated.leakage import Knowledge, Public
-from leakbench.types import Network, part
+from leakbench.part import part
+from leakbench.types import Network
 
 __all__ = ["SERVERS", "Honest", "Server"]
 

@@ -10,7 +10,7 @@ from leakbench.attack.space_decoder import Decoder
 from leakbench.attack.space_tables import SoftCategories, StandardColumns
 from leakbench.attack.space_whitened import Whitened
 from leakbench.federated.leakage import View
-from leakbench.types import part
+from leakbench.part import part
 
 __all__ = ["SPACES", "Coordinates", "Pixels", "Space", "Standardised"]
 

@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
+from leakbench.answers import Fit
 from leakbench.attack.coordinates import Coordinates
 from leakbench.attack.needs import Needs
 from leakbench.attack.origin import origin_of
@@ -16,8 +17,8 @@ from leakbench.attack.public import public_of
 from leakbench.attack.vae import Sides, Training, Vae, trained
 from leakbench.federated.leakage import Public, View
 from leakbench.fitted import Fitted
+from leakbench.part import Count, NonNegative, Positive, part
 from leakbench.rng import generator
-from leakbench.types import Count, Fit, NonNegative, Positive, part
 
 __all__ = ["Decoder"]
 

@@ -12,7 +12,7 @@ from leakbench.attack.needs import Needs
 from leakbench.data.columns import Columns
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
-from leakbench.types import Positive, part
+from leakbench.part import Positive, part
 
 __all__ = ["SoftCategories", "StandardColumns", "layout_of", "soften"]
 

@@ -12,7 +12,7 @@ from leakbench.attack.public import public_of
 from leakbench.attack.whitening import of_examples, one_over_f
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
-from leakbench.types import Count, NonNegative, Positive, part
+from leakbench.part import Count, NonNegative, Positive, part
 
 __all__ = ["Whitened"]
 

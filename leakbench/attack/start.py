@@ -14,7 +14,8 @@ from leakbench.attack.start_public import PublicMean, PublicNormal, Surrogate
 from leakbench.attack.start_tables import StandardUniform
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
-from leakbench.types import Count, Fraction, Generators, NonNegative, part
+from leakbench.part import Count, Fraction, NonNegative, part
+from leakbench.types import Generators
 
 __all__ = ["STARTS", "Colour", "Constant", "Normal", "Patterned", "Start", "Uniform"]
 

@@ -9,8 +9,9 @@ from leakbench.attack.labels import LastLayer
 from leakbench.attack.public import channel_moments, public_of
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
+from leakbench.part import NonNegative, part
 from leakbench.rng import normal
-from leakbench.types import Generators, NonNegative, part
+from leakbench.types import Generators
 
 __all__ = ["PublicMean", "PublicNormal", "Surrogate"]
 

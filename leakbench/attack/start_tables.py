@@ -10,7 +10,8 @@ from torch import Tensor
 from leakbench.attack.needs import Needs
 from leakbench.attack.space_tables import layout_of, soften
 from leakbench.federated.leakage import View
-from leakbench.types import Generators, part
+from leakbench.part import part
+from leakbench.types import Generators
 
 __all__ = ["StandardUniform"]
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.types import part
+from leakbench.part import part
 
 __all__ = ["MOST_ITERATIONS", "STOPS", "Iterations", "Stop", "Watched", "limited", "watched"]
 

@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 import torch
 
+from leakbench.answers import Ranking
 from leakbench.attack.null import NullAttack
 from leakbench.conformance.contract import AVERAGED, Answer, Truth
 from leakbench.measure import metrics
 from leakbench.measure.scores import Truth as Real
 from leakbench.measure.scores import no_reconstruction, score
 from leakbench.summary.tap import tap_summary
-from leakbench.types import Ranking
 
 __all__ = ["OwnScorer"]
 

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from leakbench.errors import InputError
 from leakbench.nested import nested
-from leakbench.types import part
+from leakbench.part import part
 
 __all__ = ["AFile", "Check", "File", "Sha256", "checked_bytes", "identity", "sha256_of", "within"]
 

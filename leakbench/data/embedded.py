@@ -19,7 +19,7 @@ from leakbench.data.dataset import Dataset
 from leakbench.data.split import split
 from leakbench.data.tables import assemble, scaled
 from leakbench.errors import InputError
-from leakbench.types import Probability, part
+from leakbench.part import Probability, part
 
 __all__ = ["Embedded"]
 

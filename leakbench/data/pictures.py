@@ -19,7 +19,7 @@ from leakbench.data.checks import AFile, Check, File, Sha256, check_files, check
 from leakbench.data.dataset import Dataset, everyone
 from leakbench.data.split import split
 from leakbench.errors import InputError
-from leakbench.types import Count, Probability, part
+from leakbench.part import Count, Probability, part
 
 __all__ = ["CifarPython", "FaceFolders", "Idx"]
 

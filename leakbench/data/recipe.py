@@ -11,8 +11,9 @@ from pydantic_core import PydanticCustomError
 from leakbench.data.formats import FORMATS, Format
 from leakbench.federated.partition import PARTITIONS, Iid, Partitioner
 from leakbench.nested import nested
+from leakbench.part import Count, Fraction, Positive, Text, part
 from leakbench.recipe import slot
-from leakbench.types import Clock, Count, Fraction, Positive, Text, part
+from leakbench.types import Clock
 
 __all__ = ["DatasetRecipe", "Federation", "Origin"]
 

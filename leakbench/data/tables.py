@@ -16,7 +16,7 @@ from leakbench.data.checks import AFile, Check, File, check_files, checked_bytes
 from leakbench.data.dataset import Dataset, Feature, everyone
 from leakbench.data.split import Split, split
 from leakbench.errors import InputError
-from leakbench.types import Probability, part
+from leakbench.part import Probability, part
 
 __all__ = ["AdultCsv", "scaled"]
 

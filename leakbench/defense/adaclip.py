@@ -13,8 +13,9 @@ from pydantic_core import PydanticCustomError
 from torch import Tensor
 
 from leakbench.defense.clip import clip_factor, member_norms, scaled
+from leakbench.part import Fraction, NonNegative, Positive, part
 from leakbench.rng import normal
-from leakbench.types import Clock, Fact, Fraction, Generators, NonNegative, Parameters, Positive, Signal, part
+from leakbench.types import Clock, Fact, Generators, Parameters, Signal
 
 __all__ = ["AdaClip", "AdaClipReleased"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from leakbench.types import Clock, Fact, Generators, Positive, Signal, part
+from leakbench.part import Positive, part
+from leakbench.types import Clock, Fact, Generators, Signal
 
 __all__ = ["ClipLayers", "ClipLayersShared", "ClipWhole", "clip_factor", "member_norms", "scaled", "whole_norms"]
 

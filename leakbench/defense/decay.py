@@ -16,9 +16,10 @@ from typing import Annotated, Any, Literal, Protocol, TypeAlias, runtime_checkab
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from leakbench.part import Count, NonNegative, Positive, Probability, part
 from leakbench.privacy.classical import least_constant
 from leakbench.recipe import slot
-from leakbench.types import Clock, Count, NonNegative, Positive, Probability, part
+from leakbench.types import Clock
 
 __all__ = [
     "DECAYS",

@@ -14,7 +14,8 @@ from torch.func import functional_call, vmap
 
 from leakbench.defense.nbafl import sent_weights
 from leakbench.errors import InputError
-from leakbench.types import Local, Parameters, Signal, part
+from leakbench.part import part
+from leakbench.types import Local, Parameters, Signal
 
 __all__ = ["IMPORTANCES", "Central", "Importance", "Sensitivity", "Variance", "first_weight", "local_model"]
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from leakbench.defense.clip import clip_factor, member_norms, scaled, whole_norms
+from leakbench.part import NonNegative, part
 from leakbench.rng import normal
-from leakbench.types import Clock, Fact, Generators, NonNegative, Signal, part
+from leakbench.types import Clock, Fact, Generators, Signal
 
 __all__ = ["ClipInverted", "ClipMedian"]
 

@@ -16,9 +16,10 @@ from pydantic_core import PydanticCustomError
 from leakbench.defense.clip import clip_factor, scaled
 from leakbench.errors import InputError
 from leakbench.nested import nested
+from leakbench.part import Count, Positive, Probability, part
 from leakbench.privacy.classical import least_constant
 from leakbench.rng import normal
-from leakbench.types import Clock, Count, Fact, Generators, Parameters, Positive, Probability, Signal, part
+from leakbench.types import Clock, Fact, Generators, Parameters, Signal
 
 __all__ = [
     "Calibrated",

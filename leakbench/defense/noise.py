@@ -8,8 +8,9 @@ import torch
 
 from leakbench.defense.decay import Multiplier
 from leakbench.errors import InputError
+from leakbench.part import NonNegative, part
 from leakbench.rng import normal
-from leakbench.types import Clock, Fact, Generators, NonNegative, Signal, part
+from leakbench.types import Clock, Fact, Generators, Signal
 
 __all__ = ["GaussianNoise", "LaplaceNoise"]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.errors import InputError
-from leakbench.types import Count, NonNegative, part
+from leakbench.part import Count, NonNegative, part
 
 __all__ = ["Precode", "VariationalBottleneck"]
 

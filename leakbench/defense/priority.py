@@ -15,9 +15,10 @@ from torch import Tensor
 
 from leakbench.defense.importance import IMPORTANCES, Importance, first_weight
 from leakbench.defense.nbafl import Calibrated, clip_weights
+from leakbench.part import Fraction, Positive, part
 from leakbench.recipe import slot
 from leakbench.rng import normal
-from leakbench.types import Clock, Fact, Fraction, Generators, Positive, Signal, part
+from leakbench.types import Clock, Fact, Generators, Signal
 
 __all__ = ["PriorityNoise", "chosen"]
 

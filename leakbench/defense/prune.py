@@ -15,8 +15,9 @@ from torch import Tensor
 
 from leakbench.defense.guess import surviving
 from leakbench.defense.transform import Transform
+from leakbench.part import NonNegative, part
 from leakbench.rng import normal
-from leakbench.types import Clock, Fact, Generators, NonNegative, Parameters, Signal, part
+from leakbench.types import Clock, Fact, Generators, Parameters, Signal
 
 __all__ = ["PruneRandom", "PruneThreshold", "PruneThresholdReleased"]
 

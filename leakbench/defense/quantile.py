@@ -18,8 +18,9 @@ from leakbench.defense.clip import clip_factor, member_norms, scaled
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.share import ShareOfNoise
 from leakbench.errors import InputError
+from leakbench.part import NonNegative, Positive, Probability, part
 from leakbench.rng import normal
-from leakbench.types import Clock, Fact, Generators, NonNegative, Positive, Probability, Signal, part
+from leakbench.types import Clock, Fact, Generators, Signal
 
 __all__ = ["AdaptClip", "ClipQuantile", "QuantileNoise", "QuantileNoiseReleased", "value_multiplier"]
 

@@ -25,10 +25,11 @@ from leakbench.defense.sign import Sign
 from leakbench.defense.soteria import Soteria
 from leakbench.defense.transform import STATIONS, Stations, Transform
 from leakbench.nested import nested
+from leakbench.part import Text, part
 from leakbench.privacy.budget import Budget
 from leakbench.privacy.claim import CLAIMS, Claim, MomentsClaim, NoClaim
 from leakbench.recipe import slot
-from leakbench.types import Clock, Text, part
+from leakbench.types import Clock
 
 __all__ = ["TRANSFORMS", "Defense"]
 

@@ -8,7 +8,8 @@ import torch
 
 from leakbench.defense.clip import ClipLayers, member_norms
 from leakbench.errors import InputError
-from leakbench.types import Clock, Fact, Generators, Positive, Signal, part
+from leakbench.part import Positive, part
+from leakbench.types import Clock, Fact, Generators, Signal
 
 __all__ = ["L2Max", "L2MaxReleased"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from leakbench.defense.noise import GaussianNoise
-from leakbench.types import Clock, Generators, NonNegative, Signal, part
+from leakbench.part import NonNegative, part
+from leakbench.types import Clock, Generators, Signal
 
 __all__ = ["ShareOfNoise"]
 

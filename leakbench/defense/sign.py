@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from leakbench.defense.transform import STATIONS, Stations, Transform
-from leakbench.types import Clock, Fact, Generators, Parameters, Positive, Signal, part
+from leakbench.part import Positive, part
+from leakbench.types import Clock, Fact, Generators, Parameters, Signal
 
 __all__ = ["Sign", "SoftSign", "margins", "signs_shown"]
 

@@ -13,7 +13,8 @@ from leakbench.defense.guess import surviving
 from leakbench.defense.transform import Transform
 from leakbench.errors import InputError
 from leakbench.models.batch_norm import mixes_examples
-from leakbench.types import Clock, Fact, Fraction, Generators, Local, Parameters, Signal, Text, part
+from leakbench.part import Fraction, Text, part
+from leakbench.types import Clock, Fact, Generators, Local, Parameters, Signal
 
 __all__ = ["Soteria", "representation_scores"]
 

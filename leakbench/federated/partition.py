@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from leakbench.errors import InputError
-from leakbench.types import Count, Positive, part
+from leakbench.part import Count, Positive, part
 
 __all__ = ["PARTITIONS", "Dirichlet", "Iid", "Partition", "Partitioner", "Shards"]
 

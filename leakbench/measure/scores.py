@@ -9,9 +9,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.null import NullAttack
 from leakbench.measure import metrics
-from leakbench.types import Ranking, Reconstruction
 
 __all__ = ["COLUMNS", "RANKS_ONLY", "Truth", "no_reconstruction", "ranked_first", "score"]
 

@@ -12,11 +12,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from leakbench.answers import Ranking
 from leakbench.attack.label_counts import rounded
 from leakbench.data.attributes import values_of
 from leakbench.data.dataset import Feature
 from leakbench.measure.scores import Truth, ranked_first
-from leakbench.types import Ranking
 
 __all__ = ["FALSE_ALARMS", "LEAST_NON_MEMBERS", "counted", "membership", "score_attributes", "score_rankings"]
 

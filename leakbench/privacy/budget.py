@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from leakbench.types import Positive, Probability, part
+from leakbench.part import Positive, Probability, part
 
 __all__ = ["Budget"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from leakbench.part import part
 from leakbench.privacy.claimed import Claim, Claimed
 from leakbench.privacy.claims_composed import CompositionClaim, MomentsClaim
 from leakbench.privacy.claims_printed import FlowerClaim, GeyerClaim, NbaflClaim
 from leakbench.privacy.ledger import Schedule
-from leakbench.types import part
 
 __all__ = [
     "CLAIMS",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 from leakbench.defense.decay import Decay, Multiplier
+from leakbench.part import Count, Probability, part
 from leakbench.privacy.accountants import ACCOUNTANTS
 from leakbench.privacy.claimed import Claimed
 from leakbench.privacy.curve import composition_curve
 from leakbench.privacy.ledger import Schedule, Unit
 from leakbench.privacy.mechanism import Mechanism, Mechanisms, merged
-from leakbench.types import Clock, Count, Probability, part
+from leakbench.types import Clock
 
 __all__ = ["CompositionClaim", "MomentsClaim", "sequence"]
 

@@ -7,6 +7,7 @@ import math
 import numpy as np
 from pydantic_core import PydanticCustomError
 
+from leakbench.part import Count, NonNegative, Positive, Probability, part
 from leakbench.privacy.claimed import Claimed
 from leakbench.privacy.classical import least_constant
 from leakbench.privacy.curve import rounds_within
@@ -14,7 +15,6 @@ from leakbench.privacy.ledger import Schedule
 from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism
 from leakbench.privacy.pairs import visible_epsilon
 from leakbench.privacy.renyi import delta_at, divergences, epsilon_at, without_replacement
-from leakbench.types import Count, NonNegative, Positive, Probability, part
 
 __all__ = ["FlowerClaim", "GeyerClaim", "NbaflClaim"]
 

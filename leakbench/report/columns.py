@@ -3,12 +3,76 @@ and of an attacker that learns what it learned."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from leakbench.report.words import COLUMNS, Column, interval, number
+from leakbench.report.words import Tap, interval, number
 
-__all__ = ["PAGE_FIELDS", "TABLE_COLUMNS", "columns", "page_columns"]
+__all__ = ["COLUMNS", "PAGE_FIELDS", "TABLE_COLUMNS", "Column", "columns", "page_columns"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table of leakage points: its heading, what it means, and its text for one point."""
+
+    heading: str
+    meaning: str
+    text: Callable[[Tap], str]
+
+
+def _plain(field: str, digits: int = 2) -> Callable[[Tap], str]:
+    return lambda tap: number(tap.get(field), digits)
+
+
+COLUMNS = (
+    Column(
+        "ASR [95% CI]",
+        "Attack success rate: the share of attacked examples rebuilt to an RMSE of at most eta, where two different "
+        "examples of this data set come that close once in a thousand pairs. A search that fails or diverges counts as "
+        "a failure. The interval is Wilson's; members of one batch are not counted as independent.",
+        lambda tap: interval(tap, "asr"),
+    ),
+    Column(
+        "null ASR",
+        "The same for the null attacker, who reads no gradient: the best guess from public data and the victim's label. Only what "
+        "lies above it has leaked.",
+        _plain("null_asr"),
+    ),
+    Column(
+        "RMSE",
+        "Median root mean squared error of pixels or features in [0, 1]; lower is a better reconstruction. Of failed "
+        "attacks it measures how the search ended, not protection: a higher RMSE than the null attacker's protects no "
+        "better than an equal one.",
+        _plain("rmse", 4),
+    ),
+    Column("null RMSE", "Median RMSE of the null attacker's guess.", _plain("null_rmse", 4)),
+    Column("PSNR", "Median peak signal-to-noise ratio in dB, capped at 100; higher is closer.", _plain("psnr", 1)),
+    Column("SSIM", "Median structural similarity (Wang et al. 2004), 1 for equal pictures.", _plain("ssim")),
+    Column(
+        "LPIPS", "Median learned perceptual distance (Zhang et al. 2018), 0 for equal pictures.", _plain("lpips", 3)
+    ),
+    Column("label acc.", "Share of examples whose label the attacker names rightly.", _plain("label_accuracy")),
+    Column(
+        "identified",
+        "Share of victims whom the attacker picks out of a list of candidates that holds them; it needs far less "
+        "leakage than a picture.",
+        _plain("identified"),
+    ),
+    Column(
+        "label ranked",
+        "Share of victims whose label comes first when all classes are ranked by public mean gradients, by an attacker who "
+        "knows the defense, whatever the attack. To be read beside the share of the commonest class. Of a batch it is the label "
+        "of the first example, which even who knows how many there are of each class cannot tell from its fellows'.",
+        _plain("label_ranked"),
+    ),
+    Column(
+        "iterations",
+        "Median iterations until an example was rebuilt to within eta, to stay so.",
+        _plain("iterations", 0),
+    ),
+)
+"""As in the terminal; the leakage point stands before them."""
 
 TABLE_COLUMNS = (
     Column(

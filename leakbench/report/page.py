@@ -17,10 +17,11 @@ from safetensors.numpy import load_file
 from leakbench.errors import InputError
 from leakbench.report.bounds import bounds, seen_at, violations
 from leakbench.report.columns import page_columns
+from leakbench.report.epsilons import caveats, epsilons
 from leakbench.report.figures import anytime_figure, rounds_figure, threshold_figure, training_figure
 from leakbench.report.gallery import galleries
 from leakbench.report.members import factors
-from leakbench.report.words import caveats, epsilons, interval, notes, number, over_rounds, reading, training
+from leakbench.report.words import interval, notes, number, over_rounds, reading, training
 from leakbench.store import read_manifest, write_atomically, written
 
 __all__ = ["write_report"]

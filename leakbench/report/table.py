@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from leakbench.report.bounds import bounds, violations
-from leakbench.report.columns import PAGE_FIELDS, columns
-from leakbench.report.words import Column, batches, caveats, epsilons, notes, over_rounds, reading, training
+from leakbench.report.columns import PAGE_FIELDS, Column, columns
+from leakbench.report.epsilons import caveats, epsilons
+from leakbench.report.words import batches, notes, over_rounds, reading, training
 
 __all__ = ["print_table"]
 

@@ -1,10 +1,9 @@
-"""The columns, sentences and notes that the terminal and the page share, so that both say the same."""
+"""The sentences and notes that the terminal and the page share, so that both say the same."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
 from leakbench.measure.metrics_tables import NO_FEATURES
@@ -12,19 +11,7 @@ from leakbench.report.bounds import FIELDS
 from leakbench.report.members import made_of
 from leakbench.summary.fits import LEARNS_NOTHING
 
-__all__ = [
-    "COLUMNS",
-    "Column",
-    "batches",
-    "caveats",
-    "epsilons",
-    "interval",
-    "notes",
-    "number",
-    "over_rounds",
-    "reading",
-    "training",
-]
+__all__ = ["Summary", "Tap", "batches", "interval", "notes", "number", "over_rounds", "reading", "training"]
 
 Tap: TypeAlias = Mapping[str, Any]
 Summary: TypeAlias = Mapping[str, Any]
@@ -35,73 +22,11 @@ def number(value: float | None, digits: int = 2) -> str:
     return "n/a" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column of the table of leakage points: its heading, what it means, and its text for one point."""
-
-    heading: str
-    meaning: str
-    text: Callable[[Tap], str]
-
-
 def interval(tap: Tap, field: str) -> str:
     """Return a share with its interval, `0.85 [0.64, 0.95]`."""
     share, low, high = (number(tap.get(name)) for name in (field, f"{field}_low", f"{field}_high"))
     return share if "n/a" in (share, low, high) else f"{share} [{low}, {high}]"
 
-
-def _plain(field: str, digits: int = 2) -> Callable[[Tap], str]:
-    return lambda tap: number(tap.get(field), digits)
-
-
-COLUMNS = (
-    Column(
-        "ASR [95% CI]",
-        "Attack success rate: the share of attacked examples rebuilt to an RMSE of at most eta, where two different "
-        "examples of this data set come that close once in a thousand pairs. A search that fails or diverges counts as "
-        "a failure. The interval is Wilson's; members of one batch are not counted as independent.",
-        lambda tap: interval(tap, "asr"),
-    ),
-    Column(
-        "null ASR",
-        "The same for the null attacker, who reads no gradient: the best guess from public data and the victim's label. Only what "
-        "lies above it has leaked.",
-        _plain("null_asr"),
-    ),
-    Column(
-        "RMSE",
-        "Median root mean squared error of pixels or features in [0, 1]; lower is a better reconstruction. Of failed "
-        "attacks it measures how the search ended, not protection: a higher RMSE than the null attacker's protects no "
-        "better than an equal one.",
-        _plain("rmse", 4),
-    ),
-    Column("null RMSE", "Median RMSE of the null attacker's guess.", _plain("null_rmse", 4)),
-    Column("PSNR", "Median peak signal-to-noise ratio in dB, capped at 100; higher is closer.", _plain("psnr", 1)),
-    Column("SSIM", "Median structural similarity (Wang et al. 2004), 1 for equal pictures.", _plain("ssim")),
-    Column(
-        "LPIPS", "Median learned perceptual distance (Zhang et al. 2018), 0 for equal pictures.", _plain("lpips", 3)
-    ),
-    Column("label acc.", "Share of examples whose label the attacker names rightly.", _plain("label_accuracy")),
-    Column(
-        "identified",
-        "Share of victims whom the attacker picks out of a list of candidates that holds them; it needs far less "
-        "leakage than a picture.",
-        _plain("identified"),
-    ),
-    Column(
-        "label ranked",
-        "Share of victims whose label comes first when all classes are ranked by public mean gradients, by an attacker who "
-        "knows the defense, whatever the attack. To be read beside the share of the commonest class. Of a batch it is the label "
-        "of the first example, which even who knows how many there are of each class cannot tell from its fellows'.",
-        _plain("label_ranked"),
-    ),
-    Column(
-        "iterations",
-        "Median iterations until an example was rebuilt to within eta, to stay so.",
-        _plain("iterations", 0),
-    ),
-)
-"""As in the terminal; the leakage point stands before them."""
 
 # That one attack failed is no protection, so the sentence claims none.
 _VERDICTS = {
@@ -190,61 +115,6 @@ def _networks(summary: Summary) -> str:
             " | all rounds seen by one attack" if summary.get("join_rounds") else "",
         )
     )
-
-
-@dataclass(frozen=True)
-class Observed:
-    """One line of epsilon: valid against whom, and why; numbers as text."""
-
-    observer: str
-    valid: str
-    reason: str
-    q: str
-    steps: str
-    participations: str
-
-    @property
-    def text(self) -> str:
-        """The number and its reason; a reason that says there is none stands alone."""
-        if self.reason.startswith(f"{self.valid}:") or not self.reason:
-            return self.reason or self.valid
-        return f"{self.valid}: {self.reason}"
-
-
-def epsilons(summary: Summary) -> tuple[str, list[Observed]]:
-    """Return (what is claimed, [the valid epsilon of the released models, then of each leakage point])."""
-    epsilon = summary.get("epsilon")
-    if not epsilon:
-        return "n/a", []
-    released = _observed(f"{epsilon.get('observer') or 'global'} (released models)", epsilon)
-    taps = [_observed(name, tap) for name, tap in (epsilon.get("by_tap") or {}).items()]
-    claimed = _epsilon(epsilon.get("claimed"))
-    return summary["notes"].get("epsilon.claimed", claimed) if claimed == "none" else claimed, [released, *taps]
-
-
-def caveats(summary: Summary) -> list[str]:
-    """Return in what the training is not the one that the claim accounts for, a sentence each; nothing where none claims."""
-    epsilon = summary.get("epsilon") or {}
-    return list(epsilon.get("caveats") or [])
-
-
-def _observed(observer: str, found: Tap) -> Observed:
-    q, steps, times = found.get("q"), found.get("steps"), found.get("participations")
-    if isinstance(times, Mapping):
-        times = ", ".join(f"{_count(value)} {name}" for name, value in times.items() if value is not None)
-    participations = times if isinstance(times, str) else _count(times)
-    share = "n/a" if q is None else f"{q:.3g}"
-    return Observed(
-        observer, _epsilon(found.get("valid")), found.get("reason") or "", share, _count(steps), participations
-    )
-
-
-def _epsilon(value: float | None) -> str:
-    return "none" if value is None or not math.isfinite(value) else f"{value:.3g}"
-
-
-def _count(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:,.6g}"
 
 
 UNSAID = ("rmse_floor", "rmse_floor_unbiased", "seen")

@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.attributes import RECORDS, Attributes
 from leakbench.attack.candidates import Candidates
 from leakbench.attack.classes import PUBLIC, Classes
@@ -40,7 +41,6 @@ from leakbench.run.victims import (
     views_of,
 )
 from leakbench.store import Run
-from leakbench.types import Ranking, Reconstruction
 
 __all__ = ["Judge", "Leak", "attack_leak", "phase_name"]
 

@@ -1,0 +1,52 @@
+"""What an attacker answers: the victims' examples, or a ranking of hypotheses.
+
+Letters: V lanes of victims, M examples behind one update, `*s` the shape of one input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+__all__ = ["Fit", "Ranking", "Reconstruction"]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What an attacker that learns did before it answered. seconds: of wall clock.  public: how many examples it learned from."""
+
+    seconds: float
+    public: int
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """What an attacker says the victims' examples were; the attacker never held the truth.
+
+    inputs: (V, M, *s) in [0, 1]; NaN where there is no answer.  labels: (V, M) int64.  certainty: (V, M), higher is surer.
+    trajectory: (iterations, V) distance after each iteration, NaN after a victim has ended.  iterates: (snapshots, V, M, *s),
+    the best input so far by the attacker's own distance, at the iterations in `snapshots`; scored outside the attacker.
+    steps: (V,) iterations taken.  evaluations: (V,) gradient evaluations.  spent: (snapshots, V), those until each of `snapshots`.
+    fit: what was learned for all V of them; None of an attacker that learns nothing.
+    doubts: {why the attack may be weak: (V,) bool, for which victims}.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    certainty: Tensor
+    trajectory: Tensor
+    steps: Tensor
+    evaluations: Tensor
+    iterates: Tensor
+    snapshots: tuple[int, ...]
+    spent: Tensor
+    fit: Fit | None = None
+    doubts: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """An attacker's log-scores over k hypotheses: scores (V, k), highest is the attacker's answer."""
+
+    scores: Tensor
