@@ -403,7 +403,7 @@ def test_a_run_with_batch_norm(
     live += ["--taps", "type-1", "--leak-batch", "1", "--candidates", "5"]
     some = ["--dataset", "faces", "--model", "convnet", "--victim-mode", "train", "--attack", "identification"]
     found = json.loads(
-        call(monkeypatch, capsys, "run", *some, *live, *TINY, "--json", "--quiet", "--out", str(tmp_path / "run"))
+        call(monkeypatch, capsys, "run", *TINY, *some, *live, "--json", "--quiet", "--out", str(tmp_path / "run"))
     )
     assert (found["victim_mode"], found["init"]) == ("train", "default")
     assert "running statistics" in found["notes"]["victim_mode"]
@@ -418,7 +418,7 @@ def test_a_run_with_other_first_weights(
     """A LeNet with GELU, from He's weights: searched, and said so."""
     some = ["--dataset", "digits", "--leak-model", "lenet_cpl_gelu", "--init", "kaiming", "--taps", "type-2"]
     quick = ["--iterations", "2", "--train-rounds", "0", "--candidates", "5", "--quiet", "--out", str(tmp_path / "run")]
-    printed = " ".join(call(monkeypatch, capsys, "run", *some, *TINY, *quick).split())
+    printed = " ".join(call(monkeypatch, capsys, "run", *TINY, *some, *quick).split())
     assert "init: kaiming" in printed
     assert "mode" not in printed.partition("protocol: paper")[2].partition("epsilon")[0].replace("model", "")
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["settings"]["init"] == "kaiming"
