@@ -29,7 +29,7 @@ FILES = [(kind, name) for kind in KINDS for name in names(kind)]
 TAPS = ("type-2", "type-1", "type-0")
 
 FEDERATION = "--train-rounds 1 --clients 4 --clients-per-round 2 --local-iterations 2 --batch 3"
-TINY = f"--victims 2 {FEDERATION}"
+TINY = f"--attack cpl --victims 2 {FEDERATION}"
 
 SUMMARY = {"cell", "accuracy", "rounds", "threat", "epsilon", "taps", "folder", "notes"}
 CELL = {"defense", "attack", "dataset", "seed", "hash"}

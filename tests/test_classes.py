@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from leakbench.attack import classes as classes_module
 from leakbench.attack.classes import Classes
+from leakbench.attack.public_gradients import gradients_alone
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View
 from leakbench.measure.statistics import wilson
@@ -197,3 +198,13 @@ def test_every_run_ranks_the_classes(
     code, out, _ = called(monkeypatch, capsys, "report", str(folder))
     assert code == 0
     assert "label ranked" in " ".join(out.split())
+
+
+def test_who_stops_in_the_middle_keeps_derivatives() -> None:
+    """Gradients of public examples are walked through without derivatives, and who walks goes on with them."""
+    view = blank(3, alike(3))
+    walk = gradients_alone(view, alike(3), chunk=1)
+    first = next(walk)
+    assert torch.is_grad_enabled()
+    assert not first.requires_grad
+    assert len(list(walk)) == 8

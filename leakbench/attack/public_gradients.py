@@ -28,10 +28,11 @@ def gradients_alone(
     inputs = examples.inputs.to(like)[:, None, None, None]
     targets = one_hot(examples.labels, view.classes).to(like)[:, None, None, None]
     few = min(chunk, fitting(view, 600_000_000))
-    with torch.no_grad():
-        for x, y in zip(torch.split(inputs, few), torch.split(targets, few), strict=True):
-            rngs = None if rng is None else (rng,) * len(x)
-            yield flat(leak(tap, view.network, x, y, view.learning_rate, view.stations, view.clock, rngs, rngs))
+    for x, y in zip(torch.split(inputs, few), torch.split(targets, few), strict=True):
+        rngs = None if rng is None else (rng,) * len(x)
+        with torch.no_grad():  # Not around the yield: who stops in the middle would go on without derivatives.
+            found = leak(tap, view.network, x, y, view.learning_rate, view.stations, view.clock, rngs, rngs)
+        yield flat(found)
 
 
 def check_learnable(view: View, part: str) -> None:
