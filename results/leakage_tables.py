@@ -160,7 +160,6 @@ COLUMNS: dict[str, dict[str, Cell]] = {
         "label ranked": number("label_ranked"),
         "label bound": number("label_ranked_bound"),
         "victims x batch, limit": size,
-        "minutes": number("minutes", 1),
     },
 }
 """{what a page is about: {heading: what shows a row there}}"""

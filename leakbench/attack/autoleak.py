@@ -72,8 +72,8 @@ class AutoLeak:
     def _answered(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
         best = self.stages[0](views, rngs)
         value = posterior(views, best)
-        never, outdone = stuck(best), torch.zeros_like(value, dtype=torch.bool)
-        judged = torch.where(torch.tensor(_by_likelihood(self.stages[0])), value, -torch.inf)
+        never = stuck(best)
+        judged = value.clone() if _by_likelihood(self.stages[0]) else torch.full_like(value, -torch.inf)
         for stage in self.stages[1:]:
             left = (~self._is_broken(views, best)).nonzero()[:, 0]
             if not len(left):
@@ -86,8 +86,7 @@ class AutoLeak:
             never[left] |= stuck(found)
             better = new < value[left]
             best, value = followed(best, found, left, better), value.index_put((left[better],), new[better])
-        outdone = value < judged - 1
-        doubts = {STUCK: never, OUTDONE: outdone}
+        doubts = {STUCK: never, OUTDONE: value < judged - 1}
         return dataclasses.replace(best, certainty=-value[:, None].expand_as(best.certainty), doubts=doubts)
 
     def _of_twins(self, view: View, rng: torch.Generator) -> dict[str, Tensor]:

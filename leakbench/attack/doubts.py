@@ -6,11 +6,10 @@ import dataclasses
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from leakbench.answers import Reconstruction
 from leakbench.defense.transform import Stations
-from leakbench.federated.leakage import View
+from leakbench.federated.leakage import View, logits_of
 from leakbench.models import one_hot
 
 __all__ = ["OUTDONE", "STUCK", "UNCHECKED", "UNCONVERGED", "UNKNOWN", "stuck", "twins"]
@@ -45,14 +44,5 @@ def twins(view: View, most: int) -> View | None:
     bare = dataclasses.replace(alike, stations=Stations(), noise=None, unknown="")
     with torch.no_grad():
         update = bare.respond(inputs, one_hot(labels, view.classes).to(like))
-    logits = None if view.logits is None else _logits(bare, inputs)
+    logits = None if view.logits is None else logits_of(bare.network, inputs)
     return dataclasses.replace(bare, update=update, labels=None if view.labels is None else labels, logits=logits)
-
-
-def _logits(view: View, inputs: Tensor) -> Tensor:
-    network = view.network
-    with torch.no_grad():
-        answered: Tensor = functional_call(
-            network.model, {**network.parameters, **network.statistics}, (inputs.flatten(0, 1),)
-        )
-    return answered.reshape(*inputs.shape[:2], -1)

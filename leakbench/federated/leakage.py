@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
 from leakbench.data.columns import Columns
 from leakbench.defense.guess import on_a_guess
@@ -24,7 +25,7 @@ from leakbench.federated.sampling import drawn
 from leakbench.fitted import Fits, fitted_anew
 from leakbench.types import Clock, Generators, Network, Parameters
 
-__all__ = ["TAPS", "Knowledge", "Public", "View", "leak", "rounded"]
+__all__ = ["TAPS", "Knowledge", "Public", "View", "leak", "logits_of", "rounded"]
 
 TAPS = ("type-2", "type-1", "type-0", "global")
 
@@ -77,6 +78,15 @@ def rounded(update: Parameters, weights: Parameters, length: float) -> Parameter
     reads the difference divides it.
     """
     return {n: (weights[n] - (weights[n] - length * u)) / length for n, u in update.items()}
+
+
+def logits_of(network: Network, inputs: Tensor) -> Tensor:
+    """Return what a network that all clients share answers to inputs (V, M, *s): (V, M, classes)."""
+    with torch.no_grad():
+        answered: Tensor = functional_call(
+            network.model, {**network.parameters, **network.statistics}, (inputs.flatten(0, 1),)
+        )
+    return answered.reshape(*inputs.shape[:2], -1)
 
 
 @dataclass(frozen=True)

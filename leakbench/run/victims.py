@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from leakbench.attack.public import FEW
 from leakbench.cell import Cell, leak_clock, looks_at
 from leakbench.data.columns import columns_of
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Knowledge, Public, View, leak, rounded
+from leakbench.federated.leakage import Knowledge, Public, View, leak, logits_of, rounded
 from leakbench.federated.partition import Partition
 from leakbench.federated.sampling import draw_batches
 from leakbench.models import one_hot
@@ -169,7 +168,7 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
         clock=leak_clock(cell, round_number),
         public=public_examples(cell, max(FEW, cell.attack.needs.public)),
         labels=labels if cell.attack.needs.labels else None,
-        logits=_logits(sent.network, real) if cell.attack.needs.logits else None,
+        logits=logits_of(sent.network, real) if cell.attack.needs.logits else None,
         secret=sent.secret,
         columns=columns_of(cell.data),
     )
@@ -199,12 +198,3 @@ def _leaked(
         if s.reads == "weights" and tap != "type-2":
             update = rounded(update, sent.network.parameters, rate * indices.shape[2])
     return update
-
-
-def _logits(network: Network, inputs: Tensor) -> Tensor:
-    """Return what a network that all clients share answers to inputs (V, M, *s): (V, M, classes)."""
-    with torch.no_grad():
-        answered: Tensor = functional_call(
-            network.model, {**network.parameters, **network.statistics}, (inputs.flatten(0, 1),)
-        )
-    return answered.reshape(*inputs.shape[:2], -1)
