@@ -68,29 +68,37 @@ def cells(page: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str,
 
 def measure(
     name: str, given: dict[str, Any], claim: dict[str, Any], data_dir: Path | None, runs: Path
-) -> dict[str, Any]:
-    """Run one cell and return its row."""
-    lists = {k: tuple(v) for k, v in given.items() if isinstance(v, list)}
+) -> list[dict[str, Any]]:
+    """Run one cell and return its row, or one a round where it leaks after several."""
+    lists = {k: tuple(map(str, v)) for k, v in given.items() if isinstance(v, list)}
     cell = prepare(Request(**{**given, **lists}), data_dir)
     reporter = Reporter()
     with open_run(runs / cell.name, identity(cell, f"results/leakage_tables.py: {name}")) as run:
         summary = execute(cell, run, reporter)
     reporter.close()
-    (point, tap), *_ = summary["taps"].items()
     stop = getattr(cell.attack.method, "stop", None)
-    return {
-        "row": name,
+    same = {
         "dataset": given["dataset"],
         "attack": cell.names["attack"],
         "defense": cell.names["defense"],
-        "point": point,
-        "batch": tap["batch"],
-        "victims": tap["victims"],
         "limit": getattr(stop, "limit", None),
-        **{key: tap[key] for key in MEASURES},
-        "minutes": round(tap["seconds"] / 60, 1),
         **{f"claimed_{key}": value for key, value in claim.items()},
         "hash": cell.hash[:12],
+    }
+    several = len(summary["taps"]) > 1
+    return [
+        same | _measured(tap) | {"row": f"{name}, {point}" if several else name, "cell": name, "point": point}
+        for point, tap in summary["taps"].items()
+    ]
+
+
+def _measured(tap: dict[str, Any]) -> dict[str, Any]:
+    """Return what a row takes from the summary of one leakage point."""
+    return {
+        "batch": tap["batch"],
+        "victims": tap["victims"],
+        **{key: tap[key] for key in MEASURES},
+        "minutes": round(tap["seconds"] / 60, 1),
     }
 
 
@@ -206,17 +214,18 @@ def main() -> None:
     data_dir, changed = existing("--data-dir", asked.data_dir), numbers(asked.set)
     names = [] if asked.page else chosen((name for name, _, _ in cells(page)), asked.only)
     rows = pd.read_csv(table) if asked.page or table.exists() else pd.DataFrame({"row": []})
+    rows = rows.assign(cell=rows.get("cell", rows["row"]))  # Older tables had one row a cell.
     order = {name: place for place, (name, _, _) in enumerate(cells(page))}
     for name, given, claim in cells(page):
         if name not in names:
             continue
         found = measure(name, {**given, **changed}, claim, data_dir, asked.runs)
-        rows = pd.concat([rows[rows["row"] != name], pd.DataFrame([found])], ignore_index=True)
-        rows = rows.sort_values("row", key=lambda names: names.map(order)).reset_index(drop=True)
+        rows = pd.concat([rows[rows["cell"] != name], pd.DataFrame(found)], ignore_index=True)
+        rows = rows.sort_values("cell", key=lambda names: names.map(order), kind="stable").reset_index(drop=True)
         rows.to_csv(table, index=False)
-        print(
-            f"{name}: ASR {text_of(found['asr'])}, RMSE {text_of(found['rmse'], 3)}, {found['minutes']} min", flush=True
-        )
+        for row in found:
+            of = f"ASR {text_of(row['asr'])}, RMSE {text_of(row['rmse'], 3)}, {row['minutes']} min"
+            print(f"{row['row']}: {of}", flush=True)
     (HERE / f"{asked.name}.md").write_text(page_of(page, rows), encoding="utf-8")
 
 

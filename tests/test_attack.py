@@ -202,7 +202,7 @@ class Weighted:
     """The inputs themselves, with the energy 3 |z|^2."""
 
     def __call__(self, view: View) -> Coordinates:
-        return dataclasses.replace(Pixels()(view), energy=lambda z: 3 * z.flatten(1).square().sum(1))
+        return dataclasses.replace(Pixels()(view), energy=lambda z, _: 3 * z.flatten(1).square().sum(1))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -96,7 +96,7 @@ def test_standardised_coordinates_are_affine_and_invertible(shape: tuple[int, ..
     channels = z.reshape(-1, shape[0], x[0, 0].numel() // shape[0]).transpose(0, 1).flatten(1)
     torch.testing.assert_close(channels.mean(1), torch.zeros(shape[0]).double(), atol=1e-6, rtol=0)
     torch.testing.assert_close(channels.std(1, correction=0), torch.ones(shape[0]).double(), atol=1e-6, rtol=0)
-    assert space.energy(z).tolist() == [0.0]
+    assert space.energy(z, torch.zeros(1, 1, 2)).tolist() == [0.0]
 
 
 def test_the_public_mean_and_spread() -> None:

@@ -85,7 +85,7 @@ def test_soft_categories_are_distributions_and_encode_is_the_inverse(
     for f in COLUMNS.categories:
         torch.testing.assert_close(x[..., f.start : f.stop].sum(-1), torch.ones(3, 2, dtype=torch.float64))
     torch.testing.assert_close(space.decode(space.encode(x)), x, atol=1e-5, rtol=1e-4)
-    assert space.energy(z).tolist() == [0, 0, 0]
+    assert space.energy(z, torch.zeros(3, 1, 2)).tolist() == [0, 0, 0]
 
 
 def test_standard_columns_are_affine_and_answer_one_category() -> None:

@@ -91,11 +91,36 @@ def test_the_space_leads_there_and_back_and_counts_the_length(source):
     z = coordinates.encode(x)
     assert z.shape == (2, 2, 16)
     torch.testing.assert_close(coordinates.decode(z), x)
-    torch.testing.assert_close(coordinates.energy(z), 1.5 * z.flatten(1).square().sum(1))
-    torch.testing.assert_close(coordinates.energy(torch.zeros_like(z)), torch.zeros(2).double())
+    targets = torch.eye(4).double()[:2].expand(2, 2, 4)
+    torch.testing.assert_close(coordinates.energy(z, targets), 1.5 * z.flatten(1).square().sum(1))
+    torch.testing.assert_close(coordinates.energy(torch.zeros_like(z), targets), torch.zeros(2).double())
     torch.testing.assert_close(
         coordinates.decode(torch.zeros_like(z))[0, 0], public.mean(0) if source == "public" else x[0, 0] * 0 + 0.5
     )
+
+
+def test_by_class_the_prior_stands_around_the_mean_of_the_guess_s_class():
+    """Minus the logarithm of N(mean of the class, covariance within classes + floor), less its constant, for each example."""
+    labels = torch.tensor([0, 0, 0, 1, 1, 1, 2])
+    x = torch.rand(7, 1, 2, 2, dtype=torch.float64) + labels[:, None, None, None]
+    shown = view((1, 2, 2))
+    shown = dataclasses.replace(shown, public=Public(x, labels))
+    space = Whitened(source="public", by_class=True, floor=0.01)(shown)
+    means = torch.stack([x[labels == c].mean(0) for c in range(3)] + [x.mean(0)])  # Nobody of class 3 is public.
+    apart = (x - means[labels]).flatten(1)
+    prior = apart.T @ apart / 7 + 0.01 * torch.eye(4).double()
+    guess, targets = torch.rand(1, 2, 1, 2, 2, dtype=torch.float64), torch.eye(4).double()[None, [1, 3]]
+    of = torch.distributions.MultivariateNormal(means[[1, 3]].flatten(1), prior)
+    constant = -torch.logdet(2 * torch.pi * prior) / 2
+    expected = -(of.log_prob(guess[0].flatten(1)) - constant).sum()
+    torch.testing.assert_close(space.energy(space.encode(guess), targets), expected[None])
+    torch.testing.assert_close(space.decode(space.encode(guess)), guess)
+
+
+@pytest.mark.parametrize("source", ["one_over_f", "usual"])
+def test_by_class_needs_examples_of_the_classes(source):
+    with pytest.raises(InputError, match="by_class needs public examples"):
+        Whitened(source=source, by_class=True)(view((1, 4, 4), torch.rand(3, 1, 4, 4)))
 
 
 def test_a_table_has_no_spectrum_but_a_covariance():

@@ -239,7 +239,7 @@ def test_a_noise_that_nobody_told_is_estimated():
     (near, _), (far, _) = (missed(shown, answer) for answer in answers)
     p = sum(u[0].numel() for u in shown.update.values())
     prior = Whitened()(shown)
-    less = [prior.energy(prior.encode(answer.inputs)) for answer in answers]
+    less = [prior.energy(prior.encode(a.inputs), one_hot(a.labels, 3)) for a in answers]
     one, other = (posterior((shown,), answer) for answer in answers)
     torch.testing.assert_close(one - other, p / 2 * (near / far).log() + less[0] - less[1])
 
@@ -252,7 +252,7 @@ def test_signs_are_judged_by_their_logistic_likelihood():
     answer = Stub(torch.full((V,), 0.1).double(), [])((view(),), rngs())
     guess = seen.respond(answer.inputs, one_hot(answer.labels, 3).double(), by_what_leaked=True)
     prior = Whitened()(seen)
-    expected = Likelihood()(guess, leaked, seen) + prior.energy(prior.encode(answer.inputs))
+    expected = Likelihood()(guess, leaked, seen) + prior.energy(prior.encode(answer.inputs), one_hot(answer.labels, 3))
     torch.testing.assert_close(posterior((seen,), answer), expected)
 
 

@@ -85,7 +85,7 @@ def test_shapes_of_pictures_and_tables(shape: tuple[int, ...], double: bool) -> 
     assert x.dtype == z.dtype
     assert ((x > 0) & (x < 1)).all()
     assert space.encode(x).shape == z.shape
-    torch.testing.assert_close(space.energy(z), 2 * z.square().sum((1, 2)))
+    torch.testing.assert_close(space.energy(z, torch.zeros(*z.shape[:2], 2)), 2 * z.square().sum((1, 2)))
     torch.testing.assert_close(space.decode(z[1:, :2]), x[1:, :2])
 
 

@@ -124,8 +124,20 @@ def test_a_difference_of_weights_is_rounded_to_their_precision(weight: float, st
         assert torch.equal(found, update["w"])
 
 
+LABEL_RANKED = ("label_ranked", "label_ranked_low", "label_ranked_high")
+
+
 def leaked(round_number: int, asr: float | None, identified: float) -> dict[str, float | int | None]:
-    names = ("asr_low", "asr_high", "null_asr", "identified_low", "identified_high", "label_accuracy", "rmse")
+    names = (
+        "asr_low",
+        "asr_high",
+        "null_asr",
+        "identified_low",
+        "identified_high",
+        "label_accuracy",
+        "rmse",
+        *LABEL_RANKED,
+    )
     return {**dict.fromkeys(names, 0.5), "round": round_number, "asr": asr, "identified": identified}
 
 
@@ -145,6 +157,7 @@ def test_the_worst_round_is_that_of_most_success() -> None:
     assert (curves["type-2"]["worst"], curves["type-1"]["worst"]) == (9, 0)
     assert curves["type-2"]["rounds"] == [0, 5, 9]
     assert curves["type-2"]["asr"] == [0.2, 0.7, 0.7]
+    assert curves["type-2"]["label_ranked"] == [0.5, 0.5, 0.5]
 
 
 def test_guards_of_several_rounds_stand_together() -> None:

@@ -16,7 +16,8 @@ def _clamped(inputs: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Coordinates:
-    """decode: z (V, M, d) -> inputs (V, M, *s).  encode: its inverse.  energy: z -> (V,), added to the distance.
+    """decode: z (V, M, d) -> inputs (V, M, *s).  encode: its inverse.  energy: z and targets (V, M, classes) -> (V,), added to
+    the distance; most say the same of every label.
 
     answer: inputs (V, M, *s) that a search ended at -> those in [0, 1] that are answered; they are clamped unless a space knows
     better, as of categories, of which one must be chosen.
@@ -24,5 +25,5 @@ class Coordinates:
 
     decode: Callable[[Tensor], Tensor]
     encode: Callable[[Tensor], Tensor]
-    energy: Callable[[Tensor], Tensor]
+    energy: Callable[[Tensor, Tensor], Tensor]
     answer: Callable[[Tensor], Tensor] = _clamped

@@ -105,7 +105,7 @@ class GradientMatching:
         self, views: tuple[View, ...], space: Coordinates, z: Tensor, targets: Tensor, victims: Tensor
     ) -> Tensor:
         inputs = space.decode(z)
-        value = space.energy(z)
+        value = space.energy(z, targets)
         for guess, view in responses(views, inputs, targets, victims):
             value = value + self.distance(guess, view.observed(victims), view)
         for prior in self.priors:

@@ -26,7 +26,7 @@ def posterior(views: tuple[View, ...], answer: Reconstruction) -> Tensor:
     told = [_unlikelihood(view, answer) for view in views]
     prior = Whitened(source="usual")(views[0])
     with torch.no_grad():
-        value = torch.stack(told).sum(0) + prior.energy(prior.encode(answer.inputs))
+        value = torch.stack(told).sum(0) + prior.energy(prior.encode(answer.inputs), _targets(views[0], answer))
     return value.nan_to_num(nan=torch.inf)
 
 
@@ -46,6 +46,9 @@ def _unlikelihood(view: View, answer: Reconstruction) -> Tensor:
 
 
 def _response(view: View, answer: Reconstruction) -> Parameters:
-    targets = one_hot(answer.labels, view.classes).to(answer.inputs)
     with torch.no_grad():
-        return view.respond(answer.inputs, targets, by_what_leaked=True)
+        return view.respond(answer.inputs, _targets(view, answer), by_what_leaked=True)
+
+
+def _targets(view: View, answer: Reconstruction) -> Tensor:
+    return one_hot(answer.labels, view.classes).to(answer.inputs)

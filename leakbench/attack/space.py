@@ -32,7 +32,7 @@ class Pixels:
         return Coordinates(
             decode=lambda z: z.reshape(*z.shape[:2], *view.shape),
             encode=lambda x: x.flatten(2),
-            energy=lambda z: z.new_zeros(len(z)),
+            energy=lambda z, _: z.new_zeros(len(z)),
         )
 
 
@@ -50,7 +50,7 @@ class Standardised:
         return Coordinates(
             decode=lambda z: z.reshape(*z.shape[:2], *view.shape) * deviation + mean,
             encode=lambda x: ((x - mean) / deviation).flatten(2),
-            energy=lambda z: z.new_zeros(len(z)),
+            energy=lambda z, _: z.new_zeros(len(z)),
         )
 
 

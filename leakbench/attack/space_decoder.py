@@ -70,7 +70,7 @@ class Decoder:
         def encode(x: Tensor) -> Tensor:
             return vae.encode(x.flatten(2))[0]
 
-        return Coordinates(decode, encode, lambda z: self.weight / 2 * z.flatten(1).square().sum(1))
+        return Coordinates(decode, encode, lambda z, _: self.weight / 2 * z.flatten(1).square().sum(1))
 
 
 def _flat(public: Public) -> Tensor:

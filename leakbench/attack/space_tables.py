@@ -69,7 +69,7 @@ class StandardColumns:
             mean, deviation = _moments(columns, x)
             return (x - mean) / deviation
 
-        return Coordinates(decode, encode, lambda z: z.new_zeros(len(z)), columns.hardened)
+        return Coordinates(decode, encode, lambda z, _: z.new_zeros(len(z)), columns.hardened)
 
 
 @part
@@ -106,6 +106,6 @@ class SoftCategories:
         return Coordinates(
             decode=lambda z: soften(z, used, self.temperature, self.numbers),
             encode=encode,
-            energy=lambda z: z.new_zeros(len(z)),
+            energy=lambda z, _: z.new_zeros(len(z)),
             answer=columns.hardened,
         )

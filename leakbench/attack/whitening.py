@@ -9,7 +9,7 @@ import torch
 from scipy.fft import dct
 from torch import Tensor
 
-__all__ = ["LUMA_CHROMA", "PIXEL_VARIANCE", "Whitening", "of_examples", "one_over_f"]
+__all__ = ["LUMA_CHROMA", "PIXEL_VARIANCE", "Whitening", "class_means", "of_examples", "one_over_f"]
 
 PIXEL_VARIANCE = 0.06
 """Of natural pictures in [0, 1]."""
@@ -81,3 +81,10 @@ def of_examples(inputs: Tensor, floor: float) -> Whitening:
         return moved.reshape(x.shape)
 
     return Whitening(mean, lambda z: along(z, least, more), lambda x: along(x, 1 / least, less))
+
+
+def class_means(inputs: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Return the means (classes, *s) of examples (n, *s) by label; that of all where a class has no example."""
+    sums = inputs.new_zeros(classes, *inputs.shape[1:]).index_add_(0, labels, inputs)
+    counts = torch.bincount(labels, minlength=classes).to(inputs).reshape(-1, *[1] * (inputs.dim() - 1))
+    return torch.where(counts > 0, sums / counts.clamp_min(1), inputs.mean(0))

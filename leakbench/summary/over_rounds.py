@@ -16,6 +16,9 @@ CURVES = (
     "identified_low",
     "identified_high",
     "label_accuracy",
+    "label_ranked",
+    "label_ranked_low",
+    "label_ranked_high",
     "rmse",
 )
 
