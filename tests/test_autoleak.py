@@ -105,6 +105,18 @@ def test_later_stages_go_on_with_who_is_unbroken():
     assert answer.trajectory[2:4].isnan().tolist() == [[True, False, False, True]] * 2
 
 
+@pytest.mark.parametrize("jumps", [False, True])
+def test_stages_for_kinks_run_last_and_only_where_there_are_any(jumps):
+    """Behind a ReLU the unbroken go on to them; behind a smooth network nobody does."""
+    plain, further = Stub(torch.tensor([0, 0.3, 0, 0]).double(), []), Stub(torch.zeros(V).double(), [])
+    shown = view()
+    model = nn.Sequential(shown.network.model, nn.ReLU()) if jumps else shown.network.model
+    bent = dataclasses.replace(shown, network=dataclasses.replace(shown.network, model=model))
+    assert AutoLeak(stages=(plain,), where_kinked=(further,))._stages(bent) == ((plain, further) if jumps else (plain,))
+    AutoLeak(stages=(plain,), where_kinked=(further,))((shown,), rngs())
+    assert further.asked == []
+
+
 def test_under_noise_nothing_is_certain_and_every_stage_runs():
     stages = tuple(Stub(torch.zeros(V).double(), []) for _ in range(3))
     AutoLeak(stages=stages)((view(noise=0.1),), rngs())

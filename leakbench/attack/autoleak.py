@@ -14,9 +14,11 @@ from leakbench.attack.distance import Likelihood
 from leakbench.attack.doubts import OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN, stuck, twins
 from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.posterior import missed, posterior
+from leakbench.attack.stop import watched
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.fitted import Asked
+from leakbench.models.kinks import kinked
 from leakbench.part import Count, Positive, part
 from leakbench.recipe import slot
 from leakbench.types import Generators
@@ -41,7 +43,7 @@ class AutoLeak:
 
     Where the defense adds no noise that the attacker is told of, an answer whose gradient misses what leaked by less than the
     share `broken` of its squared length is taken for right, and later stages leave the victim alone; under noise nothing
-    certifies an answer, and all stages run.
+    certifies an answer, and all stages run. `where_kinked` are further stages for networks with ReLUs, maxima and the like.
 
     Evidence that an attack is weak goes with the answer of each unbroken victim as a doubt: a search that never came closer than
     its start, one by likelihood that ends at a less likely answer than another stage's, a defense that draws at random what has no
@@ -50,6 +52,7 @@ class AutoLeak:
     """
 
     stages: tuple[Annotated[Search, *slot("method", SEARCHES)], ...]
+    where_kinked: tuple[Annotated[Search, *slot("method", SEARCHES)], ...] = ()
     broken: Positive = 1e-6
     converged: Positive = 1e-3
     twins: Count = 3
@@ -70,11 +73,12 @@ class AutoLeak:
         return dataclasses.replace(found, doubts={why: whom & left for why, whom in doubts.items()})
 
     def _answered(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
-        best = self.stages[0](views, rngs)
+        first, *others = self._stages(views[0])
+        best = first(views, rngs)
         value = posterior(views, best)
         never = stuck(best)
-        judged = value.clone() if _by_likelihood(self.stages[0]) else torch.full_like(value, -torch.inf)
-        for stage in self.stages[1:]:
+        judged = value.clone() if _by_likelihood(first) else torch.full_like(value, -torch.inf)
+        for stage in others:
             left = (~self._is_broken(views, best)).nonzero()[:, 0]
             if not len(left):
                 break
@@ -89,13 +93,17 @@ class AutoLeak:
         doubts = {STUCK: never, OUTDONE: value < judged - 1}
         return dataclasses.replace(best, certainty=-value[:, None].expand_as(best.certainty), doubts=doubts)
 
+    def _stages(self, view: View) -> tuple[Search, ...]:
+        return self.stages + (self.where_kinked if kinked(view.network.model, view.shape) else ())
+
     def _of_twins(self, view: View, rng: torch.Generator) -> dict[str, Tensor]:
         """Return the doubt that the same stages leave on public examples without any defense, for all victims alike."""
         everyone = torch.ones(view.victims, dtype=torch.bool, device=next(iter(view.update.values())).device)
         undefended = twins(view, self.twins)
         if undefended is None:
             return {UNCHECKED: everyone}
-        apart, length = missed(undefended, self._answered((undefended,), (rng,) * undefended.victims))
+        unseen = watched(self, None)  # What was told of the victims does not begin anew with the twins.
+        apart, length = missed(undefended, unseen._answered((undefended,), (rng,) * undefended.victims))
         lost = ~(apart <= self.converged * length)
         return {UNCONVERGED: everyone & (lost.double().mean() > 0.5)}
 

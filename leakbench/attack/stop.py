@@ -45,11 +45,17 @@ def limited(method: Any, limit: int) -> Any:
     """Return a method whose searches, its own or those of its stages, take at most `limit` iterations; None where it has none."""
     if hasattr(method, "stop"):
         return dataclasses.replace(method, stop=dataclasses.replace(method.stop, limit=limit))
-    stages = [limited(stage, limit) for stage in getattr(method, "stages", ())]
-    if not any(stages):
+    several = _searches(method)
+    if not several:
         return None
-    whole = tuple(new or old for new, old in zip(stages, method.stages, strict=True))
-    return dataclasses.replace(method, stages=whole)
+    shorter = {name: tuple(limited(stage, limit) or stage for stage in stages) for name, stages in several.items()}
+    return dataclasses.replace(method, **shorter)
+
+
+def _searches(method: Any) -> dict[str, tuple[Any, ...]]:
+    """Return {field: stages} of a method that is made of several, of which one at least has a stop."""
+    fields = {name: getattr(method, name, ()) for name in ("stages", "where_kinked")}
+    return fields if any(hasattr(stage, "stop") for stages in fields.values() for stage in stages) else {}
 
 
 @dataclass(frozen=True)
@@ -71,23 +77,23 @@ class Watched:
         return self.stop(iteration, values)
 
 
-def watched(method: Any, tell: Callable[[float], None]) -> Any:
+def watched(method: Any, tell: Callable[[float], None] | None) -> Any:
     """Return a method that answers the same and tells how far its searches are; as it is where it searches by no iterations.
 
-    tell: of the share of the most iterations, in (0, 1); of several stages each counts for the same share.
+    tell: of the share of the most iterations, in (0, 1); of several stages each counts for the same share.  None: tell nobody.
     """
     if hasattr(method, "stop"):
-        return dataclasses.replace(method, stop=Watched(method.stop, tell))
-    stages = getattr(method, "stages", ())
-    if not stages:
-        return method
+        stop = method.stop.stop if isinstance(method.stop, Watched) else method.stop
+        return dataclasses.replace(method, stop=stop if tell is None else Watched(stop, tell))
+    several = _searches(method)
+    count = sum(map(len, several.values()))
+    numbers = iter(range(count))
 
-    def of_stage(number: int) -> Callable[[float], None]:
-        return lambda share: tell((number + share) / len(stages))
+    def of_stage(number: int) -> Callable[[float], None] | None:
+        return None if tell is None else lambda share: tell((number + share) / count)
 
-    return dataclasses.replace(
-        method, stages=tuple(watched(stage, of_stage(number)) for number, stage in enumerate(stages))
-    )
+    told = {name: tuple(watched(s, of_stage(next(numbers))) for s in stages) for name, stages in several.items()}
+    return dataclasses.replace(method, **told) if told else method
 
 
 STOPS: dict[str, type[Stop]] = {"iterations": Iterations}

@@ -65,12 +65,14 @@ def attribute_bounds(attributes: Attributes | None, seen: Seen | None) -> Attrib
     return {name: {**found, "bound": bounds[name]} for name, found in attributes.items()}
 
 
-def attribute_violations(name: str, tap: Mapping[str, Any], group: pd.DataFrame) -> list[dict[str, Any]]:
+def attribute_violations(
+    name: str, tap: Mapping[str, Any], group: pd.DataFrame, confidence: float = 0.95
+) -> list[dict[str, Any]]:
     """Return the attributes told right significantly more often than their bounds allow, as `leak_bounds.violations` does."""
     broken = []
     for attribute, found in (tap["attributes"] or {}).items():
         told = group.dropna(subset=[f"{COLUMN}{attribute}"])
-        low = exact_low(told[f"{COLUMN}{attribute}"].to_numpy(dtype=float), told["victim"].to_numpy())
+        low = exact_low(told[f"{COLUMN}{attribute}"].to_numpy(dtype=float), told["victim"].to_numpy(), confidence)
         if found["bound"] is not None and low > found["bound"]:
             measured = {"measure": f"attribute {attribute}", "value": found["right"], "low": low}
             broken.append({"tap": name, **measured, "bound": found["bound"]})

@@ -166,10 +166,12 @@ def bounded(tap: Mapping[str, Any], group: pd.DataFrame, guard: Guard) -> tuple[
     return {**found, **dict.fromkeys(reasons)}, reasons
 
 
-def violations(name: str, tap: Mapping[str, Any], group: pd.DataFrame) -> list[dict[str, Any]]:
+def violations(
+    name: str, tap: Mapping[str, Any], group: pd.DataFrame, confidence: float = 0.95
+) -> list[dict[str, Any]]:
     """Return the measurements of a leakage point that are significantly above their bounds: a wrong guarantee, or a bug.
 
-    Each with its value and the exact lower 95 % limit (`exact_low`) that lies above the bound.
+    Each with its value and the exact lower limit (`exact_low`, of so much confidence) that lies above the bound.
     """
     first, told = (group.dropna(subset=[name]) for name in ("identified", "label_ranked"))
     outcomes = {
@@ -186,7 +188,7 @@ def violations(name: str, tap: Mapping[str, Any], group: pd.DataFrame) -> list[d
         value, bound = tap[measure], tap[BOUNDS[measure]]
         if value is None or bound is None:
             continue
-        low = exact_low(outcome.to_numpy(dtype=float), cluster.to_numpy())
+        low = exact_low(outcome.to_numpy(dtype=float), cluster.to_numpy(), confidence)
         if low > bound:
             found.append({"tap": name, "measure": measure, "value": value, "low": low, "bound": bound})
     return found

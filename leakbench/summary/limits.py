@@ -13,7 +13,7 @@ from leakbench.federated.partition import Partition
 from leakbench.privacy.bounds import Seen
 from leakbench.run.victims import Sent
 from leakbench.summary.attributes import attribute_bounds, attribute_violations
-from leakbench.summary.leak_bounds import Guard, bounded, guards, together, violations
+from leakbench.summary.leak_bounds import BOUNDS, Guard, bounded, guards, together, violations
 from leakbench.summary.leak_floor import Floor, floor
 
 __all__ = ["Limits", "leak_key", "limited", "limits_of"]
@@ -57,11 +57,12 @@ def limits_of(
 
 
 def limited(
-    name: str, tap: dict[str, Any], group: pd.DataFrame, limits: Limits
+    name: str, tap: dict[str, Any], group: pd.DataFrame, limits: Limits, points: int = 1
 ) -> tuple[dict[str, Any], dict[str, str], list[dict[str, Any]]]:
     """Return (a leakage point's measurements and limits, notes on these, the measurements above their bounds).
 
-    tap: the measurements; group: their rows.
+    tap: the measurements; group: their rows.  points: the run's leakage points. All measurements that are held against a bound
+    at any of them share one chance of 5 % to be called above it by luck (Bonferroni).
     """
     bounds, absent = bounded(tap, group, limits.guard)
     found = {**tap, **bounds, "rmse_floor": limits.floor.rmse, "rmse_floor_unbiased": limits.floor.unbiased}
@@ -81,4 +82,6 @@ def limited(
             f"of one {whose} behind the update; each of the {tap['batch']} guesses at a batch is a chance, so that what the "
             "bound starts from (kappa, how often an attacker is right without the leak) is that many times the rate of one"
         )
-    return found, notes, violations(name, found, group) + attribute_violations(name, found, group)
+    confidence = 1 - 0.05 / (points * (len(BOUNDS) + len(tap.get("attributes") or {})))
+    broken = violations(name, found, group, confidence) + attribute_violations(name, found, group, confidence)
+    return found, notes, broken

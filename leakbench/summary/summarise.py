@@ -37,6 +37,7 @@ def summarise(
     notes: dict[str, str] = {}
     violations: list[dict[str, Any]] = []
     taps = {}
+    points = len(rows[["round", "tap"]].drop_duplicates())
     for (number, tap), group in rows.groupby(["round", "tap"], sort=False):
         round_number = int(str(number))
         key = leak_key(cell, str(tap), round_number)
@@ -44,7 +45,7 @@ def summarise(
         found = tap_summary(group, phases.get(phase_name(cell, str(tap), round_number), 0.0), bool(doubt))
         found["observations"] = looks_at(cell, str(tap))
         found |= _grid(cell, str(tap), round_number)
-        taps[key], why, broken = limited(key, found, group, limits[key])
+        taps[key], why, broken = limited(key, found, group, limits[key], points)
         notes.update(tap_notes(key, taps[key], group, cell) | why)
         violations += broken
         if doubt and taps[key].get("verdict") == "unclear":
