@@ -1,5 +1,6 @@
 """Two runs on the same victims, compared victim by victim."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -77,6 +78,13 @@ def test_four_victims_to_none_are_no_difference_whatever_the_bootstrap_says() ->
     pairs = table.assign(victim=table["victim"] // 2, member=table["victim"] % 2)
     found = next(d for d in _at(("type-1", 0), pairs.assign(success=pairs["victim"] < 2), pairs) if d.measure == "asr")
     assert found.sign == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("changes", "differs"), [({}, True), ({"victims": 9}, False), ({"low": 0.0}, False)])
+def test_what_is_called_a_difference(changes: dict[str, float], differs: bool) -> None:
+    """Ten victims, an interval without 0 and a sign below .05; nine are too few, and an interval that begins at 0 holds it."""
+    clear = Difference("type-2", "asr", 10, 1.0, 0.5, 0.5, 0.2, 0.8, 0.002)
+    assert list(lines([dataclasses.replace(clear, **changes)]))[1].endswith("differs") == differs  # type: ignore[arg-type]
 
 
 def test_points_of_only_one_run_are_named(runs: Path, tmp_path: Path) -> None:
@@ -208,6 +216,22 @@ def test_a_small_difference_of_rmse_can_be_read(tmp_path: Path) -> None:
 
 def test_the_help_says_what_sign_is() -> None:
     assert "exact two-sided sign test" in " ".join(call("compare", "--help").split())
+
+
+@pytest.mark.parametrize("changes", [{"example": np.arange(12) + 1}, {"label": 2}, {"victim": np.arange(12) + 1}])
+def test_other_examples_or_labels_alone_are_refused(changes: dict[str, object], tmp_path: Path) -> None:
+    """One column at a time, of victims that are as many."""
+    with pytest.raises(InputError, match="attacked different examples"):
+        compare(by_hand(tmp_path / "one", 1), by_hand(tmp_path / "other", 1, **changes))
+
+
+def test_another_data_set_is_refused(tmp_path: Path) -> None:
+    """Example 3 of one set is not example 3 of another, though all else is the same."""
+    one, other = by_hand(tmp_path / "one", 1), by_hand(tmp_path / "other", 1)
+    manifest = json.loads((other / "manifest.json").read_text())
+    (other / "manifest.json").write_text(json.dumps({**manifest, "cell": {"dataset": "faces"}}))
+    with pytest.raises(InputError, match="of the data sets 'digits' and 'faces'"):
+        compare(one, other)
 
 
 def test_other_rulers_are_refused(tmp_path: Path) -> None:

@@ -187,6 +187,30 @@ def test_a_scorer_that_raises_has_failed_the_case() -> None:
     assert {r.case for r in failed} == {c.name for c in CASES if np.isnan(c.answer["inputs"]).any()}
 
 
+def test_an_order_is_judged_by_the_rmse_where_there_is_one() -> None:
+    """A case that several measures answer goes by the first of them that the scorer has, and says which."""
+
+    def of(*measures: str) -> Scorer:
+        return lambda truth, answer: {name: OWN(truth, answer)[name] for name in measures}
+
+    for measures, used in ((("ssim", "psnr", "rmse"), "rmse"), (("ssim", "psnr"), "psnr"), (("ssim",), "ssim")):
+        swap = next(r for r in conform(of(*measures), CASES) if r.case == "order: swap")
+        assert (swap.outcome, swap.got.split()[0], swap.expected.split()[0]) == ("passed", used, used)
+
+
+def test_a_scorer_that_exits_has_failed_the_case() -> None:
+    """A script that gives up ends itself, not the cases that follow."""
+
+    def ends(truth: Truth, answer: Answer) -> Mapping[str, Any]:
+        if np.isnan(answer["inputs"]).any():
+            sys.exit("no picture")
+        return {"rmse": OWN(truth, answer)["rmse"]}
+
+    failed = [r for r in conform(ends, CASES) if r.outcome == "failed"]
+    assert {r.case for r in failed} == {c.name for c in CASES if np.isnan(c.answer["inputs"]).any()}
+    assert all(r.got.startswith("raised SystemExit") for r in failed)
+
+
 def test_what_is_left_out_where_it_is_hard_has_failed() -> None:
     """Who has an RMSE elsewhere cannot pass over the case with a missing answer."""
 
@@ -259,6 +283,7 @@ def test_known_answers_hold_of_nothing_else() -> None:
         (None, "it returned NoneType"),
         ({"pnsr": [[1.0]]}, "unknown key 'pnsr'; did you mean 'psnr'?"),
         ({"rmse": "much"}, "for 'rmse' it returned <U4"),
+        ({"rmse": [[0.5j]]}, "for 'rmse' it returned complex128"),
         ({"rmse": 0.5}, "for 'rmse' it returned the shape (), expected (V, B) or (V,)"),
         ({"rmse": [[1.0], [1.0, 2.0]]}, "for 'rmse' it returned no array"),
         ({"asr": [0.5]}, "for 'asr' it returned the shape (1,), expected one number"),

@@ -101,6 +101,39 @@ def test_a_line_says_the_pace_and_the_time_that_is_left(monkeypatch) -> None:
     ]
 
 
+def test_what_was_done_before_says_nothing_of_the_pace(monkeypatch) -> None:
+    """A training that goes on at 90 of 100: one round in 10 s is 10 s each, and nine are left; the next phase begins anew."""
+    clock = iter([0.0, 10.0, 100.0, 130.0])
+    monkeypatch.setattr("leakbench.progress.time.monotonic", lambda: next(clock))
+    report = Reporter(stream=io.StringIO())
+    for phase, done, total in (("train", 90, 100), ("train", 91, 100), ("attack", 0, 200), ("attack", 1, 200)):
+        report(phase, done, total)
+    assert report.stream.getvalue().splitlines() == [
+        "train: 90 of 100",
+        "train: 91 of 100, 10.00 s each, 1:30 left",
+        "attack: 0 of 200",
+        "attack: 1 of 200, 30.00 s each, 1:39:30 left",
+    ]
+
+
+def test_a_quiet_reporter_writes_nothing() -> None:
+    report = Reporter(quiet=True, stream=Terminal())
+    for done in (0, 1):
+        report("attack", done, 1)
+    report.close()
+    assert report.stream.getvalue() == ""
+
+
+def test_a_later_chunk_goes_on_where_the_one_before_ended(tmp_path, monkeypatch) -> None:
+    """Three victims, two in the first chunk: the third's share of its iterations stands above the two who are done."""
+    monkeypatch.setattr("leakbench.run.stage_attack._chunk", lambda *_: 2)
+    told: list[float] = []
+    cell = prepare(Request(**{**SMALL, "attack": "inverting_gradients", "iterations": 2}), None)
+    with open_run(tmp_path, identity(cell, "test")) as run:
+        execute(cell, run, lambda phase, done, _: told.append(done) if phase == "attack type-1" else None)
+    assert told == [0, 1.0, 2, 2.5, 3]
+
+
 def test_a_terminal_is_rewritten_ten_times_a_second_at_most(monkeypatch) -> None:
     clock = iter([0.0, 0.05, 0.2, 0.21])
     monkeypatch.setattr("leakbench.progress.time.monotonic", lambda: next(clock))

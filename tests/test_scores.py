@@ -96,6 +96,14 @@ def test_success_is_within_eta_and_the_distance_is_the_attackers_own() -> None:
     assert rows["distance"].tolist() == [2.5, 2.5]
 
 
+def test_an_rmse_of_eta_is_a_success() -> None:
+    """Off by a quarter throughout, which is a number without rounding: at most eta, and so is the null's guess of grey."""
+    real = dataclasses.replace(truth(1, 1), inputs=torch.full((1, 1, *SHAPE), 0.25))
+    rows = rows_of(real, answer(real.inputs + 0.25, real.labels), total=1, eta=0.25)
+    assert (rows["rmse"].item(), rows["success"].item(), rows["null_success"].item()) == (0.25, True, True)
+    assert rows["iterations_to_success"].item() == 1
+
+
 def test_rows_know_their_victim_in_a_later_chunk() -> None:
     """The second chunk's victims keep their numbers, examples, null guesses and identification."""
     real = truth(3, 1, first=4)

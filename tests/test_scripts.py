@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from leakbench.scripts import numbers, one_line
+from leakbench.errors import InputError
+from leakbench.scripts import existing, numbers, one_line
 
 HOME = Path(__file__).parent.parent
 SCRIPTS = {"leakage_tables": "results", "tableak": "results", "priority": "results", "epsilon_tables": "results"}
@@ -94,8 +95,51 @@ def test_a_page_without_rows_is_not_written(load: Any, tmp_path: Path, monkeypat
     assert contents(tmp_path) == before
 
 
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert existing("--data-dir", tmp_path) == tmp_path
+    with pytest.raises(InputError, match="--data-dir: no folder"):
+        existing("--data-dir", tmp_path / "file")
+
+
+def test_what_is_said_in_several_lines_is_said_in_one(capsys: Any) -> None:
+    def main() -> None:
+        raise InputError("field: got this,\n  expected that")
+
+    with pytest.raises(SystemExit, match="2"):
+        one_line(main)
+    assert capsys.readouterr().err.endswith(": field: got this, expected that\n")
+
+
+def test_a_row_that_is_measured_again_takes_the_place_of_the_old_one(
+    load: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Of a page's CSV the named row alone is measured; it stands once, in its place, and all others as they were."""
+    script, path = load("leakage_tables"), tmp_path / "results" / "leakage_table_1.csv"
+    kept, asked = pd.read_csv(path), []
+
+    def measure(name: str, given: dict[str, Any], *_: Any) -> dict[str, Any]:
+        asked.append((name, given["victims"]))
+        return {**kept[kept["row"] == name].iloc[0].to_dict(), "asr": 0.125, "minutes": 1.0}
+
+    monkeypatch.setattr(script, "measure", measure)
+    monkeypatch.setattr(
+        sys, "argv", ["leakage_tables.py", "leakage_table_1", "--only", "mnist cpl", "--set", "victims=7"]
+    )
+    one_line(script.main)
+    assert asked == [("mnist cpl", 7)]
+    rows, mine = pd.read_csv(path), kept["row"] == "mnist cpl"
+    assert list(rows["row"]) == list(kept["row"])
+    assert rows.loc[mine, "asr"].tolist() == [0.125]
+    pd.testing.assert_frame_equal(rows[~mine], kept[~mine])
+    assert "| mnist cpl | 1.000 | 0.12 [" in path.with_suffix(".md").read_text()
+
+
 def test_numbers_are_those_of_their_fields() -> None:
     assert numbers(["victims=20", "dropout=0.5", "success=1"]) == {"victims": 20, "dropout": 0.5, "success": 1}
+    for word in ("victims=true", "victims=1.0", "dropout=yes"):
+        with pytest.raises(InputError, match=r"^--set: "):
+            numbers([word])
 
 
 def test_tableak_measures_one_row_again(load: Any, tmp_path: Path, monkeypatch: Any) -> None:

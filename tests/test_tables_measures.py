@@ -320,6 +320,18 @@ def test_each_victim_is_beside_the_guess_for_it() -> None:
         assert (rows["null_record_match"] == 1).all() == right
 
 
+def test_the_random_guess_is_the_mean_of_its_draws() -> None:
+    """Twenty draws from the victim's own generator, each scored alone; not the luckiest of them."""
+    data = dataset()
+    truth = data.train_inputs[:2].reshape(1, 2, 7)
+    drawn = random_records(data.public_inputs, COLUMNS, (20, 2), torch.Generator().manual_seed(0))
+    each = [table_scores(batch[None], truth, COLUMNS) for batch in drawn]
+    rows = scored(truth)
+    for name in ("feature_accuracy", "record_match"):
+        expected = torch.cat([getattr(found, name) for found in each]).mean(0)
+        np.testing.assert_allclose(rows[f"random_{name}"], expected)
+
+
 def test_pictures_and_rankings_say_why_they_have_none() -> None:
     """Pictures have none of the fields; a ranking has the baselines, and no answer of its own."""
     pictures = table_fields(pd.DataFrame({"rmse": [0.1], "failure_reason": [""]}))

@@ -87,10 +87,12 @@ def of_people(victims: int, members: int = 1, **changes: Any) -> pd.DataFrame:
         ({"record_match": [1.0] * 2 + [0.0] * 18}, "protected"),  # the null's interval of 20 reaches .16
         ({"record_match": [1.0] * 8 + [0.0] * 12, "null_record_match": [1.0] * 8 + [0.0] * 12}, "protected"),
         ({"record_match": [1.0] * 8 + [0.0] * 12, "random_record_match": 0.4}, "protected"),
+        ({"record_match": [1.0] * 8 + [0.0] * 12, "random_record_match": 0.3}, "protected"),  # 8 of 20 may be 22 %
         ({"feature_accuracy": 0.9}, "leaks"),
         ({"feature_accuracy": 0.55}, "protected"),  # above the random guess alone
         ({"feature_accuracy": 0.9, "random_feature_accuracy": 0.9}, "protected"),  # above the null attacker alone
         ({"feature_accuracy": [0.9, 0.4] * 10}, "protected"),  # above both, as chance has it
+        ({"feature_accuracy": [0.9] * 12 + [0.4] * 8}, "protected"),  # t is 1.78, between the quantiles of .95 and .975
         ({"feature_accuracy": np.nan}, "protected"),  # a failed example has no feature right
         ({"feature_accuracy": 0.9, "failure_reason": RANKS_ONLY}, "no reconstruction"),
     ],
@@ -106,6 +108,27 @@ def test_features_that_come_back_are_counted_by_batch() -> None:
     assert tap_summary(of_people(14, 10, feature_accuracy=gains), 0.0)["verdict"] == "protected"
     assert tap_summary(of_people(140, feature_accuracy=gains), 0.0)["verdict"] == "leaks"
     assert tap_summary(of_people(1, 10, feature_accuracy=0.9), 0.0)["verdict"] == "unclear"
+
+
+def test_few_batches_need_the_wider_quantile_of_student() -> None:
+    """Five records that gain .3, .3, .3, .3 and -.2: t is 2, beyond a normal's 1.96, within 2.78 of four degrees of freedom."""
+    assert tap_summary(of_people(5, feature_accuracy=[0.9] * 4 + [0.4]), 0.0)["verdict"] == "unclear"
+
+
+def test_a_record_that_is_lost_is_wrong_within_its_batch() -> None:
+    """Of each two one comes back at .9 and one is lost: .45 on average, below the guesses; not .9 of the survivors."""
+    halves = of_people(20, 2, feature_accuracy=np.tile([0.9, np.nan], 20))
+    assert tap_summary(halves, 0.0)["verdict"] == "protected"
+
+
+def test_records_that_come_back_are_counted_by_batch() -> None:
+    """Twenty batches of eight, alike within each: intervals of 20 trials on both sides, not of 160."""
+    four, two = (np.repeat(np.arange(20) < many, 8).astype(float) for many in (4, 2))
+    rows = of_people(20, 8, record_match=four, random_record_match=0.1)  # 4 of 20 may be 8 %, 32 of 160 not
+    assert tap_summary(rows, 0.0)["verdict"] == "protected"
+    assert tap_summary(of_people(20, 8, record_match=four), 0.0)["verdict"] == "leaks"
+    # The null attacker's none of 20 may be 16 %, none of 160 only 2.
+    assert tap_summary(of_people(20, 8, record_match=two), 0.0)["verdict"] == "protected"
 
 
 def test_an_attack_that_doubts_itself_protects_nobody() -> None:

@@ -506,3 +506,27 @@ def test_who_has_ended_keeps_its_own_count() -> None:
     assert found.value.tolist() == [1.0, 0.0, 2.0]
     expected = torch.tensor([[3.0, 4.0, 2.0], [1.0, 0.0, torch.nan], [2.0, torch.nan, torch.nan]])
     torch.testing.assert_close(found.trajectory, expected, equal_nan=True)
+
+
+def test_each_victim_is_attacked_with_a_draw_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three, in chunks of two: a generator each, by the round and the place among all, for the search and the random records."""
+    asked: dict[str, list[tuple[int, ...]]] = {"attack": [], "random records": []}
+
+    def remembered(seed: int, purpose: str, indices: Any) -> Generators:
+        asked[purpose].extend(indices)
+        return generators(seed, purpose, indices)
+
+    monkeypatch.setattr("leakbench.run.stage_attack.generators", remembered)
+    monkeypatch.setattr("leakbench.run.stage_attack._chunk", lambda *_: 2)
+    three = cell(
+        dataset="cancer",
+        attack="inverting_gradients_table",
+        victims=3,
+        taps=("type-1",),
+        leak_batch=1,
+        candidates=5,
+        iterations=1,
+    )
+    with open_run(tmp_path, identity(three, "test")) as run:
+        execute(three, run, lambda *_: None)
+    assert asked == {"attack": [(0, 0), (0, 1), (0, 2)], "random records": [(0, 0), (0, 1), (0, 2)]}
