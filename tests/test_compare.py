@@ -138,7 +138,7 @@ def by_hand(folder: Path, members: int, **columns: object) -> Path:
     plain = {
         **{"tap": "type-1", "round": 0, "victim": victims, "member": member, "example": np.arange(12 * members)},
         **{"label": 1, "label_guess": 0, "success": False, "identified": np.where(member == 0, 0.0, np.nan)},
-        **{"eta": 0.1, "candidates": 30, "failure_reason": ""},
+        **{"eta": 0.1, "candidates": 30, "failure_reason": "", "null_rmse": 0.3},
     }
     with open_run(folder, {"hash": "h", "command": "c", "cell": {"dataset": "digits"}}) as run:
         run.write_rows("rows.parquet", pd.DataFrame({**plain, **columns}))
@@ -180,22 +180,38 @@ def test_rows_in_another_order_are_compared_victim_by_victim(tmp_path: Path) -> 
     assert (found.difference, found.low, found.high) == (0.0, 0.0, 0.0)
 
 
-def test_a_tie_among_candidates_is_no_outcome_to_compare(tmp_path: Path) -> None:
-    """Of victims who tie with another candidate half is identified, which is neither 0 nor 1: the measure is left out."""
-    tied = by_hand(tmp_path / "tied", 1, identified=0.5)
-    clear = by_hand(tmp_path / "clear", 1, identified=1.0)
-    assert set(found_in(tied, clear)) == set(found_in(clear, tied)) == {"asr", "label_accuracy"}
-    assert set(found_in(clear, clear)) == {"asr", "label_accuracy", "identified"}
+def test_a_tie_among_candidates_counts_in_part(tmp_path: Path) -> None:
+    """Of a victim who ties with one other half is identified: twelve of them are half as much as twelve found."""
+    tied, clear = by_hand(tmp_path / "tied", 1, identified=0.5), by_hand(tmp_path / "clear", 1, identified=1.0)
+    d = found_in(clear, tied)["identified"]
+    assert (d.victims, d.first, d.second, d.difference, d.low, d.high) == (12, 1.0, 0.5, 0.5, 0.5, 0.5)
+
+
+def test_who_cannot_be_ranked_in_one_run_is_left_out_of_both(tmp_path: Path) -> None:
+    """A class without a public example has no rank: the others of the twelve are compared, and their number is shown."""
+    ranks = np.where(np.arange(12) < 3, np.nan, 1.0)
+    some, everybody = by_hand(tmp_path / "a", 1, label_ranked=ranks), by_hand(tmp_path / "b", 1, label_ranked=0.0)
+    d = found_in(some, everybody)["label_ranked"]
+    assert (d.victims, d.first, d.second) == (9, 1.0, 0.0)
+    nobody = by_hand(tmp_path / "c", 1, label_ranked=np.nan)
+    assert "label_ranked" not in found_in(some, nobody)
+
+
+def test_ties_of_batches_are_ties_however_they_are_summed(tmp_path: Path) -> None:
+    """5 + 7 + 9 of 42 and 7 + 7 + 7 are as much; their floats differ in the last digit, and no sign is made of it."""
+    one = by_hand(tmp_path / "one", 3, feature_accuracy=np.tile(np.array([5, 7, 9]) / 42, 12))
+    other = by_hand(tmp_path / "other", 3, feature_accuracy=np.tile(np.array([7, 7, 7]) / 42, 12))
+    assert found_in(one, other)["feature_accuracy"].sign == 1.0
 
 
 def test_scores_are_compared_by_their_means_and_a_failure_is_the_worst(tmp_path: Path) -> None:
-    """Twelve batches of two: half of the first run's examples have no answer, an RMSE of 1 and nothing right."""
+    """Twelve batches of two: half of the first run's examples have no answer, the null attacker's RMSE and nothing right."""
     lost = np.arange(24) % 2 == 1
     scores = {name: np.where(lost, np.nan, 0.25) for name in ("rmse", "feature_accuracy", "record_match")}
     one = by_hand(tmp_path / "one", 2, **{**scores, "record_match": np.where(lost, np.nan, 1.0)})
     other = by_hand(tmp_path / "other", 2, rmse=0.5, feature_accuracy=0.25, record_match=0.0)
     found = found_in(one, other)
-    expected = {"rmse": (0.625, 0.5), "feature_accuracy": (0.125, 0.25), "record_match": (0.5, 0.0)}
+    expected = {"rmse": (0.275, 0.5), "feature_accuracy": (0.125, 0.25), "record_match": (0.5, 0.0)}
     for measure, (first, second) in expected.items():
         d = found[measure]
         assert (d.first, d.second, d.difference) == pytest.approx((first, second, first - second))

@@ -8,11 +8,12 @@ from torch import Tensor, nn
 from leakbench.answers import Reconstruction
 from leakbench.attack.looks import averaged
 from leakbench.attack.one_step import answered_at_once, likeliest
+from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.part import part
 from leakbench.types import Generators
 
-__all__ = ["AnalyticFc"]
+__all__ = ["AnalyticFc", "begins_linear"]
 
 
 @part
@@ -28,23 +29,32 @@ class AnalyticFc:
         """Answer for V victims from the mean of all looks at a release, in [0, 1]; rngs are not drawn from.
 
         Of several releases each gives an answer, and that one is given whose gradients miss what leaked by least over all of them.
-        NaN where the model does not begin with a biased linear layer (flattening aside), where the row's db is zero, and for
-        examples beyond the layer's rows. The certainty is minus the squared distance of what the answers would have leaked.
+        NaN where the row's db is zero, and for examples beyond the layer's rows. The certainty is minus the squared distance of
+        what the answers would have leaked. Raises InputError where the model does not begin with a biased linear layer
+        (flattening aside), of which there is nothing to read.
         """
+        if not begins_linear(views[0].network.model):
+            raise InputError(
+                "attack: analytic_fc reads a biased linear first layer, with which this network does not begin; choose one"
+                " that does (--leak-model mlp), or another attack"
+            )
         shown = tuple(view for view, _ in averaged(views))
         answers = [answered_at_once(shown, _inputs(view), rngs) for view in shown]
         return likeliest(answers)
 
 
+def begins_linear(model: nn.Module) -> bool:
+    """Say whether the first layer of a network, flattening aside, is linear with a bias."""
+    return _first_layer(model) is not None
+
+
 def _inputs(view: View) -> Tensor:
     name = _first_layer(view.network.model)
-    like = next(iter(view.update.values()))
-    found = like.new_full((view.victims, view.examples, torch.Size(view.shape).numel()), torch.nan)
-    if name is not None:
-        weight, bias = view.update[f"{name}weight"], view.update[f"{name}bias"]
-        rows = bias.abs().topk(min(view.examples, bias.shape[1]), dim=1).indices
-        quotient = weight.gather(1, rows[..., None].expand(-1, -1, weight.shape[2])) / bias.gather(1, rows)[..., None]
-        found[:, : rows.shape[1]] = torch.where(quotient.isfinite(), quotient, torch.nan)
+    weight, bias = view.update[f"{name}weight"], view.update[f"{name}bias"]
+    found = weight.new_full((view.victims, view.examples, weight.shape[2]), torch.nan)
+    rows = bias.abs().topk(min(view.examples, bias.shape[1]), dim=1).indices
+    quotient = weight.gather(1, rows[..., None].expand(-1, -1, weight.shape[2])) / bias.gather(1, rows)[..., None]
+    found[:, : rows.shape[1]] = torch.where(quotient.isfinite(), quotient, torch.nan)
     return found.clamp(0, 1).reshape(view.victims, view.examples, *view.shape)
 
 

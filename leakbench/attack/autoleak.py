@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
-from leakbench.attack.analytic import AnalyticFc
+from leakbench.attack.analytic import AnalyticFc, begins_linear
 from leakbench.attack.distance import Likelihood
 from leakbench.attack.doubts import OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN, stuck, twins
 from leakbench.attack.gradient_matching import GradientMatching
@@ -59,8 +59,8 @@ class AutoLeak:
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
         """Reconstruct; work and snapshots of the stages follow each other. Raises InputError for no stage."""
-        if not self.stages:
-            raise InputError("autoleak: stages: got none, expected at least one")
+        if not self._stages(views[0]):
+            raise InputError("autoleak: stages: got none for this network, expected at least one")
         asked = Asked(views[0].fits)
         views = tuple(dataclasses.replace(view, fits=asked) for view in views)
         found = dataclasses.replace(self._answered(views, rngs), fit=asked.fit)
@@ -94,7 +94,10 @@ class AutoLeak:
         return dataclasses.replace(best, certainty=-value[:, None].expand_as(best.certainty), doubts=doubts)
 
     def _stages(self, view: View) -> tuple[Search, ...]:
-        return self.stages + (self.where_kinked if kinked(view.network.model, view.shape) else ())
+        """Return the stages for a network: without the closed form where there is nothing to read, with those for kinks."""
+        model = view.network.model
+        several = self.stages + (self.where_kinked if kinked(model, view.shape) else ())
+        return tuple(s for s in several if not isinstance(s, AnalyticFc) or begins_linear(model))
 
     def _of_twins(self, view: View, rng: torch.Generator) -> dict[str, Tensor]:
         """Return the doubt that the same stages leave on public examples without any defense, for all victims alike."""

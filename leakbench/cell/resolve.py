@@ -130,7 +130,9 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).cpu()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"device: {name!r} cannot be used ({str(error).splitlines()[0]}); try cpu") from None
+        why = str(error).splitlines()[0]
+        why = "no kind of device that torch knows" if "device type" in why else why
+        raise InputError(f"device: {name!r} cannot be used ({why}); try cpu, or cuda where there is a GPU") from None
     return device
 
 

@@ -63,5 +63,7 @@ def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=1, ensure_ascii=False))
         return
+    if rows:
+        click.echo("  ".join(rows[0]))
     for row in rows:
         click.echo("  ".join(str(value) for value in row.values()))

@@ -70,7 +70,8 @@ def violations(summary: Mapping[str, Any]) -> list[str]:
     """Return a line for each measurement that is significantly above its bound."""
     return [
         f"error: {found['tap']}: {MEASURES.get(found['measure'], found['measure'])} {_share(found['value'])} "
-        f"(at least {_share(found['low'])}, with 95 % confidence in all bounds of the run) is above its bound {_share(found['bound'])}: {BROKEN}"
+        f"(at least {_share(found['low'])}, with 95 % confidence in all bounds of the run) is above its bound "
+        f"{_share(found['bound'])}: {BROKEN}"
         for found in summary.get("violations", ())
     ]
 

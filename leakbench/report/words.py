@@ -72,7 +72,8 @@ def batches(summary: Summary) -> str:
             f"{many} victims" if members == 1 else f"{many} victims, each in a leak of {members} examples{made_of(tap)}"
         )
         looks = f", {tap['observations']} looks at each" if tap.get("observations", 1) > 1 else ""
-        batch = f"{who}{looks}, {tap.get('failures')} without an answer"
+        lost = tap.get("failures")
+        batch = f"{who}{looks}, {'ranked and not rebuilt' if lost is None else f'{lost} without an answer'}"
         groups.setdefault(f"{batch}; {success}", []).append(name)
     return "\n".join(f"{', '.join(names)}: {text}" for text, names in groups.items())
 

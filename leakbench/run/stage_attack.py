@@ -97,27 +97,36 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:
     null: tuple[NullAttack, TableJudge | None] | None = None
     phase = phase_name(leak.cell, leak.tap, leak.round)
     fits = FitStore(fit_folder())
-    progress(phase, 0, total)
-    for lanes in torch.split(torch.arange(total), _chunk(leak, victims)):
+    chunks = torch.split(torch.arange(total), _chunk(leak, victims))
+    whole = [all(run.has(f"{_piece(leak, lanes)}.{kind}") for kind in ("parquet", "safetensors")) for lanes in chunks]
+    held = next((number for number, there in enumerate(whole) if not there), len(whole))
+    progress(phase, sum(map(len, chunks[:held])), total)
+    for lanes, there in zip(chunks, whole, strict=True):
+        if there:
+            continue
         first, many = int(lanes[0]), len(lanes)
 
         def tell(share: float, first: int = first, many: int = many) -> None:
             progress(phase, first + share * many, total)
 
-        piece = f"parts/{leak.name}.{first:05d}"
-        if not (run.has(f"{piece}.parquet") and run.has(f"{piece}.safetensors")):
-            with run.timed(phase):
-                views = tuple(dataclasses.replace(view, fits=fits) for view in leak.views(victims, lanes))
-                twin = _twin(run, piece, views, lanes)
-                if twin is None:
-                    null = null or _null(leak, victims, judge.eta)
-                    rows, tensors = _attack_chunk(leak, judge, *null, victims, lanes, views, tell)
-                else:
-                    rows = run.read_rows(f"{twin}.parquet").assign(tap=leak.tap)
-                    tensors = run.read_tensors(f"{twin}.safetensors")
-            run.write_tensors(f"{piece}.safetensors", tensors)
-            run.write_rows(f"{piece}.parquet", rows)
+        piece = _piece(leak, lanes)
+        with run.timed(phase):
+            views = tuple(dataclasses.replace(view, fits=fits) for view in leak.views(victims, lanes))
+            twin = _twin(run, piece, views, lanes)
+            if twin is None:
+                null = null or _null(leak, victims, judge.eta)
+                rows, tensors = _attack_chunk(leak, judge, *null, victims, lanes, views, tell)
+            else:
+                rows = run.read_rows(f"{twin}.parquet").assign(tap=leak.tap)
+                tensors = run.read_tensors(f"{twin}.safetensors")
+        run.write_tensors(f"{piece}.safetensors", tensors)
+        run.write_rows(f"{piece}.parquet", rows)
         progress(phase, first + many, total)
+
+
+def _piece(leak: Leak, lanes: Tensor) -> str:
+    """Return the name, without its ending, of what one chunk of victims leaves on disk."""
+    return f"parts/{leak.name}.{int(lanes[0]):05d}"
 
 
 def _twin(run: Run, piece: str, views: tuple[View, ...], lanes: Tensor) -> str | None:

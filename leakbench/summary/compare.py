@@ -13,7 +13,7 @@ from scipy.stats import binomtest
 
 from leakbench.errors import InputError
 from leakbench.measure.scores import RANKS_ONLY
-from leakbench.measure.statistics import paired_bootstrap, paired_means
+from leakbench.measure.statistics import paired_means
 from leakbench.rng import generator
 from leakbench.store import read_manifest, written
 
@@ -25,8 +25,11 @@ SAME = ["tap", "round", "victim", "member", "example", "label"]
 RULERS = ("eta", "candidates")
 """By what the same answer would be scored the same."""
 
-WORST = {"rmse": 1.0, "feature_accuracy": 0.0, "record_match": 0.0}
-"""Scores that are compared by their means, and what an example without an answer counts as: pixels lie in [0, 1]."""
+MEANS = ("rmse", "feature_accuracy", "record_match")
+"""Scores that are compared by their means."""
+
+TIE = 1e-9
+"""Up to where a victim's means in two runs are called the same: they are sums of floats in different orders."""
 
 ENOUGH = 10
 """Victims from which on an interval without zero is called a difference, if the sign test agrees at 5 %: of fewer, or of few
@@ -39,7 +42,7 @@ class Difference:
 
     point: the tap, and where it leaked at several rounds, `tap@round`.
     measure: `asr` | `identified` | `label_accuracy` | `label_ranked` | `rmse`, and of tables `feature_accuracy` | `record_match`;
-    without an answer an RMSE is 1 and a feature or a record is wrong.
+    without an answer an RMSE is the null attacker's, whose guess everybody has, and a feature or a record is wrong.
     victims: V, who are drawn with replacement, whole batches at a time.
     sign: p-value of the exact two-sided sign test over the victims who fare better in one run; with single examples McNemar's.
     """
@@ -87,7 +90,8 @@ def left_out(one: Path, other: Path) -> list[str]:
 
 NOTES = (
     "first, second: means over the examples; interval: of a bootstrap that draws whole batches. An example without an answer",
-    "counts as not rebuilt, not right, and an rmse of 1; less rmse is the better attack, of all else more is.",
+    "counts as not rebuilt, with no feature right, and with the null attacker's rmse; the label it was given counts. A run's own",
+    "table shows medians. Less rmse is the better attack, of all else more is.",
     "sign: p of the exact two-sided sign test over the victims (whole batches) who differ: how often as many or more would fare",
     f"better in the same run if either were as likely. differs: no 0 in the interval, sign below .05, {ENOUGH} victims or more.",
 )
@@ -144,30 +148,35 @@ def _at(point: tuple[Any, ...], rows: pd.DataFrame, others: pd.DataFrame) -> Ite
         told, others_told = (r["label"] == r["label_guess"] for r in (rows, others))
         outcomes["asr"] = (rows["success"], others["success"], rows["victim"])
         outcomes["label_accuracy"] = (told, others_told, rows["victim"])
-        for score, worst in WORST.items():
+        for score in MEANS:
             if score in rows and score in others:
-                outcomes[score] = (rows[score].fillna(worst), others[score].fillna(worst), rows["victim"])
+                outcomes[score] = (_answered(rows, score), _answered(others, score), rows["victim"])
     first = rows["member"] == 0
     for ranked in ("identified", "label_ranked"):
         if ranked not in rows or ranked not in others:  # A run of before labels were ranked.
             continue
         one, other = rows[ranked][first], others[ranked][first]
-        if set(one) | set(other) <= {0.0, 1.0}:
-            outcomes[ranked] = (one, other, rows["victim"][first])
+        known = one.notna() & other.notna()  # A class without a public example cannot be ranked.
+        if known.any():
+            outcomes[ranked] = (one[known], other[known], rows["victim"][first][known])
     for measure, (a, b, victims) in outcomes.items():
         x, y = (values.to_numpy(dtype=float) for values in (a, b))
         rng = generator(0, f"compare {measure}")
-        bootstrap = paired_means if measure in WORST else paired_bootstrap
-        difference, low, high = bootstrap(x, y, victims.to_numpy(), rng)
-        sign = _sign_test(pd.Series(x - y).groupby(victims.to_numpy()).sum())
+        difference, low, high = paired_means(x, y, victims.to_numpy(), rng)
+        sign = _sign_test(pd.Series(x - y).groupby(victims.to_numpy()).mean())
         yield Difference(
-            str(point[0]), measure, int(rows["victim"].nunique()), x.mean(), y.mean(), difference, low, high, sign
+            str(point[0]), measure, int(victims.nunique()), x.mean(), y.mean(), difference, low, high, sign
         )
+
+
+def _answered(rows: pd.DataFrame, score: str) -> pd.Series:
+    """Return the scores (n,), of an example without an answer what that counts as."""
+    return rows[score].fillna(rows["null_rmse"] if score == "rmse" else 0.0)
 
 
 def _sign_test(gains: pd.Series) -> float:
     """Return the two-sided p-value of the signs of what each victim gains; 1 where none differs."""
-    more, less = int((gains > 0).sum()), int((gains < 0).sum())
+    more, less = int((gains > TIE).sum()), int((gains < -TIE).sum())
     return float(binomtest(more, more + less).pvalue) if more + less else 1.0
 
 

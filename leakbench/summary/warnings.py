@@ -15,8 +15,12 @@ __all__ = ["doubts", "mostly_doubted", "warnings"]
 
 
 def doubts(group: pd.DataFrame) -> dict[str, int]:
-    """Return {why the attack may be weak: of how many victims} from a leakage point's rows."""
-    whole = group[group["member"] == 0]["doubts"]
+    """Return {why the attack may be weak: of how many victims} from a leakage point's rows, of victims who did not all come back.
+
+    The attacker does not know whom it rebuilt; we do, and of a success nothing has to be doubted.
+    """
+    back = group.groupby("victim")["success"].transform("all")
+    whole = group[(group["member"] == 0) & ~back.astype(bool)]["doubts"]
     each = [why for text in whole for why in text.split("; ") if why]
     return dict(sorted((why, each.count(why)) for why in set(each)))
 
