@@ -1,21 +1,23 @@
 """Tables of what leaks: the cells of leakage_tables.yaml, each beside what its paper prints, and of the other pages.
 
-    python results/leakage_tables.py PAGE [--data-dir FOLDER] [--runs FOLDER] [--only TEXT] [--page] [--set NAME=VALUE ...]
+    python results/leakage_tables.py PAGE [--data-dir FOLDER] [--runs FOLDER] [--only TEXT] [--page]
+                                     [--set NAME=VALUE ... --out FOLDER]
 
 Runs the cells of one page, each in a folder of its own where it goes on if it was cut short, and writes PAGE.csv and PAGE.md
-beside itself; with `--page` only the page, from the CSV that is there. `--set victims=20` changes a number of every cell; the
-page says of each row with how many victims and iterations it was measured.
+beside itself; with `--page` only the page, from the CSV that is there. `--set victims=20` changes a number of every cell; such a
+trial goes into a folder of its own (`--out`), so that the rows that stand here are those of the YAML.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import yaml
+from leakage_page import page_of, text_of
 
 from leakbench.cell import Request, identity
 from leakbench.cell.budget import prepare
@@ -47,15 +49,13 @@ MEASURES = (
     "label_ranked",
     "label_ranked_bound",
     "observations",
+    "candidates",
 )
 """Copied from the summary of a leakage point."""
 
 RECIPES = ("defense", "attack")
 
 FILES = ("leakage_tables.yaml", "strongest_attacker.yaml", "aware.yaml")
-
-
-Cell = Callable[[dict[str, Any]], str]
 
 
 def cells(page: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
@@ -102,86 +102,6 @@ def _measured(tap: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def text_of(value: Any, digits: int = 2) -> str:
-    """Return a number for the page, `-` for none."""
-    return "-" if value is None or pd.isna(value) else f"{value:.{digits}f}"
-
-
-READING = """RMSE, PSNR and SSIM are medians over all pictures, a failed one counting as the worst, so that they say nothing of
-failures fewer than half. `above null` is (ASR - null ASR) / (1 - null ASR), the null being a guess from public data alone.
-Iterations are the median until which an answer came within eta to stay; none where fewer than half did. Identification
-belongs to no attack of the row: it is how often a ranking of 1,000 candidates, told of the defense, finds the
-first picture of each victim. A row is measured again by `python results/leakage_tables.py PAGE --only "ROW"`, PAGE being
-the name of this file; seed 0 throughout."""
-
-
-def number(key: str, digits: int = 2) -> Cell:
-    """Return what shows a field of a row."""
-    return lambda row: text_of(row.get(key), digits)
-
-
-def interval(key: str) -> Cell:
-    """Return what shows a share with its 95 % interval."""
-    return lambda row: (
-        "-" if pd.isna(row[key]) else f"{row[key]:.2f} [{row[key + '_low']:.2f}, {row[key + '_high']:.2f}]"
-    )
-
-
-def above_null(row: dict[str, Any]) -> str:
-    """Show which share of what the null attacker leaves an attack finds."""
-    return text_of((row["asr"] - row["null_asr"]) / (1 - row["null_asr"]))
-
-
-def size(row: dict[str, Any]) -> str:
-    """Show how much was attacked for how long at most."""
-    return f"{row['victims']:.0f} x {row['batch']:.0f}, {text_of(row['limit'], 0)}"
-
-
-COLUMNS: dict[str, dict[str, Cell]] = {
-    "claims": {
-        "row": lambda row: str(row["row"]),
-        "ASR claimed": number("claimed_asr", 3),
-        "ASR [95 % CI]": interval("asr"),
-        "null ASR": number("null_asr"),
-        "above null": above_null,
-        "RMSE claimed": number("claimed_rmse", 3),
-        "RMSE": number("rmse", 3),
-        "null RMSE": number("null_rmse", 3),
-        "PSNR": number("psnr", 1),
-        "SSIM": number("ssim"),
-        "iterations claimed": number("claimed_iterations", 1),
-        "iterations": number("iterations", 0),
-        "ranking identifies": number("identified"),
-        "victims x batch, limit": size,
-    },
-    "strongest": {
-        "row": lambda row: str(row["row"]),
-        "ASR [95 % CI]": interval("asr"),
-        "null ASR": number("null_asr"),
-        "ASR bound": number("asr_bound"),
-        "RMSE": number("rmse", 3),
-        "null RMSE": number("null_rmse", 3),
-        "RMSE floor": number("rmse_floor", 3),
-        "PSNR": number("psnr", 1),
-        "identified [95 % CI]": interval("identified"),
-        "its bound": number("identified_bound", 3),
-        "label ranked": number("label_ranked"),
-        "label bound": number("label_ranked_bound"),
-        "victims x batch, limit": size,
-    },
-}
-"""{what a page is about: {heading: what shows a row there}}"""
-
-
-def page_of(page: dict[str, Any], rows: pd.DataFrame) -> str:
-    """Return the page in Markdown."""
-    columns = COLUMNS[page.get("columns", "claims")]
-    lines = [f"# {page['title']}", "", page["text"].strip(), ""]
-    lines += [f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
-    lines += [f"| {' | '.join(show(row) for show in columns.values())} |" for row in rows.to_dict("records")]
-    return "\n".join([*lines, "", READING, "", page.get("found", "").strip()]).rstrip() + "\n"
-
-
 def pages() -> dict[str, Any]:
     """Return every page."""
     found: dict[str, Any] = {}
@@ -199,7 +119,10 @@ def options() -> argparse.Namespace:
     asked.add_argument("--runs", type=Path, default=Path("runs"))
     asked.add_argument("--only", default="", help="rows whose name holds this text")
     asked.add_argument("--page", action="store_true")
-    asked.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
+    asked.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE")
+    asked.add_argument(
+        "--out", type=Path, help="where PAGE.csv and PAGE.md are; beside this script where it is not given"
+    )
     given = asked.parse_args()
     if given.name not in known:
         raise InputError(f"PAGE: unknown name {given.name!r}{nearest(given.name, list(known))}")
@@ -210,11 +133,14 @@ def options() -> argparse.Namespace:
 def main() -> None:
     """Measure, or only write the page."""
     asked = options()
-    page, table = asked.content, HERE / f"{asked.name}.csv"
+    page, folder = asked.content, existing("--out", asked.out) or HERE
+    table = folder / f"{asked.name}.csv"
     data_dir, changed = existing("--data-dir", asked.data_dir), numbers(asked.set)
-    names = [] if asked.page else chosen((name for name, _, _ in cells(page)), asked.only)
-    rows = pd.read_csv(table) if asked.page or table.exists() else pd.DataFrame({"row": []})
-    rows = rows.assign(cell=rows.get("cell", rows["row"]))  # Older tables had one row a cell.
+    if changed and asked.out is None:
+        raise InputError("--set: measures a trial, which would take the place of published rows; give --out FOLDER")
+    named = chosen((name for name, _, _ in cells(page)), asked.only)
+    names = [] if asked.page else named
+    rows = pd.read_csv(table) if asked.page or table.exists() else pd.DataFrame({"row": [], "cell": []})
     order = {name: place for place, (name, _, _) in enumerate(cells(page))}
     for name, given, claim in cells(page):
         if name not in names:
@@ -226,7 +152,7 @@ def main() -> None:
         for row in found:
             of = f"ASR {text_of(row['asr'])}, RMSE {text_of(row['rmse'], 3)}, {row['minutes']} min"
             print(f"{row['row']}: {of}", flush=True)
-    (HERE / f"{asked.name}.md").write_text(page_of(page, rows), encoding="utf-8")
+    (folder / f"{asked.name}.md").write_text(page_of(page, rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

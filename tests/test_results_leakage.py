@@ -40,7 +40,7 @@ def test_a_page_is_made_of_its_rows(name, tables) -> None:
 @pytest.mark.parametrize("name", WRITTEN)
 def test_rows_are_measurements_of_cells_of_the_page(name, tables) -> None:
     rows = pd.read_csv(RESULTS / f"{name}.csv")
-    rows = rows.set_index("cell" if "cell" in rows else "row")
+    rows = rows.set_index("cell")
     cells = {row: (given, claim) for row, given, claim in tables.cells(PAGES[name])}
     assert list(dict.fromkeys(rows.index)) == [row for row in cells if row in rows.index]
     for row, found in rows.iterrows():

@@ -55,9 +55,15 @@ def contents(folder: Path) -> dict[Path, bytes]:
         ("leakage_tables", "leakage_table_1 --set attack=2", "--set: 'attack' is no number of a cell"),
         ("leakage_tables", "leakage_table_1 --set victims=few", "--set: victims: got 'few', expected a whole number"),
         ("leakage_tables", "leakage_table_1 --set victims=2.5", "--set: victims: got '2.5', expected a whole number"),
-        ("leakage_tables", "leakage_table_1 --set victims=0 --only mnist", "victims: got 0, expected at least 1"),
+        (
+            "leakage_tables",
+            "leakage_table_1 --set victims=0 --only mnist --out results",
+            "victims: got 0, expected at least 1",
+        ),
         ("leakage_tables", "leakage_table_1 --data-dir nowhere", "--data-dir: no folder 'nowhere'"),
         ("leakage_tables", "leakage_table_1 --only mnits", "--only: no row's name holds 'mnits'"),
+        ("leakage_tables", "leakage_table_1 --only mnits --page", "--only: no row's name holds 'mnits'"),
+        ("leakage_tables", "leakage_table_1 --set victims=2", "--set: measures a trial, which would take the place of"),
         ("tableak", "--only tabelak", "--only: no row's name holds 'tabelak'"),
         ("tableak", "--data-dir nowhere", "--data-dir: no folder 'nowhere'"),
         ("priority", "--data-dir nowhere", "--data-dir: no folder 'nowhere'"),
@@ -114,20 +120,29 @@ def test_what_is_said_in_several_lines_is_said_in_one(capsys: Any) -> None:
 def test_a_row_that_is_measured_again_takes_the_place_of_the_old_one(
     load: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """Of a page's CSV the named row alone is measured; it stands once, in its place, and all others as they were."""
-    script, path = load("leakage_tables"), tmp_path / "results" / "leakage_table_1.csv"
+    """Of a page's CSV the named row alone is measured; it stands once, in its place, and all others as they were.
+
+    What is set for a trial holds together, and the published rows stay.
+    """
+    script, trial = load("leakage_tables"), tmp_path / "trial"
+    shutil.copytree(tmp_path / "results", trial)
+    path, published = trial / "leakage_table_1.csv", contents(tmp_path / "results")
     kept, asked = pd.read_csv(path), []
 
-    def measure(name: str, given: dict[str, Any], *_: Any) -> dict[str, Any]:
-        asked.append((name, given["victims"]))
-        return {**kept[kept["row"] == name].iloc[0].to_dict(), "asr": 0.125, "minutes": 1.0}
+    def measure(name: str, given: dict[str, Any], *_: Any) -> list[dict[str, Any]]:
+        asked.append((name, given["victims"], given["iterations"]))
+        return [{**kept[kept["row"] == name].iloc[0].to_dict(), "asr": 0.125, "minutes": 1.0}]
 
     monkeypatch.setattr(script, "measure", measure)
-    monkeypatch.setattr(
-        sys, "argv", ["leakage_tables.py", "leakage_table_1", "--only", "mnist cpl", "--set", "victims=7"]
-    )
+    words = ["leakage_tables.py", "leakage_table_1", "--only", "mnist cpl"]
+    words += ["--set", "victims=7", "--set", "iterations=3"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit):
+        one_line(script.main)
+    monkeypatch.setattr(sys, "argv", [*words, "--out", str(trial)])
     one_line(script.main)
-    assert asked == [("mnist cpl", 7)]
+    assert asked == [("mnist cpl", 7, 3)]
+    assert contents(tmp_path / "results") == published
     rows, mine = pd.read_csv(path), kept["row"] == "mnist cpl"
     assert list(rows["row"]) == list(kept["row"])
     assert rows.loc[mine, "asr"].tolist() == [0.125]

@@ -1,0 +1,149 @@
+"""The pages of leakage_tables.py in Markdown: which columns each kind of page has, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pandas as pd
+
+__all__ = ["COLUMNS", "page_of", "text_of"]
+
+Row: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading, what shows a row there, and what it means where the heading does not say it."""
+
+    heading: str
+    show: Callable[[Row], str]
+    meaning: str = ""
+
+
+def text_of(value: Any, digits: int = 2) -> str:
+    """Return a number for the page, `-` for none."""
+    return "-" if value is None or pd.isna(value) else f"{value:.{digits}f}"
+
+
+def number(key: str, digits: int = 2) -> Callable[[Row], str]:
+    """Return what shows a field of a row."""
+    return lambda row: text_of(row.get(key), digits)
+
+
+def interval(key: str) -> Callable[[Row], str]:
+    """Return what shows a share with its 95 % interval."""
+    return lambda row: (
+        "-" if pd.isna(row[key]) else f"{row[key]:.2f} [{row[key + '_low']:.2f}, {row[key + '_high']:.2f}]"
+    )
+
+
+def above_null(row: Row) -> str:
+    """Show which share of what the null attacker leaves an attack finds."""
+    return text_of((row["asr"] - row["null_asr"]) / (1 - row["null_asr"]))
+
+
+def size(row: Row) -> str:
+    """Show how much was attacked for how long at most."""
+    return f"{row['victims']:.0f} x {row['batch']:.0f}, {text_of(row['limit'], 0)}"
+
+
+def identified(row: Row) -> str:
+    """Show how many were found, with the interval where the row has it, and among how many."""
+    share = text_of(row["identified"]) if pd.isna(row.get("identified_low")) else interval("identified")(row)
+    return f"{share} of {row['candidates']:,.0f}"
+
+
+ROW = Column("row", lambda row: str(row["row"]))
+ASR = Column(
+    "ASR [95 % CI]",
+    interval("asr"),
+    "the share of pictures that come back to an RMSE of at most eta, which two different examples of the set reach once in a "
+    "thousand pairs",
+)
+NULL_ASR = Column(
+    "null ASR", number("null_asr"), "that of a guess from public data and the label, without any gradient"
+)
+RMSE = Column(
+    "RMSE", number("rmse", 3), "the median over all pictures, as of PSNR and SSIM, a failed one counting as the worst"
+)
+NULL_RMSE = Column("null RMSE", number("null_rmse", 3))
+PSNR = Column("PSNR", number("psnr", 1))
+IDENTIFIED = Column(
+    "ranking identifies",
+    identified,
+    "how often a ranking of so many candidates, told of the defense, finds the first picture of each victim; it "
+    "belongs to no attack of the row",
+)
+SIZE = Column("victims x batch, limit", size, "what was attacked, and after how many iterations a search ends at most")
+
+COLUMNS: dict[str, tuple[Column, ...]] = {
+    "claims": (
+        ROW,
+        Column("ASR claimed", number("claimed_asr", 3)),
+        ASR,
+        NULL_ASR,
+        Column("above null", above_null, "(ASR - null ASR) / (1 - null ASR)"),
+        Column("RMSE claimed", number("claimed_rmse", 3)),
+        RMSE,
+        NULL_RMSE,
+        PSNR,
+        Column("SSIM", number("ssim")),
+        Column("labels right", number("label_accuracy"), "the share of labels that the attack names rightly"),
+        Column("iterations claimed", number("claimed_iterations", 1)),
+        Column(
+            "iterations",
+            number("iterations", 0),
+            "the median until which an answer came within eta to stay; none where fewer than half did",
+        ),
+        IDENTIFIED,
+        SIZE,
+    ),
+    "strongest": (
+        ROW,
+        ASR,
+        NULL_ASR,
+        Column(
+            "ASR bound", number("asr_bound"), "what the noise allows any attack at most, given the null attacker's rate"
+        ),
+        RMSE,
+        NULL_RMSE,
+        Column(
+            "RMSE floor",
+            number("rmse_floor", 3),
+            "by Fisher information, for who knows the pixels' deviation beforehand and no more: who knows more of pictures may lie "
+            "below it",
+        ),
+        PSNR,
+        IDENTIFIED,
+        Column("its bound", number("identified_bound", 3), "what the noise allows any ranking at most"),
+        Column(
+            "label ranked",
+            number("label_ranked"),
+            "how often the label comes first by public mean gradients; none where no victim's class has a public example",
+        ),
+        Column("label bound", number("label_ranked_bound"), "what the noise allows of it, given the commonest label"),
+        SIZE,
+    ),
+}
+"""{what a page is about: its columns}; one in which no row has anything is left out."""
+
+AGAIN = (
+    'A row is measured again by `python results/leakage_tables.py PAGE --only "ROW"`, PAGE being the name of this file; '
+    "seed 0 throughout."
+)
+
+
+def page_of(page: dict[str, Any], rows: pd.DataFrame) -> str:
+    """Return the page in Markdown."""
+    shown = [
+        (column, [column.show(row) for row in rows.to_dict("records")])
+        for column in COLUMNS[page.get("columns", "claims")]
+    ]
+    shown = [(column, cells) for column, cells in shown if set(cells) != {"-"}]
+    lines = [f"# {page['title']}", "", page["text"].strip(), ""]
+    lines += [f"| {' | '.join(column.heading for column, _ in shown)} |", "| --- " * len(shown) + "|"]
+    lines += [f"| {' | '.join(cells)} |" for cells in zip(*(cells for _, cells in shown), strict=True)]
+    legend = [f"- {column.heading}: {column.meaning}." for column, _ in shown if column.meaning]
+    return "\n".join([*lines, "", *legend, "", AGAIN, "", page.get("found", "").strip()]).rstrip() + "\n"
