@@ -160,5 +160,5 @@ def test_what_does_not_fit_is_refused(information: Tensor, root: Tensor, stds: l
 
 def test_no_victims_are_refused() -> None:
     x, y = examples(1)
-    with pytest.raises(InputError, match="^inputs: got no victims"):
+    with pytest.raises(InputError, match=r"^inputs: got no victims"):
         information_matrix(view_of(network(), "type-2", Stations()), x[:0], y[:0])

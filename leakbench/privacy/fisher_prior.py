@@ -54,7 +54,7 @@ def _jacobian(view: View, inputs: Tensor, targets: Tensor, lane: int) -> Tensor:
         warnings.catch_warnings()
     ):  # PyTorch's first derivative in forward mode warns of what PyTorch itself then does.
         warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", FutureWarning)
-        chunks = every.split(max(1, BUDGET // size))
+        chunks = torch.split(every, max(1, BUDGET // size))
         return torch.cat([_along(view, inputs[lane], targets[lane], lane, some) for some in chunks])
 
 
@@ -69,14 +69,14 @@ def _along(view: View, inputs: Tensor, targets: Tensor, lane: int, directions: T
         leaked = view.respond(guesses, targets.expand(count, *targets.shape), lanes)
         return torch.cat([g.flatten(1) for g in leaked.values()], 1)
 
-    _, derivatives = jvp(released, (first,), (directions.reshape(first.shape),))
+    derivatives: Tensor = jvp(released, (first,), (directions.reshape(first.shape),))[1]
     return derivatives.detach()
 
 
 def _gram(rows: Tensor) -> Tensor:
     """Return rows @ rows.T in float64, a block of columns at a time."""
     total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-    for block in rows.split(BLOCK, 1):
+    for block in torch.split(rows, BLOCK, 1):
         wide = block.double()
         total.addmm_(wide, wide.T)
     return total
