@@ -109,12 +109,21 @@ def judged(rows: pd.DataFrame) -> Iterator[str]:
     if empty:
         yield f"That bound is 1.00 and forbids nothing at noise {', '.join(f'{std:g}' for std in empty)}."
     for floor, what in FLOORS.items():
-        below = [
-            f"{_who(row)} ({row['rms']:.3f}, floor {row[floor]:.3f}{_surely(row['rms_high'] < row[floor])})"
-            for row in rows.to_dict("records")
-            if row["rms"] < row[floor]
-        ]
-        yield f"The RMS lies below the floor of {what} {_where(below, len(rows))}."
+        below = rows[rows["rms"] < rows[floor]]
+        surely = below["rms_high"] < below[floor]
+        yield (
+            f"Floor of {what}: the RMS lies significantly below it {_at(below[surely], len(rows))}, and below it but within the "
+            f"interval {_at(below[~surely], len(rows))}."
+        )
+
+
+def _at(found: pd.DataFrame, many: int) -> str:
+    """Return which attacks at which noise, or that there are none."""
+    each = [
+        f"of `{attack}` at {', '.join(f'{std:g}' for std in own['std'])}"
+        for attack, own in found.groupby("attack", sort=False)
+    ]
+    return " and ".join(each) if each else f"in none of {many} rows"
 
 
 def _who(row: dict[Any, Any]) -> str:
