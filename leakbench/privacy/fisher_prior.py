@@ -1,0 +1,103 @@
+"""The Fisher-information floor for an attacker who knows which inputs are likely: a Gaussian with a full covariance.
+
+Of x = mean + W z with z ~ N(0, I), a release f(x) + N(0, std^2 I) has the information G = W^T J^T J W / std^2 on z, J = df/dx,
+and by van Trees' inequality in its matrix form no answer has a mean squared error per feature below tr(W (I + G)^{-1} W^T) / d
+on average (Gill and Levit, "Applications of the van Trees inequality", Bernoulli 1(1/2), 1995; van Trees, "Detection,
+Estimation, and Modulation Theory", part I, 1968, section 2.4). The inequality has the mean of J^T J under the prior, for which
+the mean over some inputs stands here; too few of them raise the floor, since the trace of an inverse is convex. For a linear
+release it is attained: it is the error of the linear least-squares estimate, of any inputs that have that covariance.
+
+`leakbench.privacy.fisher` has the same floor for W = deviation * I from the trace of J^T J alone, which is at most this
+one for that W. A prior that is no Gaussian can be known too, and who knows it may come closer.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.func import jvp
+
+from leakbench.errors import InputError
+from leakbench.federated.leakage import View
+
+__all__ = ["information_matrix", "prior_floors"]
+
+BUDGET = 50_000_000
+"""Bytes of the gradients that are differentiated side by side: each takes several times as much on its way."""
+
+BLOCK = 4096
+"""How many coordinates of the gradient are multiplied at a time."""
+
+
+def information_matrix(view: View, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Return (d, d) float64: the mean over V victims of J^T J with regard to the first example, the others being known.
+
+    view: with the stations whose deterministic part acts before the noise (`View.stations`).  inputs (V, M, *s) and targets
+    (V, M, classes): the truth.  Divided by the noise's variance it is the Fisher information of the d features. Exact, by
+    d derivatives along single features (forward mode); one victim's J is held at a time. Raises InputError for no victims.
+    """
+    if not len(inputs):
+        raise InputError("inputs: got no victims, expected at least 1")
+    each = (_gram(_jacobian(view, inputs, targets, lane)) for lane in range(len(inputs)))
+    return sum(each, torch.zeros((), dtype=torch.float64, device=inputs.device)) / len(inputs)
+
+
+def _jacobian(view: View, inputs: Tensor, targets: Tensor, lane: int) -> Tensor:
+    """Return J^T, (d, coordinates), of one victim in the inputs' type."""
+    features = inputs[0, 0].numel()
+    size = inputs.element_size() * sum(u[0].numel() for u in view.update.values())
+    every = torch.eye(features, dtype=inputs.dtype, device=inputs.device)
+    with (
+        warnings.catch_warnings()
+    ):  # PyTorch's first derivative in forward mode warns of what PyTorch itself then does.
+        warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", FutureWarning)
+        chunks = torch.split(every, max(1, BUDGET // size))
+        return torch.cat([_along(view, inputs[lane], targets[lane], lane, some) for some in chunks])
+
+
+def _along(view: View, inputs: Tensor, targets: Tensor, lane: int, directions: Tensor) -> Tensor:
+    """Return (n, coordinates): the derivatives along n directions (n, d) of the first of a victim's inputs (M, *s)."""
+    count = len(directions)
+    first, others = (part.repeat(count, *[1] * inputs.dim()) for part in (inputs[None, :1], inputs[None, 1:]))
+    lanes = torch.full((count,), lane, device=inputs.device)
+
+    def released(guess: Tensor) -> Tensor:
+        guesses = torch.cat([guess, others], 1)
+        leaked = view.respond(guesses, targets.expand(count, *targets.shape), lanes)
+        return torch.cat([g.flatten(1) for g in leaked.values()], 1)
+
+    derivatives: Tensor = jvp(released, (first,), (directions.reshape(first.shape),))[1]
+    return derivatives.detach()
+
+
+def _gram(rows: Tensor) -> Tensor:
+    """Return rows @ rows.T in float64, a block of columns at a time."""
+    total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+    for block in torch.split(rows, BLOCK, 1):
+        wide = block.double()
+        total.addmm_(wide, wide.T)
+    return total
+
+
+def prior_floors(information: Tensor, root: Tensor, stds: Sequence[float]) -> list[float]:
+    """Return, for each std > 0, the least root mean squared error per feature.
+
+    information: (d, d), J^T J.  root: (d, k), W of the prior x = mean + W z; its covariance is W W^T.  stds: of the noise on
+    every coordinate of what leaked, in its units. Raises InputError for shapes that do not fit, for values that are not finite
+    and for another std.
+    """
+    features = len(information)
+    if information.shape != (features, features) or root.dim() != 2 or len(root) != features or not features:
+        shapes = f"{tuple(information.shape)} and {tuple(root.shape)}"
+        raise InputError(f"information and root: got shapes {shapes}, expected (d, d) and (d, k)")
+    if not (information.isfinite().all() and root.isfinite().all()):
+        raise InputError("information and root: got values that are not finite; a network without finite gradients?")
+    if not all(std > 0 for std in stds):
+        raise InputError(f"stds: got {list(stds)}, expected standard deviations > 0")
+    wide, along = information.double(), root.double()
+    found, directions = torch.linalg.eigh(along.T @ wide @ along)
+    variances, found = (along @ directions).square().sum(0), found.clamp_min(0)
+    return [float((variances / (1 + found / std**2)).sum() / features) ** 0.5 for std in stds]

@@ -1,0 +1,170 @@
+"""The page and the figure of `noise_bounds.py`: what it measured beside what bounds it, judged from the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+__all__ = ["FLOORS", "draw", "judged", "page_of"]
+
+FLOORS = {
+    "floor_deviation": "the pixels' deviation",
+    "floor_one_over_f": "a 1 / f spectrum",
+    "floor_public": "the public covariance",
+}
+"""{field: what the attacker knows beforehand}"""
+
+NOTHING = 0.995
+"""A reconstruction bound from here on forbids hardly anything."""
+
+PAGE = """# Noise against its bounds: LFW, sigmoid LeNet, flat clip at 4, type-2
+
+`python results/noise_bounds.py` measures and writes this page, `noise_bounds.csv` and the figure. One example's gradient, clipped
+at a norm of 4 over all tensors, with Gaussian noise on each coordinate, of a network at random weights; {victims} victims, of other
+people than the public pictures; at most {limit} iterations; seed 0. `whitened` has a prior of pictures whose spectrum falls as
+1 / f, `whitened_public` one with the covariance of {public} public faces; both infer labels and know the defense.
+
+![ASR and RMSE against the noise](noise_bounds.png)
+
+## Bounds and measurements
+
+The ASR bound is the reconstruction robustness of the Gaussian mechanism from the upper limit of the null attacker's ASR. A floor
+is on the squared error on average over pictures, so that the root of the mean square over victims (RMS) is held against it, not
+the median; its interval is of 95 %, by t over victims. Each floor is for an attacker who knows a Gaussian beforehand (van Trees'
+inequality): of the pixels' deviation alone, from the trace of the Fisher information, the median of at most 4 victims; of a 1 / f
+spectrum and of the public covariance, from the whole matrix, its mean over {floor_victims} victims, which raises a floor where they
+are too few. The last two priors alone have an RMSE of {prior_one_over_f:.3f} and {prior_public:.3f}.
+
+| row | ASR [95 % CI] | null ASR | ASR bound | median RMSE | RMS [95 % CI] | null RMSE | {heads} | victims, limit |
+| --- | --- | --- | --- | --- | --- | --- | {lines} | --- |
+{table}
+
+## What lies beyond
+
+{judged}
+
+*Above* and *below* are of the measured numbers; *significantly*: the exact lower 95 % limit of the ASR lies above the bound, or the
+whole interval of the RMS below the floor.
+
+## How far the floors go
+
+No floor forbids an attacker who knows more than its Gaussian. That of the pixels' deviation does not know that neighbours are
+alike, so attackers in whitened space may lie below it. That of 1 / f stands for pictures around grey with a variance of .06 a
+pixel; where these faces vary less than that prior has it, an attacker may lie below it, even the one who has the same prior. That
+of the public covariance counts 1e-4 a pixel in every direction in which its {public} faces do not differ, where new faces do: it
+is too low for them there, and the attacker who takes that prior pays for it. Faces are no Gaussian; who knows more of them than
+mean and covariance may come below any of the three.
+"""
+
+
+def page_of(rows: pd.DataFrame) -> str:
+    """Return the page in Markdown."""
+    one = rows.iloc[0]
+    found = sorted(set(rows["victims"]))
+    fields: dict[str, Any] = {
+        "victims": " or ".join(f"{many:.0f}" for many in found),
+        "limit": f"{rows['limit'].max():.0f}",
+        "public": f"{one['public']:.0f}",
+        "floor_victims": f"{one['floor_victims']:.0f}",
+        "prior_one_over_f": one["prior_one_over_f"],
+        "prior_public": one["prior_public"],
+        "heads": " | ".join(f"floor, {what}" for what in FLOORS.values()),
+        "lines": " | ".join("---" for _ in FLOORS),
+    }
+    table = "\n".join(line_of(row) for row in rows.to_dict("records"))
+    return PAGE.format(**fields, table=table, judged="\n".join(f"- {line}" for line in judged(rows)))
+
+
+def line_of(row: dict[Any, Any]) -> str:
+    """Return one row of the table."""
+    shown = [
+        row["row"],
+        f"{row['asr']:.2f} [{row['asr_low']:.2f}, {row['asr_high']:.2f}]",
+        f"{row['null_asr']:.2f}",
+        f"{row['asr_bound']:.2f}",
+        f"{row['rmse']:.3f}",
+        f"{row['rms']:.3f} [{row['rms_low']:.3f}, {row['rms_high']:.3f}]",
+        f"{row['null_rmse']:.3f}",
+        *(f"{row[floor]:.3f}" for floor in FLOORS),
+        f"{row['victims']:.0f}, {row['limit']:.0f}",
+    ]
+    return f"| {' | '.join(shown)} |"
+
+
+def judged(rows: pd.DataFrame) -> Iterator[str]:
+    """Yield a sentence on the reconstruction bound, one on where it says nothing, and one on each floor."""
+    above = [
+        f"{_who(row)} ({row['asr']:.2f}, bound {row['asr_bound']:.2f}{_surely(row['asr_exact_low'] > row['asr_bound'])})"
+        for row in rows.to_dict("records")
+        if row["asr"] > row["asr_bound"]
+    ]
+    yield f"The ASR lies above the reconstruction bound {_where(above, len(rows))}."
+    empty = sorted(set(rows.loc[rows["asr_bound"] >= NOTHING, "std"]))
+    if empty:
+        yield f"That bound is 1.00 and forbids nothing at noise {', '.join(f'{std:g}' for std in empty)}."
+    for floor, what in FLOORS.items():
+        below = rows[rows["rms"] < rows[floor]]
+        surely = below["rms_high"] < below[floor]
+        yield (
+            f"Floor of {what}: the RMS lies significantly below it {_at(below[surely], len(rows))}, and below it but within the "
+            f"interval {_at(below[~surely], len(rows))}."
+        )
+
+
+def _at(found: pd.DataFrame, many: int) -> str:
+    """Return which attacks at which noise, or that there are none."""
+    each = [
+        f"of `{attack}` at {', '.join(f'{std:g}' for std in own['std'])}"
+        for attack, own in found.groupby("attack", sort=False)
+    ]
+    return " and ".join(each) if each else f"in none of {many} rows"
+
+
+def _who(row: dict[Any, Any]) -> str:
+    return f"of `{row['attack']}` at {row['std']:g}"
+
+
+def _surely(yes: bool) -> str:
+    return ", significantly" if yes else ""
+
+
+def _where(found: list[str], many: int) -> str:
+    return "; ".join(found) if found else f"in none of {many} rows"
+
+
+def draw(rows: pd.DataFrame, path: Path) -> None:
+    """Draw the ASR, and under it the RMSE, against the noise, with the bound, the null attacker and the floors."""
+    figure = Figure(figsize=(8, 9), layout="constrained")
+    FigureCanvasAgg(figure)
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    by_std = rows.groupby("std").first()
+    for number, (name, found) in enumerate(rows.sort_values("std").groupby("attack")):
+        colour = f"C{number}"
+        _measured(upper, found, "asr", ("asr_low", "asr_high"), colour, str(name))
+        _measured(lower, found, "rms", ("rms_low", "rms_high"), colour, f"{name}, root mean square")
+        lower.plot(found["std"], found["rmse"], "x:", color=colour, alpha=0.6, label=f"{name}, median")
+    upper.plot(by_std.index, by_std["asr_bound"], "k-", label="reconstruction bound")
+    upper.plot(by_std.index, by_std["null_asr"], color="grey", linestyle="--", label="null attacker")
+    for (floor, what), dash in zip(FLOORS.items(), ("-", "--", "-."), strict=True):
+        lower.plot(by_std.index, by_std[floor], color="black", linestyle=dash, label=f"floor, {what}")
+    upper.set_ylabel("ASR")
+    upper.set_title("LFW, sigmoid LeNet, flat clip at 4, type-2")
+    lower.set_ylabel("RMSE")
+    lower.set_xlabel("standard deviation of the noise")
+    lower.set_xscale("log")
+    for panel in (upper, lower):
+        panel.set_ylim(bottom=0)
+        panel.legend(fontsize=8)
+    figure.savefig(path, dpi=90, metadata={"Software": None})
+
+
+def _measured(panel: Axes, found: pd.DataFrame, key: str, limits: tuple[str, str], colour: str, label: str) -> None:
+    low, high = limits
+    panel.plot(found["std"], found[key], "o-", color=colour, label=label)
+    panel.fill_between(found["std"], found[low], found[high], color=colour, alpha=0.15)
