@@ -37,8 +37,7 @@ def conformance(scorer: str | None, lpips_weights: Path | None, as_json: bool) -
       ssim            likewise, at most 1: Wang et al. 2004, an 11 x 11 Gaussian window, data range 1
       lpips           likewise, at least 0: Zhang et al. 2018, of pictures rescaled to [-1, 1]
       success         likewise, 1 or 0: whether it counts as reconstructed, by the scorer's own threshold
-      label_accuracy  likewise, in [0, 1]: the share of labels found, each for its own picture, a repeated one as
-                      often as it is there
+      label_accuracy  likewise, in [0, 1]: the share of labels found, a repeated one as often as it is there
       matched         (V, B) int: the place in the answer of the picture that was taken for each of the truth
       asr             one number in [0, 1]: the share of all examples, missing answers included, that were rebuilt
       overall         dict with one number for any of rmse, psnr, ssim, lpips: what stands for all examples in a

@@ -45,7 +45,7 @@ Scorer: TypeAlias = Callable[[Truth, Answer], Mapping[str, Any]]
 | `ssim` | likewise | Wang et al. 2004: 11 x 11 Gaussian window, data range 1 |
 | `lpips` | likewise | Zhang et al. 2018, of pictures rescaled to [-1, 1] |
 | `success` | likewise, 1 or 0 | whether the example counts as reconstructed, by the scorer's own threshold |
-| `label_accuracy` | likewise | share of labels that were found, each for its own picture; a repeated one as often as it is there |
+| `label_accuracy` | likewise | share of the labels that were found; where labels repeat, each as often as it is there |
 | `matched` | (V, B) int | which picture of the answer was taken for which of the truth |
 | `asr` | one number | share of all examples that count as reconstructed |
 | `overall` | {`rmse`, `psnr`, `ssim`, `lpips`: one number} | what stands for all examples in a table: a mean or a median |
