@@ -78,6 +78,8 @@ NOTES = (
     "  range is right (`ssim: flat pictures`).",
     "- LeakPro's loaders get pictures as they are, mean 0 and std 1. Their PSNR is added over a batch, which all cases with more",
     "  than one picture show, and is of pictures in the order in which they came; their SSIM has a fixed data range of 6.",
+    "- A case that knows several measures (`order`, `success`) holds all of them that a scorer has; shown is the first, or the",
+    "  first that is wrong.",
     "- What was not run, and why, with what was read in the files instead:",
 )
 

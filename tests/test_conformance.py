@@ -38,9 +38,10 @@ def test_our_scorer_gives_every_known_answer() -> None:
     results = conform(OWN, CASES)
     assert [r.case for r in results if r.outcome == "failed"] == []
     assert [(r.case, r.reason) for r in results if r.outcome == "not measured"] == [
-        ("lpips: range", metrics.LPIPS_ABSENT)
+        ("order: lpips", "the scorer returns no lpips or overall lpips"),
+        ("lpips: range", metrics.LPIPS_ABSENT),
     ]
-    assert len({r.case for r in results}) == len(results) >= 30
+    assert len({r.case for r in results}) == len(results) >= 40
     assert all(r.why.endswith(".") and r.expected for r in results if r.outcome == "passed")
 
 
@@ -48,7 +49,7 @@ def test_an_inverse_permutation_fails_on_a_cycle_of_three(monkeypatch: pytest.Mo
     """It undoes a swap, so every other case passes."""
     match = metrics.match
     monkeypatch.setattr(metrics, "match", lambda answer, truth: match(answer, truth).argsort(1))
-    assert outcomes(OWN, "failed") == {"order: 3-cycle", "order: matched", "order: labels"}
+    assert outcomes(OWN, "failed") == {"order: 3-cycle", "order: matched", "order: labels", "order: success"}
 
 
 def over_survivors(truth: Truth, answer: Answer) -> Mapping[str, Any]:
@@ -138,10 +139,94 @@ def test_the_nearest_fails_where_it_is_taken_twice(axis: int, case: str) -> None
     """Each answer beside the nearest truth, or each truth beside the nearest answer."""
 
     def nearest(truth: Truth, answer: Answer) -> Mapping[str, Any]:
-        distance = np.square(truth["inputs"][:, :, None] - answer["inputs"][:, None].clip(0, 1))
-        return {"rmse": np.sqrt(distance.mean((3, 4, 5)).min(axis))}
+        return {"rmse": nearest_rmse(truth, answer, axis)}
 
     assert outcomes(nearest, "failed") == {case}
+
+
+def nearest_rmse(truth: Truth, answer: Answer, axis: int) -> Any:
+    distance = np.square(truth["inputs"][:, :, None] - answer["inputs"][:, None].clip(0, 1))
+    return np.sqrt(distance.mean((3, 4, 5)).min(axis))
+
+
+def as_it_came(measure: str, truth: Truth, answer: Answer) -> Any:
+    """Return a measure of each place of the answer beside the same place of the truth, capped as ours."""
+    return reference(measure, truth["inputs"], answer["inputs"].clip(0, 1)).clip(max=metrics.PSNR_CAP)
+
+
+@pytest.mark.parametrize("measures", [("rmse",), ("psnr",), ("ssim",), ("psnr", "ssim", "overall"), ("overall",)])
+def test_whatever_is_taken_in_the_order_in_which_it_came_fails(measures: tuple[str, ...]) -> None:
+    """Though the others are matched: no measure is passed over because another one is right."""
+
+    def unmatched(truth: Truth, answer: Answer) -> Mapping[str, Any]:
+        names = ("rmse", "psnr", "ssim") if "overall" in measures else measures
+        came: dict[str, Any] = {name: as_it_came(name, truth, answer) for name in names}
+        came["overall"] = {name: np.median(values) for name, values in came.items()}
+        return {**OWN(truth, answer), **{name: came[name] for name in measures}}
+
+    failed = {result.case: result for result in conform(unmatched, CASES) if result.outcome == "failed"}
+    assert set(failed) == {"order: swap", "order: 3-cycle"}
+    swap = failed["order: swap"]
+    first = "overall rmse" if measures == ("overall",) else measures[0]
+    assert swap.got.startswith(f"{first} ") and swap.expected.startswith(f"{first} ")
+    assert ("; wrong too: " in swap.got) == ("overall" in measures)
+
+
+def test_success_in_the_order_in_which_it_came_fails() -> None:
+    def unmatched(truth: Truth, answer: Answer) -> Mapping[str, Any]:
+        return {**OWN(truth, answer), "success": as_it_came("rmse", truth, answer) <= OWN.eta}
+
+    assert outcomes(unmatched, "failed") == {"order: success"}
+
+
+@pytest.mark.parametrize(("axis", "case"), [(1, "success: two answers for one"), (2, "success: one answer for two")])
+def test_success_fails_where_one_picture_counts_twice(axis: int, case: str) -> None:
+    """Each answer beside the nearest truth, or each truth beside the nearest answer."""
+
+    def nearest(truth: Truth, answer: Answer) -> Mapping[str, Any]:
+        success = nearest_rmse(truth, answer, axis) <= OWN.eta
+        return {**OWN(truth, answer), "success": success, "asr": success.mean()}
+
+    assert case in outcomes(nearest, "failed") <= {case, "asr: no answer", "success: no answer"}
+
+
+@pytest.mark.parametrize("share", [np.any, np.all, lambda success, axis: np.median(success, axis) > 0])
+def test_a_share_of_batches_fails(share: Any) -> None:
+    """Of those in which any member is rebuilt, or all, or most."""
+
+    def of_batches(truth: Truth, answer: Answer) -> Mapping[str, Any]:
+        found = OWN(truth, answer)
+        return {**found, "asr": share(found["success"], axis=1).mean()}
+
+    failed = outcomes(of_batches, "failed")
+    assert "asr: pictures, not batches" in failed
+    assert failed <= {"asr: pictures, not batches", "success: one answer for two", "success: two answers for one"}
+
+
+@pytest.mark.parametrize("of_batch", [np.max, np.min])
+def test_the_best_or_the_worst_of_each_batch_fails_for_all(of_batch: Any) -> None:
+    """A median of one member of each batch; of a batch of one it is the median of all."""
+
+    def of_one_member(truth: Truth, answer: Answer) -> Mapping[str, Any]:
+        found = OWN(truth, answer)
+        names = ("rmse", "psnr", "ssim")
+        return {**found, "overall": {name: np.median(of_batch(found[name], axis=1)) for name in names}}
+
+    assert outcomes(of_one_member, "failed") == {f"{name}: mean, not best member" for name in ("rmse", "psnr", "ssim")}
+
+
+def test_middles_of_all_members_pass() -> None:
+    """Which one is left open: the mean, the median, or for RMSE and PSNR that of the mean squared error."""
+
+    def mean(truth: Truth, answer: Answer) -> Mapping[str, Any]:
+        found = OWN(truth, answer)
+        return {"overall": {name: found[name].mean() for name in ("rmse", "psnr", "ssim")}}
+
+    def of_mean_square(truth: Truth, answer: Answer) -> Mapping[str, Any]:
+        square = np.square(OWN(truth, answer)["rmse"]).mean()
+        return {"overall": {"rmse": np.sqrt(square), "psnr": np.minimum(metrics.PSNR_CAP, -10 * np.log10(square))}}
+
+    assert outcomes(mean, "failed") == outcomes(of_mean_square, "failed") == set()
 
 
 def test_labels_as_sets_fail() -> None:
@@ -171,6 +256,13 @@ def test_what_is_left_out_is_not_measured() -> None:
     """A scorer of nothing passes nothing but that it changes nothing."""
     assert outcomes(lambda truth, answer: {}, "passed") == {"truth: untouched"}
     assert outcomes(lambda truth, answer: {"ssim": None, "overall": {"rmse": None}}, "failed") == set()
+    alone = outcomes(lambda truth, answer: {"rmse": OWN(truth, answer)["rmse"]}, "passed")
+    assert {name for name in alone if name.startswith("order")} == {
+        "order: swap",
+        "order: 3-cycle",
+        "order: two copies",
+        "order: two alike",
+    }
     only = outcomes(lambda truth, answer: {"psnr": OWN(truth, answer)["psnr"]}, "passed")
     assert {"order: 3-cycle", "psnr: scikit-image"} <= only
     assert not any(name.startswith(("rmse", "ssim", "labels", "asr")) for name in only)
@@ -219,6 +311,18 @@ def test_what_is_left_out_where_it_is_hard_has_failed() -> None:
 
     failed = [r for r in conform(evasive, CASES) if r.outcome == "failed"]
     assert [(r.case, r.got) for r in failed] == [("rmse: no answer", "no rmse, which it has elsewhere")]
+
+
+def test_what_is_left_out_beside_what_is_right_has_failed() -> None:
+    """A right RMSE does not stand for the PSNR that the scorer has of other batches."""
+
+    def evasive(truth: Truth, answer: Answer) -> Mapping[str, Any]:
+        found = OWN(truth, answer)
+        return {name: found[name] for name in (("rmse",) if truth["labels"].shape == (2, 3) else ("rmse", "psnr"))}
+
+    failed = {r.case: r.got for r in conform(evasive, CASES) if r.outcome == "failed"}
+    assert {failed["order: swap"], failed["order: 3-cycle"]} == {"no psnr, which it has elsewhere"}
+    assert not any(name.startswith("rmse") for name in failed)
 
 
 def test_lpips_is_held_against_the_package(tmp_path: Path) -> None:
@@ -329,6 +433,15 @@ def misspelt(truth, answer):
 
 def measures_nothing(truth, answer):
     return {}
+
+def divides(truth, answer):
+    raise ZeroDivisionError("division\\nby zero")
+
+def ran_once(truth, answer):
+    return {"rmse": [[0], [0]]} if truth["labels"].shape == (2, 1) else divides(truth, answer)
+
+def interrupted(truth, answer):
+    raise KeyboardInterrupt
 """
 
 
@@ -347,7 +460,7 @@ def test_the_command_holds_our_scorer(call: Any) -> None:
     """Exit 0, one line a case, and the counts."""
     code, out, err = call()
     assert (code, err) == (0, "")
-    assert out.splitlines()[-1] == "31 passed, 0 failed, 1 not measured"
+    assert out.splitlines()[-1] == "38 passed, 0 failed, 2 not measured"
     assert out.splitlines()[0].split() == ["case", "leakbench"]
     assert f"lpips: range                        not measured: {metrics.LPIPS_ABSENT}" in out.splitlines()
 
@@ -365,6 +478,32 @@ def test_a_failed_case_is_exit_1_with_both_numbers(call: Any) -> None:
     assert code == 1
     assert "asr: no answer                      failed: got 1, expected 0.75 +- 1e-06" in out
     assert out.count("failed: ") == 1
+
+
+def test_a_scorer_that_never_ran_is_told_so(call: Any) -> None:
+    """Once, in the last line; one that returned something anywhere did run."""
+    scorer = "some_scorers:divides"
+    code, out, _ = call("--scorer", scorer)
+    lines = out.splitlines()
+    asked = len(CASES) - 1
+    assert (code, lines[-2]) == (1, f"0 passed, {asked} failed, 1 not measured")
+    told = (
+        f"{scorer} never ran: it raised in all {asked} cases that it was asked, "
+        "in the first ZeroDivisionError: division by zero"
+    )
+    assert lines[-1] == told and out.count("never ran") == 1
+    found = json.loads(call("--scorer", scorer, "--json")[1])
+    assert found["never_ran"] == told and {c["call"] for c in found["cases"]} == {"raised", "not asked"}
+    once = json.loads(call("--scorer", "some_scorers:ran_once", "--json")[1])
+    assert once["never_ran"] is None and {c["call"] for c in once["cases"]} == {"returned", "raised", "not asked"}
+
+
+def test_an_interrupted_scorer_ends_the_command(call: Any) -> None:
+    """As Ctrl-C does anywhere: no table, one line, exit 130."""
+    code, out, err = call("--scorer", "some_scorers:interrupted")
+    assert (code, out) == (130, "")
+    assert [line for line in err.splitlines() if line.startswith("leakbench: ")] == [err.splitlines()[-1]]
+    assert "interrupted" in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -396,7 +535,7 @@ def test_the_scorer_of_the_readme_does_as_it_says(tmp_path, monkeypatch, capsys)
     (tmp_path / "my_scorer.py").write_text(example, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     code, out, _ = called(monkeypatch, capsys, "conformance", "--scorer", "my_scorer:score")
-    assert (code, out.splitlines()[-1]) == (0, "14 passed, 0 failed, 18 not measured")
+    assert (code, out.splitlines()[-1]) == (0, "18 passed, 0 failed, 22 not measured")
     assert f"ends with `{out.splitlines()[-1]}`" in readme
 
 

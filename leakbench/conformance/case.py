@@ -18,7 +18,7 @@ __all__ = ["Case", "case"]
 class Case:
     """One question to a scorer.
 
-    name: `measure: what`. why: one sentence. known: {measure: known answer}; judged by the first that the scorer returns.
+    name: `measure: what`. why: one sentence. known: {measure: known answer}; judged by all that the scorer returns.
     skipped: why it cannot be asked on this machine; empty where it can.
     """
 

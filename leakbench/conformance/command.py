@@ -44,7 +44,8 @@ def conformance(path: str | None, lpips_weights: Path | None) -> tuple[Result, .
 
 def as_dict(path: str | None, results: Sequence[Result]) -> dict[str, Any]:
     """Return what `--json` prints."""
-    return {"scorer": path or "leakbench", **_counts(results), "cases": [asdict(result) for result in results]}
+    cases = [asdict(result) for result in results]
+    return {"scorer": path or "leakbench", **_counts(results), "never_ran": _never_ran(path, results), "cases": cases}
 
 
 def lines(path: str | None, results: Sequence[Result]) -> list[str]:
@@ -58,7 +59,20 @@ def lines(path: str | None, results: Sequence[Result]) -> list[str]:
         elif result.reason:
             table[-1] += f": {result.reason}"
     counts = _counts(results)
-    return [*table, ", ".join(f"{counts[o.replace(' ', '_')]} {o}" for o in OUTCOMES)]
+    table.append(", ".join(f"{counts[o.replace(' ', '_')]} {o}" for o in OUTCOMES))
+    never = _never_ran(path, results)
+    return [*table, never] if never else table
+
+
+def _never_ran(path: str | None, results: Sequence[Result]) -> str | None:
+    """Return one line about a scorer that raised whenever it was asked, so that no score of it was held; None of another."""
+    raised = [result for result in results if result.call == "raised"]
+    if not raised or any(result.call == "returned" for result in results):
+        return None
+    first = raised[0].got.removeprefix("raised ")
+    return (
+        f"{path or 'leakbench'} never ran: it raised in all {len(raised)} cases that it was asked, in the first {first}"
+    )
 
 
 def _counts(results: Sequence[Result]) -> dict[str, int]:

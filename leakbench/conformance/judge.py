@@ -12,6 +12,8 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from leakbench.conformance import (
+    batches,
+    best_member,
     clamping,
     examples,
     failures,
@@ -36,7 +38,10 @@ Outcome = Literal["passed", "failed", "not measured"]
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one case. got, expected: in words, empty where not measured; reason: why it was not."""
+    """What became of one case.
+
+    got, expected: in words, empty where not measured; reason: why it was not. call: what became of the call of the scorer.
+    """
 
     case: str
     why: str
@@ -44,11 +49,12 @@ class Result:
     got: str = ""
     expected: str = ""
     reason: str = ""
+    call: Literal["returned", "raised", "not asked"] = "returned"
 
 
 def all_cases(lpips_weights: Path | None = None) -> tuple[Case, ...]:
     """Return every case; lpips_weights: a folder with a backbone of LPIPS, as torchvision names it."""
-    own = (rmse, psnr, ssim, clamping, examples, failures, success, order, labels, untouched)
+    own = (rmse, psnr, ssim, clamping, examples, best_member, failures, success, order, batches, labels, untouched)
     return *(made for part in own for made in part.cases()), *lpips_range.cases(lpips_weights)
 
 
@@ -71,30 +77,31 @@ def _ask(scorer: Scorer, case: Case) -> dict[str, Floats] | str:
         with np.errstate(all="ignore"), redirect_stdout(sys.stderr):
             returned = scorer(cast(Truth, truth), cast(Answer, answer))
     except (Exception, SystemExit) as error:
-        return f"raised {said(error)}"
+        return f"raised {' '.join(said(error).split())}"
     untouched = _same(truth, case.truth) and _same(answer, case.answer)
     return read_scores(returned) | {"untouched": np.array(float(untouched))}
 
 
 def _judge(case: Case, scores: dict[str, Floats] | str, measured: set[str]) -> Result:
+    """Hold every measure that the case knows and the scorer has, here or elsewhere; the first that is wrong is shown."""
     if case.skipped:
-        return Result(case.name, case.why, "not measured", reason=case.skipped)
+        return Result(case.name, case.why, "not measured", reason=case.skipped, call="not asked")
     if isinstance(scores, str):
-        return Result(case.name, case.why, "failed", scores, str(next(iter(case.known.values()))))
-    measure = next((name for name in case.known if name in scores), None)
-    if measure is None:
-        left_out = next((name for name in case.known if name in measured), None)
-        if left_out:
-            return Result(
-                case.name, case.why, "failed", f"no {left_out}, which it has elsewhere", str(case.known[left_out])
-            )
-        reason = f"the scorer returns no {' or '.join(case.known)}"
-        return Result(case.name, case.why, "not measured", reason=reason)
-    got, known = scores[measure], case.known[measure]
-    numbers = shown(got) if got.size else f"shape {got.shape}"
-    prefix = "" if measure.startswith((case.measure, "overall")) else f"{measure} "
-    outcome: Outcome = "passed" if known.holds(got) else "failed"
-    return Result(case.name, case.why, outcome, prefix + numbers, prefix + str(known))
+        return Result(case.name, case.why, "failed", scores, str(next(iter(case.known.values()))), call="raised")
+    held = [name for name in case.known if name in measured]
+    if not held:
+        return Result(case.name, case.why, "not measured", reason=f"the scorer returns no {' or '.join(case.known)}")
+    wrong = [name for name in held if name not in scores or not case.known[name].holds(scores[name])]
+    measure = (wrong or held)[0]
+    prefix = "" if measure.removeprefix("overall ") == case.measure else f"{measure} "
+    got = prefix + _numbers(scores[measure]) if measure in scores else f"no {measure}, which it has elsewhere"
+    others = f"; wrong too: {', '.join(wrong[1:])}" if wrong[1:] else ""
+    outcome: Outcome = "failed" if wrong else "passed"
+    return Result(case.name, case.why, outcome, got + others, prefix + str(case.known[measure]))
+
+
+def _numbers(got: Floats) -> str:
+    return shown(got) if got.size else f"shape {got.shape}"
 
 
 def _copy(arrays: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ __all__ = ["cases"]
 
 
 def cases() -> tuple[Case, ...]:
-    """Return the case of success alone; the asr stands for it where there is no success."""
+    """Return the case of success alone, of one picture a victim."""
     truth = black_and_white(4, 1, seed=70)
     answer = truth.copy()
     answer[3] = 1 - answer[3]
