@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leakbench.attack.distance import Likelihood
 from leakbench.attack.space_whitened import Whitened
-from leakbench.attack.whitening import PIXEL_VARIANCE, Whitening, of_examples, one_over_f
+from leakbench.attack.whitening import PIXEL_VARIANCE, Whitening, fitting_floor, of_examples, one_over_f
 from leakbench.cell import Request, resolve_cell
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View
@@ -67,6 +67,34 @@ def test_colours_share_the_variance():
     for direction, share in (([1, 1, 1], 2.6), ([1, 0, -1], 0.3), ([1, -2, 1], 0.1)):
         unit = torch.tensor(direction).double() / torch.tensor(direction).double().norm()
         assert float(unit @ white @ unit) == pytest.approx(share)
+
+
+def test_beyond_the_examples_stands_a_share_of_the_base():
+    """W W^T = covariance + floor * B B^T, also of fewer examples than dimensions, with W's inverse."""
+    base = one_over_f((1, 3, 3), DOUBLE)
+    x = torch.rand(4, 1, 3, 3, dtype=torch.float64)
+    white = of_examples(x, 0.2, base)
+    torch.testing.assert_close(covariance(white), torch.cov(x.flatten(1).T, correction=0) + 0.2 * covariance(base))
+    torch.testing.assert_close(white.invert(white.apply(x)), x)
+
+
+def test_the_floor_is_the_share_that_explains_the_other_half_best():
+    """By torch's own density of a Gaussian; examples of the base itself leave much open, ones in a plane next to nothing."""
+    base, generator = one_over_f((1, 3, 3), DOUBLE), torch.Generator().manual_seed(1)
+    z = torch.randn(8, 1, 3, 3, dtype=torch.float64, generator=generator)
+    x, floors = 0.5 + base.apply(z), (1.0, 0.3, 0.1, 0.01)
+    lost = []
+    for floor in floors:
+        total = 0.0
+        for known, new in ((x[::2], x[1::2]), (x[1::2], x[::2])):
+            spread = covariance(of_examples(known, floor, base))
+            of = torch.distributions.MultivariateNormal(known.mean(0).flatten(), spread)
+            total -= float(of.log_prob(new.flatten(1)).mean())
+        lost.append(total)
+    assert fitting_floor(x, base, floors) == floors[lost.index(min(lost))]
+    plane = 0.5 + base.apply((torch.randn(40, 2, generator=generator).double() @ z[:2].flatten(1)).reshape(-1, 1, 3, 3))
+    assert fitting_floor(plane, base, floors) == 0.01
+    assert fitting_floor(x[:1], base, floors) == 1.0
 
 
 @settings(max_examples=20, deadline=None)

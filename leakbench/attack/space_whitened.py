@@ -9,27 +9,32 @@ from torch import Tensor
 from leakbench.attack.coordinates import Coordinates
 from leakbench.attack.needs import Needs
 from leakbench.attack.public import public_of
-from leakbench.attack.whitening import Whitening, class_means, of_examples, one_over_f
+from leakbench.attack.whitening import Whitening, class_means, fitting_floor, of_examples, one_over_f
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.part import Count, NonNegative, Positive, part
 
 __all__ = ["Whitened"]
 
+TABLE_FLOOR = 1e-4
+"""The variance that every direction of a table has at least."""
+
 
 @part
 class Whitened:
     """Search z of x = mean + W z, of which a prior N(0, I) says weight * |z|^2 / 2: pictures fall off as 1 / f.
 
-    source: `one_over_f`, W of a spectrum of 1 / (1 + f^2), for pictures and without any data; `public`, W the square root of
-    the covariance of at most `public` public examples with a `floor` (a variance), for tables too; `usual`, the first of
-    pictures and the second of tables.  by_class: of `public`, the covariance is that around the means of their classes, and
-    the prior stands around the mean of the class that a guess has.  With the distance `likelihood` and weight 1 the answer is
-    the likeliest input; with weight 0 the space only turns steps towards what pictures look like.
+    source: `one_over_f`, W of a spectrum of 1 / (1 + f^2), for pictures and without any data; `public`, W of the covariance of
+    at most `public` public examples, for tables too; `usual`, the first of pictures and the second of tables.
+    floor: a variance that every direction has beyond that covariance; none for a share of the 1 / f spectrum by which either half
+    of the public pictures explains the other best (`fitting_floor`), and 1e-4 for tables.  by_class: the covariance is that
+    around the means of the examples' classes, and the prior stands around the mean of the class that a guess has.
+    With the distance `likelihood` and weight 1 the answer is the likeliest input; with weight 0 the space only turns steps
+    towards what pictures look like.
     """
 
     source: Literal["one_over_f", "public", "usual"] = "one_over_f"
-    floor: Positive = 1e-4
+    floor: Positive | None = None
     weight: NonNegative = 1.0
     public: Count = 3000
     by_class: bool = False
@@ -64,14 +69,13 @@ class Whitened:
         like = next(iter(view.update.values()))
         if self.source == "public" or (self.source == "usual" and len(view.shape) != 3):
             public = public_of(view, "whitened", self.public)
-            inputs = public.inputs.to(like)
-            if not self.by_class:
-                return of_examples(inputs, self.floor), None
-            labels = public.labels.to(like.device)
-            means = class_means(inputs, labels, view.classes)
+            inputs, labels = public.inputs.to(like), public.labels.to(like.device)
             mean = inputs.mean(0)
-            white = of_examples(inputs - means[labels] + mean, self.floor)
-            return white, white.invert(means - mean).flatten(1)
+            means = (
+                class_means(inputs, labels, view.classes) if self.by_class else mean.expand(view.classes, *mean.shape)
+            )
+            white = self._around(mean + inputs - means[labels])
+            return white, white.invert(means - mean).flatten(1) if self.by_class else None
         if self.by_class:
             raise InputError(
                 "whitened: by_class needs public examples of the classes, got no source of any (source: public)"
@@ -81,3 +85,9 @@ class Whitened:
                 f"whitened: one_over_f needs pictures, got inputs of shape {view.shape} (try source: public)"
             )
         return one_over_f(view.shape, like), None
+
+    def _around(self, inputs: Tensor) -> Whitening:
+        if self.floor is not None or inputs.dim() != 4:
+            return of_examples(inputs, TABLE_FLOOR if self.floor is None else self.floor)
+        beyond = one_over_f(inputs.shape[1:], inputs)
+        return of_examples(inputs, fitting_floor(inputs, beyond), beyond)

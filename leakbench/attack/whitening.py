@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,10 +10,13 @@ import torch
 from scipy.fft import dct
 from torch import Tensor
 
-__all__ = ["LUMA_CHROMA", "PIXEL_VARIANCE", "Whitening", "class_means", "of_examples", "one_over_f"]
+__all__ = ["LUMA_CHROMA", "PIXEL_VARIANCE", "Whitening", "class_means", "fitting_floor", "of_examples", "one_over_f"]
 
 PIXEL_VARIANCE = 0.06
 """Of natural pictures in [0, 1]."""
+
+FLOORS = tuple(10 ** (-n / 4) for n in range(17))
+"""Shares of what a 1 / f spectrum has, from 1 to 1e-4, one of which fits best what examples leave open."""
 
 LUMA_CHROMA = (2.6, 0.3, 0.1)
 """How the variance of a picture in colour is shared by r + g + b, r - b and r - 2 g + b, each of length 1; the mean is 1."""
@@ -63,16 +67,16 @@ def _colours() -> Tensor:
     return rows / lengths
 
 
-def of_examples(inputs: Tensor, floor: float) -> Whitening:
-    """Return the whitening of examples (n, *s): their mean and W = (covariance + floor * I)^(1/2).
+def of_examples(inputs: Tensor, floor: float, base: Whitening | None = None) -> Whitening:
+    """Return the whitening of examples (n, *s): their mean, and W such that W W^T = their covariance + floor * B B^T.
 
-    floor: a variance, what a direction may have in which the examples do not differ.
+    floor: what a direction may vary in which the examples do not differ, > 0; a variance where `base` is None and B is I.
+    base: of what may be expected beyond the examples, as pictures in general; W = B (covariance of B^-1 x + floor * I)^(1/2).
     """
     mean, least = inputs.mean(0), floor**0.5
-    apart = (inputs - mean).flatten(1).double() / len(inputs) ** 0.5
-    _, spread, directions = torch.linalg.svd(apart, full_matrices=False)
-    more = ((spread.square() + floor).sqrt() - least).to(inputs)
-    less = (1 / (spread.square() + floor).sqrt() - 1 / least).to(inputs)
+    spread, directions = _spread(inputs - mean if base is None else base.invert(inputs - mean))
+    more = ((spread + floor).sqrt() - least).to(inputs)
+    less = (1 / (spread + floor).sqrt() - 1 / least).to(inputs)
     directions = directions.to(inputs)
 
     def along(x: Tensor, everywhere: float, there: Tensor) -> Tensor:
@@ -80,7 +84,36 @@ def of_examples(inputs: Tensor, floor: float) -> Whitening:
         moved: Tensor = everywhere * flat + (flat @ directions.T * there) @ directions
         return moved.reshape(x.shape)
 
-    return Whitening(mean, lambda z: along(z, least, more), lambda x: along(x, 1 / least, less))
+    if base is None:
+        return Whitening(mean, lambda z: along(z, least, more), lambda x: along(x, 1 / least, less))
+    outer, inner = base.apply, base.invert
+    return Whitening(mean, lambda z: outer(along(z, least, more)), lambda x: along(inner(x), 1 / least, less))
+
+
+def fitting_floor(inputs: Tensor, base: Whitening, floors: tuple[float, ...] = FLOORS) -> float:
+    """Return the floor by which `of_examples` of either half of (n, *s) explains the other half best.
+
+    Of the Gaussian that one half gives, the likelihood of the other is counted, both ways. The largest floor where n < 2.
+    """
+    if len(inputs) < 2:
+        return floors[0]
+    halves = (inputs[::2], inputs[1::2])
+    lost = [0.0] * len(floors)
+    for known, new in (halves, halves[::-1]):
+        spread, directions = _spread(base.invert(known - known.mean(0)))
+        apart = base.invert(new - known.mean(0)).flatten(1).double()
+        along = (apart @ directions.T).square().mean(0)
+        beside = apart.square().sum(1).mean() - along.sum()
+        for place, floor in enumerate(floors):
+            width = (spread + floor).log().sum() + (apart.shape[1] - len(spread)) * math.log(floor)
+            lost[place] += float((along / (spread + floor)).sum() + beside / floor + width)
+    return floors[lost.index(min(lost))]
+
+
+def _spread(apart: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (variances (r,), directions (r, d)) of deviations (n, *s) from a mean, r = min(n, d), in float64."""
+    _, spread, directions = torch.linalg.svd(apart.flatten(1).double() / len(apart) ** 0.5, full_matrices=False)
+    return spread.square(), directions
 
 
 def class_means(inputs: Tensor, labels: Tensor, classes: int) -> Tensor:
