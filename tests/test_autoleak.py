@@ -13,7 +13,7 @@ from leakbench.attack.distance import Likelihood
 from leakbench.attack.doubts import OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN, twins
 from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.labels import LastLayer
-from leakbench.attack.posterior import missed, posterior
+from leakbench.attack.posterior import missed, posterior, prior_of
 from leakbench.attack.space_whitened import Whitened
 from leakbench.attack.start import Constant
 from leakbench.attack.stop import Iterations
@@ -128,7 +128,7 @@ def test_the_likeliest_answer_wins_whatever_the_order():
     for stages in ((near, far), (far, near)):
         answer = AutoLeak(stages=stages)((view(noise=0.01),), rngs())
         torch.testing.assert_close(answer.inputs, (truth()[0] + 0.1).clamp(0, 1))
-        torch.testing.assert_close(answer.certainty[:, 0], -posterior((view(noise=0.01),), answer))
+        torch.testing.assert_close(answer.certainty[:, 0], -posterior((view(noise=0.01),), answer, prior_of(view())))
 
 
 def test_no_answer_is_never_chosen_over_one():
@@ -204,8 +204,9 @@ def test_a_likelihood_that_is_outdone_is_doubted():
     whole = dataclasses.replace(view(noise=0.1), public=behind_a_defense().public)
     [search] = searched(learning_rate=1e-25).stages
     doubts = AutoLeak(stages=(good, search))._answered((whole,), rngs()).doubts
-    least = posterior((whole,), search((whole,), rngs()))
-    assert doubts[OUTDONE].tolist() == (posterior((whole,), good((whole,), rngs())) < least - 1).tolist()
+    prior = prior_of(whole)
+    least = posterior((whole,), search((whole,), rngs()), prior)
+    assert doubts[OUTDONE].tolist() == (posterior((whole,), good((whole,), rngs()), prior) < least - 1).tolist()
     assert doubts[OUTDONE].any()
     assert not AutoLeak(stages=(good,))._answered((whole,), rngs()).doubts[OUTDONE].any()
 
@@ -244,15 +245,25 @@ def test_the_twins_are_public_examples_that_nobody_defends():
     assert (pairs.victims, pairs.examples) == (1, 2)
 
 
+def test_pictures_are_judged_by_public_ones_where_there_are_any():
+    """Else by a spectrum that needs none."""
+    shown = behind_a_defense()
+    z, targets = torch.rand(V, 1, 4).double(), torch.zeros(V, 1, 3).double()
+    for public, space in ((shown.public, Whitened(source="public")), (None, Whitened())):
+        known = dataclasses.replace(shown, public=public)
+        torch.testing.assert_close(prior_of(known).decode(z), space(known).decode(z))
+        torch.testing.assert_close(prior_of(known).energy(z, targets), space(known).energy(z, targets))
+
+
 def test_a_noise_that_nobody_told_is_estimated():
     """Of a noise of unknown deviation the closer answer is the likelier one, by half of p logarithms of the distances' ratio."""
     shown = dataclasses.replace(behind_a_defense(noise=None), labels=None)
     answers = [Stub(torch.full((V,), off).double(), [])((view(),), rngs()) for off in (0.05, 0.2)]
     (near, _), (far, _) = (missed(shown, answer) for answer in answers)
     p = sum(u[0].numel() for u in shown.update.values())
-    prior = Whitened()(shown)
+    prior = prior_of(shown)
     less = [prior.energy(prior.encode(a.inputs), one_hot(a.labels, 3)) for a in answers]
-    one, other = (posterior((shown,), answer) for answer in answers)
+    one, other = (posterior((shown,), answer, prior) for answer in answers)
     torch.testing.assert_close(one - other, p / 2 * (near / far).log() + less[0] - less[1])
 
 
@@ -265,7 +276,7 @@ def test_signs_are_judged_by_their_logistic_likelihood():
     guess = seen.respond(answer.inputs, one_hot(answer.labels, 3).double(), by_what_leaked=True)
     prior = Whitened()(seen)
     expected = Likelihood()(guess, leaked, seen) + prior.energy(prior.encode(answer.inputs), one_hot(answer.labels, 3))
-    torch.testing.assert_close(posterior((seen,), answer), expected)
+    torch.testing.assert_close(posterior((seen,), answer, prior), expected)
 
 
 def test_where_nothing_was_answered_before_a_search_shows_how_far_it_is():

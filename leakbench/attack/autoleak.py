@@ -13,7 +13,7 @@ from leakbench.attack.analytic import AnalyticFc, begins_linear
 from leakbench.attack.distance import Likelihood
 from leakbench.attack.doubts import OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN, stuck, twins
 from leakbench.attack.gradient_matching import GradientMatching
-from leakbench.attack.posterior import missed, posterior
+from leakbench.attack.posterior import missed, posterior, prior_of
 from leakbench.attack.stop import watched
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
@@ -74,8 +74,8 @@ class AutoLeak:
 
     def _answered(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
         first, *others = self._stages(views[0])
-        best = first(views, rngs)
-        value = posterior(views, best)
+        best, prior = first(views, rngs), prior_of(views[0])
+        value = posterior(views, best, prior)
         never = stuck(best)
         judged = value.clone() if _by_likelihood(first) else torch.full_like(value, -torch.inf)
         for stage in others:
@@ -84,7 +84,7 @@ class AutoLeak:
                 break
             few = tuple(view.of(left) for view in views)
             found = stage(few, tuple(rngs[int(v)] for v in left))
-            new = posterior(few, found)
+            new = posterior(few, found, prior)
             if _by_likelihood(stage):
                 judged[left] = new
             never[left] |= stuck(found)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
+from leakbench.attack.coordinates import Coordinates
 from leakbench.attack.distance import Likelihood, SquaredL2
 from leakbench.attack.space_whitened import Whitened
 from leakbench.defense.sign import signs_shown
@@ -13,18 +14,23 @@ from leakbench.federated.leakage import View
 from leakbench.models import one_hot
 from leakbench.types import Parameters
 
-__all__ = ["missed", "posterior"]
+__all__ = ["missed", "posterior", "prior_of"]
 
 
-def posterior(views: tuple[View, ...], answer: Reconstruction) -> Tensor:
+def prior_of(view: View) -> Coordinates:
+    """Return what inputs are like before a gradient is seen: by public examples where there are any, else a 1 / f spectrum."""
+    known = view.public is not None and len(view.public.labels) > 0
+    return Whitened(source="public" if known else "usual")(view)
+
+
+def posterior(views: tuple[View, ...], answer: Reconstruction, prior: Coordinates) -> Tensor:
     """Return (V,) minus the logarithm of the posterior of each victim's answer, up to a constant; infinite where there is none.
 
-    The likelihood of what leaked beside a Gaussian prior: pictures have a 1 / f spectrum, tables the public covariance. Where no
-    deviation of a noise is told, that of least minus-log-likelihood stands for it, (p / 2) log(d / p) of p coordinates that
-    miss by d in all, for a noise may be there all the same; it is at least the floor of `Likelihood`.
+    The likelihood of what leaked beside a Gaussian `prior`. Where no deviation of a noise is told, that of least
+    minus-log-likelihood stands for it, (p / 2) log(d / p) of p coordinates that miss by d in all, for a noise may be there all
+    the same; it is at least the floor of `Likelihood`.
     """
     told = [_unlikelihood(view, answer) for view in views]
-    prior = Whitened(source="usual")(views[0])
     with torch.no_grad():
         value = torch.stack(told).sum(0) + prior.energy(prior.encode(answer.inputs), _targets(views[0], answer))
     return value.nan_to_num(nan=torch.inf)
