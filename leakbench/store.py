@@ -243,7 +243,9 @@ def _locked(folder: Path) -> Iterator[None]:
     except ValueError as error:
         raise InputError(f"out: {str(folder)!r} is no name for a folder: {error}; give another --out") from None
     except OSError as error:
-        raise InputError(f"out: cannot write to {str(folder)!r}: {error.strerror}; choose another folder") from None
+        raise InputError(
+            f"out: cannot write to {str(folder)!r}: {error.strerror}; choose another folder (of a run: --out)"
+        ) from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.space_whitened import Whitened
-from leakbench.attack.whitening import Whitening, of_examples, one_over_f
+from leakbench.attack.whitening import Whitening, one_over_f
 from leakbench.cell import Cell
 from leakbench.federated.leakage import View
 from leakbench.models import one_hot
@@ -34,7 +34,7 @@ def floors(cell: Cell, runs: Path, victims: int, stds: Sequence[float]) -> dict[
     assert isinstance(space, Whitened)
     assert view.public is not None
     examples = view.public.inputs[: space.public].double()
-    priors = {"one_over_f": one_over_f(view.shape, examples), "public": of_examples(examples, space.floor)}
+    priors = {"one_over_f": one_over_f(view.shape, examples), "public": space.around(examples)}
     found: dict[str, list[float]] = {}
     for name, white in priors.items():
         root = root_of(white)

@@ -28,7 +28,8 @@ PAGE = """# Noise against its bounds: LFW, sigmoid LeNet, flat clip at 4, type-2
 `python results/noise_bounds.py` measures and writes this page, `noise_bounds.csv` and the figure. One example's gradient, clipped
 at a norm of 4 over all tensors, with Gaussian noise on each coordinate, of a network at random weights; {victims} victims, of other
 people than the public pictures; at most {limit} iterations; seed 0. `whitened` has a prior of pictures whose spectrum falls as
-1 / f, `whitened_public` one with the covariance of {public} public faces; both infer labels and know the defense.
+1 / f, `whitened_public` one with the covariance of {public} public faces and a share of that spectrum beyond it; both infer
+labels and know the defense.
 
 ![ASR and RMSE against the noise](noise_bounds.png)
 
@@ -57,9 +58,8 @@ whole interval of the RMS below the floor.
 No floor forbids an attacker who knows more than its Gaussian. That of the pixels' deviation does not know that neighbours are
 alike, so attackers in whitened space may lie below it. That of 1 / f stands for pictures around grey with a variance of .06 a
 pixel; where these faces vary less than that prior has it, an attacker may lie below it, even the one who has the same prior. That
-of the public covariance counts 1e-4 a pixel in every direction in which its {public} faces do not differ, where new faces do: it
-is too low for them there, and the attacker who takes that prior pays for it. Faces are no Gaussian; who knows more of them than
-mean and covariance may come below any of the three.
+of the public covariance has beyond its {public} faces the share of a 1 / f spectrum by which either half of them explains the other
+best. Faces are no Gaussian; who knows more of them than mean and covariance may come below any of the three.
 """
 
 

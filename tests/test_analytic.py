@@ -132,10 +132,10 @@ def test_wrong_input_is_refused() -> None:
 def test_from_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All of an MLP; refused of convolutions, which autoleak does without; iterations are refused."""
+    """All of an MLP, which the recipe names; refused of convolutions, which autoleak does without; iterations are refused."""
     line = "leakbench run --quiet --json --dataset digits --attack analytic_fc --victims 4 --candidates 9 --taps type-2"
     line = f"{line} --train-rounds 0 --out {tmp_path / 'run'}"
-    mlp = [*line.split(), "--leak-model", "mlp"]
+    mlp = line.split()
     monkeypatch.setattr("sys.argv", mlp)
     main()
     shown = json.loads(capsys.readouterr().out)["taps"]["type-2"]
@@ -144,7 +144,7 @@ def test_from_the_command_line(
     assert set(rows["failure_reason"]) == {""}
     for wrong, said in (
         ([*mlp, "--iterations", "3"], "takes no iterations"),
-        (line.split(), "biased linear first layer"),
+        ([*mlp, "--leak-model", "lenet_cpl"], "biased linear first layer"),
     ):
         monkeypatch.setattr("sys.argv", [*wrong, "--out", str(tmp_path / "other")])
         with pytest.raises(SystemExit):

@@ -182,7 +182,7 @@ def test_looks_from_the_command_line(
 def test_the_attacks_that_search_take_several_looks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    for attack, steps in (("whitened", ["--iterations", "2"]), ("analytic_fc", ["--leak-model", "mlp"])):
+    for attack, steps in (("whitened", ["--iterations", "2"]), ("analytic_fc", [])):
         options = (
             f"run --dataset digits --defense fed_cdp --attack {attack} --train-rounds 0 --victims 2 --json --quiet"
         )

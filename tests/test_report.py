@@ -360,8 +360,8 @@ def test_a_reason_that_stands_nowhere_else_is_said() -> None:
 def test_a_broken_bound_is_an_error(tmp_path: Path) -> None:
     summary = summary_with_bounds()
     line = (
-        "error: type-2: ASR 0.85 (at least 0.62 with 95 % confidence) is above its bound 0.31: the guarantee does not "
-        "hold, or a bug is here"
+        "error: type-2: ASR 0.85 (at least 0.62, with 95 % confidence in all bounds of the run) is above its bound 0.31: "
+        "the guarantee does not hold, or a bug is here"
     )
     assert line in " ".join(printed(summary, 120).split())
     page = page_of(run_folder(tmp_path, summary=summary))

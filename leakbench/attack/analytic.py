@@ -36,7 +36,7 @@ class AnalyticFc:
         if not begins_linear(views[0].network.model):
             raise InputError(
                 "attack: analytic_fc reads a biased linear first layer, with which this network does not begin; choose one"
-                " that does (--leak-model mlp), or another attack"
+                " that does (mlp), or another attack"
             )
         shown = tuple(view for view, _ in averaged(views))
         answers = [answered_at_once(shown, _inputs(view), rngs) for view in shown]

@@ -74,7 +74,7 @@ class Whitened:
             means = (
                 class_means(inputs, labels, view.classes) if self.by_class else mean.expand(view.classes, *mean.shape)
             )
-            white = self._around(mean + inputs - means[labels])
+            white = self.around(mean + inputs - means[labels])
             return white, white.invert(means - mean).flatten(1) if self.by_class else None
         if self.by_class:
             raise InputError(
@@ -86,7 +86,8 @@ class Whitened:
             )
         return one_over_f(view.shape, like), None
 
-    def _around(self, inputs: Tensor) -> Whitening:
+    def around(self, inputs: Tensor) -> Whitening:
+        """Return the whitening by public examples (n, *s)."""
         if self.floor is not None or inputs.dim() != 4:
             return of_examples(inputs, TABLE_FLOOR if self.floor is None else self.floor)
         beyond = one_over_f(inputs.shape[1:], inputs)
