@@ -68,3 +68,27 @@ def test_the_null_is_taken_off(tables) -> None:
     """ASR .6 above a null of .2: .5."""
     row = pd.read_csv(RESULTS / f"{WRITTEN[0]}.csv").head(1).assign(asr=0.6, null_asr=0.2)
     assert "| 0.20 | 0.50 |" in tables.page_of(PAGES[WRITTEN[0]], row)
+
+
+def test_the_figure_of_looks_shows_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A solid line of what was measured and a dashed one of its bound for each sigma, in a panel each."""
+    monkeypatch.syspath_prepend(str(RESULTS))
+    import strongest_looks  # noqa: PLC0415
+
+    rows = pd.DataFrame(
+        [
+            {"dataset": dataset, "defense": f"clip_4_sigma_{sigma}", "observations": n, "identified": n / 200}
+            | {"identified_bound": n / 100, "label_ranked": n / 150, "label_ranked_bound": n / 110}
+            for dataset in ("mnist", "lfw")
+            for sigma in ("0_3", "6")
+            for n in (100, 1, 10)
+        ]
+    )
+    figure = strongest_looks.drawn(rows)
+    assert len(figure.axes) == 3
+    for axes, share in zip(figure.axes, (200, 200, 150), strict=True):
+        measured, bound = axes.lines[0], axes.lines[1]
+        assert list(measured.get_xdata()) == [1, 10, 100]
+        assert list(measured.get_ydata()) == pytest.approx([n / share for n in (1, 10, 100)])
+        assert list(bound.get_ydata()) == pytest.approx([n / (100 if share == 200 else 110) for n in (1, 10, 100)])
+        assert axes.lines[2].get_label() == "sigma 6"
