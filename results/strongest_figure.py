@@ -18,7 +18,8 @@ import pandas as pd
 import torch
 from strongest_figure_draw import draw
 from strongest_figure_faces import Sheet
-from strongest_figure_page import PICTURES, SIGMAS, filled
+from strongest_figure_numbers import PICTURES, SIGMAS
+from strongest_figure_page import checked, filled
 
 from leakbench.cell import Cell, Request, identity
 from leakbench.cell.budget import prepare
@@ -124,7 +125,10 @@ def main() -> None:
     data_dir, names = existing("--data-dir", asked.data_dir), chosen(cells(), asked.only)
     if asked.page and not table.exists():
         raise InputError("--page: there is no strongest_figure.csv to write it from; measure first")
-    sheet = Sheet(HERE / "strongest_figure_faces.png")
+    text, kept = checked(page.read_text(encoding="utf-8")), HERE / "strongest_figure_faces.png"
+    if asked.page and not kept.exists():
+        raise InputError(f"--page: there is no {kept.name} to draw it from; measure first")
+    sheet = Sheet(kept)
     rows = pd.read_csv(table) if table.exists() else pd.DataFrame({"row": []})
     order = list(cells())
     for name in [] if asked.page else names:
@@ -134,7 +138,7 @@ def main() -> None:
         sheet.save()
         rows.to_csv(table, index=False)
         print(f"{name}: ASR {found['asr']}, identified {found['identified']}, {found['minutes']} min", flush=True)
-    page.write_text(filled(page.read_text(encoding="utf-8"), rows), encoding="utf-8")
+    page.write_text(filled(text, rows), encoding="utf-8")
     draw(rows, sheet, DOCS / "strongest-attacker.png")
 
 

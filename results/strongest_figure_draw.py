@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from strongest_figure_faces import Sheet
-from strongest_figure_page import CLIP, PICTURES, SIGMAS, UNDER, Number, digits, number, rows_at
+from strongest_figure_numbers import CLIP, PICTURES, SIGMAS, UNDER, Number, digits, number, rows_at
 
 __all__ = ["draw"]
 
@@ -20,7 +20,7 @@ LEAKS, HIDES, INK = "#B34700", "#767676", "#222222"
 """Vermilion and grey, which stay apart for the colour-blind; what leaks is bold beside."""
 
 TRUTH, LABELS, COLUMN, TILE, ROW, BLOCK, TOP, FOOT = 1.75, 2.1, 1.14, 1.0, 1.27, 1.06, 1.3, 0.72
-"""Inches: the width of the truth's column, of the rows' names, of a column, of a tile; the height of a row, of numbers, of both ends."""
+"""Inches: the widths of the truth's column, the rows' names, a column, a tile; the heights of a row, of numbers, of both ends."""
 
 WIDTH = TRUTH + LABELS + COLUMN * len(SIGMAS) + 0.1
 HEIGHT = TOP + ROW * len(PICTURES) + BLOCK * len(UNDER) + FOOT
@@ -41,6 +41,10 @@ MEANT = {
 }
 
 
+LINES = {"share of victims": 0.14, "95 % interval": 0.37, "a guess": 0.58, "no attack exceeds": 0.79}
+"""{what stands under each other in a block: inches from its top}"""
+
+
 class Canvas:
     """A figure on which everything is placed in inches from its upper left corner."""
 
@@ -49,10 +53,12 @@ class Canvas:
         self.figure = Figure(figsize=(WIDTH, HEIGHT), facecolor="white")
         FigureCanvasAgg(self.figure)
 
-    def text(self, x: float, y: float, said: str, size: float = 10, **looks: str) -> None:
-        """Write; centred on x unless `ha` says otherwise, its top at y."""
-        looks = {"ha": "center", "va": "top", "color": INK, **looks}
-        self.figure.text(x / WIDTH, 1 - y / HEIGHT, said, fontsize=size, **looks)
+    def text(
+        self, x: float, y: float, said: str, size: float, color: str = INK, weight: str = "normal", ha: str = "center"
+    ) -> None:
+        """Write with the top at y: centred on x, or from there where `ha` is `left`, or up to there where it is `right`."""
+        place = (x / WIDTH, 1 - y / HEIGHT)
+        self.figure.text(*place, said, fontsize=size, color=color, weight=weight, ha=ha, va="top")
 
     def tile(self, x: float, y: float, picture: NDArray | None, missing: str, rebuilt: bool = False) -> None:
         """Show a picture with its left upper corner at (x, y), framed where it came back; words where there is none."""
@@ -144,7 +150,7 @@ def _block(canvas: Canvas, y: float, title: str, meant: str, found: Sequence[Num
     canvas.line(y)
     canvas.text(0.2, y + 0.12, title, 12, ha="left", weight="bold")
     canvas.text(0.2, y + 0.36, meant, 9, ha="left", color=HIDES)
-    for label, at in (("share of victims", 0.14), ("95 % interval", 0.37), ("a guess", 0.58), ("no attack exceeds", 0.79)):
+    for label, at in LINES.items():
         canvas.text(TRUTH + LABELS - 0.08, y + at, label, 9, ha="right", color=HIDES)
     for column, each in enumerate(found):
         _shares(canvas, _middle(column), y, each, digits(under))
@@ -171,5 +177,7 @@ def _legend(canvas: Canvas, rows: pd.DataFrame) -> None:
     canvas.text(0.2, y + 0.06, frame, 10, ha="left", color=LEAKS)
     canvas.text(5.0, y + 0.06, "Orange number: more than a guess, it leaks.", 10, ha="left", color=LEAKS, weight="bold")
     canvas.text(9.1, y + 0.06, "Grey number: no more than a guess.", 10, ha="left", color=HIDES)
-    said = "No attack exceeds: what the noise allows any attack, known or unknown; 1.00 forbids nothing, and without noise there is no bound."
+    said = (
+        "No attack exceeds: what the noise allows any attack, known or not. 1.00 forbids nothing; no noise, no bound."
+    )
     canvas.text(0.2, y + 0.3, said, 10, ha="left")

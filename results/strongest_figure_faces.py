@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.image import imread, imsave
 from numpy.typing import NDArray
-from strongest_figure_page import PICTURES, SIGMAS
+from strongest_figure_numbers import PICTURES, SIGMAS
 from torch import Tensor
 
 from leakbench.errors import InputError

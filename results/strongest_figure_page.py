@@ -1,107 +1,44 @@
-"""What stands under the columns of `strongest_figure.py`, and the page whose prose is written by hand around these numbers."""
+"""The page of `strongest_figure.py`: prose that is written by hand, around numbers that are written from the rows."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import pandas as pd
-from scipy.stats import binomtest
+from strongest_figure_numbers import CLIP, PICTURES, SIGMAS, UNDER, Number, digits, number, rows_at
 
 from leakbench.errors import InputError
 
-__all__ = ["PICTURES", "SIGMAS", "UNDER", "Number", "filled", "number", "rows_at"]
-
-SIGMAS = {
-    0.0: "none",
-    0.0025: "clip_4_noise_0_01",
-    0.0075: "clip_4_noise_0_03",
-    0.025: "clip_4_noise_0_1",
-    0.1: "clip_4_sigma_0_1",
-    1.0: "clip_4_sigma_1",
-    6.0: "clip_4_sigma_6",
-}
-"""{noise multiplier: defense}, in the catalog or in results/recipes."""
-
-CLIP = 4
-
-PICTURES = {
-    "dlg": "DLG",
-    "cpl": "CPL",
-    "inverting_gradients_short": "Inverting Gradients",
-    "whitened": "whitened",
-    "whitened_public": "whitened, public",
-}
-"""{attack that answers with a picture: its name in the figure}, in the order of its rows."""
-
-UNDER = {"asr": "faces rebuilt", "identified": "victim identified", "label": "label inferred"}
-"""{what stands under a column: its name}."""
+__all__ = ["checked", "filled"]
 
 NOTHING = 0.995
 """A bound from here on forbids hardly anything."""
 
-CHANCE = 0.01
-"""An outcome that guessing reaches less often than this is more than a guess."""
+
+def checked(page: str) -> str:
+    """Return a page that has every block; raises InputError for another."""
+    for name in BLOCKS:
+        if not _block(name).search(page):
+            raise InputError(
+                f"strongest-attacker.md: no block '<!-- {name} -->' ... '<!-- end -->' to write numbers into"
+            )
+    return page
 
 
-@dataclass(frozen=True)
-class Number:
-    """A share of victims with its 95 % interval, beside what guessing gets and what no attack exceeds (None: no noise, no bound).
-
-    leaks: whether it is more than a guess.  who: the attack.
-    """
-
-    value: float
-    low: float
-    high: float
-    guess: float
-    bound: float | None
-    leaks: bool
-    who: str
-    victims: int
-
-
-def rows_at(rows: pd.DataFrame, sigma: float, *what: str) -> pd.DataFrame:
-    """Return the rows of a column that measure one of these."""
-    return rows[(rows["sigma"] == sigma) & rows["what"].isin(what)]
-
-
-def number(rows: pd.DataFrame, under: str, sigma: float) -> Number | None:
-    """Return one of `UNDER` at a noise multiplier, None where it was not measured; of the ASR, the best attack's."""
-    what = {"asr": tuple(PICTURES), "identified": ("identification",), "label": ("labels",)}[under]
-    found = rows_at(rows, sigma, *what)
-    if found.empty:
-        return None
-    if under == "asr":
-        row = found.sort_values(["asr", "victims", "rmse"], ascending=[False, False, True]).iloc[0]
-        leaks = row["asr_low"] > row["null_asr"] and row["asr"] > row["null_asr_high"]
-        return _number(row, ("asr", "asr_low", "asr_high"), row["null_asr"], "asr_bound", leaks)
-    row = found.iloc[0]
-    value, low, bound = ("identified",) * 2 + ("identified_bound",) if under == "identified" else _LABEL
-    guess = 1 / row["candidates"] if under == "identified" else row["null_label"]
-    right, many = round(row[value] * row["victims"]), int(row["victims"])
-    leaks = bool(binomtest(right, many, guess, "greater").pvalue < CHANCE)
-    return _number(row, (value, f"{low}_low", f"{low}_high"), guess, bound, leaks)
-
-
-_LABEL = ("label_accuracy", "label", "label_bound")
-
-
-def _number(row: pd.Series, names: tuple[str, str, str], guess: float, bound: str, leaks: bool) -> Number:
-    value, low, high = (float(row[name]) for name in names)
-    most = None if pd.isna(row[bound]) else float(row[bound])
-    return Number(value, low, high, float(guess), most, bool(leaks), str(row["what"]), int(row["victims"]))
+def _block(name: str) -> re.Pattern[str]:
+    return re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def filled(page: str, rows: pd.DataFrame) -> str:
-    """Return the page with each block between `<!-- NAME -->` and `<!-- end -->` written anew; raises InputError for a missing one."""
+    """Return the page with what stands between `<!-- NAME -->` and `<!-- end -->` written anew, and the prose as it is.
+
+    Raises InputError for a page that lacks a block.
+    """
+    checked(page)
     for name, write in BLOCKS.items():
-        marks = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        if not marks.search(page):
-            raise InputError(f"strongest-attacker.md: no block '<!-- {name} -->' ... '<!-- end -->' to write into")
-        text = "\n".join(write(rows))
-        page = marks.sub(lambda found, text=text: f"{found[1]}{text}\n{found[2]}", page)  # type: ignore[misc]
+        text = "".join(f"{line}\n" for line in write(rows))
+        page = _block(name).sub(rf"\g<1>{text}\g<2>", page)
     return page
 
 
@@ -129,8 +66,7 @@ _SHOWN = {
 
 def _numbers(rows: pd.DataFrame) -> Iterator[str]:
     """Yield the table of what stands under the columns."""
-    heads = [f"{title}, {more}" for title in UNDER.values() for more in ("[95 % CI]", "a guess", "at most")]
-    heads[0] = f"{heads[0]}, by"
+    heads = [head for title in UNDER.values() for head in (f"{title} [95 % CI]", "a guess", "at most")]
     yield f"| sigma | noise | {' | '.join(heads)} |"
     yield f"|{' --- |' * (2 + len(heads))}"
     for sigma in SIGMAS:
@@ -147,22 +83,19 @@ def _three(found: Number | None, under: str) -> tuple[str, str, str]:
     return f"**{value}**" if found.leaks else value, f"{found.guess:.{digits(under)}f}", bound
 
 
-def digits(under: str) -> int:
-    """Return how many decimals a number has: identification among many is a small share."""
-    return 3 if under == "identified" else 2
-
-
 def _attacks(rows: pd.DataFrame) -> Iterator[str]:
     """Yield the table of each attack's ASR and of its RMSE on the face that is shown."""
     yield f"| attack | {' | '.join(f'{sigma:g}' for sigma in SIGMAS)} |"
     yield f"|{' --- |' * (1 + len(SIGMAS))}"
     for what in PICTURES:
-        found = [rows_at(rows, sigma, what) for sigma in SIGMAS]
-        shown = [
-            "not measured" if at.empty else f"{at['asr'].iloc[0]:.2f}; {at['rmse'].iloc[0]:.3f}; {at['face_rmse'].iloc[0]:.3f}"
-            for at in found
-        ]
+        shown = [_scores(rows_at(rows, sigma, what)) for sigma in SIGMAS]
         yield f"| `{what}` | {' | '.join(shown)} |"
+
+
+def _scores(row: pd.DataFrame) -> str:
+    if row.empty:
+        return "not measured"
+    return f"{row['asr'].iloc[0]:.2f}; {row['rmse'].iloc[0]:.3f}; {row['face_rmse'].iloc[0]:.3f}"
 
 
 def _found(rows: pd.DataFrame) -> Iterator[str]:
