@@ -60,7 +60,7 @@ class Canvas:
         place = (x / WIDTH, 1 - y / HEIGHT)
         self.figure.text(*place, said, fontsize=size, color=color, weight=weight, ha=ha, va="top")
 
-    def tile(self, x: float, y: float, picture: NDArray | None, missing: str, rebuilt: bool = False) -> None:
+    def tile(self, x: float, y: float, picture: NDArray[np.uint8] | None, missing: str, rebuilt: bool = False) -> None:
         """Show a picture with its left upper corner at (x, y), framed where it came back; words where there is none."""
         box = (x / WIDTH, 1 - (y + TILE) / HEIGHT, TILE / WIDTH, TILE / HEIGHT)
         axes = self.figure.add_axes(box, xticks=[], yticks=[])
@@ -129,7 +129,7 @@ def _apart(sheet: Sheet) -> str:
     return f"\nRMSE {np.sqrt(np.mean((truth / 255 - mean / 255) ** 2)):.3f}"
 
 
-def _face(canvas: Canvas, column: int, y: float, row: pd.DataFrame, picture: NDArray | None) -> None:
+def _face(canvas: Canvas, column: int, y: float, row: pd.DataFrame, picture: NDArray[np.uint8] | None) -> None:
     x = _middle(column) - TILE / 2
     if row.empty:
         canvas.tile(x, y, None, "not\nmeasured")
