@@ -50,6 +50,9 @@ MEASURED: dict[str, dict[str, Any]] = {
 }
 """{what is measured: fields of a `Request`}; labels are read before the search begins, so that one iteration does."""
 
+LONGER: dict[tuple[str, float], dict[str, Any]] = {("dlg", 0.0): {"iterations": 300}}
+"""What a cell is given else: undefended, DLG rebuilds little in so few iterations, so it has those of its recipe."""
+
 COPIED = (
     *("asr", "asr_low", "asr_high", "null_asr", "null_asr_high", "asr_bound", "rmse", "null_rmse", "eta"),
     *("identified", "identified_low", "identified_high", "identified_bound", "candidates"),
@@ -68,7 +71,9 @@ def cell_of(what: str, sigma: float, data_dir: Path | None) -> Cell:
     """Return the cell of one row."""
     recipe = SIGMAS[sigma]
     defense = recipe if recipe == "none" else str(HERE / "recipes" / f"{recipe}.yaml")
-    return prepare(Request(**{**GIVEN, **MEASURED[what], "defense": defense}), data_dir)
+    return prepare(
+        Request(**{**GIVEN, **MEASURED[what], **LONGER.get((what, sigma), {}), "defense": defense}), data_dir
+    )
 
 
 def measure(name: str, cell: Cell, runs: Path, sheet: Sheet) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 
 import pandas as pd
 from strongest_figure_numbers import CLIP, PICTURES, SIGMAS, UNDER, Number, digits, number, rows_at
@@ -44,23 +45,24 @@ def filled(page: str, rows: pd.DataFrame) -> str:
 
 def _setting(rows: pd.DataFrame) -> Iterator[str]:
     """Yield how many victims there are of what, and after how many iterations searches end."""
-    for what in (*PICTURES, "identification", "labels"):
-        of = rows[rows["what"] == what]
-        if of.empty:
-            continue
-        victims = " or ".join(f"{many:,.0f}" for many in sorted(set(of["victims"])))
-        limits = sorted(set(of["limit"].dropna()))
-        until = f", at most {limits[-1]:,.0f} iterations" if limits and what != "labels" else ""
-        yield f"- {_SHOWN.get(what, f'`{what}`')}: {victims} victims{until}"
-    pixels = rows[rows["what"].isin(PICTURES)]
-    if not pixels.empty:
-        one = pixels.iloc[0]
-        yield f"- a face counts as rebuilt at an RMSE of at most {one['eta']:.3f}; there are {one['public']:.0f} public faces"
+    of = {what: rows[rows["what"] == what] for what in (*PICTURES, "identification", "labels")}
+    each = "; ".join(f"{_SHOWN.get(what, f'`{what}`')}: {_many(what, own)}" for what, own in of.items() if len(own))
+    one = rows.iloc[0]
+    eta = (
+        f"A face counts as rebuilt at an RMSE of at most {one['eta']:.3f}; there are {one['public']:.0f} public faces."
+    )
+    yield textwrap.fill(f"{each[0].upper() + each[1:]}. {eta}", 132)
+
+
+def _many(what: str, own: pd.DataFrame) -> str:
+    victims = " or ".join(f"{many:,.0f}" for many in sorted(set(own["victims"])))
+    most = " or ".join(f"{limit:,.0f}" for limit in sorted(set(own["limit"].dropna())))
+    return f"{victims} victims" + (f", at most {most} iterations" if most and what != "labels" else "")
 
 
 _SHOWN = {
-    "identification": "identified, by `identification`",
-    "labels": "label, read by `whitened` before its search begins",
+    "identification": "who is identified, by `identification`",
+    "labels": "the label, which `whitened` reads before its search begins",
 }
 
 
@@ -109,9 +111,23 @@ def _found(rows: pd.DataFrame) -> Iterator[str]:
             f"- {title}: more than a guess at sigma {', '.join(more) or 'nowhere'}; not at {', '.join(less) or 'no other'}. "
             f"The bound forbids hardly anything at {', '.join(empty) or 'none'}."
         )
+    alone = {what: [number(rows[rows["what"] == what], "asr", sigma) for sigma in SIGMAS] for what in PICTURES}
+    each = "; ".join(f"`{what}` {_alone(found)}" for what, found in alone.items() if any(found))
+    if each:
+        yield f"- Faces rebuilt by each attack alone, more than a guess: {each}."
     broken = rows[rows["violated"].fillna("") != ""]
     above = "; ".join(f"{row['row']} ({row['violated']})" for _, row in broken.iterrows())
     yield f"- Significantly above its bound: {above or 'nothing'}, of {len(rows)} cells."
+
+
+def _alone(found: Sequence[Number | None]) -> str:
+    """Return at which noise one attack rebuilds more than a guess, and what it says where that is nowhere."""
+    more = [f"{sigma:g}" for sigma, each in zip(SIGMAS, found, strict=True) if each is not None and each.leaks]
+    if more:
+        return f"at sigma {', '.join(more)}"
+    if found[0] is None:
+        return "nowhere"
+    return "nowhere, not even undefended (that it fails behind a defense says nothing of the defense)"
 
 
 BLOCKS: dict[str, Callable[[pd.DataFrame], Iterator[str]]] = {

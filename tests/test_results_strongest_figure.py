@@ -117,6 +117,15 @@ def test_what_lies_above_a_bound_is_named(scripts) -> None:
     assert "Significantly above its bound: cpl, sigma 0.1 (asr), of 2 cells." in page
 
 
+def test_an_attack_that_fails_undefended_shows_nothing(scripts) -> None:
+    rows = pd.DataFrame(
+        [row("cpl", 0.0), row("dlg", 0.0, asr_low=0.05), row("dlg", 6.0, asr_low=0.05), row("whitened")]
+    )
+    page = scripts.page.filled(BLANK, rows)
+    assert "more than a guess: `dlg` nowhere, not even undefended (that it fails" in page
+    assert "`cpl` at sigma 0; `whitened` at sigma 0.1." in page
+
+
 def test_without_noise_there_is_no_bound(scripts) -> None:
     page = scripts.page.filled(BLANK, pd.DataFrame([row("cpl", 0.0, asr_bound=np.nan)]))
     assert "`cpl`** | 0.10 | none |" in page
