@@ -220,7 +220,7 @@ def test_small_cells_are_measured_written_and_drawn(scripts, elsewhere: Path, mo
     assert (rows["label_low"] <= rows["label_accuracy"]).tolist() == [False, True]
     page, figure = elsewhere / "docs" / "strongest-attacker.md", elsewhere / "docs" / "strongest-attacker.png"
     written = page.read_text()
-    assert "victim identified: more than a guess" in written
+    assert "Victim identified: more than a guess" in written
     figure.unlink()
     monkeypatch.setattr(sys, "argv", ["strongest_figure.py", "--page"])
     scripts.main.main()
