@@ -177,7 +177,5 @@ def _legend(canvas: Canvas, rows: pd.DataFrame) -> None:
     canvas.text(0.2, y + 0.06, frame, 10, ha="left", color=LEAKS)
     canvas.text(5.0, y + 0.06, "Orange number: more than a guess, it leaks.", 10, ha="left", color=LEAKS, weight="bold")
     canvas.text(9.1, y + 0.06, "Grey number: no more than a guess.", 10, ha="left", color=HIDES)
-    said = (
-        "No attack exceeds: what the noise allows any attack, known or not. 1.00 forbids nothing; no noise, no bound."
-    )
+    said = "No attack exceeds (but by chance, within its interval): what the noise allows any attack. 1.00 forbids nothing."
     canvas.text(0.2, y + 0.3, said, 10, ha="left")

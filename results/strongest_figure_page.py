@@ -107,10 +107,8 @@ def _found(rows: pd.DataFrame) -> Iterator[str]:
         more = [f"{sigma:g}" for sigma, found in each.items() if found is not None and found.leaks]
         less = [f"{sigma:g}" for sigma, found in each.items() if found is not None and not found.leaks]
         empty = [f"{s:g}" for s, n in each.items() if n is not None and n.bound is not None and n.bound >= NOTHING]
-        yield (
-            f"- {title.capitalize()}: more than a guess at sigma {', '.join(more) or 'nowhere'}; not at {', '.join(less) or 'no other'}. "
-            f"The bound forbids hardly anything at {', '.join(empty) or 'none'}."
-        )
+        where = f"more than a guess at sigma {', '.join(more) or 'nowhere'}; not at {', '.join(less) or 'no other'}"
+        yield f"- {title.capitalize()}: {where}. The bound forbids hardly anything at {', '.join(empty) or 'none'}."
     alone = {what: [number(rows[rows["what"] == what], "asr", sigma) for sigma in SIGMAS] for what in PICTURES}
     each = "; ".join(f"`{what}` {_alone(found)}" for what, found in alone.items() if any(found))
     if each:
