@@ -1,0 +1,152 @@
+"""One face behind more and more noise, as five attackers see it, and what leaks once pictures stop: docs/strongest-attacker.md.
+
+    python results/strongest_figure.py [--data-dir FOLDER] [--runs FOLDER] [--only TEXT] [--page]
+
+Measures a cell for each attack and noise multiplier, each in a folder of its own where it goes on if it was cut short, and writes
+strongest_figure.csv and the pictures of the face, strongest_figure_faces.png, beside itself, then the figure and the numbers of
+docs/strongest-attacker.md, whose prose stays as it is; with `--page` only these, from the rows and pictures that are there.
+`--only` measures the cells whose name holds the text.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from strongest_figure_draw import draw
+from strongest_figure_faces import Sheet
+from strongest_figure_numbers import PICTURES, SIGMAS
+from strongest_figure_page import checked, filled
+
+from leakbench.cell import Cell, Request, identity
+from leakbench.cell.budget import prepare
+from leakbench.errors import InputError
+from leakbench.measure.statistics import wilson
+from leakbench.progress import Reporter
+from leakbench.run.experiment import execute
+from leakbench.scripts import chosen, existing, one_line
+from leakbench.store import Run, open_run
+
+HERE = Path(__file__).parent
+DOCS = HERE.parent / "docs"
+
+FACE = 0
+"""Which victim of seed 0 is shown: the first, the same in every cell."""
+
+GIVEN: dict[str, Any] = {"dataset": "lfw", "taps": ("type-2",), "train_rounds": 0, "candidates": 1000, "seed": 0}
+
+SEARCH = {"victims": 20, "iterations": 50}
+MEASURED: dict[str, dict[str, Any]] = {
+    "identification": {"attack": "identification", "victims": 1000},
+    "labels": {"attack": "whitened", "victims": 200, "iterations": 1},
+    "whitened_public": {"attack": "whitened_public", **SEARCH},
+    "whitened": {"attack": "whitened", **SEARCH},
+    "cpl": {"attack": "cpl", **SEARCH},
+    "dlg": {"attack": "dlg", **SEARCH},
+    "inverting_gradients_short": {"attack": "inverting_gradients_short", "victims": 10, "iterations": 4000},
+}
+"""{what is measured: fields of a `Request`}; labels are read before the search begins, so that one iteration does."""
+
+LONGER: dict[tuple[str, float], dict[str, Any]] = {("dlg", 0.0): {"iterations": 300}}
+"""What a cell is given else: undefended, DLG rebuilds little in so few iterations, so it has those of its recipe."""
+
+COPIED = (
+    *("asr", "asr_low", "asr_high", "null_asr", "null_asr_high", "asr_bound", "rmse", "null_rmse", "eta"),
+    *("identified", "identified_low", "identified_high", "identified_bound", "candidates"),
+    *("label_accuracy", "label_bound", "null_label"),
+)
+"""Of the summary of a leakage point."""
+
+
+def cells() -> dict[str, tuple[str, float]]:
+    """Return {name of a row: (what is measured, noise multiplier)}, the quick ones first."""
+    points = {sigma: f"sigma {sigma:g}" if sigma else "undefended" for sigma in SIGMAS}
+    return {f"{what}, {point}": (what, sigma) for what in MEASURED for sigma, point in points.items()}
+
+
+def cell_of(what: str, sigma: float, data_dir: Path | None) -> Cell:
+    """Return the cell of one row."""
+    recipe = SIGMAS[sigma]
+    defense = recipe if recipe == "none" else str(HERE / "recipes" / f"{recipe}.yaml")
+    return prepare(
+        Request(**{**GIVEN, **MEASURED[what], **LONGER.get((what, sigma), {}), "defense": defense}), data_dir
+    )
+
+
+def measure(name: str, cell: Cell, runs: Path, sheet: Sheet) -> dict[str, Any]:
+    """Run one cell, or read it where it is whole; return its row, and put the face's picture on the sheet."""
+    reporter = Reporter()
+    with open_run(runs / cell.name, identity(cell, f"results/strongest_figure.py: {name}")) as run:
+        summary = execute(cell, run, reporter)
+        what, sigma = cells()[name]
+        error = _shown(run, cell, sheet, what, sigma) if what in PICTURES else None
+    reporter.close()
+    (tap,) = summary["taps"].values()
+    right = tap["label_accuracy"]
+    low, high = (None, None) if right is None else wilson(round(right * tap["victims"]), tap["victims"])
+    return {
+        "row": name,
+        "what": what,
+        "sigma": sigma,
+        "victims": tap["victims"],
+        "limit": getattr(getattr(cell.attack.method, "stop", None), "limit", None),
+        **{key: tap[key] for key in COPIED},
+        "label_low": low,
+        "label_high": high,
+        "face_rmse": error,
+        "violated": "; ".join(broken["measure"] for broken in summary["violations"]),
+        "public": len(cell.data.public_targets),
+        "minutes": round(tap["seconds"] / 60, 1),
+        "hash": cell.hash[:12],
+    }
+
+
+def _shown(run: Run, cell: Cell, sheet: Sheet, what: str, sigma: float) -> float:
+    """Put truth, public mean and answer of the face on the sheet; return the answer's RMSE."""
+    tensors, rows = run.read_tensors("reconstructions.safetensors"), run.read_rows("rows.parquet")
+    sheet.put("truth", None, tensors["type-2.round0.truth"][FACE, 0])
+    sheet.put("mean", None, cell.data.public_inputs.mean(0))
+    sheet.put(what, sigma, tensors["type-2.round0.reconstruction"][FACE, 0])
+    return float(rows.loc[rows["victim"] == FACE, "rmse"].iloc[0])
+
+
+def options() -> argparse.Namespace:
+    """Return what was asked for."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--data-dir", type=Path)
+    asked.add_argument("--runs", type=Path, default=Path("runs"))
+    asked.add_argument("--only", default="", help="cells whose name holds this text")
+    asked.add_argument("--page", action="store_true")
+    return asked.parse_args()
+
+
+def main() -> None:
+    """Measure, write, draw; or only write and draw."""
+    asked, table, page = options(), HERE / "strongest_figure.csv", DOCS / "strongest-attacker.md"
+    torch.set_num_threads(1)
+    data_dir, names = existing("--data-dir", asked.data_dir), chosen(cells(), asked.only)
+    if asked.page and not table.exists():
+        raise InputError("--page: there is no strongest_figure.csv to write it from; measure first")
+    checked(page.read_text(encoding="utf-8"))
+    kept = HERE / "strongest_figure_faces.png"
+    if asked.page and not kept.exists():
+        raise InputError(f"--page: there is no {kept.name} to draw it from; measure first")
+    sheet = Sheet(kept)
+    rows = pd.read_csv(table) if table.exists() else pd.DataFrame({"row": []})
+    order = list(cells())
+    for name in [] if asked.page else names:
+        found = measure(name, cell_of(*cells()[name], data_dir), asked.runs, sheet)
+        rows = pd.concat([rows[rows["row"] != name], pd.DataFrame([found])], ignore_index=True)
+        rows = rows.sort_values("row", key=lambda listed: listed.map(order.index)).reset_index(drop=True)
+        sheet.save()
+        rows.to_csv(table, index=False)
+        print(f"{name}: ASR {found['asr']}, identified {found['identified']}, {found['minutes']} min", flush=True)
+    page.write_text(filled(page.read_text(encoding="utf-8"), rows), encoding="utf-8")
+    draw(rows, sheet, DOCS / "strongest-attacker.png")
+
+
+if __name__ == "__main__":
+    one_line(main)
