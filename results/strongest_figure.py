@@ -3,8 +3,9 @@
     python results/strongest_figure.py [--data-dir FOLDER] [--runs FOLDER] [--only TEXT] [--page]
 
 Measures a cell for each attack and noise multiplier, each in a folder of its own where it goes on if it was cut short, and writes
-strongest_figure.csv and the pictures of the face, strongest_figure_faces.png, beside itself, then the figure and the numbers of
-docs/strongest-attacker.md, whose prose stays as it is; with `--page` only these, from the rows and pictures that are there.
+strongest_figure.csv beside itself, then the figure and the numbers of docs/strongest-attacker.md, whose prose stays as it is; with
+`--page` only these, from the rows that are there. The face's pictures stay in the runs' folder, strongest_figure_faces.png: data
+sets are not committed, and without that sheet the figure stays as it is.
 `--only` measures the cells whose name holds the text.
 """
 
@@ -131,9 +132,8 @@ def main() -> None:
     if asked.page and not table.exists():
         raise InputError("--page: there is no strongest_figure.csv to write it from; measure first")
     checked(page.read_text(encoding="utf-8"))
-    kept = HERE / "strongest_figure_faces.png"
-    if asked.page and not kept.exists():
-        raise InputError(f"--page: there is no {kept.name} to draw it from; measure first")
+    kept = asked.runs / "strongest_figure_faces.png"
+    asked.runs.mkdir(parents=True, exist_ok=True)
     sheet = Sheet(kept)
     rows = pd.read_csv(table) if table.exists() else pd.DataFrame({"row": []})
     order = list(cells())
@@ -145,7 +145,10 @@ def main() -> None:
         rows.to_csv(table, index=False)
         print(f"{name}: ASR {found['asr']}, identified {found['identified']}, {found['minutes']} min", flush=True)
     page.write_text(filled(page.read_text(encoding="utf-8"), rows), encoding="utf-8")
-    draw(rows, sheet, DOCS / "strongest-attacker.png")
+    if kept.exists():
+        draw(rows, sheet, DOCS / "strongest-attacker.png")
+    else:
+        print(f"{kept}: is not there, so that the figure stays as it is", flush=True)
 
 
 if __name__ == "__main__":
