@@ -130,8 +130,8 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
 """{what a page is about: its columns}; one in which no row has anything is left out."""
 
 AGAIN = (
-    'A row is measured again by `python results/leakage_tables.py PAGE --only "ROW"`, PAGE being the name of this file; '
-    "seed 0 throughout."
+    'A row is measured again by `python results/leakage_tables.py PAGE --only "ROW"`, PAGE being the name of this file and ROW '
+    "what stands before `type-`; seed 0 throughout."
 )
 
 
@@ -145,5 +145,7 @@ def page_of(page: dict[str, Any], rows: pd.DataFrame) -> str:
     lines = [f"# {page['title']}", "", page["text"].strip(), ""]
     lines += [f"| {' | '.join(column.heading for column, _ in shown)} |", "| --- " * len(shown) + "|"]
     lines += [f"| {' | '.join(cells)} |" for cells in zip(*(cells for _, cells in shown), strict=True)]
+    lacking = [row["name"] for row in page["rows"] if row["name"] not in set(rows["cell"])]
+    missing = [f"Not measured yet: {'; '.join(lacking)}.", ""] if lacking else []
     legend = [f"- {column.heading}: {column.meaning}." for column, _ in shown if column.meaning]
-    return "\n".join([*lines, "", *legend, "", AGAIN, "", page.get("found", "").strip()]).rstrip() + "\n"
+    return "\n".join([*lines, "", *missing, *legend, "", AGAIN, "", page.get("found", "").strip()]).rstrip() + "\n"

@@ -1,10 +1,12 @@
 """How often and how closely the whitened searches rebuild faces under noise, beside what bounds them.
 
-    python results/noise_bounds.py [--data-dir FOLDER] [--runs FOLDER] [--only TEXT] [--page] [--set NAME=VALUE ...]
+    python results/noise_bounds.py [--data-dir FOLDER] [--runs FOLDER] [--only TEXT] [--page]
+                                    [--set NAME=VALUE ... --out FOLDER]
 
 Measures a row for each attack and deviation, each in a folder of its own where it goes on if it was cut short, then the floors,
 and writes noise_bounds.csv, noise_bounds.md and noise_bounds.png beside itself; with `--page` only the page and figure, from the
-CSV that is there. `--only` measures the rows whose name holds the text; `--set victims=16` changes a number of every cell.
+CSV that is there. `--only` measures the rows whose name holds the text; `--set victims=16` changes a number of every cell; such a
+trial goes into a folder of its own.
 """
 
 from __future__ import annotations
@@ -102,15 +104,22 @@ def options() -> argparse.Namespace:
     asked.add_argument("--runs", type=Path, default=Path("runs"))
     asked.add_argument("--only", default="", help="rows whose name holds this text")
     asked.add_argument("--page", action="store_true")
-    asked.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
+    asked.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE")
+    asked.add_argument(
+        "--out", type=Path, help="where the CSV, the page and the figure are; beside this script by default"
+    )
     return asked.parse_args()
 
 
 def main() -> None:
     """Measure, judge, draw; or only judge and draw."""
-    asked, table = options(), HERE / "noise_bounds.csv"
+    asked = options()
     torch.set_num_threads(1)
     data_dir, changed = existing("--data-dir", asked.data_dir), numbers(asked.set)
+    if changed and asked.out is None:
+        raise InputError("--set: measures a trial, which would take the place of published rows; give --out FOLDER")
+    folder = existing("--out", asked.out) or HERE
+    table = folder / "noise_bounds.csv"
     names = chosen(cells(), asked.only)
     if asked.page and not table.exists():
         raise InputError("--page: there is no noise_bounds.csv to write it from; measure first")
@@ -124,8 +133,8 @@ def main() -> None:
         rows = rows.sort_values("row", key=lambda listed: listed.map(order.index)).reset_index(drop=True)
         rows = with_floors(rows, changed, data_dir, asked.runs)
         rows.to_csv(table, index=False)
-    (HERE / "noise_bounds.md").write_text(page_of(rows), encoding="utf-8")
-    draw(rows, HERE / "noise_bounds.png")
+    (folder / "noise_bounds.md").write_text(page_of(rows), encoding="utf-8")
+    draw(rows, folder / "noise_bounds.png")
 
 
 if __name__ == "__main__":

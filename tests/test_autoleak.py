@@ -211,6 +211,15 @@ def test_a_likelihood_that_is_outdone_is_doubted():
     assert not AutoLeak(stages=(good,))._answered((whole,), rngs()).doubts[OUTDONE].any()
 
 
+@pytest.mark.parametrize("better_first", [True, False])
+def test_the_order_of_two_searches_by_likelihood_is_nothing_to_their_doubt(better_first):
+    """The better of them ends where nobody is likelier, wherever it stands."""
+    [good], [broken] = searched().stages, searched(learning_rate=1e-25).stages
+    stages = (good, broken) if better_first else (broken, good)
+    doubts = AutoLeak(stages=stages)._answered((behind_a_defense(),), rngs()).doubts
+    assert not doubts[OUTDONE].any()
+
+
 def test_without_enough_public_examples_nothing_was_checked():
     assert doubted(searched()((behind_a_defense(public=0),), rngs())) == {UNCHECKED: [True] * V}
     pairs = dataclasses.replace(behind_a_defense(public=1), tap="type-1", batch=2)

@@ -77,7 +77,8 @@ class AutoLeak:
         best, prior = first(views, rngs), prior_of(views[0])
         value = posterior(views, best, prior)
         never = stuck(best)
-        judged = value.clone() if _by_likelihood(first) else torch.full_like(value, -torch.inf)
+        sought = torch.full_like(value, _by_likelihood(first), dtype=torch.bool)
+        judged = value.masked_fill(~sought, torch.inf)
         for stage in others:
             left = (~self._is_broken(views, best)).nonzero()[:, 0]
             if not len(left):
@@ -86,11 +87,12 @@ class AutoLeak:
             found = stage(few, tuple(rngs[int(v)] for v in left))
             new = posterior(few, found, prior)
             if _by_likelihood(stage):
-                judged[left] = new
+                # The best of them, whatever their order.
+                judged[left], sought[left] = torch.minimum(judged[left], new), True
             never[left] |= stuck(found)
             better = new < value[left]
             best, value = followed(best, found, left, better), value.index_put((left[better],), new[better])
-        doubts = {STUCK: never, OUTDONE: value < judged - 1}
+        doubts = {STUCK: never, OUTDONE: sought & (value < judged - 1)}
         return dataclasses.replace(best, certainty=-value[:, None].expand_as(best.certainty), doubts=doubts)
 
     def _stages(self, view: View) -> tuple[Search, ...]:
