@@ -44,7 +44,7 @@ def drawn(rows: pd.DataFrame) -> Figure:
         axes.set(title=title, xscale="log", xlabel="looks at one gradient", ylim=(-0.02, 1.04))
     figure.axes[0].set_ylabel("share of victims")
     figure.axes[-1].plot([], [], color="black", ls="--", label="bound")
-    figure.axes[-1].legend(loc="lower right", fontsize=8)
+    figure.legend(*figure.axes[-1].get_legend_handles_labels(), loc="outside right center", fontsize=8)
     return figure
 
 
