@@ -12,6 +12,7 @@ from flat_noise import runs_behind_flat_noise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leakbench.attack.autoleak import AutoLeak
 from leakbench.attack.candidates import Candidates
 from leakbench.attack.distance import SquaredL2
 from leakbench.attack.looks import averaged, releases, responses
@@ -159,6 +160,20 @@ def test_n_looks_are_n_releases_and_leave_1_over_root_n_of_the_noise() -> None:
 def test_more_looks_are_fewer_victims_side_by_side() -> None:
     few, many = (leak_of(cell(observations=n)) for n in (1, 2000))
     assert _chunk(many, many.victims()) < _chunk(few, few.victims())
+
+
+def test_restarts_of_a_stage_take_room_as_those_of_a_search_do() -> None:
+    """A hundred at once in autoleak as by themselves."""
+    plain = leak_of(cell(attack="whitened"))
+    search = dataclasses.replace(plain.cell.attack.method, restarts=500)  # type: ignore[type-var]
+    staged = AutoLeak(stages=(dataclasses.replace(search, restarts=1), search))
+
+    def room(method: object) -> int:
+        some = dataclasses.replace(plain.cell, attack=dataclasses.replace(plain.cell.attack, method=method))
+        leak = dataclasses.replace(plain, cell=some)
+        return _chunk(leak, leak.victims(), budget=10**9)
+
+    assert room(staged) == room(search) < room(plain.cell.attack.method)
 
 
 def test_looks_from_the_command_line(

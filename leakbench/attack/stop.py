@@ -12,7 +12,7 @@ from torch import Tensor
 
 from leakbench.part import part
 
-__all__ = ["MOST_ITERATIONS", "STOPS", "Iterations", "Stop", "Watched", "limited", "watched"]
+__all__ = ["MOST_ITERATIONS", "STOPS", "Iterations", "Stop", "Watched", "limited", "searches_of", "watched"]
 
 MOST_ITERATIONS = 1_000_000
 """Of each the distance is kept."""
@@ -50,6 +50,11 @@ def limited(method: Any, limit: int) -> Any:
         return None
     shorter = {name: tuple(limited(stage, limit) or stage for stage in stages) for name, stages in several.items()}
     return dataclasses.replace(method, **shorter)
+
+
+def searches_of(method: Any) -> tuple[Any, ...]:
+    """Return the searches that a method is made of: its stages, or itself."""
+    return tuple(stage for stages in _searches(method).values() for stage in stages) or (method,)
 
 
 def _searches(method: Any) -> dict[str, tuple[Any, ...]]:

@@ -17,7 +17,7 @@ from leakbench.attack.candidates import Candidates
 from leakbench.attack.classes import PUBLIC, Classes
 from leakbench.attack.looks import chooses
 from leakbench.attack.null import NullAttack, null_attack
-from leakbench.attack.stop import watched
+from leakbench.attack.stop import searches_of, watched
 from leakbench.cell import Cell, looks_at
 from leakbench.data.attributes import attributes_of, commonest
 from leakbench.federated.leakage import View
@@ -215,7 +215,7 @@ def _chunk(leak: Leak, victims: Victims, budget: int = 3_000_000_000) -> int:
     looks = looks_at(leak.cell, leak.tap)
     pixels = victims.indices[0].numel() * int(torch.Size(leak.cell.data.shape).numel())
     steps = victims.indices.shape[1] * victims.indices.shape[2]
-    restarts = getattr(leak.cell.attack.method, "restarts", 1)
+    restarts = max(getattr(search, "restarts", 1) for search in searches_of(leak.cell.attack.method))
     # Looks share the guess's gradient where the defense makes no choice; each is kept, and so is its difference to the guess.
     gradients = 6 * (steps + 1) * (looks if chooses(leak.cell.defense.stations) else 1) + 2 * (looks - 1)
     per_victim = 4 * restarts * (weights * gradients + pixels * (200 + 400))
