@@ -160,6 +160,7 @@ def main() -> None:
     grid = yaml.safe_load((HERE / "tableak.yaml").read_text())
     path = HERE / "tableak.csv"
     data_dir = existing("--data-dir", given.data_dir)
+    chosen((name_of(*key) for key in cells(grid)), given.only)  # A wrong name is refused before a page is written too.
     rows = pd.read_csv(path) if given.page else measured(grid, data_dir, path, given.only)
     (HERE / "tableak.md").write_text(page(grid, rows))
 

@@ -65,6 +65,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
         ("leakage_tables", "leakage_table_1 --only mnits --page", "--only: no row's name holds 'mnits'"),
         ("leakage_tables", "leakage_table_1 --set victims=2", "--set: measures a trial, which would take the place of"),
         ("tableak", "--only tabelak", "--only: no row's name holds 'tabelak'"),
+        ("tableak", "--only tabelak --page", "--only: no row's name holds 'tabelak'"),
         ("tableak", "--data-dir nowhere", "--data-dir: no folder 'nowhere'"),
         ("priority", "--data-dir nowhere", "--data-dir: no folder 'nowhere'"),
         ("epsilon_tables", "table_9", "TABLE: unknown name 'table_9'; did you mean 'table_"),
