@@ -70,6 +70,9 @@ RMSE = Column(
 )
 NULL_RMSE = Column("null RMSE", number("null_rmse", 3))
 PSNR = Column("PSNR", number("psnr", 1))
+ACCURACY = Column(
+    "accuracy", number("accuracy"), "that of the network which leaked, in training; none at first weights"
+)
 IDENTIFIED = Column(
     "ranking identifies",
     identified,
@@ -90,6 +93,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         NULL_RMSE,
         PSNR,
         Column("SSIM", number("ssim")),
+        ACCURACY,
         Column("labels right", number("label_accuracy"), "the share of labels that the attack names rightly"),
         Column("iterations claimed", number("claimed_iterations", 1)),
         Column(
@@ -116,6 +120,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             "below it",
         ),
         PSNR,
+        ACCURACY,
         IDENTIFIED,
         Column("its bound", number("identified_bound", 3), "what the noise allows any ranking at most"),
         Column(

@@ -75,6 +75,9 @@ def measure(
     reporter = Reporter()
     with open_run(runs / cell.name, identity(cell, f"results/leakage_tables.py: {name}")) as run:
         summary = execute(cell, run, reporter)
+        trained = (
+            run.read_rows("rounds.parquet")["accuracy"] if cell.settings.protocol == "live" else pd.Series(dtype=float)
+        )
     reporter.close()
     stop = getattr(cell.attack.method, "stop", None)
     same = {
@@ -87,7 +90,10 @@ def measure(
     }
     several = len(summary["taps"]) > 1
     return [
-        same | _measured(tap) | {"row": f"{name}, {point}" if several else name, "cell": name, "point": point}
+        same
+        | _measured(tap)
+        | {"accuracy": trained.get(tap["round"] - 1)}
+        | {"row": f"{name}, {point}" if several else name, "cell": name, "point": point}
         for point, tap in summary["taps"].items()
     ]
 

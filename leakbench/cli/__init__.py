@@ -6,8 +6,7 @@ import os
 import sys
 
 if "OMP_WAIT_POLICY" not in os.environ:
-    # Threads that wait for each other by spinning for milliseconds take the cores from whoever has work: on a machine that is
-    # shared, a run took eight times as long.
+    # Threads that wait for each other by spinning for milliseconds take the cores of a shared machine from whoever has work.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 import click
