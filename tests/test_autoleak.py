@@ -13,16 +13,20 @@ from leakbench.attack.distance import Likelihood
 from leakbench.attack.doubts import OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN, twins
 from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.labels import LastLayer
+from leakbench.attack.lmmse import Lmmse
+from leakbench.attack.needs import needs_of
 from leakbench.attack.posterior import missed, posterior, prior_of
 from leakbench.attack.space_whitened import Whitened
+from leakbench.attack.stage import Reconstructs, Stage
 from leakbench.attack.start import Constant
-from leakbench.attack.stop import Iterations
+from leakbench.attack.stop import Iterations, searches_of
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.sign import Sign
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View
 from leakbench.models import one_hot, parameters
+from leakbench.recipe import construct
 from leakbench.types import Generators, Network
 
 V, SHAPE = 4, (1, 2, 2)
@@ -71,6 +75,11 @@ class Stub:
         )
 
 
+def leaking(*methods: Reconstructs) -> AutoLeak:
+    """Return an ensemble whose stages run on every network."""
+    return AutoLeak(stages=tuple(Stage(method=method) for method in methods))
+
+
 def rngs() -> Generators:
     return tuple(torch.Generator().manual_seed(v) for v in range(V))
 
@@ -79,7 +88,7 @@ def test_later_stages_go_on_with_who_is_unbroken():
     first, second, third = (
         Stub(torch.tensor(off).double(), []) for off in ([0, 0.3, 0.3, 0], [0, 0, 0.2, 0], [0.4] * 4)
     )
-    answer = AutoLeak(stages=(first, second, third))((view(),), rngs())
+    answer = leaking(first, second, third)((view(),), rngs())
     assert [s.asked for s in (first, second, third)] == [[[0, 1, 2, 3]], [[1, 2]], [[2]]]
     x, _ = truth()
     torch.testing.assert_close(answer.inputs[[0, 1, 3]], x[[0, 1, 3]])
@@ -105,28 +114,45 @@ def test_later_stages_go_on_with_who_is_unbroken():
     assert answer.trajectory[2:4].isnan().tolist() == [[True, False, False, True]] * 2
 
 
-@pytest.mark.parametrize("jumps", [False, True])
-def test_stages_for_kinks_run_last_and_only_where_there_are_any(jumps):
-    """Behind a ReLU the unbroken go on to them; behind a smooth network nobody does."""
-    plain, further = Stub(torch.tensor([0, 0.3, 0, 0]).double(), []), Stub(torch.zeros(V).double(), [])
-    shown = view()
-    model = nn.Sequential(shown.network.model, nn.ReLU()) if jumps else shown.network.model
-    bent = dataclasses.replace(shown, network=dataclasses.replace(shown.network, model=model))
-    assert AutoLeak(stages=(plain,), where_kinked=(further,))._stages(bent) == ((plain, further) if jumps else (plain,))
-    AutoLeak(stages=(plain,), where_kinked=(further,))((shown,), rngs())
-    assert further.asked == []
+@pytest.mark.parametrize(
+    ("where", "runs"), [("always", (1, 1, 1)), ("begins_linear", (1, 1, 0)), ("kinked", (0, 1, 1))]
+)
+def test_a_stage_runs_on_the_networks_it_is_made_for(where, runs):
+    """On a linear layer alone, on one behind which a ReLU stands, and on a convolution with a ReLU."""
+    smooth, mixed = (
+        nn.Sequential(nn.Flatten(), nn.Linear(4, 3)),
+        nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU()),
+    )
+    convolved = nn.Sequential(nn.Conv2d(1, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
+    further = Stub(torch.zeros(V).double(), [])
+    stage = Stage(method=further, where=where)
+    assert [stage.runs_on(model.double(), SHAPE) for model in (smooth, mixed, convolved)] == [bool(r) for r in runs]
+    plain = Stub(torch.tensor([0, 0.3, 0, 0]).double(), [])
+    AutoLeak(stages=(Stage(method=plain), stage))((view(),), rngs())
+    assert further.asked == ([[1]] if runs[0] else [])
+
+
+def test_a_stage_that_learns_is_a_stage():
+    """`lmmse` answers in the stead of a search; a ranking, which answers with no picture, is refused."""
+    built = construct(AutoLeak, {"stages": [{"method": "lmmse"}]})
+    assert isinstance(built.stages[0].method, Lmmse)
+    assert needs_of(built).public == Lmmse().public
+    with pytest.raises(InputError, match=r"stages\.0: method: unknown part 'candidates'"):
+        construct(AutoLeak, {"stages": [{"method": "candidates"}]})
+    with pytest.raises(InputError, match=r"stages\.0: where"):
+        construct(AutoLeak, {"stages": [{"method": "lmmse", "where": "never"}]})
 
 
 def test_under_noise_nothing_is_certain_and_every_stage_runs():
     stages = tuple(Stub(torch.zeros(V).double(), []) for _ in range(3))
-    AutoLeak(stages=stages)((view(noise=0.1),), rngs())
+    leaking(*stages)((view(noise=0.1),), rngs())
     assert [s.asked for s in stages] == [[[0, 1, 2, 3]]] * 3
 
 
 def test_the_likeliest_answer_wins_whatever_the_order():
     near, far = Stub(torch.full((V,), 0.1).double(), []), Stub(torch.full((V,), -0.3).double(), [])
     for stages in ((near, far), (far, near)):
-        answer = AutoLeak(stages=stages)((view(noise=0.01),), rngs())
+        answer = leaking(*stages)((view(noise=0.01),), rngs())
         torch.testing.assert_close(answer.inputs, (truth()[0] + 0.1).clamp(0, 1))
         torch.testing.assert_close(answer.certainty[:, 0], -posterior((view(noise=0.01),), answer, prior_of(view())))
 
@@ -134,12 +160,12 @@ def test_the_likeliest_answer_wins_whatever_the_order():
 def test_no_answer_is_never_chosen_over_one():
     lost, found = Stub(torch.full((V,), torch.nan).double(), []), Stub(torch.full((V,), 0.5).double(), [])
     for stages in ((lost, found), (found, lost)):
-        assert AutoLeak(stages=stages)((view(),), rngs()).inputs.isfinite().all()
+        assert leaking(*stages)((view(),), rngs()).inputs.isfinite().all()
 
 
 def test_no_stage_is_refused():
     with pytest.raises(InputError, match="at least one"):
-        AutoLeak(stages=())((view(),), rngs())
+        leaking()((view(),), rngs())
 
 
 def test_a_view_of_some_victims_shows_theirs():
@@ -157,15 +183,13 @@ def test_a_view_of_some_victims_shows_theirs():
 
 def searched(learning_rate: float = 1.0) -> AutoLeak:
     """One search by likelihood in pixels, from grey."""
-    return AutoLeak(
-        stages=(
-            GradientMatching(
-                labels=LastLayer(),
-                start=Constant(value=0.5, deviation=0.1),
-                distance=Likelihood(),
-                descent=LbfgsDescent(learning_rate=learning_rate),
-                stop=Iterations(40),
-            ),
+    return leaking(
+        GradientMatching(
+            labels=LastLayer(),
+            start=Constant(value=0.5, deviation=0.1),
+            distance=Likelihood(),
+            descent=LbfgsDescent(learning_rate=learning_rate),
+            stop=Iterations(40),
         )
     )
 
@@ -202,21 +226,21 @@ def test_a_likelihood_that_is_outdone_is_doubted():
     """A search for the likeliest answer that ends at a less likely one than another stage's, for whom that is so."""
     good = Stub(torch.tensor([0.0, 0.0, 0.0, 0.3]).double(), [])
     whole = dataclasses.replace(view(noise=0.1), public=behind_a_defense().public)
-    [search] = searched(learning_rate=1e-25).stages
-    doubts = AutoLeak(stages=(good, search))._answered((whole,), rngs()).doubts
+    [search] = searches_of(searched(learning_rate=1e-25))
+    doubts = leaking(good, search)._answered((whole,), rngs()).doubts
     prior = prior_of(whole)
     least = posterior((whole,), search((whole,), rngs()), prior)
     assert doubts[OUTDONE].tolist() == (posterior((whole,), good((whole,), rngs()), prior) < least - 1).tolist()
     assert doubts[OUTDONE].any()
-    assert not AutoLeak(stages=(good,))._answered((whole,), rngs()).doubts[OUTDONE].any()
+    assert not leaking(good)._answered((whole,), rngs()).doubts[OUTDONE].any()
 
 
 @pytest.mark.parametrize("better_first", [True, False])
 def test_the_order_of_two_searches_by_likelihood_is_nothing_to_their_doubt(better_first):
     """The better of them ends where nobody is likelier, wherever it stands."""
-    [good], [broken] = searched().stages, searched(learning_rate=1e-25).stages
+    [good], [broken] = searches_of(searched()), searches_of(searched(learning_rate=1e-25))
     stages = (good, broken) if better_first else (broken, good)
-    doubts = AutoLeak(stages=stages)._answered((behind_a_defense(),), rngs()).doubts
+    doubts = leaking(*stages)._answered((behind_a_defense(),), rngs()).doubts
     assert not doubts[OUTDONE].any()
 
 
@@ -291,7 +315,7 @@ def test_signs_are_judged_by_their_logistic_likelihood():
 def test_where_nothing_was_answered_before_a_search_shows_how_far_it_is():
     """Its own best so far counts from its first iteration on, for the victims that the stage before gave no answer."""
     lost = Stub(torch.tensor([torch.nan, torch.nan, 0.3, 0.3]).double(), [])
-    answer = AutoLeak(stages=(lost, Stub(torch.zeros(V).double(), [])))((view(),), rngs())
+    answer = leaking(lost, Stub(torch.zeros(V).double(), []))((view(),), rngs())
     assert answer.snapshots == (1, 2, 3, 4)
     torch.testing.assert_close(answer.iterates[2, :2], answer.inputs[:2] * 0)
     torch.testing.assert_close(answer.iterates[2, 2:], answer.iterates[1, 2:])

@@ -25,6 +25,7 @@ from leakbench.attack.origin import origin_of
 from leakbench.attack.public_gradients import gradients_alone
 from leakbench.attack.recipe import Method
 from leakbench.attack.space_decoder import Decoder
+from leakbench.attack.stage import Stage
 from leakbench.cell import Cell, Request, resolve_cell
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
@@ -248,7 +249,9 @@ def test_a_search_says_what_its_parts_learned(tmp_path: Path) -> None:
         assert (None if fit is None else fit.public) == count
         found[i] = (search, fit)
     search, fit = found[0]
-    twice = AutoLeak(stages=(search, search))((view,), tuple(generator(0, "v", v) for v in range(4)))
+    twice = AutoLeak(stages=(Stage(method=search), Stage(method=search)))(
+        (view,), tuple(generator(0, "v", v) for v in range(4))
+    )
     assert twice.fit == fit
 
 

@@ -16,6 +16,7 @@ from leakbench.attack.autoleak import AutoLeak
 from leakbench.attack.candidates import Candidates
 from leakbench.attack.distance import SquaredL2
 from leakbench.attack.looks import averaged, releases, responses
+from leakbench.attack.stage import Stage
 from leakbench.cell import Cell, Request, looks_at, random_at, resolve_cell
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
@@ -166,7 +167,7 @@ def test_restarts_of_a_stage_take_room_as_those_of_a_search_do() -> None:
     """A hundred at once in autoleak as by themselves."""
     plain = leak_of(cell(attack="whitened"))
     search = dataclasses.replace(plain.cell.attack.method, restarts=500)  # type: ignore[type-var]
-    staged = AutoLeak(stages=(dataclasses.replace(search, restarts=1), search))
+    staged = AutoLeak(stages=(Stage(method=dataclasses.replace(search, restarts=1)), Stage(method=search)))
 
     def room(method: object) -> int:
         some = dataclasses.replace(plain.cell, attack=dataclasses.replace(plain.cell.attack, method=method))

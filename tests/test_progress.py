@@ -71,13 +71,12 @@ def test_a_watched_stop_decides_as_before() -> None:
 
 
 def test_stages_follow_each_other_and_what_has_no_iterations_is_left_alone() -> None:
-    """Of n stages each is one n-th, those for networks with kinks last; a closed form tells nothing."""
+    """Of n stages each is one n-th; a closed form tells nothing."""
     told: list[float] = []
     method = watched(resolve("attacks", Attack, "autoleak")[1].method, told.append)
-    stages = method.stages + method.where_kinked
+    stages = [stage.method for stage in method.stages]
     searches = [n for n, stage in enumerate(stages) if hasattr(stage, "stop")]
     assert len(searches) > 1
-    assert method.where_kinked
     for n in searches:
         stop = stages[n].stop
         stop(1, torch.ones(1))

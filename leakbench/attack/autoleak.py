@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Protocol, runtime_checkable
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
-from leakbench.attack.analytic import AnalyticFc, begins_linear
 from leakbench.attack.distance import Likelihood
 from leakbench.attack.doubts import OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN, stuck, twins
 from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.posterior import missed, posterior, prior_of
+from leakbench.attack.stage import Reconstructs, Stage
 from leakbench.attack.stop import watched
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.fitted import Asked
-from leakbench.models.kinks import kinked
+from leakbench.nested import nested
 from leakbench.part import Count, Positive, part
-from leakbench.recipe import slot
 from leakbench.types import Generators
 
-__all__ = ["SEARCHES", "AutoLeak", "Search"]
-
-
-@runtime_checkable
-class Search(Protocol):
-    """A method that answers with a reconstruction."""
-
-    def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
-        """Answer for the V victims that all views show; victim v draws from rngs[v]."""
-
-
-SEARCHES: dict[str, type[Search]] = {"gradient_matching": GradientMatching, "analytic_fc": AnalyticFc}
+__all__ = ["AutoLeak"]
 
 
 @part
@@ -43,7 +31,7 @@ class AutoLeak:
 
     Where the defense adds no noise that the attacker is told of, an answer whose gradient misses what leaked by less than the
     share `broken` of its squared length is taken for right, and later stages leave the victim alone; under noise nothing
-    certifies an answer, and all stages run. `where_kinked` are further stages for networks with ReLUs, maxima and the like.
+    certifies an answer, and all stages run that are made for the network: see `Stage`.
 
     Evidence that an attack is weak goes with the answer of each unbroken victim as a doubt: a search that never came closer than
     its start, one by likelihood that ends at a less likely answer than another stage's, a defense that draws at random what has no
@@ -51,8 +39,7 @@ class AutoLeak:
     share `converged` of their squared length, so that a failure behind a defense says nothing.
     """
 
-    stages: tuple[Annotated[Search, *slot("method", SEARCHES)], ...]
-    where_kinked: tuple[Annotated[Search, *slot("method", SEARCHES)], ...] = ()
+    stages: tuple[Annotated[Stage, nested(Stage)], ...]
     broken: Positive = 1e-6
     converged: Positive = 1e-3
     twins: Count = 3
@@ -95,11 +82,9 @@ class AutoLeak:
         doubts = {STUCK: never, OUTDONE: sought & (value < judged - 1)}
         return dataclasses.replace(best, certainty=-value[:, None].expand_as(best.certainty), doubts=doubts)
 
-    def _stages(self, view: View) -> tuple[Search, ...]:
-        """Return the stages for a network: without the closed form where there is nothing to read, with those for kinks."""
-        model = view.network.model
-        several = self.stages + (self.where_kinked if kinked(model, view.shape) else ())
-        return tuple(s for s in several if not isinstance(s, AnalyticFc) or begins_linear(model))
+    def _stages(self, view: View) -> tuple[Reconstructs, ...]:
+        """Return the methods that run on the network."""
+        return tuple(stage.method for stage in self.stages if stage.runs_on(view.network.model, view.shape))
 
     def _of_twins(self, view: View, rng: torch.Generator) -> dict[str, Tensor]:
         """Return the doubt that the same stages leave on public examples without any defense, for all victims alike."""
@@ -119,7 +104,7 @@ class AutoLeak:
         return torch.as_tensor(apart <= self.broken * length)
 
 
-def _by_likelihood(stage: Search) -> bool:
+def _by_likelihood(stage: Reconstructs) -> bool:
     """Say whether a stage searches for what `posterior` judges."""
     return isinstance(stage, GradientMatching) and isinstance(stage.distance, Likelihood)
 

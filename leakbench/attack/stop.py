@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, runtime_checkable
 
@@ -45,22 +45,26 @@ def limited(method: Any, limit: int) -> Any:
     """Return a method whose searches, its own or those of its stages, take at most `limit` iterations; None where it has none."""
     if hasattr(method, "stop"):
         return dataclasses.replace(method, stop=dataclasses.replace(method.stop, limit=limit))
-    several = _searches(method)
-    if not several:
+    if not _searches(method):
         return None
-    shorter = {name: tuple(limited(stage, limit) or stage for stage in stages) for name, stages in several.items()}
-    return dataclasses.replace(method, **shorter)
+    return _replaced(method, [limited(search, limit) or search for search in searches_of(method)])
 
 
 def searches_of(method: Any) -> tuple[Any, ...]:
     """Return the searches that a method is made of: its stages, or itself."""
-    return tuple(stage for stages in _searches(method).values() for stage in stages) or (method,)
+    return _searches(method) or (method,)
 
 
-def _searches(method: Any) -> dict[str, tuple[Any, ...]]:
-    """Return {field: stages} of a method that is made of several, of which one at least has a stop."""
-    fields = {name: getattr(method, name, ()) for name in ("stages", "where_kinked")}
-    return fields if any(hasattr(stage, "stop") for stages in fields.values() for stage in stages) else {}
+def _searches(method: Any) -> tuple[Any, ...]:
+    """Return the methods of the stages that a method is made of, where one of them at least has a stop."""
+    found = tuple(stage.method for stage in getattr(method, "stages", ()))
+    return found if any(hasattr(search, "stop") for search in found) else ()
+
+
+def _replaced(method: Any, searches: Iterable[Any]) -> Any:
+    """Return a method of stages with other methods in them."""
+    several = zip(method.stages, searches, strict=True)
+    return dataclasses.replace(method, stages=tuple(dataclasses.replace(stage, method=s) for stage, s in several))
 
 
 @dataclass(frozen=True)
@@ -91,14 +95,11 @@ def watched(method: Any, tell: Callable[[float], None] | None) -> Any:
         stop = method.stop.stop if isinstance(method.stop, Watched) else method.stop
         return dataclasses.replace(method, stop=stop if tell is None else Watched(stop, tell))
     several = _searches(method)
-    count = sum(map(len, several.values()))
-    numbers = iter(range(count))
 
     def of_stage(number: int) -> Callable[[float], None] | None:
-        return None if tell is None else lambda share: tell((number + share) / count)
+        return None if tell is None else lambda share: tell((number + share) / len(several))
 
-    told = {name: tuple(watched(s, of_stage(next(numbers))) for s in stages) for name, stages in several.items()}
-    return dataclasses.replace(method, **told) if told else method
+    return _replaced(method, [watched(s, of_stage(n)) for n, s in enumerate(several)]) if several else method
 
 
 STOPS: dict[str, type[Stop]] = {"iterations": Iterations}

@@ -1,0 +1,54 @@
+"""A stage of an ensemble: a method that answers with a reconstruction, and the networks on which it is worth running."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Protocol, runtime_checkable
+
+from torch import nn
+
+from leakbench.answers import Reconstruction
+from leakbench.attack.analytic import AnalyticFc, begins_linear
+from leakbench.attack.gradient_matching import GradientMatching
+from leakbench.attack.learning_to_invert import LearningToInvert
+from leakbench.attack.lmmse import Lmmse
+from leakbench.federated.leakage import View
+from leakbench.models.kinks import kinked
+from leakbench.part import part
+from leakbench.recipe import slot
+from leakbench.types import Generators
+
+__all__ = ["RECONSTRUCTIONS", "Reconstructs", "Stage"]
+
+
+@runtime_checkable
+class Reconstructs(Protocol):
+    """A method that answers with a reconstruction."""
+
+    def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
+        """Answer for the V victims that all views show; victim v draws from rngs[v]."""
+
+
+RECONSTRUCTIONS: dict[str, type[Reconstructs]] = {
+    "gradient_matching": GradientMatching,
+    "analytic_fc": AnalyticFc,
+    "lmmse": Lmmse,
+    "learning_to_invert": LearningToInvert,
+}
+
+
+@part
+class Stage:
+    """Run `method` on the networks that `where` names.
+
+    where: `always`; `begins_linear`: where the first layer is linear with a bias, so that a closed form can read it; `kinked`:
+    where the network has ReLUs, maxima and the like, on which a search by second derivatives stops early.
+    """
+
+    method: Annotated[Reconstructs, *slot("method", RECONSTRUCTIONS)]
+    where: Literal["always", "begins_linear", "kinked"] = "always"
+
+    def runs_on(self, model: nn.Module, shape: tuple[int, ...]) -> bool:
+        """Say whether it runs on a network for inputs of one shape (*s)."""
+        if self.where == "begins_linear":
+            return begins_linear(model)
+        return self.where == "always" or kinked(model, shape)
