@@ -13,7 +13,18 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Clock", "Fact", "Generators", "Local", "Network", "Parameters", "Sampling", "Signal", "joined"]
+__all__ = [
+    "Clock",
+    "Fact",
+    "Generators",
+    "Local",
+    "Network",
+    "Parameters",
+    "Sampling",
+    "ShowsDraws",
+    "Signal",
+    "joined",
+]
 
 Parameters: TypeAlias = dict[str, Tensor]
 """{parameter name: tensor}, in the order of the model."""
@@ -80,6 +91,14 @@ class Sampling(Protocol):
     """
 
     draws: int
+
+
+@runtime_checkable
+class ShowsDraws(Sampling, Protocol):
+    """A sampling network whose gradient of one example tells what was drawn for it."""
+
+    def drawn_for(self, parameters: Parameters, gradient: Parameters) -> Tensor:
+        """Return the draws (k,) behind one example's gradient {p: (*p)} at these parameters."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class AutoLeak:
         if not left.any():
             return dataclasses.replace(found, doubts={})
         doubts = found.doubts | self._of_twins(views[0], rngs[0])
-        if any(view.unknown or view.network.draws for view in views):
+        if any(view.unknown or (view.network.draws and not view.reads_draws) for view in views):
             doubts[UNKNOWN] = torch.ones_like(left)
         return dataclasses.replace(found, doubts={why: whom & left for why, whom in doubts.items()})
 

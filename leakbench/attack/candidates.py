@@ -7,7 +7,7 @@ serves every defense, and without noise it is exact.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 import torch
@@ -52,10 +52,15 @@ class Candidates:
     def _scores(self, view: View) -> Tensor:
         if view.candidates is None:
             raise InputError("candidates: the view names none to rank")
-        hypotheses = gradients_alone(view, view.candidates, self.chunk)
         observed, share = flat(view.update), 1.0 / view.examples
+        if (
+            view.reads_draws
+        ):  # What was drawn differs from victim to victim, and with it what a candidate would have shown.
+            each = zip(observed[:, None], view.drawn(), strict=True)
+            return torch.cat([_alone(y, gradients_alone(view, view.candidates, self.chunk, None, d)) for y, d in each])
+        hypotheses = gradients_alone(view, view.candidates, self.chunk)
         if view.examples == 1:
-            return torch.cat([_closeness(observed, g) for g in hypotheses], 1)
+            return _alone(observed, hypotheses)
         if view.public is None:
             raise InputError("candidates: behind a batch they need public examples, to stand for the unknown fellows")
         few = public_of(view, "candidates", min(FEW, fitting(view, 2_100_000_000)))
@@ -66,6 +71,11 @@ class Candidates:
         whiten = _whitening(others - mean, ((view.noise or 0.0) / share) ** 2 / (view.examples - 1))
         left = whiten(observed - (1 - share) * mean)
         return torch.cat([_closeness(left, whiten(g * share)) for g in hypotheses], 1)
+
+
+def _alone(observed: Tensor, hypotheses: Iterator[Tensor]) -> Tensor:
+    """Return the scores (V, k) of hypotheses about the one example behind each gradient (V, p)."""
+    return torch.cat([_closeness(observed, g) for g in hypotheses], 1)
 
 
 def _closeness(observed: Tensor, guesses: Tensor) -> Tensor:

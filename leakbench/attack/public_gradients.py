@@ -16,12 +16,12 @@ __all__ = ["check_learnable", "fitting", "flat", "gradients_alone", "numbers"]
 
 
 def gradients_alone(
-    view: View, examples: Public, chunk: int = 64, rng: torch.Generator | None = None
+    view: View, examples: Public, chunk: int = 64, rng: torch.Generator | None = None, draws: Tensor | None = None
 ) -> Iterator[Tensor]:
     """Yield the gradients (chunk, p) that each example would have shown alone, past the defense as far as the attacker knows it.
 
     chunk: how many are held at once; fewer of a large network.  rng: draws the defense's noise, anew for each example; None
-    for the deterministic part alone.
+    for the deterministic part alone.  draws: (k,), what a sampling network is taken to have drawn for each of them.
     """
     tap = "type-0" if view.tap == "global" else view.tap
     like = next(iter(view.network.parameters.values()))
@@ -31,7 +31,8 @@ def gradients_alone(
     for x, y in zip(torch.split(inputs, few), torch.split(targets, few), strict=True):
         rngs = None if rng is None else (rng,) * len(x)
         with torch.no_grad():  # Not around the yield: who stops in the middle would go on without derivatives.
-            found = leak(tap, view.network, x, y, view.learning_rate, view.stations, view.clock, rngs, rngs)
+            told = rngs if draws is None else draws.expand(len(x), 1, 1, -1)
+            found = leak(tap, view.network, x, y, view.learning_rate, view.stations, view.clock, rngs, told)
         yield flat(found)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from leakbench.errors import InputError
 from leakbench.part import Count, NonNegative, part
+from leakbench.types import Parameters
 
 __all__ = ["Precode", "VariationalBottleneck"]
 
@@ -17,7 +18,7 @@ class VariationalBottleneck(nn.Module):
     """features -> (mean, std) of k numbers -> code -> as many features again -> classifier.
 
     `forward(inputs)` gives the logits of the code's mean; `forward(inputs, draws)` those of mean + std * draws, with the penalty.
-    Keeps to `leakbench.types.Sampling`.
+    Keeps to `leakbench.types.Sampling` and `ShowsDraws`.
     """
 
     def __init__(self, features: nn.Module, classifier: nn.Linear, width: int, beta: float) -> None:
@@ -41,6 +42,24 @@ class VariationalBottleneck(nn.Module):
         std = nn.functional.softplus(spread)
         divergence = 0.5 * (mean.square() + std.square() - 1 - 2 * std.log()).sum(-1) / math.log(2)
         return self.classifier(self.decoder(mean + std * draws)), self.beta * divergence
+
+    def drawn_for(self, parameters: Parameters, gradient: Parameters) -> Tensor:
+        """Return what was drawn (k,) for the one example of a gradient {p: (*p)}; zeros where the gradient shows nothing.
+
+        Behind a biased linear layer the input is a quotient of two gradients (Geiping et al., NeurIPS 2020, proposition 3.1): that
+        of the decoder is the code, that of the encoder are the features, and these give mean and std, so that the draws are
+        (code - mean) / std. What the paper takes for hidden is therefore read exactly.
+        """
+        code, features = (_entering(gradient, layer) for layer in ("decoder", "encoder"))
+        weight, bias = parameters["encoder.weight"], parameters["encoder.bias"]
+        mean, spread = (features @ weight.T + bias).chunk(2, dim=-1)
+        return ((code - mean) / nn.functional.softplus(spread)).nan_to_num(0.0, 0.0, 0.0)
+
+
+def _entering(gradient: Parameters, layer: str) -> Tensor:
+    """Return the input (n,) of a biased linear layer, by least squares over its rows: dW = db x^T."""
+    weight, bias = gradient[f"{layer}.weight"], gradient[f"{layer}.bias"]
+    return bias @ weight / bias.square().sum()
 
 
 @part

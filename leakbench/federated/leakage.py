@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
+from torch.func import functional_call, vmap
 
 from leakbench.data.columns import Columns
 from leakbench.defense.guess import on_a_guess
@@ -23,7 +23,7 @@ from leakbench.errors import InputError
 from leakbench.federated.client import Examples, client_update, local_iterations, mean_update
 from leakbench.federated.sampling import drawn
 from leakbench.fitted import Fits, fitted_anew
-from leakbench.types import Clock, Generators, Network, Parameters
+from leakbench.types import Clock, Generators, Network, Parameters, ShowsDraws
 
 __all__ = ["TAPS", "Knowledge", "Public", "View", "leak", "logits_of", "rounded"]
 
@@ -39,7 +39,7 @@ def leak(
     stations: Stations,
     clock: Clock,
     rngs: Generators | None,
-    draws: Generators | None = None,
+    draws: Generators | Tensor | None = None,
 ) -> Parameters:
     """Return what an attacker at `tap` reads of each of V victims, {p: (V, *p)}, in units of a gradient.
 
@@ -49,11 +49,12 @@ def leak(
     update after the `client` and after the `server` station, where noise that is declared on the sum is shown on the one update
     as the sum carries it; `global` is the mean update, and so is `type-0` of several clients. Updates are divided by
     -learning_rate * L, which every participant knows: at L = 1 an update is then the batch's gradient itself.
-    rngs: for the stations' noise, draws: for a network that samples; one for each of the V * K clients.
+    rngs: for the stations' noise, draws: for a network that samples, one generator for each of the V * K clients, or the numbers
+    that it drew (V * K, L, B, k).
     """
     victims, cohort, steps, batch = inputs.shape[:4]
     weights = inputs.new_ones(victims * cohort, steps, batch)
-    numbers = drawn(network, weights, draws)
+    numbers = draws if isinstance(draws, Tensor) else drawn(network, weights, draws)
     examples = Examples(inputs.flatten(0, 1), targets.flatten(0, 1), weights, batch, numbers)
     if tap == "type-2":
         if not stations.example:  # No station mixes the batch, so the victim's gradient needs no fellows.
@@ -168,8 +169,8 @@ class View:
         """Return what would have leaked had the examples been `inputs` (V, M, *s) and `targets` (V, M, classes); differentiable.
 
         lanes: indices of the victims that stand in `inputs`; all of them where it is None.
-        by_what_leaked: whether a choice that the defense makes, as of coordinates to send, is the one that shows in what leaked,
-        and not the one that it would make on the guess.
+        by_what_leaked: whether a choice that the defense makes, as of coordinates to send, and what it draws, is what shows in
+        what leaked, and not what it would choose on the guess, and nothing drawn.
         """
         network = self.network
         if not network.shared and lanes is not None:
@@ -181,7 +182,25 @@ class View:
         if by_what_leaked:
             seen = {n: u.repeat_interleave(grid[0], 0) for n, u in self.observed(lanes).items()}
             stations = on_a_guess(stations, seen)
-        return leak(self.tap, network, x, y, self.learning_rate, stations, self.clock, None)
+        draws = self.drawn(lanes)[:, None, None] if by_what_leaked and self.reads_draws else None
+        return leak(self.tap, network, x, y, self.learning_rate, stations, self.clock, None, draws)
+
+    @property
+    def reads_draws(self) -> bool:
+        """Whether what leaked tells what a sampling network drew, to an attacker who knows the defense; see `ShowsDraws`."""
+        shown = isinstance(self.network.model, ShowsDraws) and self.stations == Stations()
+        return shown and self.knowledge.defense and self.examples == 1
+
+    def drawn(self, lanes: Tensor | None = None) -> Tensor:
+        """Return what the network drew for each victim's one example (V, k), as its gradient shows.
+
+        Raises TypeError where `reads_draws` is false.
+        """
+        model = self.network.model
+        if not isinstance(model, ShowsDraws) or not self.reads_draws:
+            raise TypeError(f"{type(model).__name__}: what leaked does not tell what was drawn")
+        found: Tensor = vmap(model.drawn_for, in_dims=(self.network.axis, 0))(self.network.parameters, self.update)
+        return found if lanes is None else found[lanes]
 
     def of(self, lanes: Tensor) -> View:
         """Return the view of the victims at the positions `lanes` (n,)."""

@@ -1,0 +1,134 @@
+"""Is any measurement above its bound, and does a bound catch a defense that adds a tenth of the noise it says?
+
+    python results/bounds_hold.py [--data-dir FOLDER] [--runs FOLDER] [--only TEXT] [--page]
+
+Each defense that has a bound is read by the rankings of `identification` twice: as it is, and with the numbers that its Gaussian
+noise draws divided by ten, which neither its recipe nor the ledger nor the attacker is told. Writes bounds_hold.csv and
+bounds_hold.md beside itself; with `--page` only the page, from the rows that are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pandas as pd
+import torch
+from bounds_hold_page import page_of
+from torch import Tensor
+
+from leakbench.cell import Request, identity
+from leakbench.cell.budget import prepare
+from leakbench.progress import Reporter
+from leakbench.report.bounds import FIELDS
+from leakbench.rng import normal
+from leakbench.run.experiment import execute
+from leakbench.scripts import chosen, existing, one_line
+from leakbench.store import open_run
+from leakbench.types import Generators
+
+HERE = Path(__file__).parent
+
+DATASETS = ("mnist", "lfw", "adult")
+DEFENSES = (
+    *("fed_cdp", "fed_cdp_valid", "fed_cdp_layers_valid", "fed_cdp_flat", "fed_cdp_as_released_flat"),
+    *("fed_alpha_cdp", "fed_alpha_cdp_flat", "fed_sdp_client", "fed_sdp_valid", "fed_sdp_server"),
+    *("flower_fixed_client", "secure_aggregation_sdp_client"),
+    *(f"recipes/clip_4_sigma_{sigma}.yaml" for sigma in ("0_3", "1", "3", "6")),
+)
+GIVEN: dict[str, Any] = {"attack": "identification", "victims": 500, "train_rounds": 0, "candidates": 1000}
+
+COPIED = ("identified", "identified_low", "identified_high", "label_ranked", "member_tpr", *FIELDS)
+"""Of the summary of a leakage point."""
+
+
+@contextmanager
+def a_tenth_of_the_noise() -> Iterator[None]:
+    """Let `gaussian_noise` draw numbers of a tenth of the deviation that it and everybody else says."""
+
+    def quiet(like: Tensor, rngs: Generators | None, members: int) -> Tensor:
+        return normal(like, rngs, members) / 10
+
+    with patch("leakbench.defense.noise.normal", quiet):
+        yield
+
+
+def cells() -> dict[str, tuple[str, str, bool]]:
+    """Return {name of a cell: (data set, defense, whether its noise is a tenth)}."""
+    found = {}
+    for dataset in DATASETS:
+        for defense in DEFENSES:
+            for tenth in (False, True):
+                name = f"{dataset}, {Path(defense).stem}, {'a tenth' if tenth else 'as said'}"
+                found[name] = (dataset, defense, tenth)
+    return found
+
+
+def measure(name: str, data_dir: Path | None, runs: Path) -> list[dict[str, Any]]:
+    """Run one cell, or read it where it is whole, and return a row for each of its leakage points."""
+    dataset, defense, tenth = cells()[name]
+    recipe = str(HERE / defense) if defense.endswith(".yaml") else defense
+    cell = prepare(Request(**{**GIVEN, "dataset": dataset, "defense": recipe}), data_dir)
+    reporter = Reporter()
+    folder = runs / ("a_tenth" if tenth else "as_said") / cell.name
+    with open_run(folder, identity(cell, f"results/bounds_hold.py: {name}")) as run:
+        if tenth:
+            with a_tenth_of_the_noise():
+                summary = execute(cell, run, reporter)
+        else:
+            summary = execute(cell, run, reporter)
+    reporter.close()
+    broken: dict[str, list[str]] = {}
+    for found in summary["violations"]:
+        broken.setdefault(found["tap"], []).append(found["measure"])
+    return [
+        {
+            "cell": name,
+            "dataset": dataset,
+            "defense": cell.names["defense"],
+            "tenth": tenth,
+            "point": point,
+            "victims": tap["victims"],
+            "batch": tap["batch"],
+            **{key: tap.get(key) for key in COPIED},
+            "above": " ".join(broken.get(point, ())),
+            "hash": cell.hash[:12],
+        }
+        for point, tap in summary["taps"].items()
+    ]
+
+
+def options() -> argparse.Namespace:
+    """Return what was asked for."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--data-dir", type=Path)
+    asked.add_argument("--runs", type=Path, default=Path("runs"))
+    asked.add_argument("--only", default="", help="cells whose name holds this text")
+    asked.add_argument("--page", action="store_true")
+    return asked.parse_args()
+
+
+def main() -> None:
+    """Measure and write; or only write."""
+    asked, table = options(), HERE / "bounds_hold.csv"
+    torch.set_num_threads(1)
+    data_dir, names = existing("--data-dir", asked.data_dir), chosen(cells(), asked.only)
+    rows = pd.read_csv(table) if table.exists() else pd.DataFrame({"cell": []})
+    order = list(cells())
+    for name in [] if asked.page else names:
+        found = measure(name, data_dir, asked.runs)
+        rows = pd.concat([rows[rows["cell"] != name], pd.DataFrame(found)], ignore_index=True)
+        rows = rows.sort_values("cell", key=lambda listed: listed.map(order.index), kind="stable")
+        rows.to_csv(table, index=False)
+        print(
+            f"{name}: above its bound: {'; '.join(filter(None, (row['above'] for row in found))) or 'none'}", flush=True
+        )
+    (HERE / "bounds_hold.md").write_text(page_of(pd.read_csv(table)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    one_line(main)

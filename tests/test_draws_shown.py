@@ -1,0 +1,105 @@
+"""What a sampling network drew shows in the gradient of one example: PRECODE's bottleneck, read by who knows the defense."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from leakbench.attack.candidates import Candidates
+from leakbench.attack.looks import releases
+from leakbench.defense.noise import GaussianNoise
+from leakbench.defense.precode import Precode, VariationalBottleneck
+from leakbench.defense.transform import Stations
+from leakbench.federated.leakage import Knowledge, Public, View, leak
+from leakbench.models import build, one_hot, parameters
+from leakbench.rng import generator, generators
+from leakbench.types import Clock, Network, ShowsDraws
+
+CLOCK = Clock(0, 0, 1, 1)
+SHAPE = (1, 10, 10)
+CLASSES = 3
+
+
+def sampling() -> Network:
+    plain = build("lenet_cpl", SHAPE, CLASSES, generator(0, "model"))
+    assert isinstance(plain, nn.Sequential)
+    model = Precode(8, 0.5)(plain, SHAPE, CLASSES, generator(0, "extension"))
+    assert isinstance(model, VariationalBottleneck)
+    assert isinstance(model, ShowsDraws)
+    return Network(model, parameters(model))
+
+
+def leaked(batch: int = 1, knows: bool = True, tap: str = "type-2") -> tuple[View, Tensor, Tensor]:
+    """Return the view of three victims behind a bottleneck, their inputs, and what was drawn for each."""
+    net = sampling()
+    generator = torch.Generator().manual_seed(5)
+    x = torch.rand(3, 1, 1, batch, *SHAPE, generator=generator)
+    y = one_hot(torch.randint(CLASSES, (3, 1, 1, batch), generator=generator), CLASSES).float()
+    draws = torch.randn(3, 1, batch, net.draws, generator=generator)
+    update = leak(tap, net, x, y, 0.1, Stations(), CLOCK, None, draws)
+    told = Knowledge(defense=knows)
+    return View(tap, net, update, batch, SHAPE, CLASSES, 0.1, knowledge=told), x[:, 0, 0], draws[:, 0, 0]
+
+
+def test_the_gradient_of_one_example_tells_what_was_drawn() -> None:
+    """Two biased linear layers: the quotient of their gradients is what entered them."""
+    view, _, draws = leaked()
+    torch.testing.assert_close(view.drawn(), draws, rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(view.drawn(torch.tensor([2, 0])), draws[[2, 0]], rtol=1e-2, atol=1e-3)
+    whole, _, draws = leaked(tap="type-1")
+    torch.testing.assert_close(whole.drawn(), draws, rtol=1e-2, atol=1e-3)
+
+
+def test_who_knows_the_defense_guesses_with_what_was_drawn() -> None:
+    """The truth then gives the very gradient; the mean, which everybody else guesses with, does not."""
+    view, x, _ = leaked()
+    labels = torch.stack([u for n, u in view.update.items() if n == "classifier.bias"])[0].argmin(1)
+    y = one_hot(labels, CLASSES).float()[:, None]
+    for name, g in view.respond(x, y, by_what_leaked=True).items():
+        torch.testing.assert_close(g, view.update[name], rtol=1e-3, atol=1e-5)
+    blind = dataclasses.replace(view, knowledge=Knowledge())
+    apart = [(view.respond(x, y)[n] - u).abs().max() for n, u in view.update.items()]
+    assert max(apart) > 0.01
+    for name, g in blind.respond(x, y, by_what_leaked=True).items():
+        torch.testing.assert_close(g, view.respond(x, y)[name])
+
+
+def test_what_mixes_or_hides_draws_tells_none() -> None:
+    """Two examples, a noise, no knowledge; a gradient of zeros says zero."""
+    view, _, _ = leaked()
+    noisy = Stations(example=(GaussianNoise(multiplier=0.1, to="each", uncalibrated=True),))
+    others = (leaked(2, tap="type-1")[0], leaked(knows=False)[0], dataclasses.replace(view, stations=noisy))
+    assert view.reads_draws
+    for other in others:
+        assert not other.reads_draws
+        with pytest.raises(TypeError, match="does not tell what was drawn"):
+            other.drawn()
+    dark = dataclasses.replace(view, update={n: torch.zeros_like(u) for n, u in view.update.items()})
+    assert not dark.drawn().any()
+
+
+def test_candidates_are_ranked_with_each_victims_draws_and_looks_stay_apart() -> None:
+    """The truth among ten comes first for each victim, by one look and by two whose draws differ."""
+    one, x, _ = leaked()
+    generator = torch.Generator().manual_seed(8)
+    labels = next(u for n, u in one.update.items() if n == "classifier.bias").argmin(1)
+    others = torch.rand(7, *SHAPE, generator=generator)
+    shown = Public(torch.cat([x[:, 0], others]), torch.cat([labels, torch.zeros(7, dtype=torch.int64)]))
+    draws = torch.randn(3, 1, 1, one.network.draws, generator=generator)
+    again = leak(
+        "type-2",
+        one.network,
+        x[:, None, None],
+        one_hot(labels, CLASSES).float()[:, None, None, None],
+        0.1,
+        Stations(),
+        CLOCK,
+        None,
+        draws,
+    )
+    views = tuple(dataclasses.replace(one, update=update, candidates=shown) for update in (one.update, again))
+    rngs = generators(0, "v", [(v,) for v in range(3)])
+    for seen in (views[:1], views):
+        assert Candidates()(seen, rngs).scores.argmax(1).tolist() == [0, 1, 2]
+    assert len(releases(views)) == 2
