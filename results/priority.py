@@ -7,7 +7,6 @@ Writes priority.csv, priority.md and priority.png beside itself; with `--page` o
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import math
 import time
@@ -21,6 +20,7 @@ import yaml
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from scipy import stats
+from shared.options import checked, parser
 
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import load_dataset
@@ -32,7 +32,7 @@ from leakbench.privacy.epsilon import Epsilon, epsilon
 from leakbench.privacy.ledger import Schedule
 from leakbench.recipe import construct
 from leakbench.rng import generator
-from leakbench.scripts import existing, one_line
+from leakbench.scripts import one_line
 from leakbench.types import Network
 
 HERE = Path(__file__).parent
@@ -181,13 +181,10 @@ def draw(grid: dict[str, Any], rows: pd.DataFrame, path: Path) -> None:
 
 def main() -> None:
     """Measure, judge, draw."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--page", action="store_true")
-    given = parser.parse_args()
+    given = checked(parser(__doc__, "--data-dir", "--page").parse_args())
     torch.set_num_threads(1)
     grid = yaml.safe_load((HERE / "priority.yaml").read_text())
-    data = load_dataset(grid["dataset"], existing("--data-dir", given.data_dir))[2]
+    data = load_dataset(grid["dataset"], given.data_dir)[2]
     many = grid["test_examples"]
     data = dataclasses.replace(data, test_inputs=data.test_inputs[:many], test_targets=data.test_targets[:many])
     if not given.page:

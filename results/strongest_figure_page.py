@@ -11,13 +11,13 @@ from strongest_figure_numbers import CLIP, PICTURES, SIGMAS, UNDER, Number, digi
 
 from leakbench.errors import InputError
 
-__all__ = ["checked", "filled"]
+__all__ = ["filled", "whole"]
 
 NOTHING = 0.995
 """A bound from here on forbids hardly anything."""
 
 
-def checked(page: str) -> str:
+def whole(page: str) -> str:
     """Return a page that has every block; raises InputError for another."""
     for name in BLOCKS:
         if not _block(name).search(page):
@@ -36,7 +36,7 @@ def filled(page: str, rows: pd.DataFrame) -> str:
 
     Raises InputError for a page that lacks a block.
     """
-    checked(page)
+    whole(page)
     for name, write in BLOCKS.items():
         text = "".join(f"{line}\n" for line in write(rows))
         page = _block(name).sub(rf"\g<1>{text}\g<2>", page)
