@@ -8,7 +8,7 @@ from pathlib import Path
 
 from leakbench.errors import InputError
 
-__all__ = ["existing", "markdown_row", "markdown_table", "one_line"]
+__all__ = ["existing", "markdown_table", "one_line"]
 
 
 def one_line(main: Callable[[], None]) -> None:
@@ -32,12 +32,7 @@ def existing(what: str, path: Path | None) -> Path | None:
     return path
 
 
-def markdown_row(cells: Iterable[object]) -> str:
-    """Return one line of a table."""
-    return f"| {' | '.join(map(str, cells))} |"
-
-
 def markdown_table(heads: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
     """Return a table under its heads, without a line's end after the last row."""
     first = list(heads)
-    return "\n".join(map(markdown_row, (first, ["---"] * len(first), *rows)))
+    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in (first, ["---"] * len(first), *rows))

@@ -32,7 +32,7 @@ from leakbench.privacy.epsilon import Epsilon, epsilon
 from leakbench.privacy.ledger import Schedule
 from leakbench.recipe import construct
 from leakbench.rng import generator
-from leakbench.scripts import one_line
+from leakbench.scripts import markdown_table, one_line
 from leakbench.types import Network
 
 HERE = Path(__file__).parent
@@ -99,8 +99,8 @@ def verdict(differences: pd.Series) -> tuple[str, float]:
     return ("holds" if differences.mean() > 0 else "reversed"), p
 
 
-def judged(grid: dict[str, Any], rows: pd.DataFrame) -> Iterator[str]:
-    """Yield one line of the table for each claim: claim | measured | verdict."""
+def judged(grid: dict[str, Any], rows: pd.DataFrame) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of a line for each claim: `CLAIM`."""
     for claim in grid["claims"]:
         which = claim.get("rounds", "all")
         found = scores(rows, which, grid["window"])
@@ -108,20 +108,21 @@ def judged(grid: dict[str, Any], rows: pd.DataFrame) -> Iterator[str]:
         more, less = (" + ".join(f"{found[c].mean():.3f}" for c in claim[side]) for side in ("more", "less"))
         seeds = ", ".join(f"{100 * d:+.1f}" for d in differences)
         word, p = verdict(differences)
-        says = f"| {claim['figure']} | {claim['says']} | {which} |"
-        yield f"{says} {more} | {less} | {seeds} | {word} (p = {p:.3f}) |"
+        yield str(claim["figure"]), claim["says"], which, more, less, seeds, f"{word} (p = {p:.3f})"
 
 
-def listed(grid: dict[str, Any], data: Dataset, rows: pd.DataFrame) -> Iterator[str]:
-    """Yield one line of the table for each curve: accuracy, claimed and valid epsilon."""
+def listed(grid: dict[str, Any], data: Dataset, rows: pd.DataFrame) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of a line for each curve: accuracy, claimed and valid epsilon."""
     whole, last = (scores(rows, rounds, grid["window"]) for rounds in ("all", "last"))
     for name, curve in grid["curves"].items():
         base = curve.get("epsilon", grid["calibration"]["epsilon"])
         claimed = f"{base:g} / {curve['epsilon_selected']:g}" if "importance" in curve else f"{base:g}" if curve else ""
         found = epsilon_of(grid, data, name)
         valid = found.reason if found.valid is None else f"{found.valid:.3g}"
-        yield f"| {name} | {whole[name].mean():.3f} | {last[name].mean():.3f} | {claimed} | {valid} |"
+        yield name, f"{whole[name].mean():.3f}", f"{last[name].mean():.3f}", claimed, valid
 
+
+CLAIM = ("figure", "the paper says", "rounds", "more", "less", "more - less, by seed", "verdict")
 
 PAGE = """# {title}
 
@@ -141,8 +142,6 @@ Differences in points of accuracy, seed by seed; `holds`, `reversed`: paired t t
 corrected for the number of claims. Rounds: the accuracy is the mean over `all`, or over the `first` or `last` {window}.
 The rows on the first rounds, on the three epsilons added up and on a public ranking were written after a first look at the curves.
 
-| figure | the paper says | rounds | more | less | more - less, by seed | verdict |
-| --- | --- | --- | --- | --- | --- | --- |
 {judged}
 
 ## Every curve
@@ -150,8 +149,6 @@ The rows on the first rounds, on the three epsilons added up and on a public ran
 Claimed: the paper's epsilon for one exposure at its delta, for the other weights / for the chosen ones. Valid: for one client
 at delta 1e-5 over all rounds, observer of released models, by the ledger: of noises of two sizes the smaller counts.
 
-| curve | accuracy, all rounds | last {window} | epsilon claimed | valid |
-| --- | --- | --- | --- | --- |
 {listed}
 """
 
@@ -159,7 +156,11 @@ at delta 1e-5 over all rounds, observer of released models, by the ledger: of no
 def page(grid: dict[str, Any], data: Dataset, rows: pd.DataFrame) -> str:
     """Return the page: what was claimed, measured, and what the epsilons are."""
     fields = {**grid, **grid["federation"], **grid["calibration"], "DATASET": grid["dataset"].upper(), "level": LEVEL}
-    tables = {"judged": "\n".join(judged(grid, rows)), "listed": "\n".join(listed(grid, data, rows))}
+    curve = ("curve", "accuracy, all rounds", f"last {grid['window']}", "epsilon claimed", "valid")
+    tables = {
+        "judged": markdown_table(CLAIM, judged(grid, rows)),
+        "listed": markdown_table(curve, listed(grid, data, rows)),
+    }
     return PAGE.format(**fields, **tables, many=len(grid["seeds"]))
 
 
