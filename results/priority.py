@@ -25,7 +25,7 @@ from shared.options import checked, parser
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
-from leakbench.defense import Defense, Probe, facts
+from leakbench.defense import Defense, Probe, phases
 from leakbench.federated.simulate import train
 from leakbench.models import build, parameters
 from leakbench.privacy.epsilon import Epsilon, epsilon
@@ -81,7 +81,7 @@ def epsilon_of(grid: dict[str, Any], data: Dataset, name: str) -> Epsilon:
         batch_sampling="fixed",
         tensors=len(probe.network.parameters),
     )
-    return epsilon(facts(defense, probe), defense.unit, defense.claim, schedule)
+    return epsilon(phases(defense, probe), defense.unit, defense.claim, schedule)
 
 
 def scores(rows: pd.DataFrame, rounds: str, window: int) -> pd.DataFrame:
