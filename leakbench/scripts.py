@@ -35,4 +35,5 @@ def existing(what: str, path: Path | None) -> Path | None:
 def markdown_table(heads: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
     """Return a table under its heads, without a line's end after the last row."""
     first = list(heads)
-    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in (first, ["---"] * len(first), *rows))
+    lines: list[Iterable[object]] = [first, ["---"] * len(first), *rows]
+    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in lines)

@@ -12,7 +12,7 @@ from leakbench.scripts import markdown_table
 
 __all__ = ["COLUMNS", "page_of", "text_of"]
 
-Row: TypeAlias = dict[str, Any]
+Row: TypeAlias = dict[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ AGAIN = (
 def page_of(page: dict[str, Any], rows: pd.DataFrame) -> str:
     """Return the page in Markdown."""
     shown = [
-        (column, [column.show({str(key): value for key, value in row.items()}) for row in rows.to_dict("records")])
+        (column, [column.show(row) for row in rows.to_dict("records")])
         for column in COLUMNS[page.get("columns", "claims")]
     ]
     shown = [(column, cells) for column, cells in shown if set(cells) != {"-"}]

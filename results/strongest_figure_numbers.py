@@ -67,7 +67,9 @@ def number(rows: pd.DataFrame, under: str, sigma: float) -> Number | None:
         return None
     if under == "asr":
         row = found.sort_values(["asr", "victims", "rmse"], ascending=[False, False, True]).iloc[0]
-        return _number(row, "asr", "asr", row["null_asr"], above_null(row.to_dict()))
+        return _number(
+            row, "asr", "asr", row["null_asr"], above_null({str(name): value for name, value in row.items()})
+        )
     row = found.iloc[0]
     value = {"identified": "identified", "label": "label_accuracy"}[under]
     guess = {"identified": 1 / row["candidates"], "label": row["null_label"]}[under]

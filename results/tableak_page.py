@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias, cast
 
@@ -147,7 +148,7 @@ def page(grid: dict[str, Any], rows: pd.DataFrame) -> str:
         if {(n, a, s, b) for n, a, _, b in printed} <= groups.keys()
     ]
     equal_text = ", ".join(f"{points:+.1f} ({s} each)" for s, points in between)
-    lines = {
+    lines: dict[str, Sequence[tuple[object, ...]]] = {
         "table": [line(key, groups[key]) for key in order if key in groups],
         "compared": [compared(groups, *pair) for pair in equal if set(pair) <= groups.keys()],
         "beside": anchors,
