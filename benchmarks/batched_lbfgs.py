@@ -39,11 +39,11 @@ def alone(view: View, victim: int, start: Tensor, targets: Tensor, outer: int) -
         loss = -(targets * logits.log_softmax(-1)).sum(-1).mean()
         gradient = torch.autograd.grad(loss, list(held.values()), create_graph=True)
         distance = torch.stack([((g - truth[n]) ** 2).sum() for n, g in zip(held, gradient, strict=True)]).sum()
-        distance.backward()
+        distance.backward()  # type: ignore[no-untyped-call]
         return distance
 
     for _ in range(outer):
-        optimiser.step(closure)
+        optimiser.step(closure)  # type: ignore[no-untyped-call]
 
 
 def main() -> None:

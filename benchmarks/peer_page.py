@@ -10,6 +10,7 @@ from peer_adapters.stand_in import PLACEHOLDERS
 
 from leakbench.conformance import Result
 from leakbench.errors import InputError
+from leakbench.scripts import markdown_table
 
 __all__ = ["NEEDED", "NOT_RUN", "SCORERS", "commit", "page"]
 
@@ -101,12 +102,26 @@ def cell(result: Result | None, expected: str) -> str:
     return {"passed": "passed", "failed": f"**failed**: {result.got}{other}"}.get(result.outcome, "-")
 
 
+SCORED = ("scorer", "commit", "file and function", "with", "passed", "failed", "not measured")
+
+
+def scored(name: str, results: list[Result], commits: dict[str, str]) -> list[str]:
+    """Return what a table says of one scorer."""
+    peer, function, beside = SCORERS[name]
+    counts = [str(sum(r.outcome == o for r in results)) for o in SCORED[4:]]
+    return [name, commits[peer], f"`{function}`", beside, *counts]
+
+
 def page(found: dict[str, list[Result]], commits: dict[str, str], checkouts: Path) -> list[str]:
     """Return the page, line by line."""
     by_name = {name: {r.case: r for r in results} for name, results in found.items()}
     expected = {r.case: r.expected for results in reversed(found.values()) for r in results if r.expected}
     needed = ", ".join(f"{name} {commit(checkouts / name)}" for name in NEEDED)
-    lines = [
+    cases = [
+        (case, expected[case], *(cell(results.get(case), expected[case]) for results in by_name.values()))
+        for case in by_name["leakbench"]
+    ]
+    return [
         "# Peers' scorers beside known answers",
         "",
         f"Measured on {datetime.date.today()} by `python benchmarks/peer_scorers.py CHECKOUTS`: the peers' own scoring code,",
@@ -115,25 +130,15 @@ def page(found: dict[str, list[Result]], commits: dict[str, str], checkouts: Pat
         "",
         *(f"- In {peer}, placeholders stand for {what}." for peer, what in PLACEHOLDERS.items()),
         "",
-        "| scorer | commit | file and function | with | passed | failed | not measured |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for name, results in found.items():
-        peer, function, beside = SCORERS[name]
-        counts = [str(sum(r.outcome == o for r in results)) for o in ("passed", "failed", "not measured")]
-        lines.append(f"| {name} | {commits[peer]} | `{function}` | {beside} | {' | '.join(counts)} |")
-    lines += ["", f"| case | expected | {' | '.join(found)} |", "| --- |" + " --- |" * (len(found) + 1)]
-    for case in by_name["leakbench"]:
-        cells = " | ".join(cell(results.get(case), expected[case]) for results in by_name.values())
-        lines.append(f"| {case} | {expected[case]} | {cells} |")
-    lines += [
+        markdown_table(SCORED, (scored(name, results, commits) for name, results in found.items())),
+        "",
+        markdown_table(("case", "expected", *found), cases),
         "",
         "`-`: the scorer does not measure it. Empty: not asked, as it is the same code as in the column before.",
         "",
         *NOTES,
         "",
-    ]
-    lines += ["| peer | function | case | |", "| --- | --- | --- | --- |"]
-    return lines + [
-        f'| {p} | `{f}` | {c} | not run: {why}; read in its files: "{fact}" |' for p, f, c, why, fact in NOT_RUN
+        "| peer | function | case | |",
+        "| --- | --- | --- | --- |",
+        *(f'| {p} | `{f}` | {c} | not run: {why}; read in its files: "{fact}" |' for p, f, c, why, fact in NOT_RUN),
     ]

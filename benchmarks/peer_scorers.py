@@ -38,7 +38,7 @@ def scored(name: str, checkouts: Path) -> list[Result]:
     makers: dict[str, Any] = {
         "leakbench": lambda *_: OwnScorer(),
         "breaching": BreachingBenchmark,
-        "breaching, raising": lambda *given: BreachingBenchmark(*given, raises=True),
+        "breaching, raising": lambda folder, weights: BreachingBenchmark(folder, weights, raises=True),
         "GradAttack": GradAttackScript,
         "LeakPro, modular": LeakProClient,
         "LeakPro, loaders": LeakProLoaders,

@@ -1,19 +1,14 @@
-"""What the scripts in results/ and benchmarks/ share: wrong input is one line on stderr and exit code 2, and nothing is written."""
+"""What the scripts in results/ and benchmarks/ share: wrong input is one line on stderr and exit code 2; tables in Markdown."""
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
-import yaml
+from leakbench.errors import InputError
 
-from leakbench.cell.request import Request
-from leakbench.errors import InputError, nearest
-
-__all__ = ["chosen", "existing", "numbers", "one_line"]
+__all__ = ["existing", "markdown_table", "one_line"]
 
 
 def one_line(main: Callable[[], None]) -> None:
@@ -37,35 +32,8 @@ def existing(what: str, path: Path | None) -> Path | None:
     return path
 
 
-def chosen(names: Iterable[str], only: str) -> list[str]:
-    """Return the names that hold the text `only`; raises InputError where none does."""
-    known = list(names)
-    found = [name for name in known if only in name]
-    if not found:
-        raise InputError(f"--only: no row's name holds {only!r}{nearest(only, known)}")
-    return found
-
-
-def numbers(words: Iterable[str]) -> dict[str, Any]:
-    """Return {field of a `Request`: number} of words like `victims=20`; raises InputError for others."""
-    kinds = {f.name: str(f.type).partition(" ")[0] for f in dataclasses.fields(Request)}
-    known = [name for name, kind in kinds.items() if kind in ("int", "float")]
-    found = {}
-    for word in words:
-        name, equals, text = word.partition("=")
-        if not equals:
-            raise InputError(f"--set: got {word!r}, expected NAME=VALUE, as victims=20")
-        if name not in known:
-            raise InputError(f"--set: {name!r} is no number of a cell{nearest(name, known)}")
-        found[name] = _number(name, text, kinds[name])
-    return found
-
-
-def _number(name: str, text: str, kind: str) -> int | float:
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        value = None
-    if type(value) is not int and (kind == "int" or type(value) is not float):
-        raise InputError(f"--set: {name}: got {text!r}, expected {'a whole number' if kind == 'int' else 'a number'}")
-    return value
+def markdown_table(heads: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
+    """Return a table under its heads, without a line's end after the last row."""
+    first = list(heads)
+    lines: list[Iterable[object]] = [first, ["---"] * len(first), *rows]
+    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in lines)

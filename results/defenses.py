@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from leakbench.overview import Row, measured, overview, write
+from leakbench.scripts import markdown_table
 
 HERE = Path(__file__).parent
 
@@ -20,9 +21,12 @@ follows for the mechanism as executed here, for who sees released models, and fo
 type-2. A layer-wise clip has a flat sibling (`..._flat`) under the same noise: the first lets sqrt(M) times the norm through,
 and leaks more.
 
-| defense | acts at | unit | claimed | valid | type-0 | type-1 | type-2 | no guarantee, because |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- |
 """
+
+HEADS = (
+    *("defense", "acts at", "unit", "claimed", "valid", "type-0", "type-1", "type-2"),
+    "no guarantee, because",
+)
 
 
 def main() -> None:
@@ -35,10 +39,9 @@ def main() -> None:
             print(f"{name}: {time.perf_counter() - began:.1f} s, valid {rows[-1].valid}", flush=True)
     write(HERE / "defenses.csv", rows)
     lines = [
-        f"| `{r.name}` | {r.acts_at} | {r.unit} | {r.claimed} | {r.valid} | {r.type_0} | {r.type_1} | {r.type_2} | {r.reason} |"
-        for r in rows
+        (f"`{r.name}`", r.acts_at, r.unit, r.claimed, r.valid, r.type_0, r.type_1, r.type_2, r.reason) for r in rows
     ]
-    (HERE / "defenses.md").write_text(HEAD + "\n".join(lines) + "\n", encoding="utf-8")
+    (HERE / "defenses.md").write_text(HEAD + markdown_table(HEADS, lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

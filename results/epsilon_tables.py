@@ -29,7 +29,7 @@ from leakbench.privacy.ledger import Schedule
 from leakbench.privacy.mechanism import Mechanism, Mechanisms, merged
 from leakbench.privacy.renyi import INTEGER_ORDERS, Reals, epsilon_at
 from leakbench.recipe import construct
-from leakbench.scripts import one_line
+from leakbench.scripts import markdown_table, one_line
 
 HERE = Path(__file__).parent
 WHOLE_2017 = tuple(int(a) for a in ORDERS_2017 if a == int(a))
@@ -169,14 +169,16 @@ def page(table: Row, grid: Row, rows: pd.DataFrame) -> str:
         f"{', '.join(table['cite'])}.\n",
         f"{table['text'].strip()}\n",
         f"Of {len(cells)} cells {cells.sum()} follow from one of their readings. From none: {none or '-'}.\n",
-        "| claim | data | reading | printed | formula | tight Rényi | privacy losses | verdict |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for r in rows.to_dict("records"):
-        numbers = (f"{r['printed']:g}", *(shown(r[column]) for column in ("formula", "renyi", "losses")))
-        cells_of = (r["claim"], r["data"], r["reading"].replace("|", r"\|"), *numbers)
-        lines.append(f"| {' | '.join(cells_of)} | {r['verdict']}{': ' if r['reason'] else ''}{r['reason']} |")
-    return "\n".join(lines) + "\n"
+    heads = ("claim", "data", "reading", "printed", "formula", "tight Rényi", "privacy losses", "verdict")
+    return "\n".join([*lines, markdown_table(heads, map(line, rows.to_dict("records")))]) + "\n"
+
+
+def line(row: dict[Any, Any]) -> tuple[str, ...]:
+    """Return the cells of one row of the page."""
+    numbers = (f"{row['printed']:g}", *(shown(row[column]) for column in ("formula", "renyi", "losses")))
+    why = f": {row['reason']}" if row["reason"] else ""
+    return (row["claim"], row["data"], row["reading"].replace("|", r"\|"), *numbers, row["verdict"] + why)
 
 
 def shown(number: float) -> str:

@@ -8,9 +8,11 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
+from leakbench.scripts import markdown_table
+
 __all__ = ["COLUMNS", "page_of", "text_of"]
 
-Row: TypeAlias = dict[str, Any]
+Row: TypeAlias = dict[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -147,9 +149,8 @@ def page_of(page: dict[str, Any], rows: pd.DataFrame) -> str:
         for column in COLUMNS[page.get("columns", "claims")]
     ]
     shown = [(column, cells) for column, cells in shown if set(cells) != {"-"}]
-    lines = [f"# {page['title']}", "", page["text"].strip(), ""]
-    lines += [f"| {' | '.join(column.heading for column, _ in shown)} |", "| --- " * len(shown) + "|"]
-    lines += [f"| {' | '.join(cells)} |" for cells in zip(*(cells for _, cells in shown), strict=True)]
+    table = markdown_table((column.heading for column, _ in shown), zip(*(cells for _, cells in shown), strict=True))
+    lines = [f"# {page['title']}", "", page["text"].strip(), "", table]
     lacking = [row["name"] for row in page["rows"] if row["name"] not in set(rows["cell"])]
     missing = [f"Not measured yet: {'; '.join(lacking)}.", ""] if lacking else []
     legend = [f"- {column.heading}: {column.meaning}." for column, _ in shown if column.meaning]

@@ -18,14 +18,14 @@ from typing import Any
 import pandas as pd
 import yaml
 from leakage_page import page_of, text_of
+from shared.grid import spelled_out
+from shared.options import checked, chosen, parser
+from shared.rows import Row, executed, held, limit_of, measured, minutes_of
 
-from leakbench.cell import Request, identity
+from leakbench.cell import Request
 from leakbench.cell.budget import prepare
 from leakbench.errors import InputError, nearest
-from leakbench.progress import Reporter
-from leakbench.run.experiment import execute
-from leakbench.scripts import chosen, existing, numbers, one_line
-from leakbench.store import open_run
+from leakbench.scripts import one_line
 
 HERE = Path(__file__).parent
 
@@ -66,25 +66,19 @@ def cells(page: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str,
         yield row["name"], given | own, row.get("claim", {})
 
 
-def measure(
-    name: str, given: dict[str, Any], claim: dict[str, Any], data_dir: Path | None, runs: Path
-) -> list[dict[str, Any]]:
+def measure(name: str, given: dict[str, Any], claim: dict[str, Any], data_dir: Path | None, runs: Path) -> list[Row]:
     """Run one cell and return its row, or one a round where it leaks after several."""
     lists = {k: tuple(map(str, v)) for k, v in given.items() if isinstance(v, list)}
     cell = prepare(Request(**{**given, **lists}), data_dir)
-    reporter = Reporter()
-    with open_run(runs / cell.name, identity(cell, f"results/leakage_tables.py: {name}")) as run:
-        summary = execute(cell, run, reporter)
+    with executed(cell, runs, f"results/leakage_tables.py: {name}") as (summary, run):
         trained = (
             run.read_rows("rounds.parquet")["accuracy"] if cell.settings.protocol == "live" else pd.Series(dtype=float)
         )
-    reporter.close()
-    stop = getattr(cell.attack.method, "stop", None)
     same = {
         "dataset": given["dataset"],
         "attack": cell.names["attack"],
         "defense": cell.names["defense"],
-        "limit": getattr(stop, "limit", None),
+        "limit": limit_of(cell),
         **{f"claimed_{key}": value for key, value in claim.items()},
         "hash": cell.hash[:12],
     }
@@ -98,66 +92,54 @@ def measure(
     ]
 
 
-def _measured(tap: dict[str, Any]) -> dict[str, Any]:
+def _measured(tap: dict[str, Any]) -> Row:
     """Return what a row takes from the summary of one leakage point."""
     return {
         "batch": tap["batch"],
         "victims": tap["victims"],
         **{key: tap[key] for key in MEASURES},
-        "minutes": round(tap["seconds"] / 60, 1),
+        "minutes": minutes_of(tap),
     }
 
 
 def pages() -> dict[str, Any]:
-    """Return every page."""
+    """Return every page, each row spelled out."""
     found: dict[str, Any] = {}
     for name in FILES:
         found |= yaml.safe_load((HERE / name).read_text(encoding="utf-8"))
-    return found
+    return {name: {**page, "rows": list(spelled_out(page["rows"]))} for name, page in found.items()}
 
 
 def options() -> argparse.Namespace:
     """Return what was asked for, of a page that there is."""
     known = pages()
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked = parser(__doc__, "--data-dir", "--runs", "--only", "--page", "--set", "--out")
     asked.add_argument("name", metavar="PAGE", help=", ".join(sorted(known)))
-    asked.add_argument("--data-dir", type=Path)
-    asked.add_argument("--runs", type=Path, default=Path("runs"))
-    asked.add_argument("--only", default="", help="rows whose name holds this text")
-    asked.add_argument("--page", action="store_true")
-    asked.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE")
-    asked.add_argument(
-        "--out", type=Path, help="where PAGE.csv and PAGE.md are; beside this script where it is not given"
-    )
     given = asked.parse_args()
     if given.name not in known:
         raise InputError(f"PAGE: unknown name {given.name!r}{nearest(given.name, list(known))}")
     given.content = known[given.name]
-    return given
+    return checked(given)
 
 
 def main() -> None:
     """Measure, or only write the page."""
     asked = options()
-    page, folder = asked.content, existing("--out", asked.out) or HERE
-    table = folder / f"{asked.name}.csv"
-    data_dir, changed = existing("--data-dir", asked.data_dir), numbers(asked.set)
-    if changed and asked.out is None:
-        raise InputError("--set: measures a trial, which would take the place of published rows; give --out FOLDER")
-    named = chosen((name for name, _, _ in cells(page)), asked.only)
-    names = [] if asked.page else named
-    rows = pd.read_csv(table) if asked.page or table.exists() else pd.DataFrame({"row": [], "cell": []})
-    order = {name: place for place, (name, _, _) in enumerate(cells(page))}
-    for name, given, claim in cells(page):
-        if name not in names:
-            continue
-        found = measure(name, {**given, **changed}, claim, data_dir, asked.runs)
-        rows = pd.concat([rows[rows["cell"] != name], pd.DataFrame(found)], ignore_index=True)
-        rows = rows.sort_values("cell", key=lambda names: names.map(order), kind="stable").reset_index(drop=True)
-        rows.to_csv(table, index=False)
-        for row in found:
-            of = f"ASR {text_of(row['asr'])}, RMSE {text_of(row['rmse'], 3)}, {row['minutes']} min"
-            print(f"{row['row']}: {of}", flush=True)
+    page, folder = asked.content, asked.out or HERE
+    table, listed = folder / f"{asked.name}.csv", {name: (given, claim) for name, given, claim in cells(page)}
+    names = chosen(listed, asked.only)
+
+    def of(name: str) -> list[Row]:
+        given, claim = listed[name]
+        return measure(name, {**given, **asked.changed}, claim, asked.data_dir, asked.runs)
+
+    def said(row: Row) -> str:
+        return f"ASR {text_of(row['asr'])}, RMSE {text_of(row['rmse'], 3)}, {row['minutes']} min"
+
+    if asked.page:
+        rows = pd.read_csv(table)
+    else:
+        rows = measured(held(table, ("row", "cell")), names, list(listed), of, said, table, "cell")
     (folder / f"{asked.name}.md").write_text(page_of(page, rows), encoding="utf-8")
 
 

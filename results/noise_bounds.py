@@ -11,7 +11,6 @@ trial goes into a folder of its own.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,14 +21,12 @@ import torch
 from noise_bounds_floors import floors
 from noise_bounds_page import draw, page_of
 from scipy import stats
+from shared.options import checked, chosen, parser
+from shared.rows import Row, executed, held, limit_of, measured, minutes_of, there
 
-from leakbench.cell import Cell, Request, identity
+from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
-from leakbench.errors import InputError
-from leakbench.progress import Reporter
-from leakbench.run.experiment import execute
-from leakbench.scripts import chosen, existing, numbers, one_line
-from leakbench.store import open_run
+from leakbench.scripts import one_line
 
 HERE = Path(__file__).parent
 
@@ -67,25 +64,22 @@ def error_of(errors: Iterable[float], level: float = 0.95) -> tuple[float, float
     return mean**0.5, max(0.0, mean - within) ** 0.5, (mean + within) ** 0.5
 
 
-def measure(name: str, cell: Cell, runs: Path) -> dict[str, Any]:
+def measure(name: str, cell: Cell, runs: Path) -> Row:
     """Run one cell, or read it where it is whole, and return its row but for the floors."""
-    reporter = Reporter()
-    with open_run(runs / cell.name, identity(cell, f"results/noise_bounds.py: {name}")) as run:
-        summary = execute(cell, run, reporter)
+    with executed(cell, runs, f"results/noise_bounds.py: {name}") as (summary, run):
         rms, low, high = error_of(run.read_rows("rows.parquet")["rmse"])
-    reporter.close()
     (tap,) = summary["taps"].values()
     return {
         "row": name,
         "attack": cells()[name][0],
         "std": cells()[name][1],
-        "limit": getattr(getattr(cell.attack.method, "stop", None), "limit", None),
+        "limit": limit_of(cell),
         **{key: tap[key] for key in COPIED},
         "rms": rms,
         "rms_low": low,
         "rms_high": high,
         "floor_deviation": tap["rmse_floor"],
-        "minutes": round(tap["seconds"] / 60, 1),
+        "minutes": minutes_of(tap),
         "hash": cell.hash[:12],
     }
 
@@ -93,45 +87,28 @@ def measure(name: str, cell: Cell, runs: Path) -> dict[str, Any]:
 def with_floors(rows: pd.DataFrame, changed: dict[str, Any], data_dir: Path | None, runs: Path) -> pd.DataFrame:
     """Return the rows with the floors of both covariances."""
     cell = cell_of("whitened_public", STDS[0], changed, data_dir)
-    at = pd.DataFrame(floors(cell, runs, min(FLOOR_VICTIMS, cell.settings.victims), STDS), index=pd.Index(STDS))
-    return rows.assign(**{name: rows["std"].map(values) for name, values in at.items()})
-
-
-def options() -> argparse.Namespace:
-    """Return what was asked for."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--data-dir", type=Path)
-    asked.add_argument("--runs", type=Path, default=Path("runs"))
-    asked.add_argument("--only", default="", help="rows whose name holds this text")
-    asked.add_argument("--page", action="store_true")
-    asked.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE")
-    asked.add_argument(
-        "--out", type=Path, help="where the CSV, the page and the figure are; beside this script by default"
-    )
-    return asked.parse_args()
+    found = floors(cell, runs, min(FLOOR_VICTIMS, cell.settings.victims), STDS)
+    return rows.assign(**{name: rows["std"].map(dict(zip(STDS, at, strict=True))) for name, at in found.items()})
 
 
 def main() -> None:
     """Measure, judge, draw; or only judge and draw."""
-    asked = options()
+    asked = checked(parser(__doc__, "--data-dir", "--runs", "--only", "--page", "--set", "--out").parse_args())
     torch.set_num_threads(1)
-    data_dir, changed = existing("--data-dir", asked.data_dir), numbers(asked.set)
-    if changed and asked.out is None:
-        raise InputError("--set: measures a trial, which would take the place of published rows; give --out FOLDER")
-    folder = existing("--out", asked.out) or HERE
-    table = folder / "noise_bounds.csv"
-    names = chosen(cells(), asked.only)
-    if asked.page and not table.exists():
-        raise InputError("--page: there is no noise_bounds.csv to write it from; measure first")
-    rows = pd.read_csv(table) if table.exists() else pd.DataFrame({"row": []})
-    for name in [] if asked.page else names:
-        found = measure(name, cell_of(*cells()[name], changed, data_dir), asked.runs)
-        rows = pd.concat([rows[rows["row"] != name], pd.DataFrame([found])], ignore_index=True)
-        print(f"{name}: ASR {found['asr']:.2f}, root mean square {found['rms']:.3f}", flush=True)
-    if not asked.page:
-        order = list(cells())
-        rows = rows.sort_values("row", key=lambda listed: listed.map(order.index)).reset_index(drop=True)
-        rows = with_floors(rows, changed, data_dir, asked.runs)
+    folder = asked.out or HERE
+    table, names = folder / "noise_bounds.csv", chosen(cells(), asked.only)
+
+    def of(name: str) -> list[Row]:
+        return [measure(name, cell_of(*cells()[name], asked.changed, asked.data_dir), asked.runs)]
+
+    def said(row: Row) -> str:
+        return f"ASR {row['asr']:.2f}, root mean square {row['rms']:.3f}"
+
+    if asked.page:
+        rows = pd.read_csv(there(table))
+    else:
+        rows = measured(held(table), names, list(cells()), of, said)
+        rows = with_floors(rows, asked.changed, asked.data_dir, asked.runs)
         rows.to_csv(table, index=False)
     (folder / "noise_bounds.md").write_text(page_of(rows), encoding="utf-8")
     draw(rows, folder / "noise_bounds.png")

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.space_whitened import Whitened
 from leakbench.attack.whitening import Whitening, one_over_f
 from leakbench.cell import Cell
@@ -30,9 +31,12 @@ def floors(cell: Cell, runs: Path, victims: int, stds: Sequence[float]) -> dict[
     cell: of an attack in whitened space by public examples, whose sources these are.
     """
     view, inputs, targets = _first(cell, victims)
-    known, space = information(cell, view, inputs, targets, runs), cell.attack.method.space  # type: ignore[union-attr]
+    method = cell.attack.method
+    assert isinstance(method, GradientMatching)
+    space = method.space
     assert isinstance(space, Whitened)
     assert view.public is not None
+    known = information(cell, view, inputs, targets, runs)
     examples = view.public.inputs[: space.public].double()
     priors = {"one_over_f": one_over_f(view.shape, examples), "public": space.around(examples)}
     found: dict[str, list[float]] = {}

@@ -11,6 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from leakbench.report.bounds import NOTHING
+from leakbench.scripts import markdown_table
+
 __all__ = ["FLOORS", "draw", "judged", "page_of"]
 
 FLOORS = {
@@ -20,8 +23,11 @@ FLOORS = {
 }
 """{field: what the attacker knows beforehand}"""
 
-NOTHING = 0.995
-"""A reconstruction bound from here on forbids hardly anything."""
+HEADS = (
+    *("row", "ASR [95 % CI]", "null ASR", "ASR bound", "median RMSE", "RMS [95 % CI]", "null RMSE"),
+    *(f"floor, {what}" for what in FLOORS.values()),
+    "victims, limit",
+)
 
 PAGE = """# Noise against its bounds: LFW, sigmoid LeNet, flat clip at 4, type-2
 
@@ -42,8 +48,6 @@ inequality): of the pixels' deviation alone, from the trace of the Fisher inform
 spectrum and of the public covariance, from the whole matrix, its mean over {floor_victims} victims, which raises a floor where they
 are too few. The last two priors alone have an RMSE of {prior_one_over_f:.3f} and {prior_public:.3f}.
 
-| row | ASR [95 % CI] | null ASR | ASR bound | median RMSE | RMS [95 % CI] | null RMSE | {heads} | victims, limit |
-| --- | --- | --- | --- | --- | --- | --- | {lines} | --- |
 {table}
 
 ## What lies beyond
@@ -74,16 +78,14 @@ def page_of(rows: pd.DataFrame) -> str:
         "floor_victims": f"{one['floor_victims']:.0f}",
         "prior_one_over_f": one["prior_one_over_f"],
         "prior_public": one["prior_public"],
-        "heads": " | ".join(f"floor, {what}" for what in FLOORS.values()),
-        "lines": " | ".join("---" for _ in FLOORS),
     }
-    table = "\n".join(line_of(row) for row in rows.to_dict("records"))
+    table = markdown_table(HEADS, (line_of(row) for row in rows.to_dict("records")))
     return PAGE.format(**fields, table=table, judged="\n".join(f"- {line}" for line in judged(rows)))
 
 
-def line_of(row: dict[Any, Any]) -> str:
-    """Return one row of the table."""
-    shown = [
+def line_of(row: dict[Any, Any]) -> list[str]:
+    """Return the cells of one row of the table."""
+    return [
         row["row"],
         f"{row['asr']:.2f} [{row['asr_low']:.2f}, {row['asr_high']:.2f}]",
         f"{row['null_asr']:.2f}",
@@ -94,7 +96,6 @@ def line_of(row: dict[Any, Any]) -> str:
         *(f"{row[floor]:.3f}" for floor in FLOORS),
         f"{row['victims']:.0f}, {row['limit']:.0f}",
     ]
-    return f"| {' | '.join(shown)} |"
 
 
 def judged(rows: pd.DataFrame) -> Iterator[str]:

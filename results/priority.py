@@ -7,7 +7,6 @@ Writes priority.csv, priority.md and priority.png beside itself; with `--page` o
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import math
 import time
@@ -21,18 +20,19 @@ import yaml
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from scipy import stats
+from shared.options import checked, parser
 
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
-from leakbench.defense import Defense, Probe, facts
+from leakbench.defense import Defense, Probe, phases
 from leakbench.federated.simulate import train
 from leakbench.models import build, parameters
 from leakbench.privacy.epsilon import Epsilon, epsilon
 from leakbench.privacy.ledger import Schedule
 from leakbench.recipe import construct
 from leakbench.rng import generator
-from leakbench.scripts import existing, one_line
+from leakbench.scripts import markdown_table, one_line
 from leakbench.types import Network
 
 HERE = Path(__file__).parent
@@ -81,7 +81,7 @@ def epsilon_of(grid: dict[str, Any], data: Dataset, name: str) -> Epsilon:
         batch_sampling="fixed",
         tensors=len(probe.network.parameters),
     )
-    return epsilon(facts(defense, probe), defense.unit, defense.claim, schedule)
+    return epsilon(phases(defense, probe), defense.unit, defense.claim, schedule)
 
 
 def scores(rows: pd.DataFrame, rounds: str, window: int) -> pd.DataFrame:
@@ -99,8 +99,8 @@ def verdict(differences: pd.Series) -> tuple[str, float]:
     return ("holds" if differences.mean() > 0 else "reversed"), p
 
 
-def judged(grid: dict[str, Any], rows: pd.DataFrame) -> Iterator[str]:
-    """Yield one line of the table for each claim: claim | measured | verdict."""
+def judged(grid: dict[str, Any], rows: pd.DataFrame) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of a line for each claim: `CLAIM`."""
     for claim in grid["claims"]:
         which = claim.get("rounds", "all")
         found = scores(rows, which, grid["window"])
@@ -108,20 +108,21 @@ def judged(grid: dict[str, Any], rows: pd.DataFrame) -> Iterator[str]:
         more, less = (" + ".join(f"{found[c].mean():.3f}" for c in claim[side]) for side in ("more", "less"))
         seeds = ", ".join(f"{100 * d:+.1f}" for d in differences)
         word, p = verdict(differences)
-        says = f"| {claim['figure']} | {claim['says']} | {which} |"
-        yield f"{says} {more} | {less} | {seeds} | {word} (p = {p:.3f}) |"
+        yield str(claim["figure"]), claim["says"], which, more, less, seeds, f"{word} (p = {p:.3f})"
 
 
-def listed(grid: dict[str, Any], data: Dataset, rows: pd.DataFrame) -> Iterator[str]:
-    """Yield one line of the table for each curve: accuracy, claimed and valid epsilon."""
+def listed(grid: dict[str, Any], data: Dataset, rows: pd.DataFrame) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of a line for each curve: accuracy, claimed and valid epsilon."""
     whole, last = (scores(rows, rounds, grid["window"]) for rounds in ("all", "last"))
     for name, curve in grid["curves"].items():
         base = curve.get("epsilon", grid["calibration"]["epsilon"])
         claimed = f"{base:g} / {curve['epsilon_selected']:g}" if "importance" in curve else f"{base:g}" if curve else ""
         found = epsilon_of(grid, data, name)
         valid = found.reason if found.valid is None else f"{found.valid:.3g}"
-        yield f"| {name} | {whole[name].mean():.3f} | {last[name].mean():.3f} | {claimed} | {valid} |"
+        yield name, f"{whole[name].mean():.3f}", f"{last[name].mean():.3f}", claimed, valid
 
+
+CLAIM = ("figure", "the paper says", "rounds", "more", "less", "more - less, by seed", "verdict")
 
 PAGE = """# {title}
 
@@ -141,8 +142,6 @@ Differences in points of accuracy, seed by seed; `holds`, `reversed`: paired t t
 corrected for the number of claims. Rounds: the accuracy is the mean over `all`, or over the `first` or `last` {window}.
 The rows on the first rounds, on the three epsilons added up and on a public ranking were written after a first look at the curves.
 
-| figure | the paper says | rounds | more | less | more - less, by seed | verdict |
-| --- | --- | --- | --- | --- | --- | --- |
 {judged}
 
 ## Every curve
@@ -150,8 +149,6 @@ The rows on the first rounds, on the three epsilons added up and on a public ran
 Claimed: the paper's epsilon for one exposure at its delta, for the other weights / for the chosen ones. Valid: for one client
 at delta 1e-5 over all rounds, observer of released models, by the ledger: of noises of two sizes the smaller counts.
 
-| curve | accuracy, all rounds | last {window} | epsilon claimed | valid |
-| --- | --- | --- | --- | --- |
 {listed}
 """
 
@@ -159,7 +156,11 @@ at delta 1e-5 over all rounds, observer of released models, by the ledger: of no
 def page(grid: dict[str, Any], data: Dataset, rows: pd.DataFrame) -> str:
     """Return the page: what was claimed, measured, and what the epsilons are."""
     fields = {**grid, **grid["federation"], **grid["calibration"], "DATASET": grid["dataset"].upper(), "level": LEVEL}
-    tables = {"judged": "\n".join(judged(grid, rows)), "listed": "\n".join(listed(grid, data, rows))}
+    curve = ("curve", "accuracy, all rounds", f"last {grid['window']}", "epsilon claimed", "valid")
+    tables = {
+        "judged": markdown_table(CLAIM, judged(grid, rows)),
+        "listed": markdown_table(curve, listed(grid, data, rows)),
+    }
     return PAGE.format(**fields, **tables, many=len(grid["seeds"]))
 
 
@@ -181,13 +182,10 @@ def draw(grid: dict[str, Any], rows: pd.DataFrame, path: Path) -> None:
 
 def main() -> None:
     """Measure, judge, draw."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--page", action="store_true")
-    given = parser.parse_args()
+    given = checked(parser(__doc__, "--data-dir", "--page").parse_args())
     torch.set_num_threads(1)
     grid = yaml.safe_load((HERE / "priority.yaml").read_text())
-    data = load_dataset(grid["dataset"], existing("--data-dir", given.data_dir))[2]
+    data = load_dataset(grid["dataset"], given.data_dir)[2]
     many = grid["test_examples"]
     data = dataclasses.replace(data, test_inputs=data.test_inputs[:many], test_targets=data.test_targets[:many])
     if not given.page:

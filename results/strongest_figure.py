@@ -11,25 +11,22 @@ sets are not committed, and without that sheet the figure stays as it is.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
+from shared.options import checked, chosen, parser
+from shared.rows import Row, executed, held, limit_of, measured, minutes_of, there
 from strongest_figure_draw import draw
 from strongest_figure_faces import Sheet
 from strongest_figure_numbers import PICTURES, SIGMAS
-from strongest_figure_page import checked, filled
+from strongest_figure_page import filled, whole
 
-from leakbench.cell import Cell, Request, identity
+from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
-from leakbench.errors import InputError
 from leakbench.measure.statistics import wilson
-from leakbench.progress import Reporter
-from leakbench.run.experiment import execute
-from leakbench.scripts import chosen, existing, one_line
-from leakbench.store import Run, open_run
+from leakbench.scripts import one_line
+from leakbench.store import Run
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
@@ -77,14 +74,12 @@ def cell_of(what: str, sigma: float, data_dir: Path | None) -> Cell:
     )
 
 
-def measure(name: str, cell: Cell, runs: Path, sheet: Sheet) -> dict[str, Any]:
-    """Run one cell, or read it where it is whole; return its row, and put the face's picture on the sheet."""
-    reporter = Reporter()
-    with open_run(runs / cell.name, identity(cell, f"results/strongest_figure.py: {name}")) as run:
-        summary = execute(cell, run, reporter)
-        what, sigma = cells()[name]
+def measure(name: str, cell: Cell, runs: Path, sheet: Sheet) -> Row:
+    """Run one cell, or read it where it is whole; return its row, and keep the face's picture on the sheet."""
+    what, sigma = cells()[name]
+    with executed(cell, runs, f"results/strongest_figure.py: {name}") as (summary, run):
         error = _shown(run, cell, sheet, what, sigma) if what in PICTURES else None
-    reporter.close()
+    sheet.save()
     (tap,) = summary["taps"].values()
     right = tap["label_accuracy"]
     low, high = (None, None) if right is None else wilson(round(right * tap["victims"]), tap["victims"])
@@ -93,14 +88,14 @@ def measure(name: str, cell: Cell, runs: Path, sheet: Sheet) -> dict[str, Any]:
         "what": what,
         "sigma": sigma,
         "victims": tap["victims"],
-        "limit": getattr(getattr(cell.attack.method, "stop", None), "limit", None),
+        "limit": limit_of(cell),
         **{key: tap[key] for key in COPIED},
         "label_low": low,
         "label_high": high,
         "face_rmse": error,
         "violated": "; ".join(broken["measure"] for broken in summary["violations"]),
         "public": len(cell.data.public_targets),
-        "minutes": round(tap["seconds"] / 60, 1),
+        "minutes": minutes_of(tap),
         "hash": cell.hash[:12],
     }
 
@@ -114,36 +109,24 @@ def _shown(run: Run, cell: Cell, sheet: Sheet, what: str, sigma: float) -> float
     return float(rows.loc[rows["victim"] == FACE, "rmse"].iloc[0])
 
 
-def options() -> argparse.Namespace:
-    """Return what was asked for."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--data-dir", type=Path)
-    asked.add_argument("--runs", type=Path, default=Path("runs"))
-    asked.add_argument("--only", default="", help="cells whose name holds this text")
-    asked.add_argument("--page", action="store_true")
-    return asked.parse_args()
-
-
 def main() -> None:
     """Measure, write, draw; or only write and draw."""
-    asked, table, page = options(), HERE / "strongest_figure.csv", DOCS / "strongest-attacker.md"
+    asked = checked(parser(__doc__, "--data-dir", "--runs", "--only", "--page").parse_args())
+    table, page = HERE / "strongest_figure.csv", DOCS / "strongest-attacker.md"
     torch.set_num_threads(1)
-    data_dir, names = existing("--data-dir", asked.data_dir), chosen(cells(), asked.only)
-    if asked.page and not table.exists():
-        raise InputError("--page: there is no strongest_figure.csv to write it from; measure first")
-    checked(page.read_text(encoding="utf-8"))
+    names, known = chosen(cells(), asked.only), held(there(table) if asked.page else table)
+    whole(page.read_text(encoding="utf-8"))
     kept = asked.runs / "strongest_figure_faces.png"
     asked.runs.mkdir(parents=True, exist_ok=True)
     sheet = Sheet(kept)
-    rows = pd.read_csv(table) if table.exists() else pd.DataFrame({"row": []})
-    order = list(cells())
-    for name in [] if asked.page else names:
-        found = measure(name, cell_of(*cells()[name], data_dir), asked.runs, sheet)
-        rows = pd.concat([rows[rows["row"] != name], pd.DataFrame([found])], ignore_index=True)
-        rows = rows.sort_values("row", key=lambda listed: listed.map(order.index)).reset_index(drop=True)
-        sheet.save()
-        rows.to_csv(table, index=False)
-        print(f"{name}: ASR {found['asr']}, identified {found['identified']}, {found['minutes']} min", flush=True)
+
+    def of(name: str) -> list[Row]:
+        return [measure(name, cell_of(*cells()[name], asked.data_dir), asked.runs, sheet)]
+
+    def said(row: Row) -> str:
+        return f"ASR {row['asr']}, identified {row['identified']}, {row['minutes']} min"
+
+    rows = measured(known, [] if asked.page else names, list(cells()), of, said, table)
     page.write_text(filled(page.read_text(encoding="utf-8"), rows), encoding="utf-8")
     if kept.exists():
         draw(rows, sheet, DOCS / "strongest-attacker.png")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.image import imread, imsave
@@ -49,7 +50,8 @@ class Sheet:
 
     def save(self) -> None:
         """Write the sheet."""
-        imsave(self.path, self.pixels, metadata={"Software": None})
+        unsigned: dict[str, Any] = {"Software": None}  # The stubs know of texts alone, None leaves the field out.
+        imsave(self.path, self.pixels, metadata=unsigned)
 
     def _tile(self, what: str, sigma: float | None) -> NDArray[np.uint8]:
         if sigma is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pandas as pd
-from scipy.stats import binomtest
+
+from leakbench.summary.verdict import above_chance, above_null
 
 __all__ = ["CLIP", "PICTURES", "SIGMAS", "UNDER", "Number", "digits", "number", "rows_at"]
 
@@ -35,9 +36,6 @@ UNDER = {"asr": "faces rebuilt", "identified": "victim identified", "label": "la
 """{what stands under a column: its name}."""
 
 MEASURED_BY = {"asr": tuple(PICTURES), "identified": ("identification",), "label": ("labels",)}
-
-CHANCE = 0.01
-"""An outcome that guessing reaches less often than this is more than a guess."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +67,14 @@ def number(rows: pd.DataFrame, under: str, sigma: float) -> Number | None:
         return None
     if under == "asr":
         row = found.sort_values(["asr", "victims", "rmse"], ascending=[False, False, True]).iloc[0]
-        guess = float(row["null_asr"])
-        leaks = row["asr_low"] > guess and row["asr"] > row["null_asr_high"]
-        return _number(row, "asr", "asr", guess, leaks)
+        return _number(
+            row, "asr", "asr", row["null_asr"], above_null({str(name): value for name, value in row.items()})
+        )
     row = found.iloc[0]
     value = {"identified": "identified", "label": "label_accuracy"}[under]
     guess = {"identified": 1 / row["candidates"], "label": row["null_label"]}[under]
     right = round(row[value] * row["victims"])
-    return _number(row, value, under, guess, binomtest(right, int(row["victims"]), guess, "greater").pvalue < CHANCE)
+    return _number(row, value, under, guess, above_chance(right, int(row["victims"]), guess))
 
 
 def _number(row: pd.Series, value: str, under: str, guess: float, leaks: bool) -> Number:
@@ -86,7 +84,7 @@ def _number(row: pd.Series, value: str, under: str, guess: float, leaks: bool) -
         high=float(row[f"{under}_high"]),
         guess=float(guess),
         bound=None if pd.isna(row[f"{under}_bound"]) else float(row[f"{under}_bound"]),
-        leaks=bool(leaks),
+        leaks=leaks,
         who=str(row["what"]),
         victims=int(row["victims"]),
     )

@@ -10,14 +10,13 @@ import pandas as pd
 from strongest_figure_numbers import CLIP, PICTURES, SIGMAS, UNDER, Number, digits, number, rows_at
 
 from leakbench.errors import InputError
+from leakbench.report.bounds import NOTHING
+from leakbench.scripts import markdown_table
 
-__all__ = ["checked", "filled"]
-
-NOTHING = 0.995
-"""A bound from here on forbids hardly anything."""
+__all__ = ["filled", "whole"]
 
 
-def checked(page: str) -> str:
+def whole(page: str) -> str:
     """Return a page that has every block; raises InputError for another."""
     for name in BLOCKS:
         if not _block(name).search(page):
@@ -36,7 +35,7 @@ def filled(page: str, rows: pd.DataFrame) -> str:
 
     Raises InputError for a page that lacks a block.
     """
-    checked(page)
+    whole(page)
     for name, write in BLOCKS.items():
         text = "".join(f"{line}\n" for line in write(rows))
         page = _block(name).sub(rf"\g<1>{text}\g<2>", page)
@@ -69,11 +68,11 @@ _SHOWN = {
 def _numbers(rows: pd.DataFrame) -> Iterator[str]:
     """Yield the table of what stands under the columns."""
     heads = [head for title in UNDER.values() for head in (f"{title} [95 % CI]", "a guess", "at most")]
-    yield f"| sigma | noise | {' | '.join(heads)} |"
-    yield f"|{' --- |' * (2 + len(heads))}"
+    lines = []
     for sigma in SIGMAS:
         found = [text for under in UNDER for text in _three(number(rows, under, sigma), under)]
-        yield f"| {sigma:g} | {CLIP * sigma:g} | {' | '.join(found)} |"
+        lines.append([f"{sigma:g}", f"{CLIP * sigma:g}", *found])
+    yield markdown_table(["sigma", "noise", *heads], lines)
 
 
 def _three(found: Number | None, under: str) -> tuple[str, str, str]:
@@ -87,11 +86,8 @@ def _three(found: Number | None, under: str) -> tuple[str, str, str]:
 
 def _attacks(rows: pd.DataFrame) -> Iterator[str]:
     """Yield the table of each attack's ASR and of its RMSE on the face that is shown."""
-    yield f"| attack | {' | '.join(f'{sigma:g}' for sigma in SIGMAS)} |"
-    yield f"|{' --- |' * (1 + len(SIGMAS))}"
-    for what in PICTURES:
-        shown = [_scores(rows_at(rows, sigma, what)) for sigma in SIGMAS]
-        yield f"| `{what}` | {' | '.join(shown)} |"
+    lines = [[f"`{what}`", *(_scores(rows_at(rows, sigma, what)) for sigma in SIGMAS)] for what in PICTURES]
+    yield markdown_table(["attack", *(f"{sigma:g}" for sigma in SIGMAS)], lines)
 
 
 def _scores(row: pd.DataFrame) -> str:
@@ -103,10 +99,10 @@ def _scores(row: pd.DataFrame) -> str:
 def _found(rows: pd.DataFrame) -> Iterator[str]:
     """Yield what the numbers show, and whether one lies above its bound."""
     for under, title in UNDER.items():
-        each = {sigma: number(rows, under, sigma) for sigma in SIGMAS}
-        more = [f"{sigma:g}" for sigma, found in each.items() if found is not None and found.leaks]
-        less = [f"{sigma:g}" for sigma, found in each.items() if found is not None and not found.leaks]
-        empty = [f"{s:g}" for s, n in each.items() if n is not None and n.bound is not None and n.bound >= NOTHING]
+        at = {sigma: number(rows, under, sigma) for sigma in SIGMAS}
+        more = [f"{sigma:g}" for sigma, found in at.items() if found is not None and found.leaks]
+        less = [f"{sigma:g}" for sigma, found in at.items() if found is not None and not found.leaks]
+        empty = [f"{s:g}" for s, n in at.items() if n is not None and n.bound is not None and n.bound >= NOTHING]
         where = f"more than a guess at sigma {', '.join(more) or 'nowhere'}; not at {', '.join(less) or 'no other'}"
         yield f"- {title.capitalize()}: {where}. The bound forbids hardly anything at {', '.join(empty) or 'none'}."
     alone = {what: [number(rows[rows["what"] == what], "asr", sigma) for sigma in SIGMAS] for what in PICTURES}

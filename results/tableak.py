@@ -9,7 +9,6 @@ a name is like "tableak, standardized, batch 32, 15 searches".
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import tempfile
 import time
@@ -19,6 +18,7 @@ from typing import Any
 import pandas as pd
 import torch
 import yaml
+from shared.options import checked, chosen, parser
 from tableak_page import KEYS, page
 from torch import Tensor, nn
 
@@ -34,7 +34,7 @@ from leakbench.run.experiment import hand_out
 from leakbench.run.stage_attack import Judge, Leak, attack_leak
 from leakbench.run.stage_train import fresh_network
 from leakbench.run.victims import Sent
-from leakbench.scripts import chosen, existing, one_line
+from leakbench.scripts import one_line
 from leakbench.store import open_run
 from leakbench.types import Network
 
@@ -151,17 +151,12 @@ def measured(grid: dict[str, Any], data_dir: Path | None, path: Path, only: str 
 
 def main() -> None:
     """Measure what is missing and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--only", default="", help="measure the cells whose name holds this text, and no others")
-    parser.add_argument("--page", action="store_true")
-    given = parser.parse_args()
+    given = checked(parser(__doc__, "--data-dir", "--only", "--page").parse_args())
     torch.set_num_threads(1)
     grid = yaml.safe_load((HERE / "tableak.yaml").read_text())
     path = HERE / "tableak.csv"
-    data_dir = existing("--data-dir", given.data_dir)
     chosen((name_of(*key) for key in cells(grid)), given.only)  # A wrong name is refused before a page is written too.
-    rows = pd.read_csv(path) if given.page else measured(grid, data_dir, path, given.only)
+    rows = pd.read_csv(path) if given.page else measured(grid, given.data_dir, path, given.only)
     (HERE / "tableak.md").write_text(page(grid, rows))
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias, cast
 
 import pandas as pd
 from scipy import stats
 
+from leakbench.scripts import markdown_table
 from leakbench.summary.tables import table_fields
 
 __all__ = ["KEYS", "page"]
@@ -17,6 +19,18 @@ Key: TypeAlias = tuple[str, str, int, int]
 
 KEYS = ["network", "attack", "searches", "batch"]
 MEASURES = ("feature_accuracy", "record_match")
+
+PAIR = ("network", "batch", "first", "searches", "second", "searches", "points, batch by batch", "mean", "p")
+HEADS = {
+    "table": (
+        *("network", "batch", "searches", "batches", "attack", "features", "random", "null", "above random, p"),
+        *("records", "random", "null", "seconds"),
+    ),
+    "compared": PAIR,
+    "beside": ("attack", "searches", "printed, 50 batches", "here", "batches here"),
+    "unequal": PAIR,
+}
+"""{table of the page: its heads}"""
 
 PAGE = """# {title}
 
@@ -42,8 +56,6 @@ reading the data, of all searches for all its batches, and of their scoring, on 
 {minutes} minutes for all rows together. A row is measured again by `{command} --only "ATTACK, NETWORK, batch B, S searches"`, in
 the words of the table.
 
-| network | batch | searches | batches | attack | features | random | null | above random, p | records | random | null | seconds |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 {table}
 
 ## Attack against attack, at the same number of searches
@@ -51,8 +63,6 @@ the words of the table.
 Points of features right by which the first attack is above the second on the same batches, both with that number of searches and
 the same pooling, and two-sided p of the paired t test over batches, not corrected for the number of rows.
 
-| network | batch | first | searches | second | searches | points, batch by batch | mean | p |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- |
 {compared}
 
 ## Beside what TabLeak prints
@@ -61,15 +71,11 @@ The stored output of its notebook `attack_during_training` (Adult, batch 32, 50 
 that is untrained): TabLeak with 15 searches pooled by the median, and Inverting Gradients with 1 search, without relaxation and
 pooling. There is no random baseline in that notebook. Here, on the standardized network at batch 32:
 
-| attack | searches | printed, 50 batches | here | batches here |
-| --- | --- | --- | --- | --- |
 {beside}
 
 What is printed is not at an equal budget. The difference between these two rows here; with the same number of searches it is
 {equal}:
 
-| network | batch | first | searches | second | searches | points, batch by batch | mean | p |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- |
 {unequal}
 
 Differences: all records are pooled and split anew, where TabLeak keeps its sources' split; means and deviations are those of the
@@ -103,13 +109,8 @@ def above(one: pd.Series, other: pd.Series) -> pd.Series:
     return (one - other).round(3) + 0.0
 
 
-def row_of(*cells: Any) -> str:
-    """Return a line of a table."""
-    return f"| {' | '.join(map(str, cells))} |"
-
-
-def line(key: Key, rows: pd.DataFrame) -> str:
-    """Return one line of the table."""
+def line(key: Key, rows: pd.DataFrame) -> tuple[object, ...]:
+    """Return the cells of one line of the table."""
     found = table_fields(rows.assign(batch=rows["victim"], failure_reason=""))
     low, high = (f"{100 * float(found[f'record_match_{end}'] or 0):.0f}" for end in ("low", "high"))
     records = f"{100 * float(found['record_match'] or 0):.1f} [{low}, {high}]"
@@ -119,14 +120,14 @@ def line(key: Key, rows: pd.DataFrame) -> str:
     seconds = round(rows["seconds"].iloc[0])
     points = above(batches(rows, MEASURES[0]), batches(rows, f"random_{MEASURES[0]}"))
     features = (f"**{share(rows, MEASURES[0])}**", *others[:2], f"{points.mean():+.1f}, {p_of(points)}")
-    return row_of(*asked, *features, records, *others[2:], seconds)
+    return (*asked, *features, records, *others[2:], seconds)
 
 
-def compared(groups: dict[Key, pd.DataFrame], one: Key, other: Key) -> str:
-    """Return one line of the comparison of two attacks on the same batches of one network."""
+def compared(groups: dict[Key, pd.DataFrame], one: Key, other: Key) -> tuple[object, ...]:
+    """Return the cells of one line of the comparison of two attacks on the same batches of one network."""
     points = above(*(batches(groups[key], MEASURES[0]) for key in (one, other)))
     each = ", ".join(f"{value:+.1f}" for value in points)
-    return row_of(one[0], one[3], one[1], one[2], other[1], other[2], each, f"{points.mean():+.1f}", p_of(points))
+    return (one[0], one[3], one[1], one[2], other[1], other[2], each, f"{points.mean():+.1f}", p_of(points))
 
 
 def page(grid: dict[str, Any], rows: pd.DataFrame) -> str:
@@ -137,7 +138,7 @@ def page(grid: dict[str, Any], rows: pd.DataFrame) -> str:
     equal = [((n, one, s, b), (n, other, s, b)) for n, s, b in cases for other, one in pairwise(grid["attacks"])]
     printed = {("standardized", p["attack"], p["searches"], 32): p["says"] for p in grid["printed"]}
     anchors = [
-        row_of(key[1], key[2], says, share(groups[key], MEASURES[0]), groups[key]["victim"].nunique())
+        (key[1], key[2], says, share(groups[key], MEASURES[0]), groups[key]["victim"].nunique())
         for key, says in printed.items()
         if key in groups
     ]
@@ -147,12 +148,12 @@ def page(grid: dict[str, Any], rows: pd.DataFrame) -> str:
         if {(n, a, s, b) for n, a, _, b in printed} <= groups.keys()
     ]
     equal_text = ", ".join(f"{points:+.1f} ({s} each)" for s, points in between)
-    lines = {
+    lines: dict[str, Sequence[tuple[object, ...]]] = {
         "table": [line(key, groups[key]) for key in order if key in groups],
         "compared": [compared(groups, *pair) for pair in equal if set(pair) <= groups.keys()],
         "beside": anchors,
         "unequal": [compared(groups, *pair) for pair in pairwise(printed) if set(pair) <= groups.keys()],
     }
     minutes = round(sum(found["seconds"].iloc[0] for found in groups.values()) / 60)
-    texts = {name: "\n".join(found) for name, found in lines.items()}
+    texts = {name: markdown_table(HEADS[name], found) for name, found in lines.items()}
     return PAGE.format(**grid, DATASET=grid["dataset"].capitalize(), minutes=minutes, equal=equal_text, **texts)

@@ -1,36 +1,24 @@
 """The pages of what leaks say what their rows say."""
 
-import sys
 from pathlib import Path
-from types import ModuleType
 
+import leakage_tables as tables
 import pandas as pd
 import pytest
-import yaml
+import strongest_looks
+from shared.grid import spelled_out
+from shared.options import chosen
 
 from leakbench.cell import Request
 from leakbench.recipe import names
 
 RESULTS = Path(__file__).parent.parent / "results"
-PAGES = {
-    name: page
-    for file in ("leakage_tables.yaml", "strongest_attacker.yaml", "aware.yaml")
-    for name, page in yaml.safe_load((RESULTS / file).read_text()).items()
-}
+PAGES = tables.pages()
 WRITTEN = [name for name in PAGES if (RESULTS / f"{name}.csv").exists()]
 
 
-@pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(RESULTS))
-    sys.modules.pop("leakage_tables", None)
-    import leakage_tables  # noqa: PLC0415
-
-    return leakage_tables
-
-
 @pytest.mark.parametrize("name", WRITTEN)
-def test_a_page_is_made_of_its_rows(name, tables) -> None:
+def test_a_page_is_made_of_its_rows(name) -> None:
     """Written anew from the CSV it is the same, and a row that changes changes it."""
     rows, kept = pd.read_csv(RESULTS / f"{name}.csv"), (RESULTS / f"{name}.md").read_text()
     assert tables.page_of(PAGES[name], rows) == kept
@@ -38,7 +26,7 @@ def test_a_page_is_made_of_its_rows(name, tables) -> None:
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_rows_are_measurements_of_cells_of_the_page(name, tables) -> None:
+def test_rows_are_measurements_of_cells_of_the_page(name) -> None:
     rows = pd.read_csv(RESULTS / f"{name}.csv")
     rows = rows.set_index("cell")
     cells = {row: (given, claim) for row, given, claim in tables.cells(PAGES[name])}
@@ -54,8 +42,33 @@ def test_rows_are_measurements_of_cells_of_the_page(name, tables) -> None:
         assert all(found[f"claimed_{key}"] == value for key, value in claim.items())
 
 
-def test_every_cell_of_every_page_can_be_asked_for(tables) -> None:
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_row_chooses_its_cell_as_the_page_prints_it(name) -> None:
+    rows, cells = pd.read_csv(RESULTS / f"{name}.csv"), [row["name"] for row in PAGES[name]["rows"]]
+    for row, cell in zip(rows["row"], rows["cell"], strict=True):
+        assert chosen(cells, row) == chosen(cells, cell) == [cell]
+
+
+def test_a_grid_is_a_row_for_each_combination() -> None:
+    """Of a list, of values with names of their own, and of several fields; the last setting the fastest, single rows between."""
+    each = {"data": {"digits": {"dataset": "mnist", "victims": 5}}, "batch": {"B 1": 1, 8: 8}, "attack": ["cpl", "dlg"]}
+    rows = [
+        {"name": "first {}", "given": {"attack": "dlg"}},
+        {"name": "{data} {attack}, {batch}", "each": each, "given": {"victims": 9, "seed": 1}, "claim": {"asr": 1.0}},
+    ]
+    digits = {"victims": 5, "seed": 1, "dataset": "mnist"}
+    assert list(spelled_out(rows)) == [
+        rows[0],
+        {"name": "digits cpl, B 1", "given": {**digits, "batch": 1, "attack": "cpl"}, "claim": {"asr": 1.0}},
+        {"name": "digits dlg, B 1", "given": {**digits, "batch": 1, "attack": "dlg"}, "claim": {"asr": 1.0}},
+        {"name": "digits cpl, 8", "given": {**digits, "batch": 8, "attack": "cpl"}, "claim": {"asr": 1.0}},
+        {"name": "digits dlg, 8", "given": {**digits, "batch": 8, "attack": "dlg"}, "claim": {"asr": 1.0}},
+    ]
+
+
+def test_every_cell_of_every_page_can_be_asked_for() -> None:
     for page in PAGES.values():
+        assert len({name for name, _, _ in tables.cells(page)}) == len(page["rows"])
         for _, given, claim in tables.cells(page):
             lists = {key: tuple(map(str, value)) for key, value in given.items() if isinstance(value, list)}
             request = Request(**{**given, **lists})
@@ -64,17 +77,14 @@ def test_every_cell_of_every_page_can_be_asked_for(tables) -> None:
             assert set(claim) <= {"asr", "rmse", "iterations"}
 
 
-def test_the_null_is_taken_off(tables) -> None:
+def test_the_null_is_taken_off() -> None:
     """ASR .6 above a null of .2: .5."""
     row = pd.read_csv(RESULTS / f"{WRITTEN[0]}.csv").head(1).assign(asr=0.6, null_asr=0.2)
     assert "| 0.20 | 0.50 |" in tables.page_of(PAGES[WRITTEN[0]], row)
 
 
-def test_the_figure_of_looks_shows_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_figure_of_looks_shows_its_rows() -> None:
     """A solid line of what was measured and a dashed one of its bound for each sigma, in a panel each."""
-    monkeypatch.syspath_prepend(str(RESULTS))
-    import strongest_looks  # noqa: PLC0415
-
     rows = pd.DataFrame(
         [
             {"dataset": dataset, "defense": f"clip_4_sigma_{sigma}", "observations": n, "identified": n / 200}

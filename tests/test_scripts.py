@@ -11,9 +11,10 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
+from shared.options import chosen, numbers
 
 from leakbench.errors import InputError
-from leakbench.scripts import existing, numbers, one_line
+from leakbench.scripts import existing, markdown_table, one_line
 
 HOME = Path(__file__).parent.parent
 SCRIPTS = {"leakage_tables": "results", "tableak": "results", "priority": "results", "epsilon_tables": "results"}
@@ -149,6 +150,35 @@ def test_a_row_that_is_measured_again_takes_the_place_of_the_old_one(
     assert rows.loc[mine, "asr"].tolist() == [0.125]
     pd.testing.assert_frame_equal(rows[~mine], kept[~mine])
     assert "| mnist cpl | 1.000 | 0.12 [" in path.with_suffix(".md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("only", "found"),
+    [
+        ("", ["a, B = 1", "a, B = 16", "a", "c"]),
+        ("a", ["a"]),
+        ("a, B", ["a, B = 1", "a, B = 16"]),
+        ("a, B = 1", ["a, B = 1"]),
+        ("B = 1", ["a, B = 1", "a, B = 16"]),
+        ("a, B = 1, type-2@0", ["a, B = 1"]),
+        ("a, B = 16, type-1", ["a, B = 16"]),
+        ("a, type-0@0+3", ["a"]),
+    ],
+)
+def test_rows_are_chosen_by_their_cells_name(only: str, found: list[str]) -> None:
+    """A cell's own name chooses it alone, any other text those that hold it, and a printed row the cell that it is of."""
+    assert chosen(["a, B = 1", "a, B = 16", "a", "c"], only) == found
+
+
+@pytest.mark.parametrize("only", ["a, B = 2", "a, B = 1, type-3", "a, B = 1, c", "c type-2", "type-2@0", "A"])
+def test_a_row_that_is_of_no_cell_is_refused(only: str) -> None:
+    with pytest.raises(InputError, match=f"^--only: no row's name holds '{only}'"):
+        chosen(["a, B = 1", "a, B = 16", "a", "c"], only)
+
+
+def test_a_table_in_markdown() -> None:
+    assert markdown_table(("a", "b"), [(1, "x"), (2, "y")]) == "| a | b |\n| --- | --- |\n| 1 | x |\n| 2 | y |"
+    assert markdown_table(["a"], []) == "| a |\n| --- |"
 
 
 def test_numbers_are_those_of_their_fields() -> None:

@@ -127,6 +127,6 @@ class BreachingBenchmark:
         self.package.cases.construct_model = lambda *_: (model, None)
         self.package.cases.construct_server = lambda *_: server
         self.package.cases.construct_user = user
-        self.package.attacks = SimpleNamespace(prepare_attack=lambda *_: SimpleNamespace(reconstruct=reconstruct))
+        self.package.attacks = SimpleNamespace(prepare_attack=lambda *_: SimpleNamespace(reconstruct=reconstruct))  # type: ignore[attr-defined]
         self.package.utils.system_startup = lambda *_: setup
         self.package.utils.save_summary = keep

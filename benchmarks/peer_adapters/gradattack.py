@@ -26,7 +26,7 @@ class GradAttackScript:
 
     def __init__(self, checkouts: Path, weights: Path) -> None:
         stand_in("pkg_resources")
-        sys.modules["pkg_resources"].DistributionNotFound = type("E", (Exception,), {})
+        sys.modules["pkg_resources"].DistributionNotFound = type("E", (Exception,), {})  # type: ignore[attr-defined]
         sys.path[:0] = [str(checkouts / "torchmetrics-0.6.0"), str(checkouts / "GradAttack")]
         importlib.import_module("torchmetrics")  # derives a class from the LPIPS that is replaced next
         random_backbone("vgg", weights)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -10,9 +11,20 @@ from scipy.stats import binomtest
 from leakbench.measure.statistics import proportion
 from leakbench.summary.tables import comes_back
 
-__all__ = ["verdict"]
+__all__ = ["above_chance", "above_null", "verdict"]
 
 LEAST_VICTIMS = 10  # Of fewer, the null attacker's interval holds nearly everything.
+LEVEL = 0.01  # An outcome that chance reaches less often than this is more than chance.
+
+
+def above_null(found: Mapping[str, Any]) -> bool:
+    """Return whether the ASR's interval lies above the null attacker's estimate, and the null's interval below the ASR."""
+    return bool(found["asr_low"] > found["null_asr"] and found["asr"] > found["null_asr_high"])
+
+
+def above_chance(right: int, victims: int, chance: float) -> bool:
+    """Return whether so many of the victims are significantly more than chance has (binomial test at `LEVEL`)."""
+    return bool(binomtest(right, victims, chance, "greater").pvalue < LEVEL)
 
 
 def verdict(group: pd.DataFrame, found: dict[str, Any], doubtful: bool) -> str:
@@ -26,11 +38,10 @@ def verdict(group: pd.DataFrame, found: dict[str, Any], doubtful: bool) -> str:
     whether the ranking may miss what leaked, so that nothing is `protected`.
     """
     better = proportion((group["rmse"] < group["null_rmse"]).to_numpy(), group["batch"].to_numpy())
-    rebuilt = found["asr_low"] > found["null_asr"] and found["asr"] > found["null_asr_high"]
-    if rebuilt or better[1] > 0.5 or comes_back(group):
+    if above_null(found) or better[1] > 0.5 or comes_back(group):
         return "leaks"
     first = group["identified"].dropna()
-    if binomtest(int(first.sum()), len(first), 1 / found["candidates"], "greater").pvalue < 0.01:
+    if above_chance(int(first.sum()), len(first), 1 / found["candidates"]):
         return "identifies"
     if found["rmse"] is None:
         return "attack failed"

@@ -1,0 +1,78 @@
+"""Cells that are run, and their rows in a CSV, where a row that is measured again takes the place of the old one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pandas as pd
+
+from leakbench.cell import Cell, identity
+from leakbench.errors import InputError
+from leakbench.progress import Reporter
+from leakbench.run.experiment import execute
+from leakbench.store import Run, open_run
+
+__all__ = ["Row", "executed", "held", "limit_of", "measured", "minutes_of", "there"]
+
+Row: TypeAlias = dict[str, Any]
+
+
+@contextmanager
+def executed(cell: Cell, runs: Path, command: str) -> Iterator[tuple[dict[str, Any], Run]]:
+    """Run a cell in a folder of its own in `runs`, or read it where it is whole; give (its summary, the run, open)."""
+    reporter = Reporter()
+    with open_run(runs / cell.name, identity(cell, command)) as run:
+        yield execute(cell, run, reporter), run
+    reporter.close()
+
+
+def limit_of(cell: Cell) -> int | None:
+    """Return after how many iterations a cell's attack ends at most; None of one that does not search, or in several stages."""
+    limit: int | None = getattr(getattr(cell.attack.method, "stop", None), "limit", None)
+    return limit
+
+
+def minutes_of(tap: dict[str, Any]) -> float:
+    """Return how long the attack took at a leakage point."""
+    return round(float(tap["seconds"]) / 60, 1)
+
+
+def there(table: Path) -> Path:
+    """Return the CSV that a page is to be written from; raises InputError where there is none."""
+    if not table.exists():
+        raise InputError(f"--page: there is no {table.name} to write it from; measure first")
+    return table
+
+
+def held(table: Path, first: Sequence[str] = ("row",)) -> pd.DataFrame:
+    """Return the rows of a CSV; none, with these first columns, where there is none yet."""
+    return pd.read_csv(table) if table.exists() else pd.DataFrame({column: [] for column in first})
+
+
+def measured(
+    rows: pd.DataFrame,
+    names: Sequence[str],
+    cells: Sequence[str],
+    measure: Callable[[str], list[Row]],
+    say: Callable[[Row], str],
+    table: Path | None = None,
+    by: str = "row",
+) -> pd.DataFrame:
+    """Return `rows` with those of the named cells measured, in the order of the cells; each is said, and kept at once.
+
+    measure: takes a cell's name, returns its rows.  table: the CSV, None where rows are not whole yet.  by: the column that has
+    the cell's name.
+    """
+    order = {name: place for place, name in enumerate(cells)}
+    for name in names:
+        found = measure(name)
+        rows = pd.concat([rows[rows[by] != name], pd.DataFrame(found)], ignore_index=True)
+        rows = rows.sort_values(by, key=lambda listed: listed.map(order), kind="stable").reset_index(drop=True)
+        if table is not None:
+            rows.to_csv(table, index=False)
+        for row in found:
+            print(f"{row['row']}: {say(row)}", flush=True)
+    return rows
