@@ -9,26 +9,23 @@ bounds_hold.md beside itself; with `--page` only the page, from the rows that ar
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import pandas as pd
 import torch
 from bounds_hold_page import page_of
+from shared.options import checked, chosen, parser
+from shared.rows import Row, executed, held, measured, there
 from torch import Tensor
 
-from leakbench.cell import Request, identity
+from leakbench.cell import Request
 from leakbench.cell.budget import prepare
-from leakbench.progress import Reporter
 from leakbench.report.bounds import FIELDS
 from leakbench.rng import normal
-from leakbench.run.experiment import execute
-from leakbench.scripts import chosen, existing, one_line
-from leakbench.store import open_run
+from leakbench.scripts import one_line
 from leakbench.types import Generators
 
 HERE = Path(__file__).parent
@@ -68,25 +65,23 @@ def cells() -> dict[str, tuple[str, str, bool]]:
     return found
 
 
-def measure(name: str, data_dir: Path | None, runs: Path) -> list[dict[str, Any]]:
+def measure(name: str, data_dir: Path | None, runs: Path) -> list[Row]:
     """Run one cell, or read it where it is whole, and return a row for each of its leakage points."""
     dataset, defense, tenth = cells()[name]
     recipe = str(HERE / defense) if defense.endswith(".yaml") else defense
     cell = prepare(Request(**{**GIVEN, "dataset": dataset, "defense": recipe}), data_dir)
-    reporter = Reporter()
-    folder = runs / ("a_tenth" if tenth else "as_said") / cell.name
-    with open_run(folder, identity(cell, f"results/bounds_hold.py: {name}")) as run:
-        if tenth:
-            with a_tenth_of_the_noise():
-                summary = execute(cell, run, reporter)
-        else:
-            summary = execute(cell, run, reporter)
-    reporter.close()
+    folder = runs / ("a_tenth" if tenth else "as_said")
+    with (
+        a_tenth_of_the_noise() if tenth else nullcontext(),
+        executed(cell, folder, f"results/bounds_hold.py: {name}") as (summary, _),
+    ):
+        pass
     broken: dict[str, list[str]] = {}
     for found in summary["violations"]:
         broken.setdefault(found["tap"], []).append(found["measure"])
     return [
         {
+            "row": f"{name}, {point}",
             "cell": name,
             "dataset": dataset,
             "defense": cell.names["defense"],
@@ -102,32 +97,24 @@ def measure(name: str, data_dir: Path | None, runs: Path) -> list[dict[str, Any]
     ]
 
 
-def options() -> argparse.Namespace:
-    """Return what was asked for."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--data-dir", type=Path)
-    asked.add_argument("--runs", type=Path, default=Path("runs"))
-    asked.add_argument("--only", default="", help="cells whose name holds this text")
-    asked.add_argument("--page", action="store_true")
-    return asked.parse_args()
-
-
 def main() -> None:
     """Measure and write; or only write."""
-    asked, table = options(), HERE / "bounds_hold.csv"
+    asked, table = (
+        checked(parser(__doc__, "--data-dir", "--runs", "--only", "--page").parse_args()),
+        HERE / "bounds_hold.csv",
+    )
     torch.set_num_threads(1)
-    data_dir, names = existing("--data-dir", asked.data_dir), chosen(cells(), asked.only)
-    rows = pd.read_csv(table) if table.exists() else pd.DataFrame({"cell": []})
-    order = list(cells())
-    for name in [] if asked.page else names:
-        found = measure(name, data_dir, asked.runs)
-        rows = pd.concat([rows[rows["cell"] != name], pd.DataFrame(found)], ignore_index=True)
-        rows = rows.sort_values("cell", key=lambda listed: listed.map(order.index), kind="stable")
-        rows.to_csv(table, index=False)
-        print(
-            f"{name}: above its bound: {'; '.join(filter(None, (row['above'] for row in found))) or 'none'}", flush=True
+    names = chosen(cells(), asked.only)
+    rows = held(there(table) if asked.page else table, ("row", "cell"))
+    if not asked.page:
+
+        def of(name: str) -> list[Row]:
+            return measure(name, asked.data_dir, asked.runs)
+
+        rows = measured(
+            rows, names, list(cells()), of, lambda row: f"above its bound: {row['above'] or 'none'}", table, "cell"
         )
-    (HERE / "bounds_hold.md").write_text(page_of(pd.read_csv(table)), encoding="utf-8")
+    (HERE / "bounds_hold.md").write_text(page_of(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

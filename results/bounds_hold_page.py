@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-__all__ = ["page_of"]
+from leakbench.report.bounds import NOTHING
+from leakbench.scripts import markdown_table
 
-NOTHING = 0.995
-"""A bound from which on it forbids nothing."""
+__all__ = ["page_of"]
 
 MEASURES = {"identified": "identified_bound", "label_ranked": "label_ranked_bound", "member_tpr": "member_tpr_bound"}
 NAMES = {"identified": "identified", "label_ranked": "label ranked", "member_tpr": "member found"}
@@ -17,11 +17,11 @@ NAMES = {"identified": "identified", "label_ranked": "label ranked", "member_tpr
 TEXT = """# Bounds hold, and catch a tenth of the noise
 
 Each defense's leakage points that have a bound, read by rankings of the candidates, the classes and members (`identification`,
-{victims} victims, first weights), twice: with the noise as its recipe says, and with a tenth of it, of which nobody is told. "above"
-names the measurements that lie significantly above their bound, all bounds of a run sharing one chance in twenty of luck.
+{victims} victims, first weights), twice: with the noise as its recipe says, and with a tenth of it, of which nobody is told.
+"above" names the measurements that lie significantly above their bound, all bounds of a run sharing one chance in twenty of luck.
 
-Of {cells} leakage points with a bound {said} lie significantly above one as said, and {tenth} with a tenth of the noise; {can} have a
-bound below 1.00.
+Of {cells} leakage points with a bound {said} lie significantly above one as said, and {tenth} with a tenth of the noise;
+{can} have a bound below 1.00.
 
 """
 
@@ -33,36 +33,37 @@ Measured by `python results/bounds_hold.py`; a bound of 1.00 forbids nothing, an
 def page_of(rows: pd.DataFrame) -> str:
     """Return the page in Markdown."""
     bounded = rows[rows[list(MEASURES.values())].notna().any(axis=1)]
-    heads = ["data, defense, point"]
-    heads += [f"{name}: as said / a tenth, bound" for name in NAMES.values()]
-    heads += ["above: as said", "above: a tenth"]
-    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
-    found = {True: 0, False: 0, "can": 0, "cells": 0}
-    for (dataset, defense, point), pair in bounded.groupby(["dataset", "defense", "point"], sort=False):
-        by = {bool(row["tenth"]): row for row in pair.to_dict("records")}
-        if set(by) != {True, False}:
-            continue
-        said, tenth = by[False], by[True]
-        above = {which: named(by[which]) for which in by}
-        lines.append(
-            f"| {dataset}, {defense}, {point} | "
-            + " | ".join(compared(said, tenth, measure, bound) for measure, bound in MEASURES.items())
-            + f" | {above[False]} | {above[True]} |"
-        )
-        found["cells"] += 1
-        found["can"] += any(said[bound] < NOTHING for bound in MEASURES.values())
-        for which in by:
-            found[which] += above[which] != "none"
-    counts = {"cells": found["cells"], "said": found[False], "tenth": found[True], "can": found["can"]}
-    return TEXT.format(victims=int(rows["victims"].max()), **counts) + "\n".join(lines) + "\n" + AGAIN
+    keys = ["dataset", "defense", "point"]
+    said, tenth = (bounded[bounded["tenth"] == which] for which in (False, True))
+    both = said.merge(tenth, on=keys, suffixes=("", "_tenth")).to_dict("records")
+    heads = [", ".join(keys), *(f"{name}: as said / a tenth, bound" for name in NAMES.values())]
+    lines = [
+        [
+            ", ".join(row[key] for key in keys),
+            *(compared(row, measure) for measure in MEASURES),
+            above(row["above"]),
+            above(row["above_tenth"]),
+        ]
+        for row in both
+    ]
+    counts = {
+        "cells": len(both),
+        "said": sum(line[-2] != "none" for line in lines),
+        "tenth": sum(line[-1] != "none" for line in lines),
+        "can": sum(any(row[bound] < NOTHING for bound in MEASURES.values()) for row in both),
+    }
+    text = TEXT.format(victims=f"{rows['victims'].max():.0f}", **counts)
+    return text + markdown_table([*heads, "above: as said", "above: a tenth"], lines) + "\n" + AGAIN
 
 
-def named(row: dict[str, Any]) -> str:
-    """Return which measurements of a row are above their bounds."""
-    listed = [] if pd.isna(row["above"]) else str(row["above"]).split()
+def above(measures: Any) -> str:
+    """Return how the measurements above their bounds are called."""
+    listed = [] if pd.isna(measures) else str(measures).split()
     return ", ".join(NAMES.get(measure, measure) for measure in listed) or "none"
 
 
-def compared(said: dict[str, Any], tenth: dict[str, Any], measure: str, bound: str) -> str:
-    """Return both measurements and their bound."""
-    return "-" if pd.isna(said[measure]) else f"{said[measure]:.3f} / {tenth[measure]:.3f}, {said[bound]:.3f}"
+def compared(row: dict[Any, Any], measure: str) -> str:
+    """Return a measurement as said and with a tenth of the noise, and its bound."""
+    if pd.isna(row[measure]):
+        return "-"
+    return f"{row[measure]:.3f} / {row[measure + '_tenth']:.3f}, {row[MEASURES[measure]]:.3f}"

@@ -55,7 +55,7 @@ MEASURES = (
 
 RECIPES = ("defense", "attack")
 
-FILES = ("leakage_tables.yaml", "strongest_attacker.yaml", "aware.yaml")
+FILES = ("leakage_tables.yaml", "strongest_attacker.yaml", "aware.yaml", "autoleak.yaml")
 
 
 def cells(page: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
