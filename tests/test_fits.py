@@ -134,6 +134,16 @@ def test_taps_between_which_nothing_acts_are_one_origin_and_leak_the_same(statio
         assert torch.equal(a, b)
 
 
+def test_what_acts_behind_a_tap_does_not_draw_before_it() -> None:
+    """One origin is one fit: the numbers that a learner's noise takes are those of the stations before the tap."""
+    one = dataclasses.replace(seen(), stations=NOISY)
+    other = dataclasses.replace(one, stations=dataclasses.replace(NOISY, batch=NOISY.example))
+    assert origin(one) == origin(other)
+    assert one.public is not None
+    drawn = [torch.cat(list(gradients_alone(v, one.public, 4, generator(0, "noise")))) for v in (one, other)]
+    assert torch.equal(*drawn)
+
+
 def test_a_station_between_two_taps_makes_them_two_origins() -> None:
     """There the length of a step counts too, since it is the update that is clipped."""
     one = dataclasses.replace(seen(), stations=Stations(client=(ClipWhole(0.1),)))

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from leakbench.defense.transform import STATIONS
 from leakbench.federated.leakage import Public, View
 from leakbench.fitted import Origin
 from leakbench.recipe import describe
@@ -49,8 +48,7 @@ def _weights(view: View) -> list[str]:
 
 def _acting(view: View) -> dict[str, Any]:
     """Return {station before the tap: what it does}, of those that do anything."""
-    before = {"type-2": STATIONS[:1], "type-1": STATIONS[:3]}.get(view.tap, STATIONS)
-    return {name: describe(getattr(view.stations, name)) for name in before if getattr(view.stations, name)}
+    return {name: describe(does) for name, does in vars(view.stations.before(view.tap)).items() if does}
 
 
 def _defense(view: View) -> list[Any]:
