@@ -1,19 +1,22 @@
-"""What a fit depends on, each thing by a hash of its content: who reads the same learns the same."""
+"""How a part learns: what its fit depends on, each thing by a hash of its content, and the one place where it is asked for."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from leakbench.answers import Fit
 from leakbench.federated.leakage import Public, View
-from leakbench.fitted import Origin
+from leakbench.fitted import Fitted, Origin
 from leakbench.recipe import describe
 from leakbench.store import content_hash, tensor_hash
+from leakbench.types import Parameters
 
-__all__ = ["origin_of"]
+__all__ = ["learned", "origin_of"]
 
 CODE = ("attack", "defense", "federated", "models", "rng.py", "types.py")
 """What of this package a fit runs: a change there is another fit."""
@@ -38,6 +41,21 @@ def origin_of(part: str, fields: Mapping[str, Any], public: Public, views: tuple
         found["noise"] = content_hash([view.noise for view in views])
         found["leakage point"] = content_hash([_place(view) for view in views])
     return found
+
+
+def learned(view: View, origin: Origin, public: Public, make: Callable[[], Parameters]) -> tuple[Parameters, Fit]:
+    """Return what `make` learns of public examples, {name: tensor}, and what that took; kept of this origin, it is not made anew.
+
+    view: whose `fits` are asked, and on whose device it is used. Raises InputError where what was kept is of something else.
+    """
+
+    def fit() -> Fitted:
+        began = time.perf_counter()
+        tensors = make()
+        return Fitted(origin, tensors, Fit(time.perf_counter() - began, len(public.labels)))
+
+    fitted = view.fits(origin, fit)
+    return fitted.read(origin, next(iter(view.update.values()))), fitted.fit
 
 
 def _weights(view: View) -> list[str]:
