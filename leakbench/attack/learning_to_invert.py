@@ -98,7 +98,7 @@ class LearningToInvert:
         [view] = views
         check_learnable(view, "learning_to_invert")
         public = public_of(view, "learning_to_invert", self.public)
-        origin = origin_of("learning_to_invert", dataclasses.asdict(self), public, views)
+        origin = origin_of("learning_to_invert", __name__, dataclasses.asdict(self), public, views)
         rng = generator(self.seed, "learning to invert")
         tensors, fit = learned(view, origin, public, lambda: self.trained(view, public, rng).tensors())
         inverter = self._inverter(view, tensors)

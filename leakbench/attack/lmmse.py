@@ -70,6 +70,6 @@ def _estimate(views: tuple[View, ...], most: int, ridge: float | None) -> tuple[
     releases = tuple(view for view, _ in averaged(views))
     public = public_of(views[0], "lmmse", most)
     check_readable(releases, public)
-    origin = origin_of("lmmse", {"ridge": ridge}, public, releases)
+    origin = origin_of("lmmse", __name__, {"ridge": ridge}, public, releases)
     tensors, fit = learned(views[0], origin, public, lambda: tensors_of(linear_map(releases, public, ridge)))
     return linear_map_of(tensors)(tuple(flat(view.update) for view in releases))[:, None], fit

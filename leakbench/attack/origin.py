@@ -9,7 +9,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from leakbench.answers import Fit
+from leakbench.attack.sources import sources
 from leakbench.federated.leakage import Public, View
 from leakbench.fitted import Fitted, Origin
 from leakbench.recipe import describe
@@ -18,13 +21,16 @@ from leakbench.types import Parameters
 
 __all__ = ["learned", "origin_of"]
 
-CODE = ("attack", "defense", "federated", "models", "rng.py", "types.py")
-"""What of this package a fit runs: a change there is another fit."""
+CODE = ("defense", "federated", "models", "rng.py", "types.py")
+"""What of this package every fit may run, beside what its part imports of `leakbench.attack`: a change there is another fit."""
 
 
-def origin_of(part: str, fields: Mapping[str, Any], public: Public, views: tuple[View, ...] = ()) -> Origin:
+def origin_of(
+    part: str, module: str, fields: Mapping[str, Any], public: Public, views: tuple[View, ...] = ()
+) -> Origin:
     """Return the origin of what `part`, by its own `fields`, learns of public examples and, where it reads them, of views.
 
+    module: the `__name__` of the one in which the part stands. PyTorch's version counts too, since another sums in another order.
     Of a view counts what an example would leak alone: the weights and statistics of the network, the stations that the attacker
     runs with their clock, the noise, and where they stand. Two taps between which nothing acts are one origin. Nothing that
     leaked counts, nor do the victims.
@@ -33,7 +39,8 @@ def origin_of(part: str, fields: Mapping[str, Any], public: Public, views: tuple
         "part": part,
         "fields": content_hash(dict(fields)),
         "public examples": tensor_hash({"inputs": public.inputs, "labels": public.labels}),
-        "code": _code(),
+        "code": _code(module),
+        "torch": torch.__version__,
     }
     if views:
         found["weights"] = content_hash([_weights(view) for view in views])
@@ -80,9 +87,11 @@ def _place(view: View) -> list[Any]:
     return [list(view.shape), view.classes, view.examples, view.learning_rate if scaled else None]
 
 
-def _code() -> str:
+def _code(module: str) -> str:
     package = Path(__file__).parent.parent
     digest = hashlib.sha256()
+    for name, source in sources(module).items():
+        digest.update(name.encode() + source)
     for place in (package / name for name in CODE):
         for path in sorted(place.rglob("*.py")) if place.is_dir() else (place,):
             digest.update(str(path.relative_to(package)).encode() + path.read_bytes())

@@ -52,7 +52,8 @@ class Decoder:
         public, like = public_of(view, "decoder", self.public), next(iter(view.update.values()))
         sides = Sides(math.prod(view.shape), self.hidden, self.latent)
         training = Training(self.epochs, self.batch, self.learning_rate)
-        origin = origin_of("decoder", {"sides": vars(sides), "training": vars(training), "seed": self.seed}, public)
+        fields = {"sides": vars(sides), "training": vars(training), "seed": self.seed}
+        origin = origin_of("decoder", __name__, fields, public)
         rng = generator(self.seed, "decoder")
         tensors, _ = learned(view, origin, public, lambda: trained(_flat(public), sides, training, rng))
         vae = Vae.of(sides, tensors, like)
