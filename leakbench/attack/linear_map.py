@@ -12,6 +12,7 @@ from leakbench.attack.public_gradients import check_learnable, gradients_alone, 
 from leakbench.attack.ridge import leave_one_out
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View
+from leakbench.gram import gram_of
 from leakbench.types import Parameters
 
 __all__ = ["LinearMap", "check_readable", "linear_map", "linear_map_of", "tensors_of"]
@@ -64,7 +65,7 @@ def linear_map(views: tuple[View, ...], public: Public, ridge: float | None = No
     check_readable(views, public)
     like = next(iter(views[0].network.parameters.values()))
     sides = tuple(_side(view, public, ridge is not None) for view in views)
-    gram = torch.stack([_gram(side.centred) for side in sides]).sum(0)
+    gram = torch.stack([gram_of(side.centred) for side in sides]).sum(0)
     inputs = public.inputs.to(like)
     mean = inputs.mean(0)
     apart = (inputs - mean).flatten(1).double()
@@ -134,11 +135,3 @@ def _evening(view: View, centred: Tensor) -> Tensor:
         size = tensor.square().mean().sqrt()
         factors.append((1 / torch.where(size > 0, size, 1.0)).expand(tensor.shape[1]))
     return torch.cat(factors)
-
-
-def _gram(centred: Tensor, columns: int = 4096) -> Tensor:
-    """Return A A^T (n, n) in float64, summed over blocks of columns."""
-    total = torch.zeros(len(centred), len(centred), dtype=torch.float64, device=centred.device)
-    for block in torch.split(centred, columns, 1):
-        total += block @ block.T
-    return total

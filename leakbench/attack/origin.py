@@ -21,7 +21,7 @@ from leakbench.types import Parameters
 
 __all__ = ["learned", "origin_of"]
 
-CODE = ("defense", "federated", "models", "rng.py", "types.py")
+CODE = ("defense", "federated", "models", "gram.py", "rng.py", "types.py")
 """What of this package every fit may run, beside what its part imports of `leakbench.attack`: a change there is another fit."""
 
 
