@@ -41,8 +41,17 @@ class Lmmse:
 
         NaN where the model has diverged. Raises InputError as `linear_map` does, and without public examples.
         """
-        found, fit = _estimate(views, self.public, self.ridge)
+        found, fit = self.estimate(views)
         return answered_at_once(views, found.clamp(0, 1), rngs, fit)
+
+    def estimate(self, views: tuple[View, ...]) -> tuple[Tensor, Fit]:
+        """Return inputs (V, 1, *s), unclamped, and what the fit behind them took; looks at one release are read as their mean."""
+        releases = tuple(view for view, _ in averaged(views))
+        public = public_of(views[0], "lmmse", self.public)
+        check_readable(releases, public)
+        origin = origin_of("lmmse", __name__, {"ridge": self.ridge}, public, releases)
+        tensors, fit = learned(views[0], origin, public, lambda: tensors_of(linear_map(releases, public, self.ridge)))
+        return linear_map_of(tensors)(tuple(flat(view.update) for view in releases))[:, None], fit
 
 
 @part
@@ -57,19 +66,9 @@ class LmmseStart:
 
     @property
     def needs(self) -> Needs:
-        """Public examples, and one example behind what leaked."""
-        return Needs(alone=True, public=self.public)
+        """Those of `Lmmse`."""
+        return Lmmse(self.public, self.ridge).needs
 
     def __call__(self, view: View, rngs: Generators) -> Tensor:
         """Return the first guess (V, 1, *s); raises InputError as `linear_map` does, and without public examples."""
-        return _estimate((view,), self.public, self.ridge)[0]
-
-
-def _estimate(views: tuple[View, ...], most: int, ridge: float | None) -> tuple[Tensor, Fit]:
-    """Return inputs (V, 1, *s), unclamped, and what the fit behind them took; looks at one release are read as their mean."""
-    releases = tuple(view for view, _ in averaged(views))
-    public = public_of(views[0], "lmmse", most)
-    check_readable(releases, public)
-    origin = origin_of("lmmse", __name__, {"ridge": ridge}, public, releases)
-    tensors, fit = learned(views[0], origin, public, lambda: tensors_of(linear_map(releases, public, ridge)))
-    return linear_map_of(tensors)(tuple(flat(view.update) for view in releases))[:, None], fit
+        return Lmmse(self.public, self.ridge).estimate((view,))[0]
