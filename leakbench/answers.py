@@ -29,7 +29,7 @@ class Reconstruction:
     the best input so far by the attacker's own distance, at the iterations in `snapshots`; scored outside the attacker.
     steps: (V,) iterations taken.  evaluations: (V,) gradient evaluations.  spent: (snapshots, V), those until each of `snapshots`.
     fit: what was learned for all V of them; None of an attacker that learns nothing.
-    doubts: {why the attack may be weak: (V,) bool, for which victims}.
+    doubts: {a key for why the attack may be weak, as in `leakbench.attack.doubts`: (V,) bool, for which victims}.
     """
 
     inputs: Tensor

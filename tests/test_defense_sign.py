@@ -8,19 +8,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leakbench.attack.coordinates import Coordinates
 from leakbench.attack.distance import Likelihood, SquaredL2
+from leakbench.attack.one_step import answered_at_once
+from leakbench.attack.posterior import posterior
 from leakbench.cell import Request, resolve_cell
 from leakbench.cell.accounting import cell_epsilon
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
-from leakbench.defense.guess import Chooses, on_a_guess
+from leakbench.defense.guess import Chooses, Explains, on_a_guess, unlikelihood
 from leakbench.defense.noise import GaussianNoise
-from leakbench.defense.sign import SHARPNESS, Sign, SoftSign, margins, signs_shown
+from leakbench.defense.sign import SHARPNESS, Sign, SoftSign, margins
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
 from leakbench.models import one_hot
 from leakbench.privacy.claim import MomentsClaim
 from leakbench.recipe import construct
+from leakbench.rng import generators
 from leakbench.run.experiment import _sent, hand_out
 from leakbench.run.victims import aware, draw_victims, truth, view_of
 from leakbench.types import Clock, Fact, Local, Signal
@@ -108,10 +112,42 @@ def test_who_knows_runs_the_soft_sign_and_sees_signs_only_where_they_are():
     assert isinstance(stations.example[0], Chooses)
     seen = {"a": torch.tensor([[2.0, -2.0]]), "b": torch.tensor([[0.0]])}
     assert on_a_guess(stations, seen).example == (SoftSign(2.0),)
-    assert signs_shown(stations, seen)
-    assert signs_shown(stations, {n: -0.25 * u for n, u in seen.items()})
-    assert not signs_shown(Stations(), seen)
-    assert not signs_shown(stations, {"a": torch.tensor([[2.0, 0.4]])})  # A mean of several, or noise.
+    assert isinstance(stations.example[0], Explains)
+    guess = {n: torch.full_like(u, 0.5) for n, u in seen.items()}
+    for leaked in (seen, {n: -0.25 * u for n, u in seen.items()}):
+        assert unlikelihood(stations, guess, leaked) is not None
+        assert unlikelihood(Stations(), guess, leaked) is None
+    assert unlikelihood(stations, guess, {"a": torch.tensor([[2.0, 0.4]])}) is None  # A mean of several, or noise.
+
+
+@dataclasses.dataclass(frozen=True)
+class Laplace:
+    """Noise whose law is known and no Gaussian's, of which a likelihood tells what the attacker compares by."""
+
+    scale: float
+
+    def __call__(self, signal, clock, rngs):
+        return signal
+
+    def unlikelihood(self, guess, seen):
+        return sum(((seen[n] - g).abs() / self.scale).flatten(1).sum(1) for n, g in guess.items())
+
+
+@pytest.mark.parametrize("before", [(), (Sign(),)])
+def test_a_transform_with_a_law_of_its_own_is_judged_by_it(before):
+    """In the search as in the posterior, of a likelihood that neither has heard of; what cannot explain is passed over."""
+    view, inputs, targets = seen_by("oblivious", "type-2")
+    view = dataclasses.replace(
+        view, stations=Stations(client=(*before, Laplace(0.5))), update=view.respond(inputs, targets)
+    )
+    grey = torch.full_like(inputs, 0.5)
+    guess = view.respond(grey, targets)
+    by_hand = sum((view.update[n] - g).abs().flatten(1).sum(1) / 0.5 for n, g in guess.items())
+    torch.testing.assert_close(Likelihood()(guess, view.update, view), by_hand)
+    answer = answered_at_once((view,), grey, generators(0, "labels", [(v,) for v in range(3)]))
+    flat = Coordinates(lambda z: z, lambda x: x, lambda z, _: z.new_zeros(len(z)))
+    answer = dataclasses.replace(answer, labels=targets.argmax(-1))
+    torch.testing.assert_close(posterior((view,), answer, flat), by_hand)
 
 
 def seen_by(knows: str, tap: str, size: float = 1.0, station: str = "example"):

@@ -14,9 +14,9 @@ from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.prune import PruneThresholdReleased
 from leakbench.defense.sensitivity import L2Max
-from leakbench.defense.transform import Stations
+from leakbench.defense.transform import Stations, stations_before
 from leakbench.federated.client import Examples, example_signal, mean_update
-from leakbench.federated.leakage import View, leak
+from leakbench.federated.leakage import TAPS, View, leak
 from leakbench.federated.sampling import draw_batches, draw_clients
 from leakbench.federated.simulate import accuracy, from_tensors, to_tensors, train
 from leakbench.models import build, one_hot, parameters
@@ -295,6 +295,16 @@ def taps(defense: Defense, steps: int = 1, cohort: int = 1, noise: bool = True) 
         rngs = generators(0, "noise", [(v, k) for v in range(2) for k in range(cohort)])
         found[tap] = leak(tap, net, x, y, 0.1, defense.stations, CLOCK, rngs if noise else None)
     return found
+
+
+def test_what_acts_before_a_tap() -> None:
+    """The figure of `leakbench.federated.leakage`: a method of what is there, and the names of where it may be."""
+    clip = ClipWhole(1.0)
+    every = Stations((clip,), (clip,), (clip,), (clip,))
+    assert every.before("type-2") == Stations(example=(clip,))
+    assert every.before("type-1") == Stations((clip,), (clip,), (clip,))
+    assert every.before("type-0") == every.before("global") == every
+    assert [len(stations_before(tap)) for tap in TAPS] == [1, 3, 4, 4]
 
 
 def test_undefended_taps_are_gradients() -> None:

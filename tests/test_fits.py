@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from leakbench.attack.lmmse import Lmmse, LmmseStart
 from leakbench.attack.origin import origin_of
 from leakbench.attack.public_gradients import gradients_alone
 from leakbench.attack.recipe import Method
+from leakbench.attack.sources import sources
 from leakbench.attack.space_decoder import Decoder
 from leakbench.attack.stage import Stage
 from leakbench.cell import Cell, Request, resolve_cell
@@ -64,7 +66,7 @@ def seen(seed: int = 0) -> View:
 
 def origin(view: View, **fields: object) -> Origin:
     assert view.public is not None
-    return origin_of("part", fields, view.public, (view,))
+    return origin_of("part", lmmse.__name__, fields, view.public, (view,))
 
 
 def moved(view: View) -> View:
@@ -125,6 +127,51 @@ def test_what_it_does_not_read_is_the_same_origin() -> None:
     assert origin(view, ridge=1.0) != origin(view, ridge=2.0)
 
 
+def test_another_pytorch_is_another_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = origin(seen())
+    monkeypatch.setattr(torch, "__version__", "0.0.0")
+    assert [key for key, value in origin(seen()).items() if before[key] != value] == ["torch"]
+
+
+def test_the_code_of_a_fit_is_what_its_part_imports() -> None:
+    """Of the package of attacks what the learner runs, by hand, and no other part; the rest of it is no reason to learn anew."""
+    read = {name.rpartition(".")[2] for name in sources("leakbench.attack.lmmse")}
+    assert {"lmmse", "linear_map", "ridge", "public", "public_gradients", "looks"} <= read
+    assert read.isdisjoint({"null", "autoleak", "attack", "space_whitened", "vae", "learning_to_invert"})
+    decoder = {name.rpartition(".")[2] for name in sources("leakbench.attack.space_decoder")}
+    assert "vae" in decoder
+    assert decoder.isdisjoint({"lmmse", "linear_map"})
+    for name in sources("leakbench.attack.autoleak"):
+        assert name in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("line", "read"),
+    [
+        ("from leakbench.attack.ridge import leave_one_out", ["leakbench.attack.ridge"]),
+        ("import leakbench.attack.ridge as r", ["leakbench.attack.ridge"]),
+        ("def f():\n    from leakbench.attack.ridge import leave_one_out", ["leakbench.attack.ridge"]),
+        ("import torch\nfrom leakbench.attacker import x\nfrom . import y", []),
+    ],
+)
+def test_a_part_of_ones_own_counts_with_what_it_imports(
+    line: str, read: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "learner_of_mine.py").write_text(line + "\n")
+    before = sources("learner_of_mine")
+    assert list(before) == sorted(["learner_of_mine", *read])
+    (tmp_path / "learner_of_mine.py").write_text(line + "\n# a word\n")
+    after = sources("learner_of_mine")
+    assert [name for name in after if after[name] != before[name]] == ["learner_of_mine"]
+
+
+@pytest.mark.parametrize("module", ["itertools_of_nobody", "sys"])
+def test_a_part_without_a_source_is_refused(module: str) -> None:
+    with pytest.raises(InputError, match=f"module: got '{module}', which has no source"):
+        sources(module)
+
+
 @pytest.mark.parametrize("stations", [Stations(), NOISY, CLIPPED])
 def test_taps_between_which_nothing_acts_are_one_origin_and_leak_the_same(stations: Stations) -> None:
     one = dataclasses.replace(seen(), stations=stations)
@@ -133,6 +180,16 @@ def test_taps_between_which_nothing_acts_are_one_origin_and_leak_the_same(statio
     assert one.public is not None
     for a, b in zip(gradients_alone(one, one.public), gradients_alone(other, one.public), strict=True):
         assert torch.equal(a, b)
+
+
+def test_what_acts_behind_a_tap_does_not_draw_before_it() -> None:
+    """One origin is one fit: the numbers that a learner's noise takes are those of the stations before the tap."""
+    one = dataclasses.replace(seen(), stations=NOISY)
+    other = dataclasses.replace(one, stations=dataclasses.replace(NOISY, batch=NOISY.example))
+    assert origin(one) == origin(other)
+    assert one.public is not None
+    drawn = [torch.cat(list(gradients_alone(v, one.public, 4, generator(0, "noise")))) for v in (one, other)]
+    assert torch.equal(*drawn)
 
 
 def test_a_station_between_two_taps_makes_them_two_origins() -> None:

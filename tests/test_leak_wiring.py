@@ -194,6 +194,24 @@ def test_leaks_of_the_same_bits_are_twins_only_with_as_many_examples_behind_them
         assert _twin(run, "parts/other", (dataclasses.replace(view, batch=2),), lanes) is None
 
 
+def test_who_runs_more_stations_on_a_guess_is_no_twin(tmp_path: Path) -> None:
+    """A clip that let the update through still clips a guess; who is told of no defense has the same search at every tap."""
+    some = paper(leak_batch=1)
+    lanes = torch.arange(3)
+    taps = [
+        view_of(some, t, 0, draw_victims(some, t, 0, hand_out(some)), lanes, sent(some)) for t in ("type-2", "type-1")
+    ]
+    update, batch = taps[0].update, taps[1].batch
+    alike = [dataclasses.replace(view, update=update, batch=batch) for view in taps]
+    for number, stations in enumerate((Stations(), Stations(client=(ClipWhole(1e9),)))):
+        one, other = ((dataclasses.replace(view, stations=stations),) for view in alike)
+        with open_run(tmp_path / str(number), identity(some, "test")) as run:
+            assert _twin(run, "parts/first", one, lanes) is None
+            run.write_tensors("parts/first.safetensors", {})
+            run.write_rows("parts/first.parquet", pd.DataFrame({"none": []}))
+            assert _twin(run, "parts/other", other, lanes) == ("parts/first" if not stations.client else None)
+
+
 def test_type_2_is_the_gradient_of_the_first_example_with_what_was_drawn_for_it() -> None:
     """Of a network that samples, in batches of 2 over 2 iterations: as behind a station that lets everything through."""
     model = Precode(width=8)(

@@ -44,7 +44,9 @@ def view(noisy: bool = False, count: int = 40) -> View:
 
 
 def weights_of(method: LearningToInvert, seen: View, seed: int = 0) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in method.trained(seen, generator(seed, "t")).net.parameters()])
+    return torch.cat(
+        [p.detach().flatten() for p in method.trained(seen, seen.public, generator(seed, "t")).net.parameters()]
+    )
 
 
 def test_it_is_the_published_training() -> None:
@@ -114,7 +116,7 @@ def test_it_learns_and_beats_the_public_mean() -> None:
     """Ten times nearer, in the mean square, than the mean of the public examples; of public examples themselves."""
     seen = view(count=200)
     assert seen.public is not None
-    inverter = dataclasses.replace(TINY, hidden=64, epochs=60).trained(seen, generator(0, "t"))
+    inverter = dataclasses.replace(TINY, hidden=64, epochs=60).trained(seen, seen.public, generator(0, "t"))
     x = seen.public.inputs
     found = inverter(torch.cat(list(gradients_alone(seen, seen.public))))
     assert (found - x).square().mean() < 0.1 * (x.mean(0) - x).square().mean()
@@ -124,7 +126,7 @@ def test_who_learns_with_the_noise_answers_better_under_it() -> None:
     noisy = view(noisy=True, count=150)
     method = dataclasses.replace(TINY, hidden=64, epochs=40)
     aware, oblivious = (
-        method.trained(v, generator(0, "t")) for v in (noisy, dataclasses.replace(noisy, stations=Stations()))
+        method.trained(v, v.public, generator(0, "t")) for v in (noisy, dataclasses.replace(noisy, stations=Stations()))
     )
     assert noisy.public is not None
     rng = generator(1, "fresh")
@@ -151,7 +153,7 @@ def test_hashing_sums_each_number_into_one_bin(seed: int, share: float) -> None:
 
 @pytest.mark.parametrize(("share", "size"), [(1.0, 34), (0.5, 17), (0.01, 1)])
 def test_a_hashed_gradient_is_as_long_as_its_share(share: float, size: int) -> None:
-    inverter = dataclasses.replace(TINY, hashed=share).trained(view(), generator(0, "t"))
+    inverter = dataclasses.replace(TINY, hashed=share).trained(view(), view().public, generator(0, "t"))
     assert inverter.net[0].in_features == inverter.hashing.size == size
     assert inverter(flat(view().update)).shape == (6, 5)
 

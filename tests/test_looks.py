@@ -18,6 +18,7 @@ from leakbench.attack.distance import SquaredL2
 from leakbench.attack.looks import averaged, releases, responses
 from leakbench.attack.stage import Stage
 from leakbench.cell import Cell, Request, looks_at, random_at, resolve_cell
+from leakbench.cell import looks as looks_module
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.models import one_hot
@@ -139,6 +140,27 @@ def test_a_network_that_samples_is_looked_at_again() -> None:
     assert random_at(some, "type-2")
     one, other = views(some)
     assert not torch.equal(flat(one), flat(other))
+
+
+def test_what_is_drawn_is_worked_out_once_a_cell_and_tap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell that is changed, by its hash or not, is asked anew."""
+    asked, probe = [], looks_module.probe
+
+    def counted(*arguments: Any) -> Any:
+        asked.append(arguments[0])
+        return probe(*arguments)
+
+    monkeypatch.setattr(looks_module, "probe", counted)
+    some = cell(observations=2)
+    asked.clear()
+    for _ in range(2):
+        assert [random_at(some, tap) for tap in ("type-2", "type-1")] == [True, True]
+    assert len(asked) <= 2
+    bare = dataclasses.replace(some, defense=cell(defense="none").defense)
+    assert bare.hash == some.hash
+    assert not random_at(bare, "type-2")
+    assert random_at(some, "type-2")
+    assert len(asked) <= 3
 
 
 def test_one_look_leaves_the_identity_as_it_was() -> None:

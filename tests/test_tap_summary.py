@@ -6,9 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from leakbench.attack import doubts as attack_doubts
+from leakbench.cell import Request, resolve_cell
 from leakbench.measure.scores import RANKS_ONLY
 from leakbench.measure.statistics import wilson
 from leakbench.summary.tap import tap_summary
+from leakbench.summary.warnings import WORDS, warnings
 
 
 def table(victims: int, members: int = 1, **changes: Any) -> pd.DataFrame:
@@ -140,3 +143,19 @@ def test_an_attack_that_doubts_itself_protects_nobody() -> None:
     found = tap_summary(table(40, **hidden, doubts=np.where(np.arange(40) < 1, "a", half)), 0.0)
     assert found["verdict"] == "unclear"
     assert found["doubts"] == {"a": 20, "b": 19}
+
+
+def test_a_doubt_is_a_key_in_rows_and_a_sentence_in_a_warning() -> None:
+    """Every key has a sentence, warnings go in the order of the table, and what it does not know is said as it is."""
+    keys = {getattr(attack_doubts, name) for name in attack_doubts.__all__ if name.isupper()}
+    assert keys == set(WORDS)
+    assert all(key.isidentifier() for key in keys)
+    found = tap_summary(table(4, candidates=2, identified=0.0, doubts="unchecked; of mine; stuck"), 0.0)["doubts"]
+    assert list(found.items()) == [("stuck", 4), ("unchecked", 4), ("of mine", 4)]
+    some = resolve_cell(Request(attack="autoleak", dataset="digits", taps=("type-2",)), None)
+    said = warnings(some, {"type-2": {"doubts": found, "victims": 4}})
+    assert said == [
+        "type-2: a search never came closer than its start: its gradients may vanish (4 of 4 victims)",
+        "type-2: too few public examples to try the same searches without any defense (4 of 4 victims)",
+        "type-2: of mine (4 of 4 victims)",
+    ]

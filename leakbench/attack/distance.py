@@ -6,9 +6,8 @@ from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
-from leakbench.defense.sign import margins, signs_shown
+from leakbench.defense.guess import unlikelihood
 from leakbench.federated.leakage import View
 from leakbench.part import Positive, part
 from leakbench.types import Parameters
@@ -62,8 +61,8 @@ def _length(gradients: Parameters) -> Tensor:
 class Likelihood:
     """|a - b|^2 / (2 s^2) over all layers, s the deviation of the defense's noise on each coordinate: minus its log-likelihood.
 
-    Of signs, where the attacker knows that it sees them, minus the logarithm of a logistic likelihood: the sum of softplus(-m),
-    m how far a coordinate of the guess is beyond zero on the side that leaked (`leakbench.defense.sign.margins`).
+    Where the attacker knows of a transform that says itself how likely what leaked is (`leakbench.defense.guess.Explains`, as of
+    signs), what that says.
     s is at least `floor`, which stands for rounding and for all that the guess's model leaves out; it stands alone for an
     attacker who does not know the defense, and where no Gaussian noise simply adds up.
     """
@@ -72,11 +71,15 @@ class Likelihood:
 
     def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:
         """Return (V,) distances."""
-        if signs_shown(view.stations, observed):
-            each = [softplus(-margins(g, observed[name])).flatten(1).sum(1) for name, g in guess.items()]
-            return torch.stack(each).sum(0)
-        deviation = max(self.floor, view.noise or 0.0)
-        return SquaredL2()(guess, observed, view) / (2 * deviation**2)
+        told = self.told(guess, observed, view)
+        return SquaredL2()(guess, observed, view) / (2 * self.floor**2) if told is None else told
+
+    def told(self, guess: Parameters, observed: Parameters, view: View) -> Tensor | None:
+        """Return (V,) distances by what the attacker is told of the defense; None where that is no likelihood."""
+        found = unlikelihood(view.stations, guess, observed)
+        if found is None and view.noise:
+            found = SquaredL2()(guess, observed, view) / (2 * max(self.floor, view.noise) ** 2)
+        return found
 
 
 DISTANCES: dict[str, type[Distance]] = {"squared_l2": SquaredL2, "cosine": Cosine, "likelihood": Likelihood}

@@ -14,11 +14,12 @@ from leakbench.models import one_hot
 
 __all__ = ["OUTDONE", "STUCK", "UNCHECKED", "UNCONVERGED", "UNKNOWN", "stuck", "twins"]
 
-STUCK = "a search never came closer than its start: its gradients may vanish"
-OUTDONE = "the search by likelihood ended at a less likely answer than another stage found"
-UNCONVERGED = "the same searches miss most of a few public examples without any defense: they do not converge"
-UNKNOWN = "what the defense draws at random has no likelihood that the attacker knows"
-UNCHECKED = "too few public examples to try the same searches without any defense"
+# Keys of answers, rows and summaries; `leakbench.summary.warnings` words them.
+STUCK = "stuck"
+OUTDONE = "outdone"
+UNCONVERGED = "unconverged"
+UNKNOWN = "unknown"
+UNCHECKED = "unchecked"
 
 
 def stuck(found: Reconstruction) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -12,15 +11,14 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from leakbench.answers import Fit, Reconstruction
+from leakbench.answers import Reconstruction
 from leakbench.attack.needs import Needs
 from leakbench.attack.one_step import answered_at_once
-from leakbench.attack.origin import origin_of
+from leakbench.attack.origin import learned, origin_of
 from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import check_learnable, flat, gradients_alone, numbers
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View
-from leakbench.fitted import Fitted
 from leakbench.models.initialise import initialise, torch_default
 from leakbench.part import Count, Positive, part
 from leakbench.rng import generator
@@ -51,7 +49,6 @@ class Inverter:
     hashing: Hashing
     net: nn.Module
     shape: tuple[int, ...]
-    fit: Fit
 
     def tensors(self) -> Parameters:
         """Return it as {name: tensor}, to be kept."""
@@ -101,30 +98,22 @@ class LearningToInvert:
         [view] = views
         check_learnable(view, "learning_to_invert")
         public = public_of(view, "learning_to_invert", self.public)
-        origin = origin_of("learning_to_invert", dataclasses.asdict(self), public, views)
+        origin = origin_of("learning_to_invert", __name__, dataclasses.asdict(self), public, views)
+        rng = generator(self.seed, "learning to invert")
+        tensors, fit = learned(view, origin, public, lambda: self.trained(view, public, rng).tensors())
+        inverter = self._inverter(view, tensors)
+        return answered_at_once(views, inverter(flat(view.update))[:, None], rngs, fit)
 
-        def fit() -> Fitted:
-            made = self.trained(view, generator(self.seed, "learning to invert"))
-            return Fitted(origin, made.tensors(), made.fit)
-
-        fitted = view.fits(origin, fit)
-        like = next(iter(view.network.parameters.values()))
-        inverter = self._inverter(view, fitted.read(origin, like), fitted.fit)
-        return answered_at_once(views, inverter(flat(view.update))[:, None], rngs, inverter.fit)
-
-    def _inverter(self, view: View, tensors: Parameters, fit: Fit) -> Inverter:
+    def _inverter(self, view: View, tensors: Parameters) -> Inverter:
         """Return the network that was kept."""
         like = next(iter(view.network.parameters.values()))
         hashing = Hashing(math.ceil(self.hashed * numbers(view)), tensors.get("bins"))
         net = _layers(hashing.size, self.hidden, math.prod(view.shape)).to(like)
         net.load_state_dict({name: tensor for name, tensor in tensors.items() if name != "bins"})
-        return Inverter(hashing, net, view.shape, fit)
+        return Inverter(hashing, net, view.shape)
 
-    def trained(self, view: View, rng: torch.Generator) -> Inverter:
+    def trained(self, view: View, public: Public, rng: torch.Generator) -> Inverter:
         """Return what is learned of the view's network and defense, for which alone it holds; nothing that leaked is read."""
-        check_learnable(view, "learning_to_invert")
-        public = public_of(view, "learning_to_invert", self.public)
-        began = time.perf_counter()
         hashing = _hashing(numbers(view), self.hashed, rng)
         like = next(iter(view.network.parameters.values()))
         net = initialise(_layers(hashing.size, self.hidden, math.prod(view.shape)), torch_default, rng).to(like)
@@ -136,7 +125,7 @@ class LearningToInvert:
                 known = Public(public.inputs[some], public.labels[some])
                 gradients = torch.cat(list(gradients_alone(view, known, self.batch, rng)))
                 _step(net, optimiser, hashing(gradients), known.inputs.to(like))
-        return Inverter(hashing, net, view.shape, Fit(time.perf_counter() - began, len(public.labels)))
+        return Inverter(hashing, net, view.shape)
 
 
 def _hashing(numbers: int, share: float, rng: torch.Generator) -> Hashing:

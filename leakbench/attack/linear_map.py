@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from leakbench.answers import Fit
 from leakbench.attack.public_gradients import check_learnable, gradients_alone, numbers
 from leakbench.attack.ridge import leave_one_out
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View
+from leakbench.gram import gram_of
 from leakbench.types import Parameters
 
 __all__ = ["LinearMap", "check_readable", "linear_map", "linear_map_of", "tensors_of"]
@@ -43,7 +42,6 @@ class LinearMap:
     sides: tuple[Side, ...]
     coefficients: Tensor
     mean: Tensor
-    fit: Fit
 
     def __call__(self, observed: tuple[Tensor, ...]) -> Tensor:
         """Return inputs (V, *s), unclamped, for what leaked in each view, (V, p)."""
@@ -65,10 +63,9 @@ def linear_map(views: tuple[View, ...], public: Public, ridge: float | None = No
     are noisy, and for gradients that take more than 8 GB.
     """
     check_readable(views, public)
-    began = time.perf_counter()
-    n, like = len(public.labels), next(iter(views[0].network.parameters.values()))
+    like = next(iter(views[0].network.parameters.values()))
     sides = tuple(_side(view, public, ridge is not None) for view in views)
-    gram = torch.stack([_gram(side.centred) for side in sides]).sum(0)
+    gram = torch.stack([gram_of(side.centred) for side in sides]).sum(0)
     inputs = public.inputs.to(like)
     mean = inputs.mean(0)
     apart = (inputs - mean).flatten(1).double()
@@ -76,8 +73,7 @@ def linear_map(views: tuple[View, ...], public: Public, ridge: float | None = No
     if gram.isfinite().all():  # Else the model has diverged, and nothing can be learned of it.
         gram.diagonal().add_(_added(gram, apart, bool(views[0].noise), ridge))
         coefficients = torch.linalg.solve(gram, apart)
-    fit = Fit(time.perf_counter() - began, n)
-    return LinearMap(sides, coefficients.to(like), mean, fit)
+    return LinearMap(sides, coefficients.to(like), mean)
 
 
 def _added(gram: Tensor, apart: Tensor, noisy: bool, ridge: float | None) -> float:
@@ -94,11 +90,11 @@ def tensors_of(made: LinearMap) -> Parameters:
     return {**sides, "coefficients": made.coefficients, "mean": made.mean}
 
 
-def linear_map_of(tensors: Parameters, fit: Fit) -> LinearMap:
+def linear_map_of(tensors: Parameters) -> LinearMap:
     """Return the map that was kept."""
     views = (len(tensors) - 2) // len(SIDE)
     sides = tuple(Side(**{name: tensors[f"{i}.{name}"] for name in SIDE}) for i in range(views))
-    return LinearMap(sides, tensors["coefficients"], tensors["mean"], fit)
+    return LinearMap(sides, tensors["coefficients"], tensors["mean"])
 
 
 def check_readable(views: tuple[View, ...], public: Public) -> None:
@@ -139,11 +135,3 @@ def _evening(view: View, centred: Tensor) -> Tensor:
         size = tensor.square().mean().sqrt()
         factors.append((1 / torch.where(size > 0, size, 1.0)).expand(tensor.shape[1]))
     return torch.cat(factors)
-
-
-def _gram(centred: Tensor, columns: int = 4096) -> Tensor:
-    """Return A A^T (n, n) in float64, summed over blocks of columns."""
-    total = torch.zeros(len(centred), len(centred), dtype=torch.float64, device=centred.device)
-    for block in torch.split(centred, columns, 1):
-        total += block @ block.T
-    return total

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from leakbench.answers import Reconstruction
-from leakbench.attack.linear_map import LinearMap, check_readable, linear_map, linear_map_of, tensors_of
+from leakbench.answers import Fit, Reconstruction
+from leakbench.attack.linear_map import check_readable, linear_map, linear_map_of, tensors_of
 from leakbench.attack.looks import averaged
 from leakbench.attack.needs import Needs
 from leakbench.attack.one_step import answered_at_once
-from leakbench.attack.origin import origin_of
+from leakbench.attack.origin import learned, origin_of
 from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import flat
 from leakbench.federated.leakage import View
-from leakbench.fitted import Fitted
 from leakbench.part import Count, Positive, part
 from leakbench.types import Generators
 
@@ -42,8 +41,17 @@ class Lmmse:
 
         NaN where the model has diverged. Raises InputError as `linear_map` does, and without public examples.
         """
-        fitted, found = _estimate(views, self.public, self.ridge)
-        return answered_at_once(views, found.clamp(0, 1), rngs, fitted.fit)
+        found, fit = self.estimate(views)
+        return answered_at_once(views, found.clamp(0, 1), rngs, fit)
+
+    def estimate(self, views: tuple[View, ...]) -> tuple[Tensor, Fit]:
+        """Return inputs (V, 1, *s), unclamped, and what the fit behind them took; looks at one release are read as their mean."""
+        releases = tuple(view for view, _ in averaged(views))
+        public = public_of(views[0], "lmmse", self.public)
+        check_readable(releases, public)
+        origin = origin_of("lmmse", __name__, {"ridge": self.ridge}, public, releases)
+        tensors, fit = learned(views[0], origin, public, lambda: tensors_of(linear_map(releases, public, self.ridge)))
+        return linear_map_of(tensors)(tuple(flat(view.update) for view in releases))[:, None], fit
 
 
 @part
@@ -58,26 +66,9 @@ class LmmseStart:
 
     @property
     def needs(self) -> Needs:
-        """Public examples, and one example behind what leaked."""
-        return Needs(alone=True, public=self.public)
+        """Those of `Lmmse`."""
+        return Lmmse(self.public, self.ridge).needs
 
     def __call__(self, view: View, rngs: Generators) -> Tensor:
         """Return the first guess (V, 1, *s); raises InputError as `linear_map` does, and without public examples."""
-        return _estimate((view,), self.public, self.ridge)[1]
-
-
-def _estimate(views: tuple[View, ...], most: int, ridge: float | None) -> tuple[LinearMap, Tensor]:
-    """Return what was fitted, and its inputs (V, 1, *s), unclamped; looks at one release are read as their mean."""
-    releases = tuple(view for view, _ in averaged(views))
-    public = public_of(views[0], "lmmse", most)
-    check_readable(releases, public)
-    origin = origin_of("lmmse", {"ridge": ridge}, public, releases)
-
-    def fit() -> Fitted:
-        made = linear_map(releases, public, ridge)
-        return Fitted(origin, tensors_of(made), made.fit)
-
-    fitted = views[0].fits(origin, fit)
-    like = next(iter(views[0].network.parameters.values()))
-    found = linear_map_of(fitted.read(origin, like), fitted.fit)
-    return found, found(tuple(flat(view.update) for view in releases))[:, None]
+        return Lmmse(self.public, self.ridge).estimate((view,))[0]

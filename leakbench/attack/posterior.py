@@ -9,7 +9,6 @@ from leakbench.answers import Reconstruction
 from leakbench.attack.coordinates import Coordinates
 from leakbench.attack.distance import Likelihood, SquaredL2
 from leakbench.attack.space_whitened import Whitened
-from leakbench.defense.sign import signs_shown
 from leakbench.federated.leakage import View
 from leakbench.models import one_hot
 from leakbench.types import Parameters
@@ -43,9 +42,11 @@ def missed(view: View, answer: Reconstruction) -> tuple[Tensor, Tensor]:
 
 
 def _unlikelihood(view: View, answer: Reconstruction) -> Tensor:
-    if view.noise or signs_shown(view.stations, view.update):
-        return Likelihood()(_response(view, answer), view.update, view)
-    (apart, _), floor = missed(view, answer), Likelihood().floor
+    likelihood, guess = Likelihood(), _response(view, answer)
+    told = likelihood.told(guess, view.update, view)
+    if told is not None:
+        return told
+    apart, floor = SquaredL2()(guess, view.update, view), likelihood.floor
     numbers = sum(u[0].numel() for u in view.update.values())
     variance = (apart / numbers).clamp_min(floor**2)
     return numbers / 2 * (variance / floor**2).log() + apart / (2 * variance)

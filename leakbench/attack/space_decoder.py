@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Annotated
 
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.answers import Fit
 from leakbench.attack.coordinates import Coordinates
 from leakbench.attack.needs import Needs
-from leakbench.attack.origin import origin_of
+from leakbench.attack.origin import learned, origin_of
 from leakbench.attack.public import public_of
 from leakbench.attack.vae import Sides, Training, Vae, trained
 from leakbench.federated.leakage import Public, View
-from leakbench.fitted import Fitted
 from leakbench.part import Count, NonNegative, Positive, part
 from leakbench.rng import generator
 
@@ -55,14 +52,11 @@ class Decoder:
         public, like = public_of(view, "decoder", self.public), next(iter(view.update.values()))
         sides = Sides(math.prod(view.shape), self.hidden, self.latent)
         training = Training(self.epochs, self.batch, self.learning_rate)
-        origin = origin_of("decoder", {"sides": vars(sides), "training": vars(training), "seed": self.seed}, public)
-
-        def fit() -> Fitted:
-            began = time.perf_counter()
-            tensors = trained(_flat(public), sides, training, generator(self.seed, "decoder"))
-            return Fitted(origin, tensors, Fit(time.perf_counter() - began, len(public.labels)))
-
-        vae = Vae.of(sides, view.fits(origin, fit).read(origin, like), like)
+        fields = {"sides": vars(sides), "training": vars(training), "seed": self.seed}
+        origin = origin_of("decoder", __name__, fields, public)
+        rng = generator(self.seed, "decoder")
+        tensors, _ = learned(view, origin, public, lambda: trained(_flat(public), sides, training, rng))
+        vae = Vae.of(sides, tensors, like)
 
         def decode(z: Tensor) -> Tensor:
             return vae.decode(z).reshape(*z.shape[:2], *view.shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from leakbench import __version__
@@ -25,7 +25,11 @@ __all__ = ["Cell", "identified", "identity", "leak_clock", "leak_federation"]
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell, ready to run."""
+    """One cell, ready to run.
+
+    drawn: {tap: whether what leaks there depends on random numbers}, as far as `random_at` was asked; of this cell alone, since
+    one that is changed begins with none.
+    """
 
     names: dict[str, str]
     attack: Attack
@@ -35,6 +39,7 @@ class Cell:
     settings: Settings
     lpips: Score | str
     hash: str
+    drawn: dict[str, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:

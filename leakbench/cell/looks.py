@@ -39,9 +39,14 @@ def check_looks(cell: Cell) -> None:
 
 
 def random_at(cell: Cell, tap: str) -> bool:
-    """Say whether what leaks at a tap depends on random numbers, by leaking the same examples twice at first weights."""
-    network = probe(cell.defense, cell.data, cell.settings, cell.settings.leaking).network
-    return any(_differs(cell, network, tap, number) for number in cell.settings.leak_rounds)
+    """Say whether what leaks at a tap depends on random numbers, by leaking the same examples twice at first weights.
+
+    Worked out once a cell and tap, whatever asks.
+    """
+    if tap not in cell.drawn:
+        network = probe(cell.defense, cell.data, cell.settings, cell.settings.leaking).network
+        cell.drawn[tap] = any(_differs(cell, network, tap, number) for number in cell.settings.leak_rounds)
+    return cell.drawn[tap]
 
 
 def _differs(cell: Cell, network: Network, tap: str, round_number: int) -> bool:

@@ -76,9 +76,9 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
             f"victims: got {settings.victims}, the set {data_name!r} holds {len(data.victims)} that may be attacked"
         )
     names = {"defense": defense_name, "attack": attack_name, "dataset": data_name}
-    cell = Cell(names, attack, defense, recipe, data, settings, lpips, "")
+    cell = identified(Cell(names, attack, defense, recipe, data, settings, lpips, ""))
     check_looks(cell)
-    return identified(cell)
+    return cell
 
 
 def _federation(request: Request, recipe: DatasetRecipe) -> Federation:

@@ -16,10 +16,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from torch import Tensor
+
 from leakbench.defense.transform import STATIONS, Stations, Transform
 from leakbench.types import Clock, Fact, Generators, Parameters, Signal
 
-__all__ = ["Chooses", "Surviving", "on_a_guess", "surviving"]
+__all__ = ["Chooses", "Explains", "Surviving", "on_a_guess", "surviving", "unlikelihood"]
 
 
 @runtime_checkable
@@ -28,6 +30,18 @@ class Chooses(Protocol):
 
     def on_a_guess(self, seen: Parameters) -> Transform:
         """Return what does to a guess what the transform did to the truth; seen: {p: (lanes, *p)} what leaked of each lane."""
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """A transform of which the attacker knows how likely what leaked is, beside a law of Gaussian noise (`View.noise`)."""
+
+    def unlikelihood(self, guess: Parameters, seen: Parameters) -> Tensor | None:
+        """Return (lanes,), minus the log-likelihood of what leaked, up to a constant; differentiable in `guess`.
+
+        guess: {p: (lanes, *p)} what a guess would have shown past the stations as the attacker runs them.  seen: likewise what
+        leaked. None where what leaked is not what this transform sends, as of a mean of several or past later noise.
+        """
 
 
 @dataclass(frozen=True)
@@ -55,6 +69,13 @@ def surviving(transform: Transform, seen: Parameters) -> Transform:
 def on_a_guess(stations: Stations, seen: Parameters) -> Stations:
     """Return the stations as an attacker runs them on a guess, who saw {p: (lanes, *p)}."""
     return Stations(*(tuple(_guessed(t, seen) for t in getattr(stations, name)) for name in STATIONS))
+
+
+def unlikelihood(stations: Stations, guess: Parameters, seen: Parameters) -> Tensor | None:
+    """Return what the first transform that explains what leaked says of a guess, see `Explains`; None where none does."""
+    several = (t for name in STATIONS for t in getattr(stations, name) if isinstance(t, Explains))
+    told = (transform.unlikelihood(guess, seen) for transform in several)
+    return next((each for each in told if each is not None), None)
 
 
 def _guessed(transform: Transform, seen: Parameters) -> Transform:

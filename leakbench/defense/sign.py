@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
-from leakbench.defense.transform import STATIONS, Stations, Transform
+from leakbench.defense.transform import Transform
 from leakbench.part import Positive, part
 from leakbench.types import Clock, Fact, Generators, Parameters, Signal
 
-__all__ = ["Sign", "SoftSign", "margins", "signs_shown"]
+__all__ = ["Sign", "SoftSign", "margins"]
 
 SHARPNESS = 0.01
 """Of a tensor's root mean square, from where on a coordinate of a guess counts as clearly on one side."""
@@ -46,12 +47,22 @@ class Sign:
         """Return what an attacker runs on a guess, to have a gradient to follow."""
         return SoftSign(self.size)
 
+    def unlikelihood(self, guess: Parameters, seen: Parameters) -> Tensor | None:
+        """Return (lanes,) minus the logarithm of a logistic likelihood, the sum of softplus(-m) over `margins` m.
+
+        None where what leaked, {p: (lanes, *p)}, is not one member's signs.
+        """
+        if not _signs(seen):
+            return None
+        each = [softplus(-margins(g, seen[name])).flatten(1).sum(1) for name, g in guess.items()]
+        return torch.stack(each).sum(0)
+
 
 @dataclass(frozen=True)
 class SoftSign:
     """size * m / (1 + |m|), m a coordinate over `SHARPNESS` times the root mean square of its tensor, a constant.
 
-    The mean over members of such signs is compared by its squared distance; one member's, by a logistic likelihood of `margins`.
+    The mean over members of such signs is compared by its squared distance; one member's, by the likelihood of `Sign`.
     """
 
     size: float
@@ -66,11 +77,8 @@ class SoftSign:
         return signal.replace(grads, signal.sensitivity, Fact("other"))
 
 
-def signs_shown(stations: Stations, seen: Parameters) -> bool:
-    """Say whether {p: (lanes, *p)} is one member's signs, sent by a defense that is known to send them."""
-    known = any(isinstance(transform, Sign) for name in STATIONS for transform in getattr(stations, name))
-    if not known:
-        return False
+def _signs(seen: Parameters) -> bool:
+    """Say whether no coordinate of {p: (lanes, *p)} is of another size than zero or its lane's largest."""
     flat = torch.cat([u.flatten(1).abs() for u in seen.values()], 1)
     return bool(((flat == 0) | (flat == flat.amax(1, keepdim=True))).all())
 

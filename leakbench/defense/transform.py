@@ -8,9 +8,14 @@ from typing import Protocol, runtime_checkable
 
 from leakbench.types import Clock, Fact, Generators, Signal
 
-__all__ = ["STATIONS", "Stations", "Transform", "apply"]
+__all__ = ["STATIONS", "Stations", "Transform", "apply", "stations_before"]
 
 STATIONS = ("example", "batch", "client", "server")
+
+
+def stations_before(tap: str) -> tuple[str, ...]:
+    """Return the stations that what leaks at a tap has passed, in order; at `global`, and wherever the server acts, all of them."""
+    return {"type-2": STATIONS[:1], "type-1": STATIONS[:3]}.get(tap, STATIONS)
 
 
 @runtime_checkable
@@ -33,6 +38,10 @@ class Stations:
     batch: tuple[Transform, ...] = ()
     client: tuple[Transform, ...] = ()
     server: tuple[Transform, ...] = ()
+
+    def before(self, tap: str) -> Stations:
+        """Return what of it acts on what leaks at a tap; the stations behind the tap are empty."""
+        return Stations(**{name: getattr(self, name) for name in stations_before(tap)})
 
 
 def apply(station: tuple[Transform, ...], signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:

@@ -52,6 +52,7 @@ def leak(
     rngs: for the stations' noise, draws: for a network that samples, one generator for each of the V * K clients, or the numbers
     that it drew (V * K, L, B, k).
     """
+    stations = stations.before(tap)
     victims, cohort, steps, batch = inputs.shape[:4]
     weights = inputs.new_ones(victims * cohort, steps, batch)
     numbers = draws if isinstance(draws, Tensor) else drawn(network, weights, draws)
@@ -62,13 +63,14 @@ def leak(
             examples = Examples(x, y, w, 1, None if numbers is None else numbers[:, :1, :1])
         first = next(local_iterations(network, examples, learning_rate, stations, clock, rngs))
         return {n: g[:, 0] for n, g in first.examples.grads.items()}
-    server = () if tap == "type-1" else stations.server
-    if not stations.client and not server and cohort == 1:
+    if not stations.client and not stations.server and cohort == 1:
         # Nothing acts on the update, so it is not scaled up and down again: the leak keeps the gradient's bits.
         mean = mean_update(network, examples, learning_rate, stations, clock, rngs)
         return {n: g[:, 0] for n, g in mean.grads.items()}
     signal = client_update(network, examples, learning_rate, stations, clock, rngs)
-    signal = apply(server, signal.gathered(cohort), clock.at_the_end(), None if rngs is None else rngs[::cohort])
+    signal = apply(
+        stations.server, signal.gathered(cohort), clock.at_the_end(), None if rngs is None else rngs[::cohort]
+    )
     return {n: g.mean(1) / (-learning_rate * steps) for n, g in signal.grads.items()}
 
 

@@ -22,14 +22,12 @@ from torch.func import jvp
 
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
+from leakbench.gram import gram_of
 
 __all__ = ["information_matrix", "prior_floors"]
 
 BUDGET = 50_000_000
 """Bytes of the gradients that are differentiated side by side: each takes several times as much on its way."""
-
-BLOCK = 4096
-"""How many coordinates of the gradient are multiplied at a time."""
 
 
 def information_matrix(view: View, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -41,7 +39,7 @@ def information_matrix(view: View, inputs: Tensor, targets: Tensor) -> Tensor:
     """
     if not len(inputs):
         raise InputError("inputs: got no victims, expected at least 1")
-    each = (_gram(_jacobian(view, inputs, targets, lane)) for lane in range(len(inputs)))
+    each = (gram_of(_jacobian(view, inputs, targets, lane), exact=True) for lane in range(len(inputs)))
     return sum(each, torch.zeros((), dtype=torch.float64, device=inputs.device)) / len(inputs)
 
 
@@ -71,15 +69,6 @@ def _along(view: View, inputs: Tensor, targets: Tensor, lane: int, directions: T
 
     derivatives: Tensor = jvp(released, (first,), (directions.reshape(first.shape),))[1]
     return derivatives.detach()
-
-
-def _gram(rows: Tensor) -> Tensor:
-    """Return rows @ rows.T in float64, a block of columns at a time."""
-    total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-    for block in torch.split(rows, BLOCK, 1):
-        wide = block.double()
-        total.addmm_(wide, wide.T)
-    return total
 
 
 def prior_floors(information: Tensor, root: Tensor, stds: Sequence[float]) -> list[float]:

@@ -8,18 +8,11 @@ from collections.abc import Mapping
 
 from leakbench.cell import Cell, leak_clock, leak_federation, random_at
 from leakbench.defense import Probe, facts_at
+from leakbench.defense.transform import stations_before
 from leakbench.federated.leakage import View
 from leakbench.types import Fact, Network
 
 __all__ = ["aware", "leak_facts", "noise_std"]
-
-STATIONS = {
-    "type-2": ("example",),
-    "type-1": ("example", "batch", "client"),
-    "type-0": ("example", "batch", "client", "server"),
-    "global": ("example", "batch", "client", "server"),
-}
-
 
 NO_NOISE = "none: no noise"
 
@@ -38,7 +31,7 @@ def noise_std(
     done: {station: facts} of a leak of `batch` examples, `steps` local iterations and `cohort` clients at learning `rate`.
     """
     variance = 0.0
-    for station in STATIONS[tap]:
+    for station in stations_before(tap):
         for fact in done[station]:
             if fact.kind in ("noise", "uncalibrated_noise"):
                 if fact.std == 0:

@@ -137,9 +137,9 @@ def _twin(run: Run, piece: str, views: tuple[View, ...], lanes: Tensor) -> str |
     digest = hashlib.sha256()
     for view in views:
         grid = (view.cohort, view.local_steps, view.batch, view.learning_rate)
-        # Who runs the defense's server station on a guess does so at some taps only.
-        where = view.tap if view.stations.server else ""
-        digest.update(repr((view.examples, grid, where, view.clock.round, lanes.tolist())).encode())
+        # Who runs the defense on a guess runs what acts before the tap.
+        acting = [name for name, does in vars(view.stations.before(view.tap)).items() if does]
+        digest.update(repr((view.examples, grid, acting, view.clock.round, lanes.tolist())).encode())
         for name, update in (*view.network.parameters.items(), *view.update.items()):
             digest.update(name.encode() + update.cpu().numpy().tobytes())
     seen = run.manifest.setdefault("observations", {})

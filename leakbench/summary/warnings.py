@@ -8,21 +8,33 @@ from typing import Any
 import pandas as pd
 
 from leakbench.attack.autoleak import AutoLeak
+from leakbench.attack.doubts import OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN
 from leakbench.cell import Cell, looks_at, random_at
 from leakbench.summary.limits import leak_key
 
-__all__ = ["doubts", "mostly_doubted", "warnings"]
+__all__ = ["WORDS", "doubts", "mostly_doubted", "warnings"]
+
+WORDS = {
+    STUCK: "a search never came closer than its start: its gradients may vanish",
+    UNCONVERGED: "the same searches miss most of a few public examples without any defense: they do not converge",
+    OUTDONE: "the search by likelihood ended at a less likely answer than another stage found",
+    UNCHECKED: "too few public examples to try the same searches without any defense",
+    UNKNOWN: "what the defense draws at random has no likelihood that the attacker knows",
+}
+"""{doubt: its sentence}, in the order of the warnings."""
 
 
 def doubts(group: pd.DataFrame) -> dict[str, int]:
-    """Return {why the attack may be weak: of how many victims} from a leakage point's rows, of victims who did not all come back.
+    """Return {doubt: of how many victims} from a leakage point's rows, of victims who did not all come back.
 
+    Those of `WORDS` in their order, then others, as a method of one's own may have, by name.
     The attacker does not know whom it rebuilt; we do, and of a success nothing has to be doubted.
     """
     back = group.groupby("victim")["success"].transform("all")
     whole = group[(group["member"] == 0) & ~back.astype(bool)]["doubts"]
     each = [why for text in whole for why in text.split("; ") if why]
-    return dict(sorted((why, each.count(why)) for why in set(each)))
+    others = sorted(set(each) - set(WORDS))
+    return {why: each.count(why) for why in (*WORDS, *others) if why in each}
 
 
 def mostly_doubted(group: pd.DataFrame) -> bool:
@@ -38,7 +50,7 @@ def warnings(cell: Cell, taps: Mapping[str, dict[str, Any]]) -> list[str]:
     if not isinstance(cell.attack.method, AutoLeak):
         return []
     found = [
-        f"{key}: {why} ({many} of {tap['victims']} victims)"
+        f"{key}: {WORDS.get(why, why)} ({many} of {tap['victims']} victims)"
         for key, tap in taps.items()
         for why, many in tap["doubts"].items()
     ]
