@@ -18,25 +18,16 @@ from leakbench.cell import Cell, probe_of
 from leakbench.cell.accounting import schedule_of
 from leakbench.defense import phases
 from leakbench.federated.partition import Iid, Partition
-from leakbench.measure.scores_rankings import FALSE_ALARMS
 from leakbench.measure.statistics import exact_low
 from leakbench.privacy.bounds import Seen
 from leakbench.privacy.ledger import Phase, Schedule, Unit, first_rounds
 from leakbench.privacy.mechanism import LEAST_NOISE, Mechanisms
 from leakbench.privacy.observers import observations
 from leakbench.run.leak_noise import leak_facts
+from leakbench.summary.bound import BOUNDS
 from leakbench.types import Network
 
-__all__ = ["BOUNDS", "Guard", "bounded", "guards", "together", "violations"]
-
-BOUNDS = {
-    "asr": "asr_bound",
-    "identified": "identified_bound",
-    "label_accuracy": "label_bound",
-    "label_ranked": "label_ranked_bound",
-    "member_tpr": "member_tpr_bound",
-}
-"""{measurement: its bound} in the summary of a leakage point."""
+__all__ = ["Guard", "bounded", "guards", "together", "violations"]
 
 
 @dataclass(frozen=True)
@@ -137,30 +128,23 @@ def bounded(tap: Mapping[str, Any], group: pd.DataFrame, guard: Guard) -> tuple[
     """Return (the bounds on a leakage point's measurements and what they rest on, {field: why it is None}).
 
     tap: its measurements; group: its rows.  An answer of M guesses is matched to M examples, so that each has M chances
-    to be hit; of identification there is one answer, and of the ranked classes one, which no granted label helps.
+    to be hit; of identification there is one answer, and of the ranked classes one, which no granted label helps (`BOUNDS`).
     member_tpr starts from the false positive rate. It is held against the release without the unit (zero-out), as identification
     is: what was released tells nothing then of the victim, who ranks among the non-members as any of them does, so that at most
     1 % are found. A test of two full batches that differ by substitution has twice the shift and so a looser bound.
     """
-    absent = {**dict.fromkeys(BOUNDS.values()), "null_label": guard.commonest, "seen": None}
+    fields = [bound.field for bound in BOUNDS]
+    absent = {**dict.fromkeys(fields), "null_label": guard.commonest, "seen": None}
     if guard.sigma is None:
-        return absent, dict.fromkeys(BOUNDS.values(), guard.reason)
+        return absent, dict.fromkeys(fields, guard.reason)
     releases = 1 if guard.unit == "client" else int(group.groupby(["victim", "example"]).size().max())
-    seen, chances = Seen(guard.sigma, guard.views * releases, guard.before), tap["batch"]
-    kappas = (
-        min(1.0, chances * tap["null_asr_high"]),
-        1 / tap["candidates"],
-        min(1.0, chances * guard.commonest),
-        guard.commonest,
-        FALSE_ALARMS,
-    )
+    seen = Seen(guard.sigma, guard.views * releases, guard.before)
     try:
-        gammas = seen.robustness(kappas).tolist()
+        gammas = seen.robustness([bound.kappa(tap, guard.commonest) for bound in BOUNDS]).tolist()
     except (ArithmeticError, MemoryError, ValueError):
-        return absent, dict.fromkeys(BOUNDS.values(), "none: the privacy losses span more than can be held")
-    found = {**absent, **dict(zip(BOUNDS.values(), gammas, strict=True)), "seen": dataclasses.asdict(seen)}
-    others = [name for name in BOUNDS.values() if name != "asr_bound"]
-    reasons = dict.fromkeys(others, guard.related) if guard.related else {}
+        return absent, dict.fromkeys(fields, "none: the privacy losses span more than can be held")
+    found = {**absent, **dict(zip(fields, gammas, strict=True)), "seen": dataclasses.asdict(seen)}
+    reasons = dict.fromkeys((field for field in fields if field != "asr_bound"), guard.related) if guard.related else {}
     if guard.labels_given:
         reasons["label_bound"] = "none: the labels were granted to the attacker, not inferred"
     return {**found, **dict.fromkeys(reasons)}, reasons
@@ -173,22 +157,13 @@ def violations(
 
     Each with its value and the exact lower limit (`exact_low`, of so much confidence) that lies above the bound.
     """
-    first, told = (group.dropna(subset=[name]) for name in ("identified", "label_ranked"))
-    outcomes = {
-        "asr": (group["success"], group["batch"]),
-        "identified": (first["identified"], first["victim"]),
-        "label_accuracy": (group["label"] == group["label_guess"], group["batch"]),
-        "label_ranked": (told["label_ranked"], told["victim"]),
-    }
-    if "member_found" in group:
-        sought = group.dropna(subset=["member_found"])
-        outcomes["member_tpr"] = (sought["member_found"], sought["victim"])
     found = []
-    for measure, (outcome, cluster) in outcomes.items():
-        value, bound = tap[measure], tap[BOUNDS[measure]]
+    for held in BOUNDS:
+        value, bound = tap[held.measure], tap[held.field]
         if value is None or bound is None:
             continue
+        outcome, cluster = held.outcomes(group)
         low = exact_low(outcome.to_numpy(dtype=float), cluster.to_numpy(), confidence)
         if low > bound:
-            found.append({"tap": name, "measure": measure, "value": value, "low": low, "bound": bound})
+            found.append({"tap": name, "measure": held.measure, "value": value, "low": low, "bound": bound})
     return found

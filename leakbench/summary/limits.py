@@ -13,7 +13,8 @@ from leakbench.federated.partition import Partition
 from leakbench.privacy.bounds import Seen
 from leakbench.run.victims import Sent
 from leakbench.summary.attributes import attribute_bounds, attribute_violations
-from leakbench.summary.leak_bounds import BOUNDS, Guard, bounded, guards, together, violations
+from leakbench.summary.bound import BOUNDS
+from leakbench.summary.leak_bounds import Guard, bounded, guards, together, violations
 from leakbench.summary.leak_floor import Floor, floor
 
 __all__ = ["Limits", "leak_key", "limited", "limits_of"]
