@@ -14,6 +14,9 @@ __all__ = ["bounds", "seen_at", "violations"]
 NOTHING = 0.995
 """A bound from which on it is printed as 1.00, and says nothing."""
 
+WHO_KNOWS_LITTLE = "for an attacker who knows no more of such examples than their values' deviation"
+"""Whom the floor holds for: one who knows how neighbouring pixels go together, say, may come closer."""
+
 BROKEN = "the guarantee does not hold, or a bug is here"
 
 
@@ -42,7 +45,7 @@ def _texts(name: str, tap: Mapping[str, Any], notes: Mapping[str, str], said: se
             missing.setdefault(reason, []).append(bound.said)
     texts += [f"no bound on {', '.join(whats)}: {reason}" for reason, whats in missing.items()]
     if tap.get("rmse_floor") is not None:
-        texts.append(f"RMSE at least {tap['rmse_floor']:.4f} on average by Fisher information, for a Gaussian prior")
+        texts.append(f"RMSE at least {tap['rmse_floor']:.4f} on average by Fisher information, {WHO_KNOWS_LITTLE}")
     return texts
 
 
