@@ -11,10 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from leakbench.answers import Ranking, Reconstruction
-from leakbench.attack.attributes import RECORDS, Attributes
-from leakbench.attack.candidates import Candidates
-from leakbench.attack.classes import PUBLIC, Classes
+from leakbench.answers import Reconstruction
 from leakbench.attack.looks import chooses
 from leakbench.attack.null import NullAttack, null_attack
 from leakbench.attack.stop import searches_of, watched
@@ -29,14 +26,13 @@ from leakbench.measure.scores_rankings import score_attributes, score_rankings
 from leakbench.measure.scores_tables import TableJudge, score_table, table_judge
 from leakbench.progress import Progress
 from leakbench.rng import generator, generators
+from leakbench.run.rankings import rankings
 from leakbench.run.victims import (
     Sent,
     Victims,
-    aware,
     candidate_examples,
     candidates,
     draw_victims,
-    public_examples,
     truth,
     views_of,
 )
@@ -164,10 +160,8 @@ def _attack_chunk(
     handed = cell.attack.needs.candidates
     method = watched(cell.attack.method, tell)
     answer = method(tuple(dataclasses.replace(v, candidates=shown) if handed else v for v in views), rngs)
-    told = tuple(dataclasses.replace(aware(v, cell), candidates=shown) for v in views)
-    ranking = answer if isinstance(answer, Ranking) else Candidates()(told, rngs)
-    public = public_examples(cell, PUBLIC)
-    classes = Classes()(tuple(dataclasses.replace(v, public=public) for v in told), rngs)
+    features = attributes_of(cell.data, cell.recipe.sensitive)
+    ranked = rankings(cell, views, shown, features, answer, rngs)
     inputs, labels, examples = truth(cell, leak.tap, victims)
     real = Truth(
         lanes,
@@ -178,25 +172,13 @@ def _attack_chunk(
     )
     rebuilt = answer if isinstance(answer, Reconstruction) else None
     reconstruction = no_reconstruction(real) if rebuilt is None else rebuilt
-    rows, ordered = score(leak.tap, leak.round, rebuilt, ranking, classes, null, real, judge.eta, judge.lpips)
-    rows = rows.join(
-        score_rankings(ranking, candidate_examples(cell, victims), classes, cell.data.public_targets, real)
-    ).join(_attributes(cell, told, real))
+    rows, ordered = score(leak.tap, leak.round, rebuilt, ranked, null, real, judge.eta, judge.lpips)
+    rows = rows.join(score_rankings(ranked, candidate_examples(cell, victims), cell.data.public_targets, real))
+    rows = rows.join(score_attributes(ranked, features, [commonest(cell.data, f) for f in features], real))
     if table is not None:
         draws = generators(cell.settings.seed, "random records", [(leak.round, int(v)) for v in lanes])
         rows = rows.join(score_table(reconstruction.inputs, real, table, draws))
     return rows, {"reconstruction": ordered, "truth": real.inputs, "trajectory": reconstruction.trajectory}
-
-
-def _attributes(cell: Cell, told: tuple[View, ...], real: Truth) -> pd.DataFrame:
-    """Rank the attributes of a table, which one record alone shows, and score them."""
-    features = attributes_of(cell.data, cell.recipe.sensitive)
-    rankings: dict[str, Ranking] = {}
-    if features and told[0].examples == 1:
-        public = public_examples(cell, RECORDS)
-        rank = Attributes(tuple(f.name for f in features))
-        rankings = rank(tuple(dataclasses.replace(v, public=public) for v in told), ())
-    return score_attributes(rankings, features, [commonest(cell.data, f) for f in features], real)
 
 
 def _null(leak: Leak, victims: Victims, eta: float) -> tuple[NullAttack, TableJudge | None]:

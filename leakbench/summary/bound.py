@@ -8,11 +8,12 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
+from leakbench.measure.rankings import RANKINGS
 from leakbench.measure.scores_rankings import FALSE_ALARMS
 
 __all__ = ["BOUNDS", "Bound"]
 
-Kappa: TypeAlias = Callable[[Mapping[str, Any], float], float]
+Kappa: TypeAlias = Callable[[Mapping[str, Any]], float]
 Outcomes: TypeAlias = Callable[[pd.DataFrame], tuple[pd.Series, pd.Series]]
 
 
@@ -21,7 +22,7 @@ class Bound:
     """A bound on one measurement.
 
     measure, field: how the summary of a leakage point calls the measurement and its bound.  said: how a line calls both.
-    kappa: (the measurements, the largest share of one label) -> how often who sees no release is right, in [0, 1].
+    kappa: the measurements, with `null_label`, the largest share of one label -> how often who sees no release is right, in [0, 1].
     outcomes: the rows -> (whether each was right (n,), which rows stand or fall together (n,)).
     whole: the measurement's name in a line about it alone, where `said` would be too short.
     """
@@ -49,42 +50,36 @@ def _once(column: str) -> Outcomes:
     return outcomes
 
 
+def _ranked(name: str) -> Bound:
+    """Return the bound on what a ranking of `leakbench.measure.rankings` tells right."""
+    question = RANKINGS[name]
+    return Bound(name, f"{name}_bound", question.said, question.kappa, _once(name))
+
+
 BOUNDS = (
     # An answer of M guesses is matched to M examples, so that each has M chances to be hit.
     Bound(
         measure="asr",
         field="asr_bound",
         said="ASR",
-        kappa=lambda tap, _: min(1.0, float(tap["batch"] * tap["null_asr_high"])),
+        kappa=lambda tap: min(1.0, float(tap["batch"] * tap["null_asr_high"])),
         outcomes=lambda rows: (rows["success"], rows["batch"]),
     ),
-    Bound(
-        measure="identified",
-        field="identified_bound",
-        said="identified",
-        kappa=lambda tap, _: 1 / float(tap["candidates"]),
-        outcomes=_once("identified"),
-    ),
+    _ranked("identified"),
     Bound(
         measure="label_accuracy",
         field="label_bound",
         said="label",
-        kappa=lambda tap, commonest: min(1.0, float(tap["batch"] * commonest)),
+        kappa=lambda tap: min(1.0, float(tap["batch"] * tap["null_label"])),
         outcomes=lambda rows: (rows["label"] == rows["label_guess"], rows["batch"]),
         whole="label accuracy",
     ),
-    Bound(
-        measure="label_ranked",
-        field="label_ranked_bound",
-        said="label ranked",
-        kappa=lambda _, commonest: commonest,
-        outcomes=_once("label_ranked"),
-    ),
+    _ranked("label_ranked"),
     Bound(
         measure="member_tpr",
         field="member_tpr_bound",
         said="member found",
-        kappa=lambda *_: FALSE_ALARMS,
+        kappa=lambda _: FALSE_ALARMS,
         outcomes=_once("member_found"),
     ),
 )

@@ -139,8 +139,9 @@ def bounded(tap: Mapping[str, Any], group: pd.DataFrame, guard: Guard) -> tuple[
         return absent, dict.fromkeys(fields, guard.reason)
     releases = 1 if guard.unit == "client" else int(group.groupby(["victim", "example"]).size().max())
     seen = Seen(guard.sigma, guard.views * releases, guard.before)
+    measured = {**tap, "null_label": guard.commonest}
     try:
-        gammas = seen.robustness([bound.kappa(tap, guard.commonest) for bound in BOUNDS]).tolist()
+        gammas = seen.robustness([bound.kappa(measured) for bound in BOUNDS]).tolist()
     except (ArithmeticError, MemoryError, ValueError):
         return absent, dict.fromkeys(fields, "none: the privacy losses span more than can be held")
     found = {**absent, **dict(zip(fields, gammas, strict=True)), "seen": dataclasses.asdict(seen)}
