@@ -15,6 +15,8 @@ from leakbench.catalog import list_kind
 from leakbench.cell import Cell, Request, identity, resolve_cell
 from leakbench.federated.client import Network
 from leakbench.federated.partition import Shards
+from leakbench.limits.floor import floor
+from leakbench.limits.guards import Guard, guards
 from leakbench.measure.statistics import exact_low, wilson
 from leakbench.privacy.bounds import Seen, gaussian_robustness
 from leakbench.privacy.mechanism import Mechanism
@@ -27,8 +29,7 @@ from leakbench.run.stage_train import fresh_network
 from leakbench.run.victims import Sent, aware, draw_victims, truth, view_of
 from leakbench.store import open_run
 from leakbench.summary.bound import BOUNDS
-from leakbench.summary.leak_bounds import Guard, bounded, guards, violations
-from leakbench.summary.leak_floor import floor
+from leakbench.summary.leak_bounds import bounded, violations
 
 
 def cell(**asked: Any) -> Cell:

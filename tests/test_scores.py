@@ -11,11 +11,11 @@ from torch import Tensor
 from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.null import NullAttack
 from leakbench.cell import Request, resolve_cell
+from leakbench.limits.floor import Floor
+from leakbench.limits.guards import Guard
+from leakbench.limits.limits import Limits
 from leakbench.measure.scores import RANKS_ONLY, Truth, score
 from leakbench.measure.statistics import wilson
-from leakbench.summary.leak_bounds import Guard
-from leakbench.summary.leak_floor import Floor
-from leakbench.summary.limits import Limits
 from leakbench.summary.summarise import summarise
 from leakbench.summary.tap import tap_summary
 

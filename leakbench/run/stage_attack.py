@@ -15,7 +15,7 @@ from leakbench.answers import Reconstruction
 from leakbench.attack.looks import chooses
 from leakbench.attack.null import NullAttack, null_attack
 from leakbench.attack.stop import searches_of, watched
-from leakbench.cell import Cell, looks_at
+from leakbench.cell import Cell, looks_at, phase_name
 from leakbench.data.attributes import attributes_of, commonest
 from leakbench.federated.leakage import View
 from leakbench.federated.partition import Partition
@@ -38,7 +38,7 @@ from leakbench.run.victims import (
 )
 from leakbench.store import Run
 
-__all__ = ["Judge", "Leak", "attack_leak", "phase_name"]
+__all__ = ["Judge", "Leak", "attack_leak"]
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,6 @@ class Leak:
     def name(self) -> str:
         """How its pieces are named."""
         return f"{self.tap}.round{self.round}"
-
-
-def phase_name(cell: Cell, tap: str, round_number: int) -> str:
-    """Return the name under which the wall time of one leakage point is kept."""
-    return f"attack {tap}" + (f" at round {round_number}" if cell.settings.protocol == "live" else "")
 
 
 def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:

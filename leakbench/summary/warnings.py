@@ -8,8 +8,7 @@ from typing import Any
 import pandas as pd
 
 from leakbench.attack.autoleak import AutoLeak
-from leakbench.cell import Cell, looks_at, random_at
-from leakbench.summary.limits import leak_key
+from leakbench.cell import Cell, leak_key, looks_at, random_at
 
 __all__ = ["doubts", "mostly_doubted", "warnings"]
 
