@@ -47,6 +47,17 @@ class Reconstruction:
 
 @dataclass(frozen=True)
 class Ranking:
-    """An attacker's log-scores over k hypotheses: scores (V, k), highest is the attacker's answer."""
+    """An attacker's log-scores over k hypotheses: scores (V, k), highest is the attacker's answer.
+
+    parts: {name: how many hypotheses it has}, of several questions whose scores stand side by side; {} of one question.
+    """
 
     scores: Tensor
+    parts: dict[str, int] = field(default_factory=dict)
+
+    def of(self, name: str) -> Ranking:
+        """Return the ranking of one of its questions; the whole where there is one."""
+        if not self.parts:
+            return self
+        before = sum(list(self.parts.values())[: list(self.parts).index(name)])
+        return Ranking(self.scores[:, before : before + self.parts[name]])

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from leakbench.cell import Request
 from leakbench.cell.budget import prepare
-from leakbench.report.bounds import FIELDS
 from leakbench.rng import normal
 from leakbench.scripts import one_line
+from leakbench.summary.bound import BOUNDS
 from leakbench.types import Generators
 
 HERE = Path(__file__).parent
@@ -39,7 +39,14 @@ DEFENSES = (
 )
 GIVEN: dict[str, Any] = {"attack": "identification", "victims": 500, "train_rounds": 0, "candidates": 1000}
 
-COPIED = ("identified", "identified_low", "identified_high", "label_ranked", "member_tpr", *FIELDS)
+COPIED = (
+    "identified",
+    "identified_low",
+    "identified_high",
+    "label_ranked",
+    "member_tpr",
+    *(bound.field for bound in BOUNDS),
+)
 """Of the summary of a leakage point."""
 
 

@@ -75,7 +75,7 @@ def test_two_values_are_told_apart_as_often_as_noise_allows(ratio: float) -> Non
     g = gradients(view_of(public), public)
     std, own = float((g[0] - g[1]).norm()) / ratio, torch.arange(4000) % 2
     seen = g[own] + std * torch.randn(4000, g.shape[1], generator=generator(1, "noise"))
-    scores = Attributes(("sex",))((seeing(view_of(public, std), seen),), ())["sex"].scores
+    scores = Attributes(("sex",))((seeing(view_of(public, std), seen),), ()).of("sex").scores
     low, high = binom.interval(0.9999, 4000, norm.cdf(ratio / 2))
     assert low <= int((scores.argmax(1) == own).sum()) <= high
 
@@ -93,7 +93,7 @@ def test_the_score_is_the_posterior_summed_over_the_label() -> None:
             group = (public.labels == c) & (values == a)
             distance = (y - g[group].mean(0)).square().sum(1)
             density[:, a] += group.float().mean() * torch.exp(-distance / (2 * 0.7**2))
-    scores = Attributes(("work", "sex"))((seeing(view, y),), ())["work"].scores
+    scores = Attributes(("work", "sex"))((seeing(view, y),), ()).of("work").scores
     torch.testing.assert_close(scores.softmax(1), density / density.sum(1, keepdim=True), rtol=1e-3, atol=1e-4)
 
 
@@ -103,7 +103,7 @@ def test_without_a_known_noise_it_goes_by_the_best_cosine_over_labels() -> None:
     public = Public(inputs, torch.tensor([0, 0, 1, 1]))
     view = view_of(public)
     g = gradients(view, public)
-    scores = Attributes(("sex",))((seeing(view, 1e3 * g),), ())["sex"].scores
+    scores = Attributes(("sex",))((seeing(view, 1e3 * g),), ()).of("sex").scores
     cosine = nn.functional.cosine_similarity(g[:, None], g[None], dim=2).reshape(4, 2, 2).amax(1)
     torch.testing.assert_close(scores, cosine)
     assert scores.argmax(1).tolist() == [0, 1, 0, 1]
@@ -115,10 +115,10 @@ def test_n_looks_are_one_at_1_over_root_n_of_the_noise(looks: int, seed: int) ->
     public = two_records()
     view = view_of(public, 0.5)
     drawn = torch.randn(looks, 4, gradients(view, public).shape[1], generator=generator(seed, "looks"))
-    many = Attributes(("sex",))(tuple(seeing(view, y) for y in drawn), ())["sex"].scores
+    many = Attributes(("sex",))(tuple(seeing(view, y) for y in drawn), ()).of("sex").scores
     once = replace(view, noise=0.5 / math.sqrt(looks))
     torch.testing.assert_close(
-        many, Attributes(("sex",))((seeing(once, drawn.mean(0)),), ())["sex"].scores, rtol=1e-3, atol=1e-3
+        many, Attributes(("sex",))((seeing(once, drawn.mean(0)),), ()).of("sex").scores, rtol=1e-3, atol=1e-3
     )
 
 
@@ -128,7 +128,7 @@ def test_of_an_update_that_is_noise_alone_the_commonest_value_is_named() -> None
     public = Public(inputs, torch.zeros(60, dtype=torch.int64))
     view = view_of(public, 1e4)
     y = 1e4 * torch.randn(50, gradients(view, public).shape[1], generator=generator(0, "seen"))
-    scores = Attributes(("work",))((seeing(view, y),), ())["work"].scores
+    scores = Attributes(("work",))((seeing(view, y),), ()).of("work").scores
     shares = torch.bincount(values_of(inputs, WORK)) / 60
     torch.testing.assert_close(scores.softmax(1), shares.expand(50, 3), rtol=0, atol=0.01)
 
@@ -140,12 +140,12 @@ def test_a_value_without_a_public_record_is_never_named() -> None:
     public = Public(inputs, torch.zeros(len(inputs), dtype=torch.int64))
     for noise in (None, 0.5):
         view = view_of(public, noise)
-        scores = Attributes(("work",))((seeing(view, gradients(view, public)),), ())["work"].scores
+        scores = Attributes(("work",))((seeing(view, gradients(view, public)),), ()).of("work").scores
         assert (scores[:, 1] == -torch.inf).all()
         assert scores[:, [0, 2]].isfinite().all()
     nobody = Public(inputs[values_of(inputs, WORK) < 0], public.labels[:3])
     nobody = Public(nobody.inputs[:3], nobody.labels)
-    scores = Attributes(("work",))((seeing(view_of(nobody), torch.ones(2, 16)),), ())["work"].scores
+    scores = Attributes(("work",))((seeing(view_of(nobody), torch.ones(2, 16)),), ()).of("work").scores
     assert (scores == -torch.inf).all()
 
 
@@ -160,7 +160,7 @@ def test_what_cannot_be_ranked() -> None:
         Attributes(("sex",))((replace(view, tap="type-1", batch=3),), ())
     with pytest.raises(InputError, match="got no public example, which 'attributes' needs"):
         Attributes(("sex",))((replace(view, public=None),), ())
-    scores = Attributes(("sex",))((seeing(view, torch.full((2, 16), torch.nan)),), ())["sex"].scores
+    scores = Attributes(("sex",))((seeing(view, torch.full((2, 16), torch.nan)),), ()).of("sex").scores
     assert not scores.isfinite().any()
 
 
@@ -223,7 +223,7 @@ def scored(members: int = 1) -> pd.DataFrame:
     labels = torch.zeros(4, members, dtype=torch.int64)
     truth = Truth(torch.arange(4), inputs, labels, labels, torch.arange(4))
     scores = torch.tensor([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0], [0.0, 1.0, 1.0], [2.0, 1.0, 0.0]])
-    rows = score_attributes({"work": Ranking(scores)} if members == 1 else {}, (WORK,), [0.6], truth)
+    rows = score_attributes({"attribute": Ranking(scores)} if members == 1 else {}, (WORK,), [0.6], truth)
     who = np.repeat(np.arange(4), members)
     return rows.assign(victim=who, batch=who, member=np.tile(np.arange(members), 4))
 

@@ -59,9 +59,8 @@ def test_true_shares_are_all_right_and_rows_stand_on_the_first_of_a_batch() -> N
     labels = torch.tensor([[0, 2], [1, 1]])
     truth = Truth(torch.arange(2), torch.zeros(2, 2, 3), labels, torch.arange(4).reshape(2, 2), torch.tensor([0, 1]))
     shares = torch.nn.functional.one_hot(labels, 3).float().mean(1)
-    rows = score_rankings(
-        Ranking(torch.zeros(2, 3)), torch.tensor([0, 2, 9]), Ranking(shares), torch.tensor([0] * 5), truth
-    )
+    answers = {"identified": Ranking(torch.zeros(2, 3)), "label_ranked": Ranking(shares)}
+    rows = score_rankings(answers, torch.tensor([0, 2, 9]), torch.tensor([0] * 5), truth)
     assert rows["label_counts"].tolist() == pytest.approx([1.0, np.nan, 1.0, np.nan], nan_ok=True)
     assert rows["null_label_counts"].tolist() == pytest.approx([0.5, np.nan, 0.0, np.nan], nan_ok=True)
     fields = ranking_fields(rows)
@@ -70,9 +69,7 @@ def test_true_shares_are_all_right_and_rows_stand_on_the_first_of_a_batch() -> N
     one = Truth(
         *(t[:, :1] if t.dim() > 1 else t for t in (truth.lanes, truth.inputs, labels, truth.examples, truth.own))
     )
-    rows = score_rankings(
-        Ranking(torch.zeros(2, 3)), torch.tensor([0, 2, 9]), Ranking(shares), torch.tensor([0] * 5), one
-    )
+    rows = score_rankings(answers, torch.tensor([0, 2, 9]), torch.tensor([0] * 5), one)
     assert rows["label_counts"].isna().all()
     fields = ranking_fields(rows)
     assert fields["label_counts"] is fields["label_counts_high"] is fields["null_label_counts"] is None

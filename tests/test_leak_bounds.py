@@ -15,6 +15,8 @@ from leakbench.catalog import list_kind
 from leakbench.cell import Cell, Request, identity, resolve_cell
 from leakbench.federated.client import Network
 from leakbench.federated.partition import Shards
+from leakbench.limits.floor import floor
+from leakbench.limits.guards import Guard, guards
 from leakbench.measure.statistics import exact_low, wilson
 from leakbench.privacy.bounds import Seen, gaussian_robustness
 from leakbench.privacy.mechanism import Mechanism
@@ -26,8 +28,8 @@ from leakbench.run.leak_noise import leak_facts, noise_std
 from leakbench.run.stage_train import fresh_network
 from leakbench.run.victims import Sent, aware, draw_victims, truth, view_of
 from leakbench.store import open_run
-from leakbench.summary.leak_bounds import BOUNDS, Guard, bounded, guards, violations
-from leakbench.summary.leak_floor import floor
+from leakbench.summary.bound import BOUNDS
+from leakbench.summary.leak_bounds import bounded, violations
 
 
 def cell(**asked: Any) -> Cell:
@@ -80,7 +82,8 @@ def table(victims: int, members: int, **changes: Any) -> pd.DataFrame:
 
 
 MEASURED = {"batch": 1, "null_asr_high": 0.2, "candidates": 1000, "asr": 0.0, "identified": 0.0, "label_accuracy": 0.0,
-            "label_ranked": 0.0}  # fmt: skip
+            "label_ranked": 0.0, "member_tpr": None}  # fmt: skip
+FIELDS = [bound.field for bound in BOUNDS]
 SURE = Guard(sigma=2.0, reason="", unit="example", before=(), commonest=0.1, related="")
 
 
@@ -88,7 +91,7 @@ def test_each_bound_starts_from_its_own_null() -> None:
     """ASR from the null attacker's upper limit, identification from 1 / k, labels from the commonest, members from 1 %."""
     found, absent = bounded(MEASURED, table(10, 1), SURE)
     expected = gaussian_robustness([0.2, 1e-3, 0.1, 0.1, 0.01], 0.5)
-    assert [found[f] for f in BOUNDS.values()] == pytest.approx(expected.tolist())
+    assert [found[f] for f in FIELDS] == pytest.approx(expected.tolist())
     assert absent == {}
     assert found["seen"] == {"sigma": 2.0, "releases": 1, "before": ()}
 
@@ -97,7 +100,7 @@ def test_each_guess_of_a_batch_is_a_chance() -> None:
     """Three guesses matched to three examples: three times kappa for ASR and labels, once for both rankings."""
     found, _ = bounded({**MEASURED, "batch": 3}, table(4, 3), SURE)
     expected = gaussian_robustness([0.6, 1e-3, 0.3, 0.1, 0.01], 0.5)
-    assert [found[f] for f in BOUNDS.values()] == pytest.approx(expected.tolist())
+    assert [found[f] for f in FIELDS] == pytest.approx(expected.tolist())
     assert bounded({**MEASURED, "batch": 6}, table(2, 6), SURE)[0]["asr_bound"] == 1.0
 
 
@@ -111,7 +114,7 @@ def test_uses_of_one_example_are_counted() -> None:
 
 def test_where_there_is_no_bound_the_reason_stands() -> None:
     found, absent = bounded(MEASURED, table(5, 1), dataclasses.replace(SURE, sigma=None, reason="none: no clip"))
-    assert [found[f] for f in (*BOUNDS.values(), "seen")] == [None] * 6
+    assert [found[f] for f in (*FIELDS, "seen")] == [None] * 6
     assert set(absent.values()) == {"none: no clip"}
     found, absent = bounded(MEASURED, table(5, 1), dataclasses.replace(SURE, related="none: alike"))
     assert found["asr_bound"] is not None
@@ -176,12 +179,26 @@ def test_many_bounds_share_one_chance_of_luck() -> None:
     """Five of ten above a bound of .2 at one leakage point and alone would be an error in one run of forty; nine points are nine
     chances."""
     rows = table(10, 1, identified=[1.0] * 6 + [0.0] * 4)
-    held = {name: None for name in BOUNDS.values()} | {"identified_bound": 0.25}
+    held = {name: None for name in FIELDS} | {"identified_bound": 0.25}
     tap = {**MEASURED, "identified": 0.6, **held}
     assert [found["measure"] for found in violations("t", tap, rows)] == ["identified"]
     assert violations("t", tap, rows, 1 - 0.05 / 45) == []
     (found,) = violations("t", tap, rows, 0.95)
     assert found["low"] == pytest.approx(binomtest(6, 10).proportion_ci(method="exact").low)
+
+
+def test_a_found_members_rate_is_held_against_its_own_bound() -> None:
+    """All of forty found at 1 % false positives, where a noise of sigma 2 allows 3.4 %; none where no rate could be shown."""
+    rows = table(40, 1, member_found=1.0)
+    tap = {**MEASURED, "member_tpr": 1.0, **bounded(MEASURED, rows, SURE)[0]}
+    (found,) = violations("type-2", tap, rows)
+    assert (found["measure"], found["bound"]) == ("member_tpr", pytest.approx(float(gaussian_robustness(0.01, 0.5))))
+    assert violations("type-2", {**tap, "member_tpr": None}, rows.drop(columns="member_found")) == []
+
+
+def test_no_two_bounds_share_a_name() -> None:
+    for what in ("measure", "field", "said", "name"):
+        assert len({getattr(bound, what) for bound in BOUNDS}) == len(BOUNDS)
 
 
 def test_luck_is_no_violation() -> None:

@@ -21,14 +21,14 @@ from leakbench.cell import Cell, Request, looks_at, random_at, resolve_cell
 from leakbench.cell import looks as looks_module
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
+from leakbench.limits.floor import floor
+from leakbench.limits.guards import Guard, together
 from leakbench.models import one_hot
 from leakbench.privacy.bounds import gaussian_robustness
 from leakbench.run.experiment import hand_out
 from leakbench.run.stage_attack import Leak, _chunk
 from leakbench.run.stage_train import fresh_network
 from leakbench.run.victims import Sent, aware, candidates, draw_victims, view_of
-from leakbench.summary.leak_bounds import Guard, together
-from leakbench.summary.leak_floor import floor
 from leakbench.types import Network
 
 LANES = torch.arange(3)

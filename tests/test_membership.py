@@ -109,9 +109,10 @@ def test_a_fellow_of_the_batch_is_no_false_alarm() -> None:
     truth = Truth(torch.zeros(1), torch.zeros(1, 2, 3), labels, torch.tensor([[7, 9]]), torch.tensor([1]))
     ranking, shown = Ranking(torch.tensor([[0.0, 1.0, 2.0, -1.0]])), torch.tensor([3, 7, 9, 4])
     classes, public = Ranking(torch.zeros(1, 2)), torch.tensor([0, 1])
-    rows = score_rankings(ranking, shown, classes, public, truth)
+    answers = {"identified": ranking, "label_ranked": classes}
+    rows = score_rankings(answers, shown, public, truth)
     assert rows["member_above"].tolist() == pytest.approx([1.0, np.nan], nan_ok=True)
-    without = score_rankings(ranking, torch.tensor([3, 7, 5, 4]), classes, public, truth)
+    without = score_rankings(answers, torch.tensor([3, 7, 5, 4]), public, truth)
     assert without["member_above"][0] == pytest.approx(2 / 3)
 
 

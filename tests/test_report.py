@@ -331,9 +331,12 @@ def test_bounds_stand_under_the_table(tmp_path: Path) -> None:
     """One line for the point that has them; why the others have none is said with epsilon."""
     summary = summary_with_bounds()
     line = "type-2: at most ASR 0.31, identified 0.0021, label 0.14, label ranked 0.12 by the valid epsilon of what was seen"
-    floor = "type-2: RMSE at least 0.2345 on average by Fisher information, for a Gaussian prior"
+    floor = (
+        "type-2: RMSE at least 0.2345 on average by Fisher information, for an attacker who knows no more of such examples than "
+        "their values' deviation"
+    )
     folder = run_folder(tmp_path, summary=summary)
-    texts = (printed(summary, 120), " ".join(page_of(folder).shown.split()))
+    texts = (" ".join(text.split()) for text in (printed(summary, 120), page_of(folder).shown))
     for text in texts:
         assert line in text and floor in text
         assert "rmse_floor at type-2: the prior is a Gaussian" in text

@@ -11,11 +11,11 @@ from torch import Tensor
 from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.null import NullAttack
 from leakbench.cell import Request, resolve_cell
+from leakbench.limits.floor import Floor
+from leakbench.limits.guards import Guard
+from leakbench.limits.limits import Limits
 from leakbench.measure.scores import RANKS_ONLY, Truth, score
 from leakbench.measure.statistics import wilson
-from leakbench.summary.leak_bounds import Guard
-from leakbench.summary.leak_floor import Floor
-from leakbench.summary.limits import Limits
 from leakbench.summary.summarise import summarise
 from leakbench.summary.tap import tap_summary
 
@@ -48,9 +48,10 @@ def answer(inputs: Tensor, labels: Tensor, iterates: Tensor | None = None) -> Re
     )
 
 
-def blind(real: Truth) -> Ranking:
-    """All classes alike."""
-    return Ranking(torch.zeros(len(real.lanes), int(real.labels.max()) + 1))
+def ranked(scores: torch.Tensor, real: Truth) -> dict[str, Ranking]:
+    """The rankings of who has these scores of the candidates and tells no class from another."""
+    blind = torch.zeros(len(real.lanes), int(real.labels.max()) + 1)
+    return {"identified": Ranking(scores), "label_ranked": Ranking(blind)}
 
 
 def rows_of(real: Truth, given: Reconstruction | None, total: int, eta: float = 0.1) -> pd.DataFrame:
@@ -60,7 +61,7 @@ def rows_of(real: Truth, given: Reconstruction | None, total: int, eta: float = 
     null = NullAttack({"public mean": grey}, {}, {}, "public mean", "public mean")
     scores = torch.zeros(len(real.lanes), 30)
     scores[:, 0] = 1.0
-    return score("type-1", 0, given, Ranking(scores), blind(real), null, real, eta, "n/a: no weights")[0]
+    return score("type-1", 0, given, ranked(scores, real), null, real, eta, "n/a: no weights")[0]
 
 
 def test_a_batch_in_another_order_is_matched() -> None:
@@ -82,9 +83,7 @@ def test_every_score_of_a_batch_is_of_the_matched_answer() -> None:
     pd.testing.assert_frame_equal(rows, rows_of(real, plain, total=2))
     assert rows["identified"].tolist() == pytest.approx([1.0, np.nan, np.nan, 0.0, np.nan, np.nan], nan_ok=True)
     null = NullAttack({"grey": torch.full((6, *SHAPE), 0.5)}, {}, {}, "grey", "grey")
-    assert torch.equal(
-        score("type-1", 0, other, Ranking(torch.zeros(2, 3)), blind(real), null, real, 0.1, "n/a")[1], inputs
-    )
+    assert torch.equal(score("type-1", 0, other, ranked(torch.zeros(2, 3), real), null, real, 0.1, "n/a")[1], inputs)
 
 
 def test_success_is_within_eta_and_the_distance_is_the_attackers_own() -> None:
@@ -163,7 +162,7 @@ def test_each_victim_is_beside_the_guess_for_it() -> None:
     guesses = (torch.arange(40) / 40).reshape(40, 1, 1, 1).expand(40, *SHAPE)
     null = NullAttack({"own": guesses}, {}, {}, "own", "own")
     given = answer(real.inputs, real.labels)
-    rows = score("type-1", 0, given, Ranking(torch.zeros(3, 30)), blind(real), null, real, 0.1, "n/a")[0]
+    rows = score("type-1", 0, given, ranked(torch.zeros(3, 30), real), null, real, 0.1, "n/a")[0]
     own = (torch.arange(8, 14) / 40).reshape(3, 2, 1, 1, 1)
     expected = (real.inputs - own).square().flatten(2).mean(2).sqrt().flatten()
     np.testing.assert_allclose(rows["null_rmse"], expected, rtol=1e-5)
@@ -189,12 +188,10 @@ def test_identification_by_nothing_is_chance() -> None:
     real = truth(2, 1)
     null = NullAttack({"public mean": torch.full((2, *SHAPE), 0.5)}, {}, {}, "public mean", "public mean")
     for scores, expected in ((torch.zeros(2, 8), 1 / 8), (torch.full((2, 8), torch.nan), 0.0)):
-        rows = score(
-            "type-2", 0, answer(real.inputs, real.labels), Ranking(scores), blind(real), null, real, 0.1, "n/a"
-        )[0]
+        rows = score("type-2", 0, answer(real.inputs, real.labels), ranked(scores, real), null, real, 0.1, "n/a")[0]
         assert rows["identified"].tolist() == [expected, expected]
     one = torch.tensor([[1.0, torch.nan, 0.0], [0.0, torch.nan, 1.0]])  # Of three candidates one has no score.
-    rows = score("type-2", 0, answer(real.inputs, real.labels), Ranking(one), blind(real), null, real, 0.1, "n/a")[0]
+    rows = score("type-2", 0, answer(real.inputs, real.labels), ranked(one, real), null, real, 0.1, "n/a")[0]
     assert rows["identified"].tolist() == [1.0, 0.0]
 
 
@@ -295,7 +292,7 @@ def test_each_null_column_has_its_own_guesser() -> None:
     real = truth(2, 1)
     null = NullAttack({"a": real.inputs[:, 0], "b": torch.zeros(2, *SHAPE)}, {}, {}, "a", "b")
     rows = score(
-        "type-2", 0, answer(real.inputs, real.labels), Ranking(torch.zeros(2, 8)), blind(real), null, real, 0.1, "n/a"
+        "type-2", 0, answer(real.inputs, real.labels), ranked(torch.zeros(2, 8), real), null, real, 0.1, "n/a"
     )[0]
     assert rows["null_success"].all()
     assert (rows["null_rmse"] > 0.4).all()

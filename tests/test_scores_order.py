@@ -8,7 +8,8 @@ from torch import Tensor
 from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.null import NullAttack
 from leakbench.measure import metrics
-from leakbench.measure.scores import Truth, ranked_first, score
+from leakbench.measure.rankings import ranked_first
+from leakbench.measure.scores import Truth, score
 
 SHAPE = (1, 4, 4)
 
@@ -43,7 +44,7 @@ def rows_of(
     grey = torch.full((real.labels.numel(), *SHAPE), guess)
     null = NullAttack({"grey": grey}, {}, {}, "grey", "grey")
     ranking = Ranking(torch.zeros(len(inputs), 5) if scores is None else scores)
-    return score("type-1", 0, given, ranking, blind(real), null, real, eta, lpips)[0]
+    return score("type-1", 0, given, {"identified": ranking, "label_ranked": blind(real)}, null, real, eta, lpips)[0]
 
 
 def test_lpips_is_of_the_matched_answer() -> None:

@@ -15,8 +15,8 @@ from torch import nn
 from leakbench.cli import commands
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View, rounded
+from leakbench.limits.guards import Guard, together
 from leakbench.models import parameters
-from leakbench.summary.leak_bounds import Guard, together
 from leakbench.summary.over_rounds import over_rounds
 from leakbench.types import Network
 

@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from leakbench.attack.classes import Classes
+from leakbench.attack.needs import Needs
 from leakbench.cell import Cell, Request, resolve_cell
 from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.budget import prepare
@@ -36,7 +38,6 @@ from leakbench.models.batch_norm import BatchNorm
 from leakbench.models.initialise import initialise, torch_default
 from leakbench.models.resnet import resnet18
 from leakbench.rng import generator
-from leakbench.run import stage_attack
 from leakbench.run.experiment import hand_out
 from leakbench.run.stage_train import fresh_network
 from leakbench.types import Clock, Network, Parameters
@@ -398,7 +399,9 @@ def test_a_run_with_batch_norm(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """The live protocol in train mode: trained one round, leaked before and after, and said so."""
-    monkeypatch.setattr(stage_attack, "PUBLIC", 4)  # Classes are ranked by few: this network's gradients are large.
+    monkeypatch.setattr(
+        Classes, "needs", Needs(public=4)
+    )  # Classes are ranked by few: this network's gradients are large.
     live = ["--protocol", "live", "--train-rounds", "1", "--leak-rounds", "0,1"]
     live += ["--taps", "type-1", "--leak-batch", "1", "--candidates", "5"]
     some = ["--dataset", "faces", "--model", "convnet", "--victim-mode", "train", "--attack", "identification"]

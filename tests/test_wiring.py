@@ -15,7 +15,7 @@ from leakbench.attack.descent import descend
 from leakbench.attack.gradient_matching import GradientMatching
 from leakbench.attack.lbfgs import Objective
 from leakbench.attack.stop import Iterations
-from leakbench.cell import Cell, Request, identity, probe_of, resolve_cell
+from leakbench.cell import Cell, Request, identity, knowledge, probe_of, resolve_cell
 from leakbench.cell.accounting import cell_epsilon
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
@@ -34,7 +34,7 @@ from leakbench.recipe import resolve
 from leakbench.rng import generator, generators
 from leakbench.run.experiment import _largest, _sent, execute, hand_out
 from leakbench.run.stage_train import fresh_network, train_federation
-from leakbench.run.victims import Sent, aware, candidates, draw_victims, knowledge, truth, view_of
+from leakbench.run.victims import Sent, aware, candidates, draw_victims, truth, view_of
 from leakbench.store import open_run
 from leakbench.types import Clock, Fact, Generators, Local, Network, Parameters, Signal
 

@@ -6,12 +6,15 @@ label (as the prior-aware attack of Hayes et al. 2023 does over what it does not
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from leakbench.answers import Ranking
 from leakbench.attack.groups import explained, group_means
 from leakbench.attack.looks import averaged
+from leakbench.attack.needs import Needs
 from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import flat, gradients_alone, numbers
 from leakbench.data.attributes import values_of
@@ -21,7 +24,7 @@ from leakbench.federated.leakage import Public, View
 from leakbench.part import Text, part
 from leakbench.types import Generators
 
-__all__ = ["RECORDS", "Attributes"]
+__all__ = ["Attributes"]
 
 RECORDS = 2000
 """How many public records the ranking goes by at most: a rare value needs some of each label."""
@@ -40,18 +43,22 @@ class Attributes:
     names: the categories.
     """
 
+    needs: ClassVar[Needs] = Needs(table=True, alone=True, public=RECORDS)
+
     names: tuple[Text, ...]
 
-    def __call__(self, views: tuple[View, ...], rngs: Generators) -> dict[str, Ranking]:
-        """Return {category: scores (V, values)}, -inf for values without a public record; rngs are not drawn from.
+    def __call__(self, views: tuple[View, ...], rngs: Generators) -> Ranking:
+        """Return scores (V, values) of each category side by side, -inf for values without a public record.
 
-        Raises InputError where a view has no such category, no public record, or several examples behind one update.
+        rngs are not drawn from. Raises InputError where a view has no such category, no public record, or several examples behind
+        one update.
         """
         shown = averaged(views)
         each = [_scores(view, self._features(view)) for view, _ in shown]
         totals = {name: torch.stack([scores[name] for scores in each]).sum(0) for name in self.names}
         known = all(view.noise for view, _ in shown)
-        return {name: Ranking(t.logsumexp(1) if known else t.amax(1)) for name, t in totals.items()}
+        found = {name: t.logsumexp(1) if known else t.amax(1) for name, t in totals.items()}
+        return Ranking(torch.cat(list(found.values()), 1), {name: t.shape[1] for name, t in found.items()})
 
     def _features(self, view: View) -> tuple[Feature, ...]:
         if view.examples > 1:

@@ -9,6 +9,7 @@ better).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,13 +17,14 @@ from torch import Tensor
 from leakbench.answers import Ranking
 from leakbench.attack.groups import Groups, explained, group_means
 from leakbench.attack.looks import averaged
+from leakbench.attack.needs import Needs
 from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import fitting, flat, gradients_alone, numbers
 from leakbench.federated.leakage import Public, View
 from leakbench.part import part
 from leakbench.types import Generators
 
-__all__ = ["PUBLIC", "Classes"]
+__all__ = ["Classes"]
 
 PUBLIC = 500
 """How many public examples the ranking goes by at most."""
@@ -40,6 +42,8 @@ class Classes:
     expected share of c among them, by the linear estimator of least squared error (`_shares`). Looks at one release count as
     their mean, whose noise is less; other views add.
     """
+
+    needs: ClassVar[Needs] = Needs(public=PUBLIC)
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Ranking:
         """Return scores (V, classes), -inf for classes without a public example; rngs are not drawn from.

@@ -1,8 +1,10 @@
 """One cell of the benchmark: what was asked for, resolved to recipes and numbers, checked, and identified by its content."""
 
 from leakbench.cell.cell import Cell, identified, identity, leak_clock, leak_federation
+from leakbench.cell.knowledge import knowledge
 from leakbench.cell.looks import looks_at, random_at
 from leakbench.cell.network import probe_of
+from leakbench.cell.points import leak_key, phase_name
 from leakbench.cell.request import KNOWS, PROTOCOLS, READS, Request, leak_rounds
 from leakbench.cell.resolve import resolve_cell
 from leakbench.cell.settings import Settings
@@ -16,10 +18,13 @@ __all__ = [
     "Settings",
     "identified",
     "identity",
+    "knowledge",
     "leak_clock",
     "leak_federation",
+    "leak_key",
     "leak_rounds",
     "looks_at",
+    "phase_name",
     "probe_of",
     "random_at",
     "resolve_cell",

@@ -40,8 +40,9 @@ class OwnScorer:
         given = dataclasses.replace(no_reconstruction(real), inputs=said, labels=guesses, iterates=said[None])
         # No case asks for the null attacker or a ranking: a guess of black, every victim and every class alike.
         null = NullAttack({"black": torch.zeros_like(inputs.flatten(0, 1))}, {}, {}, "black", "black")
-        ranking, classes = (Ranking(torch.zeros(victims, k)) for k in (victims, int(labels.max()) + 1))
-        rows, _ = score("type-1", 0, given, ranking, classes, null, real, self.eta, self.lpips)
+        many = {"identified": victims, "label_ranked": int(labels.max()) + 1}
+        alike = {name: Ranking(torch.zeros(victims, k)) for name, k in many.items()}
+        rows, _ = score("type-1", 0, given, alike, null, real, self.eta, self.lpips)
         return self._returned(rows, (victims, members)) | {"matched": metrics.match(said, inputs).numpy()}
 
     def _returned(self, rows: pd.DataFrame, shape: tuple[int, int]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -12,32 +12,20 @@ from torch import Tensor
 from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.null import NullAttack
 from leakbench.measure import metrics
+from leakbench.measure.rankings import ONE_EACH, told
+from leakbench.measure.truth import Truth
 
-__all__ = ["COLUMNS", "RANKS_ONLY", "Truth", "no_reconstruction", "ranked_first", "score"]
+__all__ = ["COLUMNS", "RANKS_ONLY", "Truth", "no_reconstruction", "score"]
 
 RANKS_ONLY = "the attack ranks, it does not reconstruct"
 
 COLUMNS = (
     *("tap", "round", "victim", "batch", "member", "example", "label", "label_guess", "failure", "failure_reason"),
-    *("rmse", "psnr", "ssim", "lpips", "distance", "success", "eta", "null_rmse", "null_success", "identified"),
-    "label_ranked",
+    *("rmse", "psnr", "ssim", "lpips", "distance", "success", "eta", "null_rmse", "null_success"),
+    *ONE_EACH,
     *("candidates", "iterations", "iterations_to_success", "evaluations", "evaluations_to_success", "doubts"),
     *("fit_seconds", "fit_public"),
 )
-
-
-@dataclass(frozen=True)
-class Truth:
-    """What really stood behind what leaked, of the victims `lanes` (V,): inputs (V, M, *s), labels and examples (V, M).
-
-    `lanes` are the victims' positions among all victims of the cell; own (V,) those of their first examples among the candidates.
-    """
-
-    lanes: Tensor
-    inputs: Tensor
-    labels: Tensor
-    examples: Tensor
-    own: Tensor
 
 
 def no_reconstruction(truth: Truth) -> Reconstruction:
@@ -55,8 +43,7 @@ def score(
     tap: str,
     round_number: int,
     answer: Reconstruction | None,
-    ranking: Ranking,
-    classes: Ranking,
+    rankings: Mapping[str, Ranking],
     null: NullAttack,
     truth: Truth,
     eta: float,
@@ -65,9 +52,8 @@ def score(
     """Return (rows, reconstruction (V, M, *s) in the order of the truth).
 
     answer: None of an attack that only ranks.
-    ranking: over k candidates, of which `truth.own` says where each victim's first example stands; scored for that example alone.
-    classes: over the classes, scored by the label of each victim's first example; NaN for a label that no public example has
-        (-inf), which this attacker cannot name.
+    rankings: {name: its answer}, of `leakbench.measure.rankings`, scored for each victim's first example alone: `identified` among
+        k candidates; `label_ranked` among the classes, NaN for a label that no public example has, which it cannot name.
     null: guesses for all V * M examples of the cell's victims.
     A missing or non-finite answer is a failure and counts against the attacker. fit_seconds, fit_public: what the attacker learned
     before it answered, as it was learned; NaN of one that does not learn.
@@ -81,8 +67,7 @@ def score(
     failed = ~rmse.isfinite()
     first = torch.zeros_like(failed)
     first[:, 0] = True
-    found = _first(ranking.scores.cpu(), truth.own)[:, None].expand(victims, members)
-    told = ranked_first(classes.scores.cpu(), truth.labels[:, 0].cpu())[:, None].expand(victims, members)
+    ranked = {name: told(rankings, name, truth)[name][:, None].expand(victims, members) for name in ONE_EACH}
     null_rmse = _null(null, null.best_for_rmse, truth)
     null_success = _null(null, null.best_for_success, truth) <= eta
     reached, spent = _to_success(answer, truth, eta)
@@ -102,8 +87,7 @@ def score(
         "success": rmse <= eta,
         "null_rmse": null_rmse,
         "null_success": null_success,
-        "identified": torch.where(first, found, torch.nan),
-        "label_ranked": torch.where(first, told, torch.nan),
+        **{name: torch.where(first, right, torch.nan) for name, right in ranked.items()},
         "iterations": answer.steps[:, None].expand(victims, members),
         "iterations_to_success": reached,
         "evaluations": answer.evaluations[:, None].expand(victims, members),
@@ -114,7 +98,9 @@ def score(
     learned = answer.fit
     took, public = (np.nan, np.nan) if learned is None else (learned.seconds, float(learned.public))
     doubts = np.repeat(_doubts(answer, victims), members)
-    rows = rows.assign(tap=tap, round=round_number, eta=eta, candidates=ranking.scores.shape[1], doubts=doubts)
+    rows = rows.assign(
+        tap=tap, round=round_number, eta=eta, candidates=rankings["identified"].scores.shape[1], doubts=doubts
+    )
     rows = rows.assign(fit_seconds=took, fit_public=public)
     return rows[list(COLUMNS)], inputs
 
@@ -127,23 +113,6 @@ def _doubts(answer: Reconstruction, victims: int) -> list[str]:
 def _ordered(inputs: Tensor, order: Tensor) -> Tensor:
     index = order.reshape(*order.shape, *[1] * (inputs.dim() - 2)).expand(*order.shape, *inputs.shape[2:])
     return inputs.gather(1, index)
-
-
-def _first(scores: Tensor, own: Tensor) -> Tensor:
-    """Return (V,): 1 where the own candidate alone scores highest, 1 / n where n tie; 0 else, also where none is finite."""
-    best = scores.nan_to_num(nan=-torch.inf, posinf=-torch.inf).amax(1, keepdim=True)
-    tied = (scores == best) & best.isfinite()
-    mine = tied.gather(1, own[:, None])[:, 0]
-    return mine.double() / tied.sum(1).clamp_min(1)
-
-
-def ranked_first(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return (V,): 1 where the label (V,) alone scores highest of (V, k), 1 / n where n tie, 0 else; NaN for a score of -inf.
-
-    That label was none to choose from; scores of which none is finite name nobody.
-    """
-    possible = scores.gather(1, labels[:, None])[:, 0] != -torch.inf
-    return torch.where(possible, _first(scores, labels), torch.nan)
 
 
 def _null(null: NullAttack, guesser: str, truth: Truth) -> Tensor:

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from leakbench.answers import Ranking
 from leakbench.attack.label_counts import rounded
-from leakbench.data.attributes import values_of
 from leakbench.data.dataset import Feature
-from leakbench.measure.scores import Truth, ranked_first
+from leakbench.measure.rankings import told
+from leakbench.measure.truth import Truth
 
 __all__ = ["FALSE_ALARMS", "LEAST_NON_MEMBERS", "counted", "membership", "score_attributes", "score_rankings"]
 
@@ -27,17 +27,16 @@ LEAST_NON_MEMBERS = 100
 """Of fewer, one false alarm is more than that rate."""
 
 
-def score_rankings(
-    ranking: Ranking, shown: Tensor, classes: Ranking, public_labels: Tensor, truth: Truth
-) -> pd.DataFrame:
+def score_rankings(rankings: Mapping[str, Ranking], shown: Tensor, public_labels: Tensor, truth: Truth) -> pd.DataFrame:
     """Return the columns below of V * M rows in the order of `score`, each on the first example of a victim, NaN on its fellows.
 
-    ranking: over k candidates, which are the examples `shown` (k,).  classes: over the classes; of M > 1 examples their shares.
+    rankings: `identified` over k candidates, which are the examples `shown` (k,); `label_ranked` over the classes, of M > 1
+    examples their shares.
     public_labels: (n,) int64, from which whoever sees no update guesses.
     member_above, member_found: see `membership`.  label_counts, null_label_counts: see `counted`; NaN for M = 1.
     """
-    members, expected = (truth.examples[:, :, None] == shown).any(1), classes.scores.cpu()
-    above, found = membership(ranking.scores.cpu(), truth.own, members.cpu())
+    members, expected = (truth.examples[:, :, None] == shown).any(1), rankings["label_ranked"].scores.cpu()
+    above, found = membership(rankings["identified"].scores.cpu(), truth.own, members.cpu())
     labels = truth.labels.cpu()
     several = 1.0 if labels.shape[1] > 1 else torch.nan
     shares = torch.bincount(public_labels.cpu(), minlength=expected.shape[1]).to(expected).expand_as(expected)
@@ -55,18 +54,13 @@ def score_attributes(
 ) -> pd.DataFrame:
     """Return two columns for each of `features`, of V * M rows as `score_rankings`: `attribute_NAME` and `null_attribute_NAME`.
 
-    rankings: {name: over its values}; nothing behind a batch, where no attribute is ranked.
+    rankings: `attribute` over the values of each; none behind a batch, where no attribute is ranked.
     attribute: 1 where the victim's value comes first, 1 / n where n tie, else 0; NaN where it is unknown or in no public record.
     null_attribute: what of `nulls` belongs to it, how often the best constant guess is right.
     """
-    members, columns = truth.labels.shape[1], {}
-    for feature, null in zip(features, nulls, strict=True):
-        right = torch.full((len(truth.labels),), torch.nan, dtype=torch.float64)
-        if feature.name in rankings:
-            values = values_of(truth.inputs[:, 0].cpu(), feature)
-            right = ranked_first(rankings[feature.name].scores.cpu(), values.clamp_min(0)).where(values >= 0, torch.nan)
-        columns[f"attribute_{feature.name}"] = right
-        columns[f"null_attribute_{feature.name}"] = torch.full_like(right, null)
+    members, columns = truth.labels.shape[1], dict[str, Tensor]()
+    for (column, right), null in zip(told(rankings, "attribute", truth, features).items(), nulls, strict=True):
+        columns |= {column: right, f"null_{column}": torch.full_like(right, null)}
     return pd.DataFrame(
         {name: _on_first(values, members) for name, values in columns.items()}, index=range(truth.labels.numel())
     )

@@ -3,7 +3,8 @@
 A release f(x) + N(0, std^2 I) of an input x of d features has the Fisher information J^T J / std^2, J = df/dx. Its mean
 per feature, I / d = tr(J^T J) / (std^2 d), is the square of Guo et al.'s dFIL (Guo, Karrer, Chaudhuri and van der
 Maaten, ICML 2022, arXiv 2201.12383, eq. 4 and Theorem 1). It bounds attackers who are right on average, or whose
-knowledge of x is a Gaussian; one who knows what natural pictures look like may come closer.
+knowledge of x is a white Gaussian, each feature of one deviation and by itself; one who knows more may come closer, if only
+how neighbouring pixels go together: `leakbench.privacy.fisher_prior` has the floor of a Gaussian with any covariance.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def _signs(like: Tensor, rng: torch.Generator) -> Tensor:
 def rmse_floor(information: float, variance: float = math.inf) -> float:
     """Return the least root mean squared error per feature: (I / d + 1 / variance)^(-1/2).
 
-    information: I / d, >= 0.  variance: of the Gaussian that is all the attacker knows of x beforehand, > 0 (van Trees'
+    information: I / d, >= 0.  variance: of the white Gaussian that is all the attacker knows of x beforehand, > 0 (van Trees'
     inequality, the information at x standing for its mean under the prior); infinite: of attackers who are right on
     average, and then the floor is 1 / dFIL. Infinite where nothing is known and nothing leaks.
     """

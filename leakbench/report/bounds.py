@@ -7,28 +7,15 @@ from typing import Any
 
 from leakbench.privacy.bounds import Seen
 from leakbench.privacy.mechanism import Mechanism
+from leakbench.summary.bound import BOUNDS
 
-__all__ = ["FIELDS", "bounds", "seen_at", "violations"]
-
-FIELDS = {
-    "asr_bound": "ASR",
-    "identified_bound": "identified",
-    "label_bound": "label",
-    "label_ranked_bound": "label ranked",
-    "member_tpr_bound": "member found",
-}
-"""{field of a leakage point: how its measurement is called}."""
-
-MEASURES = {
-    "asr": "ASR",
-    "identified": "identified",
-    "label_accuracy": "label accuracy",
-    "label_ranked": "label ranked",
-    "member_tpr": "member found",
-}
+__all__ = ["bounds", "seen_at", "violations"]
 
 NOTHING = 0.995
 """A bound from which on it is printed as 1.00, and says nothing."""
+
+WHO_KNOWS_LITTLE = "for an attacker who knows no more of such examples than their values' deviation"
+"""Whom the floor holds for: one who knows how neighbouring pixels go together, say, may come closer."""
 
 BROKEN = "the guarantee does not hold, or a bug is here"
 
@@ -45,20 +32,20 @@ def bounds(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _texts(name: str, tap: Mapping[str, Any], notes: Mapping[str, str], said: set[str | None]) -> list[str]:
-    limits = {what: tap[field] for field, what in FIELDS.items() if tap.get(field) is not None}
+    limits = {bound.said: tap[bound.field] for bound in BOUNDS if tap.get(bound.field) is not None}
     found = [f"{what} {_share(limit)}" for what, limit in limits.items() if limit < NOTHING]
     open_to_all = [what for what, limit in limits.items() if limit >= NOTHING]
     texts = [f"at most {', '.join(found)} by the valid epsilon of what was seen"] if found else []
     if open_to_all:
         texts.append(f"{', '.join(open_to_all)} not limited by the valid epsilon of what was seen (bound 1.00)")
     missing: dict[str, list[str]] = {}
-    for field, what in FIELDS.items():
-        reason = notes.get(f"taps.{name}.{field}")
-        if tap.get(field) is None and reason and reason not in said:
-            missing.setdefault(reason, []).append(what)
+    for bound in BOUNDS:
+        reason = notes.get(f"taps.{name}.{bound.field}")
+        if tap.get(bound.field) is None and reason and reason not in said:
+            missing.setdefault(reason, []).append(bound.said)
     texts += [f"no bound on {', '.join(whats)}: {reason}" for reason, whats in missing.items()]
     if tap.get("rmse_floor") is not None:
-        texts.append(f"RMSE at least {tap['rmse_floor']:.4f} on average by Fisher information, for a Gaussian prior")
+        texts.append(f"RMSE at least {tap['rmse_floor']:.4f} on average by Fisher information, {WHO_KNOWS_LITTLE}")
     return texts
 
 
@@ -68,8 +55,9 @@ def _share(value: float) -> str:
 
 def violations(summary: Mapping[str, Any]) -> list[str]:
     """Return a line for each measurement that is significantly above its bound."""
+    names = {bound.measure: bound.name for bound in BOUNDS}
     return [
-        f"error: {found['tap']}: {MEASURES.get(found['measure'], found['measure'])} {_share(found['value'])} "
+        f"error: {found['tap']}: {names.get(found['measure'], found['measure'])} {_share(found['value'])} "
         f"(at least {_share(found['low'])}, with 95 % confidence in all bounds of the run) is above its bound "
         f"{_share(found['bound'])}: {BROKEN}"
         for found in summary.get("violations", ())

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
 from leakbench.measure.metrics_tables import NO_FEATURES
-from leakbench.report.bounds import FIELDS
 from leakbench.report.members import made_of
+from leakbench.summary.bound import BOUNDS
 from leakbench.summary.fits import LEARNS_NOTHING
 
 __all__ = ["Summary", "Tap", "batches", "interval", "notes", "number", "over_rounds", "reading", "training"]
@@ -128,13 +128,14 @@ def notes(summary: Summary, without: Collection[str] = ()) -> list[tuple[str, st
     without: fields of leakage points that are not shown, so that nobody misses them.
     """
     grouped: dict[tuple[str, str], list[str]] = {}
+    bounds = {bound.field for bound in BOUNDS}
     for key, reason in summary["notes"].items():
         area, _, rest = key.partition(".")
         if area == "epsilon" and summary.get("epsilon"):
             continue  # said beside the number itself
         name, _, field = rest.partition(".")
         if area == "taps" and (
-            field in FIELDS or field.endswith(".bound") or (field in UNSAID and summary["taps"][name][field] is None)
+            field in bounds or field.endswith(".bound") or (field in UNSAID and summary["taps"][name][field] is None)
         ):
             continue  # said among the bounds
         if reason in (NO_FEATURES, LEARNS_NOTHING) or (area == "taps" and field.partition(".")[0] in without):

@@ -9,19 +9,19 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from leakbench.cell import Cell
+from leakbench.cell import Cell, knowledge, leak_key
 from leakbench.cell.accounting import cell_curve, cell_epsilon
 from leakbench.federated.partition import Partition
 from leakbench.federated.simulate import from_sent
+from leakbench.limits.limits import limits_of
 from leakbench.measure.metrics import success_threshold
 from leakbench.progress import Progress
 from leakbench.rng import generator
 from leakbench.run.rehearsal import rehearse
 from leakbench.run.stage_attack import Judge, Leak, attack_leak
 from leakbench.run.stage_train import fresh_network, leaked_model, train_federation
-from leakbench.run.victims import Sent, knowledge, public_examples
+from leakbench.run.victims import Sent, public_examples
 from leakbench.store import Run
-from leakbench.summary.limits import leak_key, limits_of
 from leakbench.summary.summarise import summarise
 from leakbench.types import Network
 

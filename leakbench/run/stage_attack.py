@@ -11,14 +11,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from leakbench.answers import Ranking, Reconstruction
-from leakbench.attack.attributes import RECORDS, Attributes
-from leakbench.attack.candidates import Candidates
-from leakbench.attack.classes import PUBLIC, Classes
+from leakbench.answers import Reconstruction
 from leakbench.attack.looks import chooses
 from leakbench.attack.null import NullAttack, null_attack
 from leakbench.attack.stop import searches_of, watched
-from leakbench.cell import Cell, looks_at
+from leakbench.cell import Cell, looks_at, phase_name
 from leakbench.data.attributes import attributes_of, commonest
 from leakbench.federated.leakage import View
 from leakbench.federated.partition import Partition
@@ -29,20 +26,19 @@ from leakbench.measure.scores_rankings import score_attributes, score_rankings
 from leakbench.measure.scores_tables import TableJudge, score_table, table_judge
 from leakbench.progress import Progress
 from leakbench.rng import generator, generators
+from leakbench.run.rankings import rankings
 from leakbench.run.victims import (
     Sent,
     Victims,
-    aware,
     candidate_examples,
     candidates,
     draw_victims,
-    public_examples,
     truth,
     views_of,
 )
 from leakbench.store import Run
 
-__all__ = ["Judge", "Leak", "attack_leak", "phase_name"]
+__all__ = ["Judge", "Leak", "attack_leak"]
 
 
 @dataclass(frozen=True)
@@ -80,11 +76,6 @@ class Leak:
     def name(self) -> str:
         """How its pieces are named."""
         return f"{self.tap}.round{self.round}"
-
-
-def phase_name(cell: Cell, tap: str, round_number: int) -> str:
-    """Return the name under which the wall time of one leakage point is kept."""
-    return f"attack {tap}" + (f" at round {round_number}" if cell.settings.protocol == "live" else "")
 
 
 def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:
@@ -164,10 +155,8 @@ def _attack_chunk(
     handed = cell.attack.needs.candidates
     method = watched(cell.attack.method, tell)
     answer = method(tuple(dataclasses.replace(v, candidates=shown) if handed else v for v in views), rngs)
-    told = tuple(dataclasses.replace(aware(v, cell), candidates=shown) for v in views)
-    ranking = answer if isinstance(answer, Ranking) else Candidates()(told, rngs)
-    public = public_examples(cell, PUBLIC)
-    classes = Classes()(tuple(dataclasses.replace(v, public=public) for v in told), rngs)
+    features = attributes_of(cell.data, cell.recipe.sensitive)
+    ranked = rankings(cell, views, shown, features, answer, rngs)
     inputs, labels, examples = truth(cell, leak.tap, victims)
     real = Truth(
         lanes,
@@ -178,25 +167,13 @@ def _attack_chunk(
     )
     rebuilt = answer if isinstance(answer, Reconstruction) else None
     reconstruction = no_reconstruction(real) if rebuilt is None else rebuilt
-    rows, ordered = score(leak.tap, leak.round, rebuilt, ranking, classes, null, real, judge.eta, judge.lpips)
-    rows = rows.join(
-        score_rankings(ranking, candidate_examples(cell, victims), classes, cell.data.public_targets, real)
-    ).join(_attributes(cell, told, real))
+    rows, ordered = score(leak.tap, leak.round, rebuilt, ranked, null, real, judge.eta, judge.lpips)
+    rows = rows.join(score_rankings(ranked, candidate_examples(cell, victims), cell.data.public_targets, real))
+    rows = rows.join(score_attributes(ranked, features, [commonest(cell.data, f) for f in features], real))
     if table is not None:
         draws = generators(cell.settings.seed, "random records", [(leak.round, int(v)) for v in lanes])
         rows = rows.join(score_table(reconstruction.inputs, real, table, draws))
     return rows, {"reconstruction": ordered, "truth": real.inputs, "trajectory": reconstruction.trajectory}
-
-
-def _attributes(cell: Cell, told: tuple[View, ...], real: Truth) -> pd.DataFrame:
-    """Rank the attributes of a table, which one record alone shows, and score them."""
-    features = attributes_of(cell.data, cell.recipe.sensitive)
-    rankings: dict[str, Ranking] = {}
-    if features and told[0].examples == 1:
-        public = public_examples(cell, RECORDS)
-        rank = Attributes(tuple(f.name for f in features))
-        rankings = rank(tuple(dataclasses.replace(v, public=public) for v in told), ())
-    return score_attributes(rankings, features, [commonest(cell.data, f) for f in features], real)
 
 
 def _null(leak: Leak, victims: Victims, eta: float) -> tuple[NullAttack, TableJudge | None]:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.public import FEW
-from leakbench.cell import Cell, leak_clock, looks_at
+from leakbench.cell import Cell, knowledge, leak_clock, looks_at
 from leakbench.data.columns import columns_of
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Knowledge, Public, View, leak, logits_of, rounded
+from leakbench.federated.leakage import Public, View, leak, logits_of, rounded
 from leakbench.federated.partition import Partition
 from leakbench.federated.sampling import draw_batches
 from leakbench.models import one_hot
@@ -28,7 +28,6 @@ __all__ = [
     "candidate_examples",
     "candidates",
     "draw_victims",
-    "knowledge",
     "public_examples",
     "truth",
     "view_of",
@@ -137,16 +136,6 @@ def _listed(cell: Cell, victims: Victims) -> tuple[Tensor, Tensor]:
 
 def _public(cell: Cell, inputs: Tensor, labels: Tensor) -> Public:
     return Public(inputs.to(cell.settings.device), labels.to(cell.settings.device))
-
-
-def knowledge(cell: Cell) -> Knowledge:
-    """Return what the threat model grants the attacker of a cell."""
-    whose = "" if cell.data.public is None else ", of others than may be victims"
-    public = f"test split of {cell.names['dataset']} ({len(cell.data.public_targets)} examples{whose})"
-    labels, logits = (
-        "given" if granted else "not given" for granted in (cell.attack.needs.labels, cell.attack.needs.logits)
-    )
-    return Knowledge(labels=labels, logits=logits, defense=cell.attack.knows == "defense", public=public)
 
 
 def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Tensor, sent: Sent) -> View:

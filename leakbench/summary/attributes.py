@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
+from leakbench.measure.rankings import RANKINGS
 from leakbench.measure.statistics import exact_low, wilson
 from leakbench.privacy.bounds import Seen
 
@@ -16,7 +17,6 @@ COLUMN = "attribute_"
 """How the rows name an attribute's column."""
 
 SEVERAL = "several records stand behind the update; attributes are ranked of one"
-UNKNOWN = "no victim has a known value that a public record has"
 
 Attributes: TypeAlias = dict[str, dict[str, float | None]]
 """{category: {`right`, `low`, `high`, `null`, `bound`}}."""
@@ -47,7 +47,7 @@ def attribute_notes(key: str, attributes: Attributes | None) -> dict[str, str]:
         return {f"taps.{key}.attributes": SEVERAL}
     told = ("right", "low", "high", "null")
     absent = [f"{name}.{field}" for name, found in attributes.items() for field in told if found[field] is None]
-    return {f"taps.{key}.attributes.{field}": UNKNOWN for field in absent}
+    return {f"taps.{key}.attributes.{field}": RANKINGS["attribute"].absent for field in absent}
 
 
 def attribute_bounds(attributes: Attributes | None, seen: Seen | None) -> Attributes | None:
@@ -58,7 +58,7 @@ def attribute_bounds(attributes: Attributes | None, seen: Seen | None) -> Attrib
     if not attributes or seen is None:
         return attributes
     bounds = dict.fromkeys(attributes, None) | {
-        name: float(seen.robustness([found["null"]])[0])
+        name: float(seen.robustness([RANKINGS["attribute"].kappa(found)])[0])
         for name, found in attributes.items()
         if found["null"] is not None
     }

@@ -12,6 +12,7 @@ import pandas as pd
 from scipy.stats import binomtest
 
 from leakbench.errors import InputError
+from leakbench.measure.rankings import ONE_EACH
 from leakbench.measure.scores import RANKS_ONLY
 from leakbench.measure.statistics import paired_means
 from leakbench.rng import generator
@@ -152,7 +153,7 @@ def _at(point: tuple[Any, ...], rows: pd.DataFrame, others: pd.DataFrame) -> Ite
             if score in rows and score in others:
                 outcomes[score] = (_answered(rows, score), _answered(others, score), rows["victim"])
     first = rows["member"] == 0
-    for ranked in ("identified", "label_ranked"):
+    for ranked in ONE_EACH:
         if ranked not in rows or ranked not in others:  # A run of before labels were ranked.
             continue
         one, other = rows[ranked][first], others[ranked][first]

@@ -1,166 +1,43 @@
-"""Beside each measurement of a leakage point: what the noise that was seen allows any attack at most.
-
-The bound belongs to the leak, not to the training: to the network that leaked, with as many releases of one unit as the
-attack was shown. In the `paper` protocol that is one, not amplified by sampling, since the victim is in the leaked batch.
-"""
+"""Beside each measurement of a leakage point: what the noise that was seen allows any attack at most."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-import torch
 
-from leakbench.cell import Cell, probe_of
-from leakbench.cell.accounting import schedule_of
-from leakbench.defense import phases
-from leakbench.federated.partition import Iid, Partition
-from leakbench.measure.scores_rankings import FALSE_ALARMS
+from leakbench.limits.guards import Guard
 from leakbench.measure.statistics import exact_low
 from leakbench.privacy.bounds import Seen
-from leakbench.privacy.ledger import Phase, Schedule, Unit, first_rounds
-from leakbench.privacy.mechanism import LEAST_NOISE, Mechanisms
-from leakbench.privacy.observers import observations
-from leakbench.run.leak_noise import leak_facts
-from leakbench.types import Network
+from leakbench.summary.bound import BOUNDS
 
-__all__ = ["BOUNDS", "Guard", "bounded", "guards", "together", "violations"]
-
-BOUNDS = {
-    "asr": "asr_bound",
-    "identified": "identified_bound",
-    "label_accuracy": "label_bound",
-    "label_ranked": "label_ranked_bound",
-    "member_tpr": "member_tpr_bound",
-}
-"""{measurement: its bound} in the summary of a leakage point."""
-
-
-@dataclass(frozen=True)
-class Guard:
-    """What stands between one unit and what leaked at one point.
-
-    sigma: noise over one unit's bound, in each release; None where nothing is guaranteed, and `reason` says why.
-    before: the training that made the model which leaked; nothing for a model that saw no data.
-    commonest: the largest share of one label among public examples, or among those who may be victims.
-    related: why what is known of the other examples tells of the victim; empty where it does not.
-    views: how many times the same examples leak to one attack.  labels_given: whether the attacker was told the labels.
-    """
-
-    sigma: float | None
-    reason: str
-    unit: Unit
-    before: Mechanisms
-    commonest: float
-    related: str
-    views: int = 1
-    labels_given: bool = False
-
-
-def guards(
-    cell: Cell, network: Network, rounds: int, partition: Partition, largest: dict[str, int] | None
-) -> dict[str, Guard]:
-    """Return {leakage point: its guard} for a leak from a network after `rounds` rounds of training.
-
-    rounds: 0 in the `paper` protocol, whose network saw no data.  largest: what the run counted (`Schedule.largest`).
-    """
-    before = _training(cell, rounds, partition, largest) if rounds else ()
-    leak = _leak(cell, len(network.parameters))
-    phase = Phase(leak_facts(cell, network, rounds), 1, 1, True, leak.clients_per_round)
-    public, pool = cell.data.test_targets, cell.data.train_targets[cell.data.victims]
-    commonest = max(float(torch.bincount(labels).max()) / len(labels) for labels in (public, pool))
-    found = {}
-    for tap, seen in observations((phase,), cell.defense.unit, leak).items():
-        sigma, reason = (None, seen) if isinstance(seen, str) else (seen.mechanisms[0].noise_multiplier, "")
-        if sigma is not None and sigma < LEAST_NOISE:
-            sigma, reason = None, "none: no finite epsilon"
-        if isinstance(before, str):
-            sigma, reason = None, reason or before
-        if cell.attack.needs.logits:
-            sigma, reason = None, "none: the attacker is told the victims' logits"
-        trained = () if isinstance(before, str) else before
-        related, told = _related(cell, tap, rounds), cell.attack.needs.labels
-        found[tap] = Guard(sigma, reason, cell.defense.unit, trained, commonest, related, labels_given=told)
-    return found
-
-
-def together(several: Sequence[Guard], looks: int = 1) -> Guard:
-    """Return the guard of leaks of the same examples at several rounds, in order, with so many looks at each.
-
-    They are as many releases, at the least noise.
-    """
-    last, views = several[-1], looks * len(several)
-    missing = next((guard for guard in several if guard.sigma is None), None)
-    if missing is not None:
-        return dataclasses.replace(last, sigma=None, reason=missing.reason, views=views)
-    return dataclasses.replace(last, sigma=min(guard.sigma or 0.0 for guard in several), views=views)
-
-
-def _leak(cell: Cell, tensors: int) -> Schedule:
-    """Return the leak as a schedule: everyone in its batch and cohort is there for certain, in the number asked for."""
-    f, batch = cell.settings.federation, cell.settings.leak_batch
-    return Schedule(
-        clients=f.clients,
-        clients_per_round=f.clients_per_round,
-        rounds=1,
-        local_iterations=1,
-        batch=batch,
-        examples_per_client=max(batch, f.examples_per_client),
-        copies=1.0,
-        most_copies=1,
-        client_sampling="fixed",
-        batch_sampling="fixed",
-        tensors=tensors,
-    )
-
-
-def _training(cell: Cell, rounds: int, partition: Partition, largest: dict[str, int] | None) -> Mechanisms | str:
-    """Return what the rounds before the leak released of one unit to whoever got their model, or why nothing is known."""
-    probe = probe_of(cell.defense, cell.data, cell.settings)
-    whole = schedule_of(cell.defense, probe, partition.mean_copies, partition.most_copies, largest)
-    first = first_rounds(phases(cell.defense, probe), rounds)
-    seen = observations(first, cell.defense.unit, dataclasses.replace(whole, rounds=rounds))["global"]
-    return seen if isinstance(seen, str) else seen.mechanisms
-
-
-def _related(cell: Cell, tap: str, rounds: int) -> str:
-    f, alone = cell.settings.federation, tap == "type-2" and not rounds
-    if cell.defense.unit == "client" or cell.settings.protocol == "paper" or isinstance(f.partition, Iid) or alone:
-        return ""
-    return "none: a client's examples are alike here (partition), so that its others tell of the victim"
+__all__ = ["bounded", "violations"]
 
 
 def bounded(tap: Mapping[str, Any], group: pd.DataFrame, guard: Guard) -> tuple[dict[str, Any], dict[str, str]]:
     """Return (the bounds on a leakage point's measurements and what they rest on, {field: why it is None}).
 
     tap: its measurements; group: its rows.  An answer of M guesses is matched to M examples, so that each has M chances
-    to be hit; of identification there is one answer, and of the ranked classes one, which no granted label helps.
+    to be hit; of identification there is one answer, and of the ranked classes one, which no granted label helps (`BOUNDS`).
     member_tpr starts from the false positive rate. It is held against the release without the unit (zero-out), as identification
     is: what was released tells nothing then of the victim, who ranks among the non-members as any of them does, so that at most
     1 % are found. A test of two full batches that differ by substitution has twice the shift and so a looser bound.
     """
-    absent = {**dict.fromkeys(BOUNDS.values()), "null_label": guard.commonest, "seen": None}
+    fields = [bound.field for bound in BOUNDS]
+    absent = {**dict.fromkeys(fields), "null_label": guard.commonest, "seen": None}
     if guard.sigma is None:
-        return absent, dict.fromkeys(BOUNDS.values(), guard.reason)
+        return absent, dict.fromkeys(fields, guard.reason)
     releases = 1 if guard.unit == "client" else int(group.groupby(["victim", "example"]).size().max())
-    seen, chances = Seen(guard.sigma, guard.views * releases, guard.before), tap["batch"]
-    kappas = (
-        min(1.0, chances * tap["null_asr_high"]),
-        1 / tap["candidates"],
-        min(1.0, chances * guard.commonest),
-        guard.commonest,
-        FALSE_ALARMS,
-    )
+    seen = Seen(guard.sigma, guard.views * releases, guard.before)
+    measured = {**tap, "null_label": guard.commonest}
     try:
-        gammas = seen.robustness(kappas).tolist()
+        gammas = seen.robustness([bound.kappa(measured) for bound in BOUNDS]).tolist()
     except (ArithmeticError, MemoryError, ValueError):
-        return absent, dict.fromkeys(BOUNDS.values(), "none: the privacy losses span more than can be held")
-    found = {**absent, **dict(zip(BOUNDS.values(), gammas, strict=True)), "seen": dataclasses.asdict(seen)}
-    others = [name for name in BOUNDS.values() if name != "asr_bound"]
-    reasons = dict.fromkeys(others, guard.related) if guard.related else {}
+        return absent, dict.fromkeys(fields, "none: the privacy losses span more than can be held")
+    found = {**absent, **dict(zip(fields, gammas, strict=True)), "seen": dataclasses.asdict(seen)}
+    reasons = dict.fromkeys((field for field in fields if field != "asr_bound"), guard.related) if guard.related else {}
     if guard.labels_given:
         reasons["label_bound"] = "none: the labels were granted to the attacker, not inferred"
     return {**found, **dict.fromkeys(reasons)}, reasons
@@ -173,22 +50,13 @@ def violations(
 
     Each with its value and the exact lower limit (`exact_low`, of so much confidence) that lies above the bound.
     """
-    first, told = (group.dropna(subset=[name]) for name in ("identified", "label_ranked"))
-    outcomes = {
-        "asr": (group["success"], group["batch"]),
-        "identified": (first["identified"], first["victim"]),
-        "label_accuracy": (group["label"] == group["label_guess"], group["batch"]),
-        "label_ranked": (told["label_ranked"], told["victim"]),
-    }
-    if "member_found" in group:
-        sought = group.dropna(subset=["member_found"])
-        outcomes["member_tpr"] = (sought["member_found"], sought["victim"])
     found = []
-    for measure, (outcome, cluster) in outcomes.items():
-        value, bound = tap[measure], tap[BOUNDS[measure]]
+    for held in BOUNDS:
+        value, bound = tap[held.measure], tap[held.field]
         if value is None or bound is None:
             continue
+        outcome, cluster = held.outcomes(group)
         low = exact_low(outcome.to_numpy(dtype=float), cluster.to_numpy(), confidence)
         if low > bound:
-            found.append({"tap": name, "measure": measure, "value": value, "low": low, "bound": bound})
+            found.append({"tap": name, "measure": held.measure, "value": value, "low": low, "bound": bound})
     return found

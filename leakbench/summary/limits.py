@@ -2,58 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from leakbench.cell import Cell, looks_at
-from leakbench.federated.partition import Partition
+from leakbench.limits.limits import Limits
 from leakbench.privacy.bounds import Seen
-from leakbench.run.victims import Sent
 from leakbench.summary.attributes import attribute_bounds, attribute_violations
-from leakbench.summary.leak_bounds import BOUNDS, Guard, bounded, guards, together, violations
-from leakbench.summary.leak_floor import Floor, floor
+from leakbench.summary.bound import BOUNDS
+from leakbench.summary.leak_bounds import bounded, violations
 
-__all__ = ["Limits", "leak_key", "limited", "limits_of"]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Of one leakage point at one round: the noise that bounds its success rates, and the floor of its RMSE."""
-
-    guard: Guard
-    floor: Floor
-
-
-def leak_key(cell: Cell, tap: str, round_number: int) -> str:
-    """Return the name of a leakage point in the summary: with its round, or rounds, where several may leak."""
-    s = cell.settings
-    if s.join_rounds:
-        return f"{tap}@{'+'.join(map(str, s.leak_rounds))}"
-    return f"{tap}@{round_number}" if s.protocol == "live" else tap
-
-
-def limits_of(
-    cell: Cell, sent: Callable[[int], Sent], partition: Partition, largest: dict[str, int] | None
-) -> dict[str, Limits]:
-    """Return {name of a leakage point: its limits}; depends on the cell alone, so that a resumed run finds the same.
-
-    sent: {round: what the server sent then}.  largest: what the run counted (`Schedule.largest`).
-    """
-    found = {}
-    for rounds in cell.settings.leaks:
-        networks = {number: sent(number) for number in rounds}
-        each = [guards(cell, networks[number].network, number, partition, largest) for number in rounds]
-        for tap in cell.settings.taps:
-            if len(rounds) == 1:
-                lowest = floor(cell, networks[rounds[0]], tap, rounds[0], partition)
-            else:
-                lowest = Floor(None, None, "none: it is worked out for one view, not for several together")
-            guard = together([several[tap] for several in each], looks_at(cell, tap))
-            found[leak_key(cell, tap, rounds[-1])] = Limits(guard, lowest)
-    return found
+__all__ = ["limited"]
 
 
 def limited(

@@ -12,7 +12,7 @@ from leakbench.cell.victim_mode import leaks_by_batch
 from leakbench.measure.metrics import LPIPS_ABSENT, undefined
 from leakbench.measure.scores import RANKS_ONLY
 from leakbench.summary.fits import fit_notes
-from leakbench.summary.rankings import ranking_notes
+from leakbench.summary.rankings import ranking_notes, told_notes
 from leakbench.summary.tables import table_notes
 
 __all__ = ["doubt", "epsilon_notes", "network_notes", "tap_notes", "training_notes"]
@@ -102,10 +102,7 @@ def tap_notes(key: str, tap: dict[str, Any], group: pd.DataFrame, cell: Cell) ->
         if tap[name] is None:
             failed = "more than half of the trials failed" if group["failure"].mean() > 0.5 else "no value"
             notes[f"taps.{key}.{name}"] = reasons.get(name, failed)
-    if tap["label_ranked"] is None:
-        notes[f"taps.{key}.label_ranked"] = (
-            "no public example is of a victim's class, so that this ranking cannot name it"
-        )
+    notes |= told_notes(key, tap)
     if tap["asr"] is None:
         return notes | {f"taps.{key}.{name}": RANKS_ONLY for name in SILENT}
     if tap["precision"] is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from leakbench.measure.rankings import ONE_EACH
+
 __all__ = ["over_rounds"]
 
 CURVES = (
@@ -12,13 +14,8 @@ CURVES = (
     "asr_low",
     "asr_high",
     "null_asr",
-    "identified",
-    "identified_low",
-    "identified_high",
+    *(f"{name}{end}" for name in ONE_EACH for end in ("", "_low", "_high")),
     "label_accuracy",
-    "label_ranked",
-    "label_ranked_low",
-    "label_ranked_high",
     "rmse",
 )
 

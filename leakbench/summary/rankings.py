@@ -7,16 +7,30 @@ from typing import Any
 
 import pandas as pd
 
+from leakbench.measure.rankings import ONE_EACH, RANKINGS
 from leakbench.measure.scores_rankings import LEAST_NON_MEMBERS
 from leakbench.measure.statistics import mean_interval, wilson
 from leakbench.summary.attributes import attribute_fields, attribute_notes
 
-__all__ = ["ranking_fields", "ranking_notes"]
+__all__ = ["ranking_fields", "ranking_notes", "told_fields", "told_notes"]
 
 FEW = f"fewer than {LEAST_NON_MEMBERS} candidates that are no members show no false positive rate of 1 % (--candidates)"
 EVERYBODY = "every candidate stands behind the update, so that no member can be told from a non-member (--candidates)"
 
 ONE_LABEL = "one example stands behind the update, whose label is ranked (label_ranked)"
+
+
+def told_fields(group: pd.DataFrame) -> dict[str, float | None]:
+    """Return which share of the victims each question is told right of, with Wilson's interval; None for what has no value."""
+    fields: dict[str, float | None] = {}
+    for name in ONE_EACH:
+        fields |= _interval(name, _share, _first(group, name))
+    return fields
+
+
+def told_notes(key: str, tap: dict[str, Any]) -> dict[str, str]:
+    """Return why a question has no value."""
+    return {f"taps.{key}.{name}": RANKINGS[name].absent for name in ONE_EACH if tap[name] is None}
 
 
 def ranking_fields(group: pd.DataFrame) -> dict[str, Any]:

@@ -8,11 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from leakbench.cell import Cell, looks_at
-from leakbench.run.stage_attack import phase_name
-from leakbench.run.victims import knowledge
+from leakbench.cell import Cell, knowledge, leak_key, looks_at, phase_name
+from leakbench.limits.limits import Limits
 from leakbench.summary.claims import claims
-from leakbench.summary.limits import Limits, leak_key, limited
+from leakbench.summary.limits import limited
 from leakbench.summary.looks import look_notes
 from leakbench.summary.notes import doubt as doubt_of
 from leakbench.summary.notes import epsilon_notes, network_notes, tap_notes, training_notes

@@ -9,9 +9,9 @@ import pandas as pd
 
 from leakbench.measure.anytime import anytime
 from leakbench.measure.scores import RANKS_ONLY
-from leakbench.measure.statistics import exact, proportion, wilson
+from leakbench.measure.statistics import exact, proportion
 from leakbench.summary.fits import fit_fields
-from leakbench.summary.rankings import ranking_fields
+from leakbench.summary.rankings import ranking_fields, told_fields
 from leakbench.summary.tables import table_fields
 from leakbench.summary.verdict import verdict
 from leakbench.summary.warnings import doubts, mostly_doubted
@@ -40,11 +40,6 @@ def tap_summary(group: pd.DataFrame, seconds: float, doubtful: bool = False) -> 
     asr, low, high = proportion(group["success"].to_numpy(), group["batch"].to_numpy())
     _, exact_low, exact_high = exact(group["success"].to_numpy(), group["batch"].to_numpy())
     null, null_low, null_high = proportion(group["null_success"].to_numpy(), group["batch"].to_numpy())
-    first = group.dropna(subset=["identified"])
-    identified = float(first["identified"].mean())
-    bounds = wilson(float(first["identified"].sum()), len(first))
-    told = group["label_ranked"].dropna()
-    labels = wilson(float(told.sum()), len(told)) if len(told) else (None, None)
     found = {
         "round": int(group["round"].iloc[0]),
         "batch": int(group["member"].max()) + 1,
@@ -60,12 +55,7 @@ def tap_summary(group: pd.DataFrame, seconds: float, doubtful: bool = False) -> 
         "null_asr": null,
         "null_asr_low": null_low,
         "null_asr_high": null_high,
-        "identified": identified,
-        "identified_low": bounds[0],
-        "identified_high": bounds[1],
-        "label_ranked": float(told.mean()) if len(told) else None,
-        "label_ranked_low": labels[0],
-        "label_ranked_high": labels[1],
+        **told_fields(group),
         "candidates": int(group["candidates"].iloc[0]),
         "eta": float(group["eta"].iloc[0]),
         "null_rmse": _number(float(group["null_rmse"].median())),

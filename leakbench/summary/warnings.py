@@ -9,8 +9,7 @@ import pandas as pd
 
 from leakbench.attack.autoleak import AutoLeak
 from leakbench.attack.doubts import OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN
-from leakbench.cell import Cell, looks_at, random_at
-from leakbench.summary.limits import leak_key
+from leakbench.cell import Cell, leak_key, looks_at, random_at
 
 __all__ = ["WORDS", "doubts", "mostly_doubted", "warnings"]
 

@@ -24,7 +24,8 @@ VICTIMS, PROBES = 4, 32
 class Floor:
     """The least RMSE on average, medians over some victims' first examples; None with a note that says why.
 
-    rmse: for an attacker who knows the public examples' variance and no more.  unbiased: for one who is right on average.
+    rmse: for an attacker who knows the public examples' variance and no more; that of a Gaussian with a covariance is in
+    `leakbench.privacy.fisher_prior`.  unbiased: for one who is right on average.
     """
 
     rmse: float | None
@@ -54,6 +55,7 @@ def floor(cell: Cell, sent: Sent, tap: str, round_number: int, partition: Partit
     return Floor(
         rmse_floor(information, variance),
         unbiased if math.isfinite(unbiased) else None,
-        f"the prior is a Gaussian of the public examples' standard deviation, {variance**0.5:.3f}; who knows what such "
-        "examples look like may come closer (rmse_floor_unbiased: for an attacker who is right on average)",
+        f"the prior is white, a Gaussian of the public examples' standard deviation, {variance**0.5:.3f}, and nothing else is "
+        "known of such examples; who knows more of them, if only how neighbouring pixels go together, may come closer "
+        "(rmse_floor_unbiased: for an attacker who is right on average)",
     )

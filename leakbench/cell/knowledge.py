@@ -1,0 +1,18 @@
+"""What an attacker is granted."""
+
+from __future__ import annotations
+
+from leakbench.cell.cell import Cell
+from leakbench.federated.leakage import Knowledge
+
+__all__ = ["knowledge"]
+
+
+def knowledge(cell: Cell) -> Knowledge:
+    """Return what the threat model grants the attacker of a cell."""
+    whose = "" if cell.data.public is None else ", of others than may be victims"
+    public = f"test split of {cell.names['dataset']} ({len(cell.data.public_targets)} examples{whose})"
+    labels, logits = (
+        "given" if granted else "not given" for granted in (cell.attack.needs.labels, cell.attack.needs.logits)
+    )
+    return Knowledge(labels=labels, logits=logits, defense=cell.attack.knows == "defense", public=public)

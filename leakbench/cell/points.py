@@ -1,0 +1,20 @@
+"""How the leakage points of a cell are called in its summary and among its wall times."""
+
+from __future__ import annotations
+
+from leakbench.cell.cell import Cell
+
+__all__ = ["leak_key", "phase_name"]
+
+
+def leak_key(cell: Cell, tap: str, round_number: int) -> str:
+    """Return the name of a leakage point in the summary: with its round, or rounds, where several may leak."""
+    s = cell.settings
+    if s.join_rounds:
+        return f"{tap}@{'+'.join(map(str, s.leak_rounds))}"
+    return f"{tap}@{round_number}" if s.protocol == "live" else tap
+
+
+def phase_name(cell: Cell, tap: str, round_number: int) -> str:
+    """Return the name under which the wall time of one leakage point is kept."""
+    return f"attack {tap}" + (f" at round {round_number}" if cell.settings.protocol == "live" else "")

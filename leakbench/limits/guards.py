@@ -1,0 +1,119 @@
+"""What stands between one unit and what leaked at a leakage point, from which its bounds follow.
+
+A bound belongs to the leak, not to the training: to the network that leaked, with as many releases of one unit as the
+attack was shown. In the `paper` protocol that is one, not amplified by sampling, since the victim is in the leaked batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from leakbench.cell import Cell, probe_of
+from leakbench.cell.accounting import schedule_of
+from leakbench.defense import phases
+from leakbench.federated.partition import Iid, Partition
+from leakbench.privacy.ledger import Phase, Schedule, Unit, first_rounds
+from leakbench.privacy.mechanism import LEAST_NOISE, Mechanisms
+from leakbench.privacy.observers import observations
+from leakbench.run.leak_noise import leak_facts
+from leakbench.types import Network
+
+__all__ = ["Guard", "guards", "together"]
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What stands between one unit and what leaked at one point.
+
+    sigma: noise over one unit's bound, in each release; None where nothing is guaranteed, and `reason` says why.
+    before: the training that made the model which leaked; nothing for a model that saw no data.
+    commonest: the largest share of one label among public examples, or among those who may be victims.
+    related: why what is known of the other examples tells of the victim; empty where it does not.
+    views: how many times the same examples leak to one attack.  labels_given: whether the attacker was told the labels.
+    """
+
+    sigma: float | None
+    reason: str
+    unit: Unit
+    before: Mechanisms
+    commonest: float
+    related: str
+    views: int = 1
+    labels_given: bool = False
+
+
+def guards(
+    cell: Cell, network: Network, rounds: int, partition: Partition, largest: dict[str, int] | None
+) -> dict[str, Guard]:
+    """Return {leakage point: its guard} for a leak from a network after `rounds` rounds of training.
+
+    rounds: 0 in the `paper` protocol, whose network saw no data.  largest: what the run counted (`Schedule.largest`).
+    """
+    before = _training(cell, rounds, partition, largest) if rounds else ()
+    leak = _leak(cell, len(network.parameters))
+    phase = Phase(leak_facts(cell, network, rounds), 1, 1, True, leak.clients_per_round)
+    public, pool = cell.data.test_targets, cell.data.train_targets[cell.data.victims]
+    commonest = max(float(torch.bincount(labels).max()) / len(labels) for labels in (public, pool))
+    found = {}
+    for tap, seen in observations((phase,), cell.defense.unit, leak).items():
+        sigma, reason = (None, seen) if isinstance(seen, str) else (seen.mechanisms[0].noise_multiplier, "")
+        if sigma is not None and sigma < LEAST_NOISE:
+            sigma, reason = None, "none: no finite epsilon"
+        if isinstance(before, str):
+            sigma, reason = None, reason or before
+        if cell.attack.needs.logits:
+            sigma, reason = None, "none: the attacker is told the victims' logits"
+        trained = () if isinstance(before, str) else before
+        related, told = _related(cell, tap, rounds), cell.attack.needs.labels
+        found[tap] = Guard(sigma, reason, cell.defense.unit, trained, commonest, related, labels_given=told)
+    return found
+
+
+def together(several: Sequence[Guard], looks: int = 1) -> Guard:
+    """Return the guard of leaks of the same examples at several rounds, in order, with so many looks at each.
+
+    They are as many releases, at the least noise.
+    """
+    last, views = several[-1], looks * len(several)
+    missing = next((guard for guard in several if guard.sigma is None), None)
+    if missing is not None:
+        return dataclasses.replace(last, sigma=None, reason=missing.reason, views=views)
+    return dataclasses.replace(last, sigma=min(guard.sigma or 0.0 for guard in several), views=views)
+
+
+def _leak(cell: Cell, tensors: int) -> Schedule:
+    """Return the leak as a schedule: everyone in its batch and cohort is there for certain, in the number asked for."""
+    f, batch = cell.settings.federation, cell.settings.leak_batch
+    return Schedule(
+        clients=f.clients,
+        clients_per_round=f.clients_per_round,
+        rounds=1,
+        local_iterations=1,
+        batch=batch,
+        examples_per_client=max(batch, f.examples_per_client),
+        copies=1.0,
+        most_copies=1,
+        client_sampling="fixed",
+        batch_sampling="fixed",
+        tensors=tensors,
+    )
+
+
+def _training(cell: Cell, rounds: int, partition: Partition, largest: dict[str, int] | None) -> Mechanisms | str:
+    """Return what the rounds before the leak released of one unit to whoever got their model, or why nothing is known."""
+    probe = probe_of(cell.defense, cell.data, cell.settings)
+    whole = schedule_of(cell.defense, probe, partition.mean_copies, partition.most_copies, largest)
+    first = first_rounds(phases(cell.defense, probe), rounds)
+    seen = observations(first, cell.defense.unit, dataclasses.replace(whole, rounds=rounds))["global"]
+    return seen if isinstance(seen, str) else seen.mechanisms
+
+
+def _related(cell: Cell, tap: str, rounds: int) -> str:
+    f, alone = cell.settings.federation, tap == "type-2" and not rounds
+    if cell.defense.unit == "client" or cell.settings.protocol == "paper" or isinstance(f.partition, Iid) or alone:
+        return ""
+    return "none: a client's examples are alike here (partition), so that its others tell of the victim"

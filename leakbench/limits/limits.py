@@ -1,0 +1,43 @@
+"""The limits of every leakage point of a cell, worked out after its run from the cell alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from leakbench.cell import Cell, leak_key, looks_at
+from leakbench.federated.partition import Partition
+from leakbench.limits.floor import Floor, floor
+from leakbench.limits.guards import Guard, guards, together
+from leakbench.run.victims import Sent
+
+__all__ = ["Limits", "limits_of"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one leakage point at one round: the noise that bounds its success rates, and the floor of its RMSE."""
+
+    guard: Guard
+    floor: Floor
+
+
+def limits_of(
+    cell: Cell, sent: Callable[[int], Sent], partition: Partition, largest: dict[str, int] | None
+) -> dict[str, Limits]:
+    """Return {name of a leakage point: its limits}; depends on the cell alone, so that a resumed run finds the same.
+
+    sent: {round: what the server sent then}.  largest: what the run counted (`Schedule.largest`).
+    """
+    found = {}
+    for rounds in cell.settings.leaks:
+        networks = {number: sent(number) for number in rounds}
+        each = [guards(cell, networks[number].network, number, partition, largest) for number in rounds]
+        for tap in cell.settings.taps:
+            if len(rounds) == 1:
+                lowest = floor(cell, networks[rounds[0]], tap, rounds[0], partition)
+            else:
+                lowest = Floor(None, None, "none: it is worked out for one view, not for several together")
+            guard = together([several[tap] for several in each], looks_at(cell, tap))
+            found[leak_key(cell, tap, rounds[-1])] = Limits(guard, lowest)
+    return found

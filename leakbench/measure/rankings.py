@@ -1,0 +1,121 @@
+"""The rankings that stand beside every attack: what each asks of a victim's first example, who answers, and what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from leakbench.answers import Ranking
+from leakbench.attack.attributes import Attributes
+from leakbench.attack.candidates import Candidates
+from leakbench.attack.classes import Classes
+from leakbench.attack.needs import Needs
+from leakbench.data.attributes import values_of
+from leakbench.data.dataset import Feature
+from leakbench.federated.leakage import View
+from leakbench.measure.truth import Truth
+from leakbench.types import Generators
+
+__all__ = ["ONE_EACH", "RANKINGS", "Question", "Ranks", "ranked_first", "told"]
+
+Features: TypeAlias = Sequence[Feature]
+
+
+class Ranks(Protocol):
+    """A part that ranks the hypotheses of one question, or of several side by side."""
+
+    @property
+    def needs(self) -> Needs:
+        """What it has to be given beyond what leaked."""
+
+    def __call__(self, views: tuple[View, ...], rngs: Generators) -> Ranking:
+        """Return its scores for the V victims that all views show."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of every victim's first example beside an attack.
+
+    said: how a line calls the share that is told right.
+    rank: the attributes that are asked for -> who answers; None where nothing is asked.
+    right: (what really stood there, the attributes) -> {column of the rows: which hypothesis is right (V,), -1 where unknown}.
+    kappa: the measurements, with `null_label`, the largest share of one label -> how often who sees no release is right.
+    several: whether it is one question for each of the attributes, with a column for each.
+    excludes: whether a score of -inf says that a hypothesis cannot be named, so that it is no wrong answer either.
+    absent: why there is no value, where there is none.
+    """
+
+    said: str
+    rank: Callable[[Features], Ranks | None]
+    right: Callable[[Truth, Features], dict[str, Tensor]]
+    kappa: Callable[[Mapping[str, Any]], float]
+    several: bool = False
+    excludes: bool = True
+    absent: str = ""
+
+
+RANKINGS = {
+    "identified": Question(
+        said="identified",
+        rank=lambda _: Candidates(),
+        right=lambda truth, _: {"identified": truth.own},
+        kappa=lambda tap: 1 / float(tap["candidates"]),
+        excludes=False,
+    ),
+    "label_ranked": Question(
+        said="label ranked",
+        rank=lambda _: Classes(),
+        right=lambda truth, _: {"label_ranked": truth.labels[:, 0]},
+        kappa=lambda tap: float(tap["null_label"]),
+        absent="no public example is of a victim's class, so that this ranking cannot name it",
+    ),
+    "attribute": Question(
+        said="attribute",
+        rank=lambda features: Attributes(tuple(f.name for f in features)) if features else None,
+        right=lambda truth, features: {f"attribute_{f.name}": values_of(truth.inputs[:, 0], f) for f in features},
+        kappa=lambda attribute: float(attribute["null"]),
+        several=True,
+        absent="no victim has a known value that a public record has",
+    ),
+}
+"""{how the rows and the summary call it: the question}."""
+
+ONE_EACH = tuple(name for name, question in RANKINGS.items() if not question.several)
+"""The questions with one column, called as they are, which every run has."""
+
+
+def told(rankings: Mapping[str, Ranking], name: str, truth: Truth, features: Features = ()) -> dict[str, Tensor]:
+    """Return {column: (V,) float64} of one question: 1 where the right hypothesis alone scores highest, 1 / n where n tie, else 0.
+
+    NaN where the right one is unknown or was none to choose from, and where `rankings` has no answer.
+    """
+    question, found = RANKINGS[name], {}
+    for column, right in question.right(truth, features).items():
+        if name not in rankings:
+            found[column] = torch.full((len(truth.labels),), torch.nan, dtype=torch.float64)
+            continue
+        scores, known = rankings[name].of(column.removeprefix(f"{name}_")).scores.cpu(), right.cpu()
+        first = ranked_first if question.excludes else _first
+        found[column] = first(scores, known.clamp_min(0)).where(known >= 0, torch.nan)
+    return found
+
+
+def ranked_first(scores: Tensor, right: Tensor) -> Tensor:
+    """Return (V,): 1 where the right hypothesis (V,) alone scores highest of (V, k), 1 / n where n tie, 0 else; NaN for -inf.
+
+    That hypothesis was none to choose from; scores of which none is finite name nobody.
+    """
+    possible = scores.gather(1, right[:, None])[:, 0] != -torch.inf
+    return torch.where(possible, _first(scores, right), torch.nan)
+
+
+def _first(scores: Tensor, own: Tensor) -> Tensor:
+    """Return (V,): 1 where the own hypothesis alone scores highest, 1 / n where n tie; 0 else, also where none is finite."""
+    best = scores.nan_to_num(nan=-torch.inf, posinf=-torch.inf).amax(1, keepdim=True)
+    tied = (scores == best) & best.isfinite()
+    mine = tied.gather(1, own[:, None])[:, 0]
+    return mine.double() / tied.sum(1).clamp_min(1)

@@ -1,0 +1,130 @@
+"""The rankings beside every attack: one table says who is asked what, with what, and what counts as right."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from small_table import FEATURES
+from torch import Tensor
+
+from leakbench.answers import Ranking, Reconstruction
+from leakbench.attack import Attack
+from leakbench.attack.candidates import Candidates
+from leakbench.attack.classes import Classes
+from leakbench.attack.needs import Needs
+from leakbench.cell import Cell, Request, resolve_cell
+from leakbench.federated.leakage import View
+from leakbench.measure.rankings import ONE_EACH, RANKINGS, Question, told
+from leakbench.measure.scores import COLUMNS
+from leakbench.measure.truth import Truth
+from leakbench.run import rankings as asking
+from leakbench.run.experiment import hand_out
+from leakbench.run.stage_train import fresh_network
+from leakbench.run.victims import Sent, candidates, draw_victims, public_examples, view_of
+from leakbench.summary.bound import BOUNDS
+from leakbench.types import Generators, Network
+
+CATEGORIES = tuple(f for f in FEATURES if f.values)
+LANES = torch.arange(3)
+
+
+def truth(inputs: Tensor, labels: Tensor, own: Tensor) -> Truth:
+    return Truth(torch.arange(len(own)), inputs, labels, labels, own)
+
+
+def test_the_parts_of_a_ranking_are_its_questions_side_by_side() -> None:
+    scores = torch.arange(10.0).reshape(2, 5)
+    both = Ranking(scores, {"first": 2, "second": 3})
+    assert torch.equal(both.of("first").scores, scores[:, :2])
+    assert torch.equal(both.of("second").scores, scores[:, 2:])
+    assert Ranking(scores).of("any") == Ranking(scores)
+    with pytest.raises(ValueError, match="third"):
+        both.of("third")
+
+
+def test_who_could_not_be_named_is_no_wrong_answer_but_a_candidate_always_can_be() -> None:
+    """A class of no public example scores -inf; a candidate does only where the model has diverged."""
+    real = truth(torch.zeros(3, 1, 2), torch.tensor([[0], [1], [2]]), torch.tensor([0, 1, 2]))
+    scores = torch.tensor([[1.0, 0.0, 0.0], [1.0, -torch.inf, 1.0], [0.0, 2.0, 2.0]])
+    answers = {"identified": Ranking(scores), "label_ranked": Ranking(scores)}
+    assert told(answers, "identified", real)["identified"].tolist() == [1.0, 0.0, 0.5]
+    found = told(answers, "label_ranked", real)["label_ranked"]
+    assert found.tolist() == pytest.approx([1.0, float("nan"), 0.5], nan_ok=True)
+
+
+def test_each_attribute_has_a_column_and_none_where_nothing_was_ranked() -> None:
+    names = [f"attribute_{f.name}" for f in CATEGORIES]
+    inputs = torch.zeros(2, 1, FEATURES[-1].stop)
+    real = truth(inputs, torch.zeros(2, 1, dtype=torch.int64), torch.arange(2))
+    absent = told({}, "attribute", real, CATEGORIES)
+    assert list(absent) == names and all(column.isnan().all() for column in absent.values())
+    for f in CATEGORIES:
+        inputs[:, 0, f.start] = 1.0
+    sizes = {f.name: len(f.values) for f in CATEGORIES}
+    one_hot = torch.cat([torch.eye(2, many)[[0, 1]] for many in sizes.values()], 1)
+    found = told({"attribute": Ranking(one_hot, sizes)}, "attribute", real, CATEGORIES)
+    assert all(column.tolist() == [1.0, 0.0] for column in found.values())
+
+
+def test_the_table_is_what_rows_and_bounds_go_by() -> None:
+    """A column for each question of one, in the rows; and a bound that starts from the question's own kappa."""
+    assert set(ONE_EACH) < set(COLUMNS) and set(ONE_EACH) < set(RANKINGS)
+    measured = {"candidates": 40, "null_label": 0.3, "batch": 2, "null_asr_high": 0.1}
+    held = {bound.measure: bound for bound in BOUNDS}
+    for name, kappa in (("identified", 1 / 40), ("label_ranked", 0.3)):
+        assert held[name].kappa(measured) == RANKINGS[name].kappa(measured) == kappa
+        assert held[name].said == RANKINGS[name].said
+    assert RANKINGS["attribute"].kappa({"null": 0.6}) == 0.6
+
+
+def cell(attack: str = "cpl", **asked: Any) -> Cell:
+    usual = {"dataset": "digits", "victims": 3, "train_rounds": 0, "candidates": 20, "taps": ("type-2",)}
+    return resolve_cell(Request(**{**usual, "attack": attack, **asked}), None)
+
+
+def shown_of(some: Cell) -> tuple[tuple[View, ...], Any]:
+    victims = draw_victims(some, "type-2", 0, hand_out(some))
+    sent = Sent(Network(*fresh_network(some, trained=False)))
+    return (view_of(some, "type-2", 0, victims, LANES, sent),), candidates(some, victims)[0]
+
+
+NOTHING = torch.zeros(3, 1)
+REBUILT = Reconstruction(*(NOTHING,) * 7, (0,), NOTHING)
+
+
+def test_each_ranking_gets_what_it_needs_and_the_attack_that_ranks_answers_its_own_question() -> None:
+    some = cell()
+    views, shown = shown_of(some)
+    found = asking.rankings(some, views, shown, (), REBUILT, ())
+    assert list(found) == ["identified", "label_ranked"]
+    given = dataclasses.replace(views[0], candidates=shown, public=public_examples(some, Classes.needs.public))
+    assert torch.equal(found["identified"].scores, Candidates()((given,), ()).scores)
+    assert torch.equal(found["label_ranked"].scores, Classes()((given,), ()).scores)
+    own = Ranking(torch.ones(3, 20))
+    for method, name in ((Candidates(), "identified"), (Classes(), "label_ranked")):
+        ranks = dataclasses.replace(some, attack=Attack(title="t", cite="c", method=method))
+        answers = asking.rankings(ranks, views, shown, (), own, ())
+        assert answers[name] is own and set(answers) == set(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class Alone:
+    """Reads one example, of public ones as many as it needs."""
+
+    needs: ClassVar[Needs] = Needs(alone=True, public=7)
+
+    def __call__(self, views: tuple[View, ...], rngs: Generators) -> Ranking:
+        public = views[0].public
+        return Ranking(torch.zeros(views[0].victims, 0 if public is None else len(public.labels)))
+
+
+def test_a_line_in_the_table_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is not where it reads one example and several leaked together."""
+    line = Question("new", lambda _: Alone(), lambda real, _: {"new": real.own}, lambda _: 0.5)
+    monkeypatch.setitem(RANKINGS, "new", line)
+    some = cell()
+    views, shown = shown_of(some)
+    assert asking.rankings(some, views, shown, (), REBUILT, ())["new"].scores.shape == (3, 7)
+    batch = tuple(dataclasses.replace(view, tap="type-1", batch=2) for view in views)
+    assert "new" not in asking.rankings(some, batch, shown, (), REBUILT, ())
