@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from leakbench.attack.gradient_matching import GradientMatching
-from leakbench.attack.stop import Iterations
+from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.slots.stop import Iterations
 from leakbench.cell import Request, resolve_cell
 from leakbench.federated.leakage import View
 from leakbench.rng import generators

@@ -15,7 +15,7 @@ from leakbench.types import Parameters
 __all__ = ["Asked", "Fits", "Fitted", "Origin", "fitted_anew"]
 
 Origin = Mapping[str, str]
-"""{what the learning read: its hash}, `part` first; see `leakbench.attack.origin`."""
+"""{what the learning read: its hash}, `part` first; see `leakbench.attack.learn.origin`."""
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leakbench.attack.gradient_matching import GradientMatching
-from leakbench.attack.space_whitened import Whitened
-from leakbench.attack.whitening import Whitening, one_over_f
+from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.search.whitening import Whitening, one_over_f
+from leakbench.attack.slots.space_whitened import Whitened
 from leakbench.cell import Cell
 from leakbench.federated.leakage import View
 from leakbench.models import one_hot

@@ -22,8 +22,8 @@ from shared.options import checked, chosen, parser
 from tableak_page import KEYS, page
 from torch import Tensor, nn
 
-from leakbench.attack.gradient_matching import GradientMatching
-from leakbench.attack.pooling import POOLINGS
+from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.slots.pooling import POOLINGS
 from leakbench.cell import Cell, Request, identified, identity, resolve_cell
 from leakbench.data.columns import Columns, columns_of
 from leakbench.data.dataset import Dataset

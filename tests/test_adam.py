@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from leakbench.attack.adam import Adam
-from leakbench.attack.descent import DESCENTS, AdamDescent, Terms, descend
-from leakbench.attack.stop import Iterations
+from leakbench.attack.search.adam import Adam
+from leakbench.attack.slots.descent import DESCENTS, AdamDescent, Terms, descend
+from leakbench.attack.slots.stop import Iterations
 from leakbench.cli import main
 from leakbench.errors import InputError
 from leakbench.recipe import construct

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from leakbench.attack import Attack
-from leakbench.attack.analytic import AnalyticFc, begins_linear
+from leakbench.attack.methods.analytic import AnalyticFc, begins_linear
 from leakbench.cli import main
 from leakbench.data.find import load_dataset
 from leakbench.defense.transform import Stations

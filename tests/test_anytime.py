@@ -11,8 +11,8 @@ import torch
 from click.testing import CliRunner
 from torch import Tensor
 
-from leakbench.attack.descent import DESCENTS, Terms, descend
-from leakbench.attack.stop import Iterations
+from leakbench.attack.slots.descent import DESCENTS, Terms, descend
+from leakbench.attack.slots.stop import Iterations
 from leakbench.cli import commands
 from leakbench.measure.anytime import POINTS, anytime
 

@@ -9,16 +9,16 @@ from torch import Tensor
 
 from leakbench.answers import Reconstruction
 from leakbench.attack import Attack
-from leakbench.attack.candidates import Candidates
-from leakbench.attack.descent import LbfgsDescent, Terms, snapshot_iterations
-from leakbench.attack.distance import SquaredL2
-from leakbench.attack.gradient_matching import GradientMatching
-from leakbench.attack.labels import Joint, LastLayer
-from leakbench.attack.lbfgs import Lbfgs, Objective
-from leakbench.attack.priors import TotalVariation
-from leakbench.attack.space import Coordinates, Pixels
-from leakbench.attack.start import Normal, Patterned, Uniform
-from leakbench.attack.stop import Iterations
+from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.rankings.candidates import Candidates
+from leakbench.attack.search.lbfgs import Lbfgs, Objective
+from leakbench.attack.slots.descent import LbfgsDescent, Terms, snapshot_iterations
+from leakbench.attack.slots.distance import SquaredL2
+from leakbench.attack.slots.labels import Joint, LastLayer
+from leakbench.attack.slots.priors import TotalVariation
+from leakbench.attack.slots.space import Coordinates, Pixels
+from leakbench.attack.slots.start import Normal, Patterned, Uniform
+from leakbench.attack.slots.stop import Iterations
 from leakbench.data.find import load_dataset
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.transform import Stations

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from leakbench.attack.distance import DISTANCES, Cosine
+from leakbench.attack.slots.distance import DISTANCES, Cosine
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.recipe import construct

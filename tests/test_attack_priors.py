@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from leakbench.attack.batch_norm import BatchNormStatistics
-from leakbench.attack.consensus import GroupConsistency
-from leakbench.attack.gradient_matching import GradientMatching
-from leakbench.attack.priors import PRIORS, Length, TotalVariation
+from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.slots.batch_norm import BatchNormStatistics
+from leakbench.attack.slots.consensus import GroupConsistency
+from leakbench.attack.slots.priors import PRIORS, Length, TotalVariation
 from leakbench.cli import main
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from leakbench.attack import Attack
-from leakbench.attack.gradient_matching import GradientMatching
-from leakbench.attack.labels import LastLayer
+from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.public import channel_moments
-from leakbench.attack.space import SPACES, Standardised
-from leakbench.attack.start import STARTS, Colour, Constant
-from leakbench.attack.start_public import PublicMean, PublicNormal, Surrogate
+from leakbench.attack.slots.labels import LastLayer
+from leakbench.attack.slots.space import SPACES, Standardised
+from leakbench.attack.slots.start import STARTS, Colour, Constant
+from leakbench.attack.slots.start_public import PublicMean, PublicNormal, Surrogate
 from leakbench.cli import main
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View

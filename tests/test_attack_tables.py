@@ -14,11 +14,11 @@ from small_table import FEATURES, dataset, layout, records
 from torch import Tensor
 
 from leakbench.attack import Attack
-from leakbench.attack.gradient_matching import GradientMatching
-from leakbench.attack.pooling import Least, Mean, Median
-from leakbench.attack.space_tables import SoftCategories, StandardColumns
-from leakbench.attack.start_tables import StandardUniform
-from leakbench.attack.stop import Iterations
+from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.slots.pooling import Least, Mean, Median
+from leakbench.attack.slots.space_tables import SoftCategories, StandardColumns
+from leakbench.attack.slots.start_tables import StandardUniform
+from leakbench.attack.slots.stop import Iterations
 from leakbench.cli import main
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View

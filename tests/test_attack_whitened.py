@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from leakbench.attack.distance import Likelihood
-from leakbench.attack.space_whitened import Whitened
-from leakbench.attack.whitening import PIXEL_VARIANCE, Whitening, fitting_floor, of_examples, one_over_f
+from leakbench.attack.search.whitening import PIXEL_VARIANCE, Whitening, fitting_floor, of_examples, one_over_f
+from leakbench.attack.slots.distance import Likelihood
+from leakbench.attack.slots.space_whitened import Whitened
 from leakbench.cell import Request, resolve_cell
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View

@@ -19,8 +19,8 @@ from small_table import FEATURES, dataset, layout, records
 from torch import Tensor, nn
 
 from leakbench.answers import Ranking
-from leakbench.attack.attributes import Attributes
-from leakbench.attack.groups import Groups, explained, group_means
+from leakbench.attack.rankings.attributes import Attributes
+from leakbench.attack.rankings.groups import Groups, explained, group_means
 from leakbench.data.attributes import attributes_of, commonest, values_of
 from leakbench.data.dataset import Feature
 from leakbench.data.find import load_dataset

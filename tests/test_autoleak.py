@@ -7,19 +7,19 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.answers import Reconstruction
-from leakbench.attack.autoleak import AutoLeak
-from leakbench.attack.descent import LbfgsDescent
-from leakbench.attack.distance import Likelihood
 from leakbench.attack.doubts import OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN, twins
-from leakbench.attack.gradient_matching import GradientMatching
-from leakbench.attack.labels import LastLayer
-from leakbench.attack.lmmse import Lmmse
+from leakbench.attack.methods.autoleak import AutoLeak
+from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.methods.lmmse import Lmmse
+from leakbench.attack.methods.stage import Reconstructs, Stage
 from leakbench.attack.needs import needs_of
 from leakbench.attack.posterior import missed, posterior, prior_of
-from leakbench.attack.space_whitened import Whitened
-from leakbench.attack.stage import Reconstructs, Stage
-from leakbench.attack.start import Constant
-from leakbench.attack.stop import Iterations, searches_of
+from leakbench.attack.slots.descent import LbfgsDescent
+from leakbench.attack.slots.distance import Likelihood
+from leakbench.attack.slots.labels import LastLayer
+from leakbench.attack.slots.space_whitened import Whitened
+from leakbench.attack.slots.start import Constant
+from leakbench.attack.slots.stop import Iterations, searches_of
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.sign import Sign
 from leakbench.defense.transform import Stations

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leakbench.attack.candidates import Candidates
+from leakbench.attack.rankings.candidates import Candidates
 from leakbench.federated.leakage import Public, View
 from leakbench.measure.scores_rankings import membership
 from leakbench.models import parameters

@@ -12,8 +12,8 @@ import yaml
 from click.testing import CliRunner
 
 from leakbench.attack import Attack
-from leakbench.attack.gradient_matching import GradientMatching
-from leakbench.attack.stop import limited
+from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.slots.stop import limited
 from leakbench.catalog import KINDS
 from leakbench.cell import Request, identity
 from leakbench.cell.budget import prepare

@@ -15,8 +15,8 @@ from scipy.stats import binom, norm
 from torch import Tensor, nn
 
 from leakbench.attack import classes as classes_module
-from leakbench.attack.classes import Classes
 from leakbench.attack.public_gradients import gradients_alone
+from leakbench.attack.rankings.classes import Classes
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View
 from leakbench.measure.statistics import wilson

@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 import torch
 
-from leakbench.attack.descent import LbfgsDescent
-from leakbench.attack.distance import Likelihood
-from leakbench.attack.gradient_matching import GradientMatching
-from leakbench.attack.labels import Given
-from leakbench.attack.space_whitened import Whitened
-from leakbench.attack.start import Constant
-from leakbench.attack.stop import Iterations
+from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.slots.descent import LbfgsDescent
+from leakbench.attack.slots.distance import Likelihood
+from leakbench.attack.slots.labels import Given
+from leakbench.attack.slots.space_whitened import Whitened
+from leakbench.attack.slots.start import Constant
+from leakbench.attack.slots.stop import Iterations
 from leakbench.cell import Request, resolve_cell
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.guess import Chooses, Surviving, on_a_guess, surviving

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakbench.attack.coordinates import Coordinates
-from leakbench.attack.distance import Likelihood, SquaredL2
 from leakbench.attack.one_step import answered_at_once
 from leakbench.attack.posterior import posterior
+from leakbench.attack.search.coordinates import Coordinates
+from leakbench.attack.slots.distance import Likelihood, SquaredL2
 from leakbench.cell import Request, resolve_cell
 from leakbench.cell.accounting import cell_epsilon
 from leakbench.defense import Defense

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leakbench.attack.candidates import Candidates
 from leakbench.attack.looks import releases
+from leakbench.attack.rankings.candidates import Candidates
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.precode import Precode, VariationalBottleneck
 from leakbench.defense.transform import Stations

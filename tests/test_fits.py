@@ -18,16 +18,16 @@ from torch import nn
 
 from leakbench.answers import Fit
 from leakbench.attack import lmmse
-from leakbench.attack.autoleak import AutoLeak
-from leakbench.attack.gradient_matching import GradientMatching
-from leakbench.attack.learning_to_invert import LearningToInvert
-from leakbench.attack.lmmse import Lmmse, LmmseStart
-from leakbench.attack.origin import origin_of
+from leakbench.attack.learn.origin import origin_of
+from leakbench.attack.learn.sources import sources
+from leakbench.attack.methods.autoleak import AutoLeak
+from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.methods.learning_to_invert import LearningToInvert
+from leakbench.attack.methods.lmmse import Lmmse, LmmseStart
+from leakbench.attack.methods.stage import Stage
 from leakbench.attack.public_gradients import gradients_alone
 from leakbench.attack.recipe import Method
-from leakbench.attack.sources import sources
-from leakbench.attack.space_decoder import Decoder
-from leakbench.attack.stage import Stage
+from leakbench.attack.slots.space_decoder import Decoder
 from leakbench.cell import Cell, Request, resolve_cell
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
@@ -135,22 +135,22 @@ def test_another_pytorch_is_another_origin(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_code_of_a_fit_is_what_its_part_imports() -> None:
     """Of the package of attacks what the learner runs, by hand, and no other part; the rest of it is no reason to learn anew."""
-    read = {name.rpartition(".")[2] for name in sources("leakbench.attack.lmmse")}
+    read = {name.rpartition(".")[2] for name in sources("leakbench.attack.methods.lmmse")}
     assert {"lmmse", "linear_map", "ridge", "public", "public_gradients", "looks"} <= read
     assert read.isdisjoint({"null", "autoleak", "attack", "space_whitened", "vae", "learning_to_invert"})
-    decoder = {name.rpartition(".")[2] for name in sources("leakbench.attack.space_decoder")}
+    decoder = {name.rpartition(".")[2] for name in sources("leakbench.attack.slots.space_decoder")}
     assert "vae" in decoder
     assert decoder.isdisjoint({"lmmse", "linear_map"})
-    for name in sources("leakbench.attack.autoleak"):
+    for name in sources("leakbench.attack.methods.autoleak"):
         assert name in sys.modules
 
 
 @pytest.mark.parametrize(
     ("line", "read"),
     [
-        ("from leakbench.attack.ridge import leave_one_out", ["leakbench.attack.ridge"]),
-        ("import leakbench.attack.ridge as r", ["leakbench.attack.ridge"]),
-        ("def f():\n    from leakbench.attack.ridge import leave_one_out", ["leakbench.attack.ridge"]),
+        ("from leakbench.attack.learn.ridge import leave_one_out", ["leakbench.attack.learn.ridge"]),
+        ("import leakbench.attack.learn.ridge as r", ["leakbench.attack.learn.ridge"]),
+        ("def f():\n    from leakbench.attack.learn.ridge import leave_one_out", ["leakbench.attack.learn.ridge"]),
         ("import torch\nfrom leakbench.attacker import x\nfrom . import y", []),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from leakbench.attack.distance import SquaredL2
+from leakbench.attack.slots.distance import SquaredL2
 from leakbench.cell import Request, resolve_cell
 from leakbench.defense.clip import ClipLayers, ClipLayersShared, ClipWhole
 from leakbench.defense.transform import Stations

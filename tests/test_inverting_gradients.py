@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.attack import Attack
-from leakbench.attack.gradient_matching import GradientMatching
+from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.public import FEW, channel_moments
-from leakbench.attack.stop import Iterations
+from leakbench.attack.slots.stop import Iterations
 from leakbench.data.find import load_dataset
 from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import Public, View, leak

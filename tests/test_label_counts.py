@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from leakbench.attack.label_counts import label_counts, rounded
-from leakbench.attack.labels import LABELS, Given, LastLayer, LastLayerCounts
+from leakbench.attack.search.label_counts import label_counts, rounded
+from leakbench.attack.slots.labels import LABELS, Given, LastLayer, LastLayerCounts
 from leakbench.cell import Request, resolve_cell
 from leakbench.cli import main
 from leakbench.data.find import load_dataset

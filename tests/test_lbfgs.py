@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from leakbench.attack.lbfgs import Lbfgs
+from leakbench.attack.search.lbfgs import Lbfgs
 
 
 def rugged(points: Tensor, shift: Tensor) -> Tensor:

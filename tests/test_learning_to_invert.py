@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from leakbench.attack import Attack
-from leakbench.attack.learning_to_invert import Hashing, LearningToInvert
+from leakbench.attack.methods.learning_to_invert import Hashing, LearningToInvert
 from leakbench.attack.public_gradients import flat, gradients_alone
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import Stations

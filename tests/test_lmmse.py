@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from leakbench.attack import Attack
-from leakbench.attack.gradient_matching import GradientMatching
-from leakbench.attack.linear_map import linear_map
-from leakbench.attack.lmmse import Lmmse, LmmseStart
+from leakbench.attack.learn.linear_map import linear_map
+from leakbench.attack.learn.ridge import SHARES, leave_one_out
+from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.methods.lmmse import Lmmse, LmmseStart
 from leakbench.attack.public import FEW, public_of
 from leakbench.attack.public_gradients import flat
-from leakbench.attack.ridge import SHARES, leave_one_out
 from leakbench.cell import Request, resolve_cell
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.transform import Stations
@@ -175,7 +175,7 @@ def test_the_ridge_is_what_leaving_out_each_example_says(seed: int) -> None:
 
 
 def test_the_first_examples_decide_the_ridge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leakbench.attack.ridge.FEW", 30)
+    monkeypatch.setattr("leakbench.attack.learn.ridge.FEW", 30)
     a, x = random(50, 4), random(50, 2)
     assert leave_one_out(a @ a.T, x) == pytest.approx(leave_one_out(a[:30] @ a[:30].T, x[:30]))
     assert leave_one_out(a @ a.T, x) != pytest.approx(leave_one_out(a[20:] @ a[20:].T, x[20:]))

@@ -12,11 +12,11 @@ from flat_noise import runs_behind_flat_noise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakbench.attack.autoleak import AutoLeak
-from leakbench.attack.candidates import Candidates
-from leakbench.attack.distance import SquaredL2
 from leakbench.attack.looks import averaged, releases, responses
-from leakbench.attack.stage import Stage
+from leakbench.attack.methods.autoleak import AutoLeak
+from leakbench.attack.methods.stage import Stage
+from leakbench.attack.rankings.candidates import Candidates
+from leakbench.attack.slots.distance import SquaredL2
 from leakbench.cell import Cell, Request, looks_at, random_at, resolve_cell
 from leakbench.cell import looks as looks_module
 from leakbench.errors import InputError

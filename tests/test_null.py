@@ -6,7 +6,7 @@ from skimage.data import lfw_subset
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from leakbench.attack.null import null_attack
+from leakbench.attack.null.pictures import null_attack
 from leakbench.measure.metrics import success_threshold
 
 

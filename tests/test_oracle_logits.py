@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from leakbench.attack.oracle_logits import OracleLogits
+from leakbench.attack.slots.oracle_logits import OracleLogits
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.types import Network

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from leakbench.attack import Attack
-from leakbench.attack.stop import Iterations, Stop, Watched, watched
+from leakbench.attack.slots.stop import Iterations, Stop, Watched, watched
 from leakbench.cell import Request, identity
 from leakbench.cell.budget import prepare
 from leakbench.progress import Reporter

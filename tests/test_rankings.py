@@ -10,9 +10,9 @@ from torch import Tensor
 
 from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack import Attack
-from leakbench.attack.candidates import Candidates
-from leakbench.attack.classes import Classes
 from leakbench.attack.needs import Needs
+from leakbench.attack.rankings.candidates import Candidates
+from leakbench.attack.rankings.classes import Classes
 from leakbench.cell import Cell, Request, resolve_cell
 from leakbench.federated.leakage import View
 from leakbench.measure.rankings import ONE_EACH, RANKINGS, Question, told

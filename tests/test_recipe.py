@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from leakbench.attack import Attack
-from leakbench.attack.gradient_matching import GradientMatching
-from leakbench.attack.start import Patterned
+from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.slots.start import Patterned
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipLayers
 from leakbench.errors import InputError

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from leakbench.attack.descent import Descended
-from leakbench.attack.gradient_matching import GradientMatching
-from leakbench.attack.labels import Joint
-from leakbench.attack.restarts import best_of
+from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.search.restarts import best_of
+from leakbench.attack.slots.descent import Descended
+from leakbench.attack.slots.labels import Joint
 from leakbench.cli import main
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View

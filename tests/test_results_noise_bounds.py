@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from leakbench.attack.whitening import of_examples, one_over_f
+from leakbench.attack.search.whitening import of_examples, one_over_f
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
 from leakbench.run.leak_noise import leak_facts, noise_std

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Ranking, Reconstruction
-from leakbench.attack.null import NullAttack
+from leakbench.attack.null.pictures import NullAttack
 from leakbench.cell import Request, resolve_cell
 from leakbench.limits.floor import Floor
 from leakbench.limits.guards import Guard

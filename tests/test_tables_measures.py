@@ -14,8 +14,8 @@ from scipy.stats import norm
 from small_table import FEATURES, dataset, layout, records
 from torch import Tensor
 
-from leakbench.attack.null import null_attack
-from leakbench.attack.null_tables import best_guesser, random_records
+from leakbench.attack.null.pictures import null_attack
+from leakbench.attack.null.tables import best_guesser, random_records
 from leakbench.data.columns import Columns, columns_of
 from leakbench.data.dataset import Feature
 from leakbench.data.find import load_dataset

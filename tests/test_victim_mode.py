@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from leakbench.attack.classes import Classes
 from leakbench.attack.needs import Needs
+from leakbench.attack.rankings.classes import Classes
 from leakbench.cell import Cell, Request, resolve_cell
 from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.budget import prepare

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from leakbench.attack.descent import descend
-from leakbench.attack.gradient_matching import GradientMatching
-from leakbench.attack.lbfgs import Objective
-from leakbench.attack.stop import Iterations
+from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.search.lbfgs import Objective
+from leakbench.attack.slots.descent import descend
+from leakbench.attack.slots.stop import Iterations
 from leakbench.cell import Cell, Request, identity, knowledge, probe_of, resolve_cell
 from leakbench.cell.accounting import cell_epsilon
 from leakbench.data.find import load_dataset

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Fit, Reconstruction
-from leakbench.attack.distance import SquaredL2
-from leakbench.attack.labels import LastLayer
+from leakbench.attack.slots.distance import SquaredL2
+from leakbench.attack.slots.labels import LastLayer
 from leakbench.federated.leakage import View
 from leakbench.types import Generators
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
-from leakbench.attack.coordinates import Coordinates
-from leakbench.attack.distance import Likelihood, SquaredL2
-from leakbench.attack.space_whitened import Whitened
+from leakbench.attack.search.coordinates import Coordinates
+from leakbench.attack.slots.distance import Likelihood, SquaredL2
+from leakbench.attack.slots.space_whitened import Whitened
 from leakbench.federated.leakage import View
 from leakbench.models import one_hot
 from leakbench.types import Parameters

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Literal, Protocol, runtime_checkable
 
 from leakbench.answers import Ranking, Reconstruction
-from leakbench.attack.analytic import AnalyticFc
-from leakbench.attack.autoleak import AutoLeak
-from leakbench.attack.candidates import Candidates
-from leakbench.attack.gradient_matching import GradientMatching
-from leakbench.attack.learning_to_invert import LearningToInvert
-from leakbench.attack.lmmse import Lmmse
+from leakbench.attack.methods.analytic import AnalyticFc
+from leakbench.attack.methods.autoleak import AutoLeak
+from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.methods.learning_to_invert import LearningToInvert
+from leakbench.attack.methods.lmmse import Lmmse
 from leakbench.attack.needs import Needs, needs_of
+from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.server import SERVERS, Honest, Server
 from leakbench.federated.leakage import View
 from leakbench.part import Text, part

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from leakbench.attack import Attack
-from leakbench.attack.stop import MOST_ITERATIONS, limited
+from leakbench.attack.slots.stop import MOST_ITERATIONS, limited
 from leakbench.cell.cell import Cell, identified
 from leakbench.cell.fit import check_alone, check_fit
 from leakbench.cell.looks import MOST_LOOKS, check_looks

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from leakbench.answers import Ranking
-from leakbench.attack.null import NullAttack
+from leakbench.attack.null.pictures import NullAttack
 from leakbench.conformance.contract import AVERAGED, Answer, Truth
 from leakbench.measure import metrics
 from leakbench.measure.scores import Truth as Real

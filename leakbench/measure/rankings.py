@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Ranking
-from leakbench.attack.attributes import Attributes
-from leakbench.attack.candidates import Candidates
-from leakbench.attack.classes import Classes
 from leakbench.attack.needs import Needs
+from leakbench.attack.rankings.attributes import Attributes
+from leakbench.attack.rankings.candidates import Candidates
+from leakbench.attack.rankings.classes import Classes
 from leakbench.data.attributes import values_of
 from leakbench.data.dataset import Feature
 from leakbench.federated.leakage import View

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Ranking, Reconstruction
-from leakbench.attack.null import NullAttack
+from leakbench.attack.null.pictures import NullAttack
 from leakbench.measure import metrics
 from leakbench.measure.rankings import ONE_EACH, told
 from leakbench.measure.truth import Truth

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Ranking
-from leakbench.attack.label_counts import rounded
+from leakbench.attack.search.label_counts import rounded
 from leakbench.data.dataset import Feature
 from leakbench.measure.rankings import told
 from leakbench.measure.truth import Truth

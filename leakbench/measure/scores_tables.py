@@ -9,8 +9,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from leakbench.attack.null import NullAttack
-from leakbench.attack.null_tables import best_guesser, random_records
+from leakbench.attack.null.pictures import NullAttack
+from leakbench.attack.null.tables import best_guesser, random_records
 from leakbench.data.columns import Columns, columns_of
 from leakbench.data.dataset import Dataset
 from leakbench.measure.metrics_tables import table_scores

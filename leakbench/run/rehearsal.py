@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from leakbench.attack.recipe import Method
-from leakbench.attack.stop import limited
+from leakbench.attack.slots.stop import limited
 from leakbench.cell import Cell
 from leakbench.federated.leakage import View
 from leakbench.federated.partition import Partition

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from leakbench.answers import Reconstruction
 from leakbench.attack.looks import chooses
-from leakbench.attack.null import NullAttack, null_attack
-from leakbench.attack.stop import searches_of, watched
+from leakbench.attack.null.pictures import NullAttack, null_attack
+from leakbench.attack.slots.stop import searches_of, watched
 from leakbench.cell import Cell, looks_at, phase_name
 from leakbench.data.attributes import attributes_of, commonest
 from leakbench.federated.leakage import View

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from leakbench.attack.autoleak import AutoLeak
 from leakbench.attack.doubts import OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN
+from leakbench.attack.methods.autoleak import AutoLeak
 from leakbench.cell import Cell, leak_key, looks_at, random_at
 
 __all__ = ["WORDS", "doubts", "mostly_doubted", "warnings"]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from leakbench.attack.learn.ridge import leave_one_out
 from leakbench.attack.public_gradients import check_learnable, gradients_alone, numbers
-from leakbench.attack.ridge import leave_one_out
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View
 from leakbench.gram import gram_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from leakbench.attack.descent import Descended
+from leakbench.attack.slots.descent import Descended
 
 __all__ = ["best_of"]
 

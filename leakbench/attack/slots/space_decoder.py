@@ -8,11 +8,11 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.attack.coordinates import Coordinates
+from leakbench.attack.learn.origin import learned, origin_of
+from leakbench.attack.learn.vae import Sides, Training, Vae, trained
 from leakbench.attack.needs import Needs
-from leakbench.attack.origin import learned, origin_of
 from leakbench.attack.public import public_of
-from leakbench.attack.vae import Sides, Training, Vae, trained
+from leakbench.attack.search.coordinates import Coordinates
 from leakbench.federated.leakage import Public, View
 from leakbench.part import Count, NonNegative, Positive, part
 from leakbench.rng import generator
@@ -24,8 +24,8 @@ __all__ = ["Decoder"]
 class Decoder:
     """Search z of x = decode(z), of which the prior N(0, I) says weight * |z|^2 / 2: only what the decoder draws is found.
 
-    A variational autoencoder (see `leakbench.attack.vae`) is trained on at most `public` public examples, pictures or tables, once
-    for all views with the same ones: neither the network that leaks nor its defense is read.
+    A variational autoencoder (see `leakbench.attack.learn.vae`) is trained on at most `public` public examples, pictures or tables,
+    once for all views with the same ones: neither the network that leaks nor its defense is read.
     latent, hidden: how large it is.  epochs, batch, learning_rate: of its training; few examples need more epochs of smaller
     batches (of 450 digits 40 epochs leave an RMSE of .17, 200 in batches of 50 one of .13).  seed: of all that is drawn.
     """

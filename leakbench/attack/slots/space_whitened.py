@@ -6,10 +6,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from leakbench.attack.coordinates import Coordinates
 from leakbench.attack.needs import Needs
 from leakbench.attack.public import public_of
-from leakbench.attack.whitening import Whitening, class_means, fitting_floor, of_examples, one_over_f
+from leakbench.attack.search.coordinates import Coordinates
+from leakbench.attack.search.whitening import Whitening, class_means, fitting_floor, of_examples, one_over_f
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.part import Count, NonNegative, Positive, part

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from leakbench.attack.labels import LastLayer
 from leakbench.attack.public import channel_moments, public_of
+from leakbench.attack.slots.labels import LastLayer
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.part import NonNegative, part

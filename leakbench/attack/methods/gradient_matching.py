@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
-from leakbench.attack.descent import DESCENTS, Descent, Terms, descend
-from leakbench.attack.distance import DISTANCES, Distance
-from leakbench.attack.labels import LABELS, Labels
 from leakbench.attack.looks import averaged, responses
-from leakbench.attack.pooling import POOLINGS, Least, Pooling
-from leakbench.attack.priors import PRIORS, Prior
-from leakbench.attack.restarts import best_of
-from leakbench.attack.space import SPACES, Coordinates, Pixels, Space
-from leakbench.attack.start import STARTS, Start
-from leakbench.attack.stop import STOPS, Iterations, Stop
+from leakbench.attack.search.restarts import best_of
+from leakbench.attack.slots.descent import DESCENTS, Descent, Terms, descend
+from leakbench.attack.slots.distance import DISTANCES, Distance
+from leakbench.attack.slots.labels import LABELS, Labels
+from leakbench.attack.slots.pooling import POOLINGS, Least, Pooling
+from leakbench.attack.slots.priors import PRIORS, Prior
+from leakbench.attack.slots.space import SPACES, Coordinates, Pixels, Space
+from leakbench.attack.slots.start import STARTS, Start
+from leakbench.attack.slots.stop import STOPS, Iterations, Stop
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.fitted import Asked

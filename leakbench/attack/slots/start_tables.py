@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.needs import Needs
-from leakbench.attack.space_tables import layout_of, soften
+from leakbench.attack.slots.space_tables import layout_of, soften
 from leakbench.federated.leakage import View
 from leakbench.part import part
 from leakbench.types import Generators

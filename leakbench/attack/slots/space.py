@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from leakbench.attack.coordinates import Coordinates
 from leakbench.attack.public import channel_moments, public_of
-from leakbench.attack.space_decoder import Decoder
-from leakbench.attack.space_tables import SoftCategories, StandardColumns
-from leakbench.attack.space_whitened import Whitened
+from leakbench.attack.search.coordinates import Coordinates
+from leakbench.attack.slots.space_decoder import Decoder
+from leakbench.attack.slots.space_tables import SoftCategories, StandardColumns
+from leakbench.attack.slots.space_whitened import Whitened
 from leakbench.federated.leakage import View
 from leakbench.part import part
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from leakbench.attack.null import NullAttack
+from leakbench.attack.null.pictures import NullAttack
 from leakbench.data.columns import Columns
 from leakbench.measure.metrics_tables import table_scores
 

@@ -9,9 +9,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.attack.lmmse import LmmseStart
-from leakbench.attack.start_public import PublicMean, PublicNormal, Surrogate
-from leakbench.attack.start_tables import StandardUniform
+from leakbench.attack.methods.lmmse import LmmseStart
+from leakbench.attack.slots.start_public import PublicMean, PublicNormal, Surrogate
+from leakbench.attack.slots.start_tables import StandardUniform
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.part import Count, Fraction, NonNegative, part

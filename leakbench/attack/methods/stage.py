@@ -7,10 +7,10 @@ from typing import Annotated, Literal, Protocol, runtime_checkable
 from torch import nn
 
 from leakbench.answers import Reconstruction
-from leakbench.attack.analytic import AnalyticFc, begins_linear
-from leakbench.attack.gradient_matching import GradientMatching
-from leakbench.attack.learning_to_invert import LearningToInvert
-from leakbench.attack.lmmse import Lmmse
+from leakbench.attack.methods.analytic import AnalyticFc, begins_linear
+from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.methods.learning_to_invert import LearningToInvert
+from leakbench.attack.methods.lmmse import Lmmse
 from leakbench.federated.leakage import View
 from leakbench.models.kinks import kinked
 from leakbench.part import part

@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from leakbench.attack.coordinates import Coordinates
 from leakbench.attack.needs import Needs
+from leakbench.attack.search.coordinates import Coordinates
 from leakbench.data.columns import Columns
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View

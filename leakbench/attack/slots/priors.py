@@ -7,10 +7,10 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from leakbench.attack.batch_norm import BatchNormStatistics
-from leakbench.attack.consensus import GroupConsistency
-from leakbench.attack.oracle_logits import OracleLogits
 from leakbench.attack.public import channel_moments, public_of
+from leakbench.attack.slots.batch_norm import BatchNormStatistics
+from leakbench.attack.slots.consensus import GroupConsistency
+from leakbench.attack.slots.oracle_logits import OracleLogits
 from leakbench.federated.leakage import View
 from leakbench.part import NonNegative, part
 

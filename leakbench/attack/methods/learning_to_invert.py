@@ -12,9 +12,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from leakbench.answers import Reconstruction
+from leakbench.attack.learn.origin import learned, origin_of
 from leakbench.attack.needs import Needs
 from leakbench.attack.one_step import answered_at_once
-from leakbench.attack.origin import learned, origin_of
 from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import check_learnable, flat, gradients_alone, numbers
 from leakbench.errors import InputError

@@ -5,11 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from leakbench.answers import Fit, Reconstruction
-from leakbench.attack.linear_map import check_readable, linear_map, linear_map_of, tensors_of
+from leakbench.attack.learn.linear_map import check_readable, linear_map, linear_map_of, tensors_of
+from leakbench.attack.learn.origin import learned, origin_of
 from leakbench.attack.looks import averaged
 from leakbench.attack.needs import Needs
 from leakbench.attack.one_step import answered_at_once
-from leakbench.attack.origin import learned, origin_of
 from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import flat
 from leakbench.federated.leakage import View

@@ -10,9 +10,9 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from leakbench.attack.adam import Adam
-from leakbench.attack.lbfgs import Lbfgs, Objective
-from leakbench.attack.stop import Stop
+from leakbench.attack.search.adam import Adam
+from leakbench.attack.search.lbfgs import Lbfgs, Objective
+from leakbench.attack.slots.stop import Stop
 from leakbench.part import Count, Fraction, NonNegative, Positive, Probability, part
 
 __all__ = [

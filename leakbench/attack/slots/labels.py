@@ -8,8 +8,8 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from leakbench.attack.label_counts import label_counts
 from leakbench.attack.needs import Needs
+from leakbench.attack.search.label_counts import label_counts
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.models import one_hot

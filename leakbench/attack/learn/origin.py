@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from leakbench.answers import Fit
-from leakbench.attack.sources import sources
+from leakbench.attack.learn.sources import sources
 from leakbench.federated.leakage import Public, View
 from leakbench.fitted import Fitted, Origin
 from leakbench.recipe import describe

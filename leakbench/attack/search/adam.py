@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakbench.attack.lbfgs import Objective
+from leakbench.attack.search.lbfgs import Objective
 
 __all__ = ["Adam"]
 

@@ -1,7 +1,7 @@
 """Attributes: which sex, say, does the victim's record have? A Ranking of a category's values, by the means of public gradients.
 
-Attribute inference as the rankings of `leakbench.attack.classes` do it for labels: the attacker knows neither, and sums over the
-label (as the prior-aware attack of Hayes et al. 2023 does over what it does not know).
+Attribute inference as the rankings of `leakbench.attack.rankings.classes` do it for labels: the attacker knows neither, and sums
+over the label (as the prior-aware attack of Hayes et al. 2023 does over what it does not know).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Ranking
-from leakbench.attack.groups import explained, group_means
 from leakbench.attack.looks import averaged
 from leakbench.attack.needs import Needs
 from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import flat, gradients_alone, numbers
+from leakbench.attack.rankings.groups import explained, group_means
 from leakbench.data.attributes import values_of
 from leakbench.data.dataset import Feature
 from leakbench.errors import InputError

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
-from leakbench.attack.distance import Likelihood
 from leakbench.attack.doubts import OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN, stuck, twins
-from leakbench.attack.gradient_matching import GradientMatching
+from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.methods.stage import Reconstructs, Stage
 from leakbench.attack.posterior import missed, posterior, prior_of
-from leakbench.attack.stage import Reconstructs, Stage
-from leakbench.attack.stop import watched
+from leakbench.attack.slots.distance import Likelihood
+from leakbench.attack.slots.stop import watched
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.fitted import Asked

@@ -1,0 +1,1 @@
+"""How a part learns from public examples, and what a fit depends on."""

@@ -1,0 +1,1 @@
+"""How a search goes on: optimisers and restarts over many victims at once, coordinates, counts of labels."""
