@@ -10,7 +10,7 @@ from leakbench.attack.slots.distance import SquaredL2
 from leakbench.cell import Request, resolve_cell
 from leakbench.defense.clip import ClipLayers, ClipLayersShared, ClipWhole
 from leakbench.defense.transform import Stations
-from leakbench.federated.leakage import View
+from leakbench.federated.leakage import Knowledge, View
 from leakbench.models import one_hot
 from leakbench.run.experiment import _sent, hand_out
 from leakbench.run.victims import draw_victims, truth, view_of
@@ -66,15 +66,17 @@ def test_a_guess_is_matched_through_a_clip_that_binds(clip):
         torch.testing.assert_close(slope.flatten()[pixel], by_hand.detach(), rtol=1e-5, atol=1e-10)
 
 
-def test_precode_runs_by_its_mean_whoever_looks():
-    """The same answer each time and for who knows nothing; what leaked has draws in it, which no guess has."""
+def test_precode_runs_by_what_it_drew_for_who_knows_it_and_by_its_mean_for_others():
+    """What leaked has draws in it: the truth gives it to who reads them, and to nobody else; each time the same answer."""
     view, inputs, targets = seen("precode")
-    answers = [
+    told, again, blind = (
         v.respond(inputs, targets, by_what_leaked=True)
-        for v in (view, view, dataclasses.replace(view, stations=Stations()))
-    ]
+        for v in (view, view, dataclasses.replace(view, knowledge=Knowledge()))
+    )
     assert view.network.draws
-    for name, one in answers[0].items():
-        assert torch.equal(one, answers[1][name])
-        assert torch.equal(one, answers[2][name])
-    assert SquaredL2()(answers[0], view.update, view) > 1e-6
+    mean = view.respond(inputs, targets)
+    for name, one in told.items():
+        assert torch.equal(one, again[name])
+        assert torch.equal(blind[name], mean[name])
+    assert SquaredL2()(told, view.update, view) < 1e-9
+    assert SquaredL2()(blind, view.update, view) > 1e-6

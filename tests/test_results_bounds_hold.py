@@ -1,0 +1,78 @@
+"""Bounds catch a defense whose noise is a tenth of what it says, and leave one alone that keeps its word."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from bounds_hold import DEFENSES, GIVEN, a_tenth_of_the_noise, cells
+from bounds_hold_page import page_of
+
+from leakbench.cell import Request, identity
+from leakbench.cell.budget import prepare
+from leakbench.progress import Reporter
+from leakbench.run.experiment import execute
+from leakbench.store import open_run
+
+RESULTS = Path(__file__).parent.parent / "results"
+
+
+@pytest.mark.parametrize("tenth", [False, True])
+def test_a_tenth_of_the_noise_is_above_its_bounds_and_the_noise_as_said_is_not(tenth, tmp_path):
+    """Flat clip at 4 and a deviation of 4 on digits: the labels alone give it away."""
+    recipe = str(RESULTS / "recipes" / "clip_4_sigma_1.yaml")
+    request = Request(
+        **{**GIVEN, "dataset": "digits", "defense": recipe, "victims": 60, "candidates": 100, "taps": ("type-2",)}
+    )
+    cell = prepare(request, None)
+    with open_run(tmp_path / "run", identity(cell, "test")) as run:
+        if tenth:
+            with a_tenth_of_the_noise():
+                summary = execute(cell, run, Reporter())
+        else:
+            summary = execute(cell, run, Reporter())
+    above = {found["measure"] for found in summary["violations"]}
+    assert ("label_ranked" in above) if tenth else not above
+
+
+def test_every_defense_is_read_both_ways():
+    assert len(cells()) == 3 * 2 * len(DEFENSES)
+    assert {tenth for _, _, tenth in cells().values()} == {True, False}
+
+
+def row(tenth, point="type-2", **changed):
+    same = {
+        "dataset": "mnist",
+        "defense": "d",
+        "victims": 500,
+        "identified": 0.002,
+        "identified_bound": 0.01,
+        "label_ranked": 0.3,
+        "label_ranked_bound": 0.4,
+        "member_tpr": None,
+        "member_tpr_bound": 0.999,
+        "above": None,
+    }
+    return {**same, "point": point, "tenth": tenth, **changed}
+
+
+def test_the_page_counts_who_is_above():
+    """Two points with a bound, of which one forbids something; what has none is left out, and what is above is named."""
+    open_ = {"identified_bound": 0.999, "label_ranked_bound": 1.0}
+    none = {"identified_bound": None, "label_ranked_bound": None, "member_tpr_bound": None}
+    rows = [
+        row(False),
+        row(True, above="identified label_ranked", identified=0.1),
+        row(False, "type-1", **open_),
+        row(True, "type-1", **open_),
+        row(False, "type-0", **none),
+        row(True, "type-0", **none),
+    ]
+    page = page_of(pd.DataFrame(rows))
+    assert "Of 2 leakage points with a bound 0 lie significantly above one as said, and 1 with a tenth" in page
+    assert "1 have a bound below 1.00" in page.replace("\n", " ")
+    assert (
+        "| mnist, d, type-2 | 0.002 / 0.100, 0.010 | 0.300 / 0.300, 0.400 | - | none | identified, label ranked |"
+        in page
+    )
+    assert not re.search("type-0", page)
