@@ -424,3 +424,17 @@ def test_most_of_the_twins_decide(right, doubt):
     """Of three undefended public examples."""
     found = leaking(Some(right))._of_twins(behind_a_defense(), rngs()[0])
     assert found[UNCONVERGED].tolist() == [doubt] * V
+
+
+def test_what_leaves_more_unknowns_than_numbers_certifies_nothing():
+    """Of an update of which three coordinates are left an answer of four numbers meets all, and is not taken for right."""
+    sparse = {n: torch.zeros_like(u) for n, u in view().update.items()}
+    name = next(iter(sparse))
+    judged, exact = leaking(Stub(torch.zeros(V).double(), [])), of_truth()
+    for kept, certain in ((3, False), (4, True)):
+        some = {n: u.clone() for n, u in sparse.items()}
+        some[name].flatten(1)[:, :kept] = view().update[name].flatten(1)[:, :kept]
+        shown = dataclasses.replace(view(), update=some)
+        assert (missed(shown, exact)[1] > 0).all()
+        found = AutoLeak(stages=judged.stages, broken=1e6)._is_broken((shown,), exact)
+        assert found.tolist() == [certain] * V
