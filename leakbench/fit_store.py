@@ -39,7 +39,7 @@ LEFT = 3600
 def fit_folder() -> Path | None:
     """Return the folder that LEAKBENCH_FITS names, else the one of fits in the user's cache; None where there is none."""
     if chosen := os.environ.get("LEAKBENCH_FITS"):
-        return Path(chosen)
+        return Path(chosen).expanduser()
     cache = user_cache()
     return None if cache is None else cache / "fits"
 

@@ -80,6 +80,10 @@ def test_what_mixes_or_hides_draws_tells_none() -> None:
         assert not other.reads_draws
         with pytest.raises(TypeError, match="does not tell what was drawn"):
             other.drawn()
+    behind = dataclasses.replace(view, stations=Stations(client=noisy.example))
+    assert behind.reads_draws  # What acts behind the tap has not acted yet.
+    faint = dataclasses.replace(view, update={n: u * 1e-25 for n, u in view.update.items()})
+    torch.testing.assert_close(faint.drawn(), view.drawn(), rtol=1e-3, atol=1e-4)
     dark = dataclasses.replace(view, update={n: torch.zeros_like(u) for n, u in view.update.items()})
     assert not dark.drawn().any()
 

@@ -254,6 +254,19 @@ def test_where_no_floor_is_defined() -> None:
     assert isinstance(noise_std(done, "type-2", 5, 1, 2, 0.05), float)
 
 
+@pytest.mark.parametrize("public", [torch.full((5, 1, 8, 8), 0.5), torch.rand(1, 1, 8, 8)])
+def test_public_pictures_that_are_all_alike_give_no_floor(public: torch.Tensor) -> None:
+    """Constant ones, or a single one: their deviation is no prior."""
+    some = cell(defense="noise_gaussian", taps=("type-2",))
+    targets = torch.zeros(len(public), dtype=torch.int64)
+    alike = dataclasses.replace(some.data, test_inputs=public, test_targets=targets, public=None)
+    some = dataclasses.replace(some, data=alike)
+    model, weights = fresh_network(some, trained=False)
+    found = floor(some, Sent(Network(model, weights)), "type-2", 0, hand_out(some))
+    assert found.rmse is None
+    assert found.note == "none: the public examples are all alike, so that their deviation is no prior"
+
+
 def test_every_defense_has_a_bound_or_a_reason() -> None:
     """The whole catalog; and its floor is at most what a guess of the prior's mean misses."""
     for entry in list_kind("defenses"):

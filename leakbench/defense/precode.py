@@ -58,7 +58,8 @@ class VariationalBottleneck(nn.Module):
 
 def _entering(gradient: Parameters, layer: str) -> Tensor:
     """Return the input (n,) of a biased linear layer, by least squares over its rows: dW = db x^T."""
-    weight, bias = gradient[f"{layer}.weight"], gradient[f"{layer}.bias"]
+    largest = gradient[f"{layer}.bias"].abs().amax()  # By which squares of small gradients do not vanish.
+    weight, bias = gradient[f"{layer}.weight"] / largest, gradient[f"{layer}.bias"] / largest
     return bias @ weight / bias.square().sum()
 
 

@@ -190,7 +190,7 @@ class View:
     @property
     def reads_draws(self) -> bool:
         """Whether what leaked tells what a sampling network drew, to an attacker who knows the defense; see `ShowsDraws`."""
-        shown = isinstance(self.network.model, ShowsDraws) and self.stations == Stations()
+        shown = isinstance(self.network.model, ShowsDraws) and self.stations.before(self.tap) == Stations()
         return shown and self.knowledge.defense and self.examples == 1
 
     def drawn(self, lanes: Tensor | None = None) -> Tensor:

@@ -50,7 +50,9 @@ def floor(cell: Cell, sent: Sent, tap: str, round_number: int, partition: Partit
     information = float(found.quantile(0.5))
     if not math.isfinite(information):
         return Floor(None, None, "none: the model gives no finite gradient")
-    variance = float(cell.data.public_inputs.var(0).mean())
+    variance = float(cell.data.public_inputs.var(0, correction=0).mean())
+    if not variance > 0:
+        return Floor(None, None, "none: the public examples are all alike, so that their deviation is no prior")
     unbiased = rmse_floor(information)
     return Floor(
         rmse_floor(information, variance),
