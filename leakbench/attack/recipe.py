@@ -11,6 +11,7 @@ from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.methods.learning_to_invert import LearningToInvert
 from leakbench.attack.methods.lmmse import Lmmse
 from leakbench.attack.methods.rows import Rows
+from leakbench.attack.methods.spear import Spear
 from leakbench.attack.needs import Needs, needs_of
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.servers.server import Honest, Server
@@ -37,6 +38,7 @@ METHODS: dict[str, type[Method]] = {
     "candidates": Candidates,
     "lmmse": Lmmse,
     "rows": Rows,
+    "spear": Spear,
     "learning_to_invert": LearningToInvert,
     "autoleak": AutoLeak,
 }
