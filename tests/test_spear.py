@@ -28,7 +28,8 @@ def view(
     y = one_hot(torch.randint(CLASSES, (victims, 1, 1, many), generator=rng), CLASSES)
     update = leak("type-1", network, x, y, 0.1, stations or Stations(), Clock(0, 0, 1, 1), None)
     if noise:
-        update = {n: u + noise * torch.randn(u.shape, generator=rng) for n, u in update.items()}
+        deviation = noise * update["1.weight"].square().mean().sqrt()
+        update = {n: u + deviation * torch.randn(u.shape, generator=rng) for n, u in update.items()}
     return View("type-1", network, update, many, SHAPE, CLASSES, 0.1), x[:, 0, 0]
 
 
@@ -58,10 +59,10 @@ def test_a_clip_of_each_example_hides_nothing():
 
 
 def test_noise_costs_what_it_hides():
-    """1e-8 nothing, and .1 everything, of which the certificate tells."""
-    little, x = view(2, 4, noise=1e-8)
+    """A hundred-thousandth of the gradient's own deviation nothing, and that deviation everything, of which the certificate tells."""
+    little, x = view(2, 4, noise=1e-5)
     assert exact(Spear()((little,), rngs(2)).inputs, x).all()
-    loud, x = view(2, 4, noise=0.1)
+    loud, x = view(2, 4, noise=1.0)
     found = Spear(draws=4000)((loud,), rngs(2))
     assert not exact(found.inputs, x).any()
     assert not (found.certainty > 0.97).any()
