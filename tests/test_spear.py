@@ -59,7 +59,7 @@ def test_a_clip_of_each_example_hides_nothing():
 
 
 def test_noise_costs_what_it_hides():
-    """A hundred-thousandth of the gradient's own deviation nothing, and that deviation everything, of which the certificate tells."""
+    """A hundred-thousandth of the gradient's own deviation nothing, and that deviation everything."""
     little, x = view(2, 4, noise=1e-5)
     assert exact(Spear()((little,), rngs(2)).inputs, x).all()
     loud, x = view(2, 4, noise=1.0)

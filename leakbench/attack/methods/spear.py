@@ -26,11 +26,8 @@ AT_ONCE = 2000
 APART = 0.05
 """Of a direction of length 1, how much has to lie outside the span of those taken before."""
 
-DARK = 1e-9
-"""The length of a row of the whitened left factor, at most 1, below which it is taken for zero."""
-
 WIDEST = 0.1
-"""A unit row is never taken to vanish along a direction with which it has more in common than this."""
+"""A row is left out of which the noise is a larger share than this: along any direction it might vanish."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +100,11 @@ class Spear:
         if not scale[many - 1] > 2 * noise:
             return best
         left, lengths = left[:, :many], left[:, :many].norm(dim=1)
-        lit = lengths > DARK  # A row on which every example is inactive tells nobody apart.
-        rows, lengths = left[lit] / lengths[lit, None], lengths[lit]
-        within = self.tolerance * deviation * (1 / scale[:many]).norm() / (many**0.5 * lengths)
-        within = within.clamp_max(WIDEST)
+        wide = self.tolerance * deviation * (1 / scale[:many]).norm() / many**0.5
+        lit = lengths > wide / WIDEST  # A row on which every example is inactive holds noise and tells nobody apart.
+        rows, within = left[lit] / lengths[lit, None], wide / lengths[lit]
+        if len(rows) < many:
+            return best
         for columns in self._columns(rows, within, many, rng):
             sizes = torch.linalg.lstsq(left @ columns, one.bias[:, None]).solution[:, 0]
             inputs = torch.linalg.solve(columns * sizes, scale[:many, None] * right[:many])
@@ -145,7 +143,8 @@ def _independent(found: Tensor, rows: Tensor, within: Tensor, many: int) -> Tens
         if (direction - (direction @ basis.T) @ basis).norm() <= APART:
             continue
         still = (rows @ direction).abs() < within
-        fitted = torch.linalg.svd(rows[still], full_matrices=True)[2][-1]
+        # Rows as long as they were, so that each has the same noise.
+        fitted = torch.linalg.svd((rows / within[:, None])[still], full_matrices=True)[2][-1]
         rest = fitted - (fitted @ basis.T) @ basis
         if rest.norm() > APART:
             taken, basis = torch.cat([taken, fitted[None]]), torch.cat([basis, (rest / rest.norm())[None]])
