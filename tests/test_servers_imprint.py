@@ -148,7 +148,7 @@ def test_a_sampling_network_gets_its_draws():
 
 def test_wrong_input_is_refused():
     plain = honest()
-    with pytest.raises(InputError, match="this one is honest"):
+    with pytest.raises(InputError, match="this network has neither"):
         Rows()((view(plain, None, pictures(2, 1)),), rngs(2))
     with pytest.raises(InputError, match="quantiles of public examples, got 1"):
         Imprint()(plain, Public(PUBLIC.inputs[:1], PUBLIC.labels[:1]), Knowledge(), torch.Generator())
