@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm
 from torch import Tensor, nn
 
-from leakbench.attack import classes as classes_module
 from leakbench.attack.public_gradients import gradients_alone
+from leakbench.attack.rankings import classes as classes_module
 from leakbench.attack.rankings.classes import Classes
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 from leakbench.attack import Attack
-from leakbench.attack import space_decoder as module
 from leakbench.attack.learn.vae import LEAST, Sides, Training, Vae, divergence, loss, trained
 from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.slots import space_decoder as module
 from leakbench.attack.slots.space_decoder import Decoder
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Public, View

@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from leakbench.answers import Fit
-from leakbench.attack import lmmse
 from leakbench.attack.learn.origin import origin_of
 from leakbench.attack.learn.sources import sources
+from leakbench.attack.methods import lmmse
 from leakbench.attack.methods.autoleak import AutoLeak
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.methods.learning_to_invert import LearningToInvert

@@ -88,7 +88,7 @@ def _place(view: View) -> list[Any]:
 
 
 def _code(module: str) -> str:
-    package = Path(__file__).parent.parent
+    package = Path(__file__).parent.parent.parent
     digest = hashlib.sha256()
     for name, source in sources(module).items():
         digest.update(name.encode() + source)
