@@ -8,7 +8,10 @@ oldest in use go where they take too much room.
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +28,12 @@ from leakbench.store import content_hash, tensor_hash, write_atomically
 __all__ = ["FitStore", "fit_folder"]
 
 GIGABYTE = 10**9
+
+NAME = re.compile("[0-9a-f]{64}")
+"""How a fit is named: by a hash."""
+
+LEFT = 3600
+"""Seconds after which a half-written file belongs to nobody: writing one takes far less."""
 
 
 def fit_folder() -> Path | None:
@@ -70,9 +79,10 @@ class FitStore:
                 head = json.loads((file.metadata() or {})["fit"])
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             found = Fitted(head["origin"], tensors, Fit(float(head["seconds"]), int(head["public"])))
-            if found.origin != dict(origin) or head["checksum"] != tensor_hash(tensors):
+            told = found.fit.seconds >= 0 and math.isfinite(found.fit.seconds) and found.fit.public > 0
+            if not told or found.origin != dict(origin) or head["checksum"] != tensor_hash(tensors):
                 return None
-        except (OSError, SafetensorError, ValueError, KeyError, TypeError):
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError):
             return None
         with suppress(OSError):
             os.utime(path)
@@ -99,8 +109,16 @@ class FitStore:
             )
 
     def _make_room(self, path: Path, size: int) -> None:
-        """Remove files, the longest unused first, until one of `size` fits in."""
-        files = [(p.stat().st_mtime, p.stat().st_size, p) for p in path.parent.glob("*.safetensors") if p != path]
+        """Remove fits, the longest unused first, until one of `size` fits in; and what a killed process left half written.
+
+        Only files that are named as fits are: the folder may hold others.
+        """
+        kept = [p for p in path.parent.glob("*.safetensors") if NAME.fullmatch(p.stem) and p != path]
+        files = [(p.stat().st_mtime, p.stat().st_size, p) for p in kept]
+        for left in path.parent.glob(".*.safetensors.*.tmp"):
+            with suppress(OSError):
+                if time.time() - left.stat().st_mtime > LEFT:
+                    left.unlink()
         taken = sum(each for _, each, _ in files)
         for _, each, old in sorted(files):
             if taken + size <= self.room:

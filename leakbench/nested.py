@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +20,11 @@ def nested(cls: type[Any]) -> BeforeValidator:
 
     def build(value: Any) -> Any:
         if not isinstance(value, Mapping):
-            return value
+            if value is None or isinstance(value, cls):
+                return value
+            known = ", ".join(field.name for field in dataclasses.fields(cls))
+            text = f"got {value!r}, expected a mapping of its fields ({known})"
+            raise PydanticCustomError("slot", "{text}", {"text": text})
         try:
             return construct(cls, value)
         except InputError as error:

@@ -34,7 +34,7 @@ DATASETS = ("mnist", "lfw", "adult")
 DEFENSES = (
     *("fed_cdp", "fed_cdp_valid", "fed_cdp_layers_valid", "fed_cdp_flat", "fed_cdp_as_released_flat"),
     *("fed_alpha_cdp", "fed_alpha_cdp_flat", "fed_sdp_client", "fed_sdp_valid", "fed_sdp_server"),
-    *("flower_fixed_client", "secure_aggregation_sdp_client"),
+    "flower_fixed_client",
     *(f"recipes/clip_4_sigma_{sigma}.yaml" for sigma in ("0_3", "1", "3", "6")),
 )
 GIVEN: dict[str, Any] = {"attack": "identification", "victims": 500, "train_rounds": 0, "candidates": 1000}

@@ -20,7 +20,7 @@ import yaml
 from leakage_page import page_of, text_of
 from shared.grid import spelled_out
 from shared.options import checked, chosen, parser
-from shared.rows import Row, executed, held, limit_of, measured, minutes_of
+from shared.rows import Row, executed, held, limit_of, measured, minutes_of, there
 
 from leakbench.cell import Request
 from leakbench.cell.budget import prepare
@@ -126,6 +126,8 @@ def main() -> None:
     """Measure, or only write the page."""
     asked = options()
     page, folder = asked.content, asked.out or HERE
+    if asked.changed:  # What was found was found of other numbers.
+        page = {**page, "found": f"A trial with `--set {' '.join(asked.set)}`; the published page is another."}
     table, listed = folder / f"{asked.name}.csv", {name: (given, claim) for name, given, claim in cells(page)}
     names = chosen(listed, asked.only)
 
@@ -137,7 +139,7 @@ def main() -> None:
         return f"ASR {text_of(row['asr'])}, RMSE {text_of(row['rmse'], 3)}, {row['minutes']} min"
 
     if asked.page:
-        rows = pd.read_csv(table)
+        rows = pd.read_csv(there(table))
     else:
         rows = measured(held(table, ("row", "cell")), names, list(listed), of, said, table, "cell")
     (folder / f"{asked.name}.md").write_text(page_of(page, rows), encoding="utf-8")

@@ -13,6 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from shared.options import parser
 
 from leakbench.errors import InputError
 from leakbench.scripts import one_line
@@ -56,6 +57,7 @@ def _curve(axes: Axes, rows: pd.DataFrame, measure: str, label: str, colour: str
 
 def main() -> None:
     """Draw the figure of the rows that are there."""
+    parser(__doc__).parse_args()
     table = HERE / "strongest_looks.csv"
     if not table.exists():
         raise InputError(f"{table.name}: is not there; `python results/leakage_tables.py strongest_looks` measures it")

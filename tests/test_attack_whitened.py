@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from leakbench.attack.search.whitening import PIXEL_VARIANCE, Whitening, fitting_floor, of_examples, one_over_f
+from leakbench.attack.search.whitening import (
+    PIXEL_VARIANCE,
+    Whitening,
+    fitting_floor,
+    of_examples,
+    one_over_f,
+    unexplained,
+)
 from leakbench.attack.slots.distance import Likelihood
 from leakbench.attack.slots.space_whitened import Whitened
 from leakbench.cell import Request, resolve_cell
@@ -92,6 +99,8 @@ def test_the_floor_is_the_share_that_explains_the_other_half_best():
             total -= float(of.log_prob(new.flatten(1)).mean())
         lost.append(total)
     assert fitting_floor(x, base, floors) == floors[lost.index(min(lost))]
+    found = torch.tensor(unexplained(x, base, floors)) - 2 * torch.tensor(lost)
+    torch.testing.assert_close(found - found[0], torch.zeros(4), atol=1e-4, rtol=0)
     plane = 0.5 + base.apply((torch.randn(40, 2, generator=generator).double() @ z[:2].flatten(1)).reshape(-1, 1, 3, 3))
     assert fitting_floor(plane, base, floors) == 0.01
     assert fitting_floor(x[:1], base, floors) == 1.0

@@ -320,3 +320,121 @@ def test_where_nothing_was_answered_before_a_search_shows_how_far_it_is():
     torch.testing.assert_close(answer.iterates[2, :2], answer.inputs[:2] * 0)
     torch.testing.assert_close(answer.iterates[2, 2:], answer.iterates[1, 2:])
     torch.testing.assert_close(answer.iterates[3], truth()[0])
+
+
+def of_truth(off: float = 0.0) -> Reconstruction:
+    return Stub(torch.full((V,), off).double(), [])((view(),), rngs())
+
+
+def test_the_posterior_sums_what_all_views_say_and_counts_the_prior_once():
+    """Two releases of which the second has twice the noise: minus log-likelihoods add, each by its own view."""
+    near, far = view(noise=0.1), view(noise=0.2)
+    far = dataclasses.replace(far, update={n: u + 0.3 for n, u in far.update.items()})
+    prior, answer = prior_of(near), of_truth(0.1)
+    energy = prior.energy(prior.encode(answer.inputs), one_hot(answer.labels, 3).double())
+    alone = [posterior((shown,), answer, prior) - energy for shown in (near, far)]
+    assert (alone[1] > alone[0]).all()
+    torch.testing.assert_close(posterior((near, far), answer, prior), alone[0] + alone[1] + energy)
+
+
+def test_an_exact_answer_is_judged_by_its_prior_alone():
+    """It misses by nothing, and the deviation that is not told is at least the floor of the likelihood, not its rounding."""
+    answer, prior = of_truth(), prior_of(view())
+    energy = prior.energy(prior.encode(answer.inputs), one_hot(answer.labels, 3).double())
+    torch.testing.assert_close(posterior((view(),), answer, prior), energy, atol=1e-6, rtol=1e-9)
+
+
+def test_what_is_missed_is_held_against_what_leaked():
+    """The length is that of what leaked, whatever the guess is."""
+    expected = sum(u.flatten(1).square().sum(1) for u in view().update.values())
+    for off in (0.0, 0.4):
+        apart, length = missed(view(), of_truth(off))
+        torch.testing.assert_close(length, expected)
+        assert (apart > 0).all() == (off > 0)
+
+
+def test_noise_in_one_of_several_views_leaves_nothing_certain():
+    plain, noisy = view(), view(noise=0.1)
+    judged = leaking(Stub(torch.zeros(V).double(), []))
+    assert judged._is_broken((plain, plain), of_truth()).all()
+    assert not judged._is_broken((plain, noisy), of_truth()).any()
+
+
+def test_an_answer_that_misses_at_one_of_several_views_breaks_nobody():
+    other = dataclasses.replace(view(), update={n: u + 1 for n, u in view().update.items()})
+    judged = leaking(Stub(torch.zeros(V).double(), []))
+    assert judged._is_broken((view(),), of_truth()).all()
+    assert not judged._is_broken((view(), other), of_truth()).any()
+
+
+def test_only_those_who_are_left_are_doubted_where_others_broke():
+    """Too few public examples doubt everybody; three of four came back."""
+    plain = leaking(Stub(torch.tensor([0, 0, 0, 0.3]).double(), []))(
+        (dataclasses.replace(view(), public=None),), rngs()
+    )
+    assert plain.doubts[UNCHECKED].tolist() == [False, False, False, True]
+
+
+@dataclasses.dataclass
+class Moving:
+    """Answers far off; says that its search came closer than its start, or not."""
+
+    moves: bool
+
+    def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
+        answer = Stub(torch.full((V,), 0.3).double(), [])((view(),), rngs)
+        distance = torch.tensor([2.0, 1.0] if self.moves else [1.0, 2.0]).double()[:, None].expand(-1, V)
+        return dataclasses.replace(answer, trajectory=distance, certainty=-distance.amin(0)[:, None])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "doubted_"), [(False, True, True), (True, False, True), (True, True, False)]
+)
+def test_a_stage_that_was_stuck_stays_doubted_whatever_comes_after(first, second, doubted_):
+    doubts = leaking(Moving(first), Moving(second))._answered((view(),), rngs()).doubts
+    assert doubts[STUCK].tolist() == [doubted_] * V
+
+
+@dataclasses.dataclass
+class Some:
+    """Answers the public examples, in order, for the first `right` lanes, and grey for the others."""
+
+    right: int
+
+    def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
+        shown = views[0]
+        inputs = shown.public.inputs[: shown.victims][:, None].clone()
+        inputs[self.right :] = 0.5
+        one = torch.ones(shown.victims, dtype=torch.int64)
+        return Reconstruction(
+            inputs=inputs,
+            labels=shown.public.labels[: shown.victims][:, None],
+            certainty=torch.zeros(shown.victims, 1).double(),
+            trajectory=torch.zeros(1, shown.victims).double(),
+            steps=one,
+            evaluations=one,
+            iterates=inputs[None],
+            snapshots=(1,),
+            spent=one[None],
+        )
+
+
+@pytest.mark.parametrize(("right", "doubt"), [(0, True), (1, True), (2, False), (3, False)])
+def test_most_of_the_twins_decide(right, doubt):
+    """Of three undefended public examples."""
+    found = leaking(Some(right))._of_twins(behind_a_defense(), rngs()[0])
+    assert found[UNCONVERGED].tolist() == [doubt] * V
+
+
+def test_what_leaves_more_unknowns_than_numbers_certifies_nothing():
+    """Of an update of which three coordinates are left an answer of four numbers meets all, and is not taken for right."""
+    sparse = {n: torch.zeros_like(u) for n, u in view().update.items()}
+    name = next(iter(sparse))
+    judged, exact = leaking(Stub(torch.zeros(V).double(), [])), of_truth()
+    for kept, certain in ((3, False), (4, True)):
+        some = {n: u.clone() for n, u in sparse.items()}
+        some[name].flatten(1)[:, :kept] = view().update[name].flatten(1)[:, :kept]
+        shown = dataclasses.replace(view(), update=some)
+        assert (missed(shown, exact)[1] > 0).all()
+        found = AutoLeak(stages=judged.stages, broken=1e6)._is_broken((shown,), exact)
+        assert found.tolist() == [certain] * V

@@ -6,7 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from leakbench.answers import Reconstruction
+from leakbench.attack.doubts import UNKNOWN
 from leakbench.attack.looks import releases
+from leakbench.attack.methods.autoleak import AutoLeak
+from leakbench.attack.methods.stage import Stage
+from leakbench.attack.posterior import missed
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.precode import Precode, VariationalBottleneck
@@ -14,7 +19,7 @@ from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import Knowledge, Public, View, leak
 from leakbench.models import build, one_hot, parameters
 from leakbench.rng import generator, generators
-from leakbench.types import Clock, Network, ShowsDraws
+from leakbench.types import Clock, Generators, Network, ShowsDraws
 
 CLOCK = Clock(0, 0, 1, 1)
 SHAPE = (1, 10, 10)
@@ -103,3 +108,46 @@ def test_candidates_are_ranked_with_each_victims_draws_and_looks_stay_apart() ->
     for seen in (views[:1], views):
         assert Candidates()(seen, rngs).scores.argmax(1).tolist() == [0, 1, 2]
     assert len(releases(views)) == 2
+
+
+@dataclasses.dataclass
+class Grey:
+    """Answers grey pictures of class 0."""
+
+    def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
+        return answered(
+            torch.full((views[0].victims, 1, *SHAPE), 0.5), torch.zeros(views[0].victims, 1, dtype=torch.int64)
+        )
+
+
+def answered(inputs: Tensor, labels: Tensor) -> Reconstruction:
+    one = torch.ones(len(inputs), dtype=torch.int64)
+    return Reconstruction(
+        inputs,
+        labels,
+        torch.zeros(len(inputs), 1),
+        torch.zeros(1, len(inputs)),
+        one,
+        one,
+        inputs[None],
+        (1,),
+        one[None],
+    )
+
+
+def test_an_answer_is_judged_with_what_was_drawn():
+    """The truth misses nothing of what leaked for who reads the draws; for others the mean is apart."""
+    view, x, _ = leaked()
+    labels = next(u for n, u in view.update.items() if n == "classifier.bias").argmin(1)[:, None]
+    told, length = missed(view, answered(x, labels))
+    blind, _ = missed(dataclasses.replace(view, knowledge=Knowledge()), answered(x, labels))
+    assert (told < 1e-6 * length).all()
+    assert (blind > 1e-4 * length).all()
+
+
+def test_draws_that_cannot_be_read_are_doubted_and_others_not():
+    view, _, _ = leaked()
+    leak_ = AutoLeak(stages=(Stage(method=Grey()),))
+    rngs = generators(0, "v", [(v,) for v in range(3)])
+    assert UNKNOWN not in leak_((view,), rngs).doubts
+    assert leak_((dataclasses.replace(view, knowledge=Knowledge()),), rngs).doubts[UNKNOWN].all()

@@ -13,7 +13,8 @@ import torch
 from command_line import called
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save, save_file
 from torch import nn
 
 from leakbench.answers import Fit
@@ -418,6 +419,37 @@ def test_the_longest_unused_go_when_the_room_is_taken(tmp_path: Path) -> None:
     assert kept == {"a": True, "b": False, "c": True, "d": True, "e": True}
     asked_of(tmp_path, one(name="f", size=1000), room=45_000)
     assert {path.name for path in tmp_path.iterdir()} == left
+
+
+def test_only_fits_make_room_and_what_was_left_half_written_goes(tmp_path: Path) -> None:
+    """Another's tensors in the folder stay, and so does what somebody may be writing now."""
+    mine, old, now = (
+        tmp_path / name for name in ("my_model.safetensors", ".a.safetensors.x.tmp", ".b.safetensors.y.tmp")
+    )
+    mine.write_bytes(b"0" * 60_000)
+    old.write_bytes(b"0")
+    now.write_bytes(b"0")
+    os.utime(old, (1e9, 1e9))
+    os.utime(mine, (1e9, 1e9))
+    for name in "abcde":
+        asked_of(tmp_path, one(name=name, size=800), room=45_000)
+    assert mine.exists()
+    assert now.exists()
+    assert not old.exists()
+    assert (
+        len([p for p in tmp_path.iterdir() if p.suffix == ".safetensors"]) == 5
+    )  # Four fits of five, and the other's.
+
+
+@pytest.mark.parametrize("told", [{"seconds": float("nan")}, {"seconds": -1.0}, {"public": 0}])
+def test_a_fit_that_says_what_cannot_be_is_learned_anew(tmp_path: Path, told: dict[str, float]) -> None:
+    asked_of(tmp_path, one(name="a"))
+    (path,) = tmp_path.iterdir()
+    with safe_open(path, framework="pt") as file:
+        head = json.loads(file.metadata()["fit"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    path.write_bytes(save(tensors, {"fit": json.dumps({**head, **told})}))
+    assert asked_of(tmp_path, one(name="a"))[1] == 1
 
 
 def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

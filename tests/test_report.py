@@ -330,6 +330,7 @@ def summary_with_bounds() -> dict[str, Any]:
 def test_bounds_stand_under_the_table(tmp_path: Path) -> None:
     """One line for the point that has them; why the others have none is said with epsilon."""
     summary = summary_with_bounds()
+    summary["taps"]["type-2"]["null_rmse"] = 0.3
     line = "type-2: at most ASR 0.31, identified 0.0021, label 0.14, label ranked 0.12 by the valid epsilon of what was seen"
     floor = (
         "type-2: RMSE at least 0.2345 on average by Fisher information, for an attacker who knows no more of such examples than "
@@ -341,6 +342,21 @@ def test_bounds_stand_under_the_table(tmp_path: Path) -> None:
         assert line in text and floor in text
         assert "rmse_floor at type-2: the prior is a Gaussian" in text
         assert "_bound at" not in text and "no bound" not in text and "rmse_floor at type-1" not in text
+
+
+def test_a_floor_above_a_guess_is_not_printed(tmp_path: Path) -> None:
+    """Who guesses without any gradient knows more than the floor's prior, so that the floor says nothing."""
+    summary = summary_with_bounds()
+    summary["taps"]["type-2"]["null_rmse"] = 0.2
+    said = printed(summary, 120)
+    assert "type-2: no floor of RMSE that says anything: a guess without any gradient has 0.2000" in said
+    assert "RMSE at least" not in said
+
+
+def test_fields_without_a_value_for_one_reason_share_a_line() -> None:
+    summary = summary_of()
+    summary["notes"] |= {f"taps.type-2.{field}": "the attack ranks" for field in ("rmse", "psnr", "ssim")}
+    assert "rmse, psnr, ssim at type-2: the attack ranks" in printed(summary, 200)
 
 
 def test_what_is_not_as_claimed_stands_with_the_claim(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_page_without_rows_is_not_written(load: Any, tmp_path: Path, monkeypat
     monkeypatch.setattr(sys, "argv", ["leakage_tables.py", "leakage_table_1", "--page"])
     with pytest.raises(SystemExit, match="2"):
         one_line(script.main)
-    assert "leakage_table_1.csv: No such file" in capsys.readouterr().err
+    assert "there is no leakage_table_1.csv to write it from" in capsys.readouterr().err
     assert contents(tmp_path) == before
 
 

@@ -56,6 +56,7 @@ def floor(cell: Cell, sent: Sent, tap: str, round_number: int, partition: Partit
         rmse_floor(information, variance),
         unbiased if math.isfinite(unbiased) else None,
         f"the prior is white, a Gaussian of the public examples' standard deviation, {variance**0.5:.3f}, and nothing else is "
-        "known of such examples; who knows more of them, if only how neighbouring pixels go together, may come closer "
+        f"known of such examples; its information is the median of {len(lanes)} victims'; who knows more of them, if only how "
+        "neighbouring pixels go together, may come closer "
         "(rmse_floor_unbiased: for an attacker who is right on average)",
     )

@@ -44,7 +44,10 @@ def _texts(name: str, tap: Mapping[str, Any], notes: Mapping[str, str], said: se
         if tap.get(bound.field) is None and reason and reason not in said:
             missing.setdefault(reason, []).append(bound.said)
     texts += [f"no bound on {', '.join(whats)}: {reason}" for reason, whats in missing.items()]
-    if tap.get("rmse_floor") is not None:
+    null = tap.get("null_rmse")
+    if tap.get("rmse_floor") is not None and null is not None and null < tap["rmse_floor"]:
+        texts.append(f"no floor of RMSE that says anything: a guess without any gradient has {null:.4f}")
+    elif tap.get("rmse_floor") is not None:
         texts.append(f"RMSE at least {tap['rmse_floor']:.4f} on average by Fisher information, {WHO_KNOWS_LITTLE}")
     return texts
 

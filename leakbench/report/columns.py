@@ -139,7 +139,7 @@ LEARNED = (
         "learned in",
         "What the attacker's learning took before its first answer, when it was learned, and from how many public examples; none "
         "of them is a victim. What was learned of the same network, defense and public examples before is used again.",
-        lambda tap: f"{number(tap.get('fit_seconds'), 1)} s of {number(tap.get('fit_public'), 0)}",
+        lambda tap: f"{number(tap.get('fit_seconds'), 1)} s of {number(tap.get('fit_public'), 0)} public",
     ),
 )
 

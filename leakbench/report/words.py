@@ -142,8 +142,11 @@ def notes(summary: Summary, without: Collection[str] = ()) -> list[tuple[str, st
             continue  # pictures, or who does not learn, have no such column
         what, where = (field, name) if area == "taps" else (key, "")
         grouped.setdefault((what, reason.removeprefix("n/a: ")), []).append(where)
-    lines = []
+    together: dict[tuple[str, str], list[str]] = {}
     for (what, reason), places in grouped.items():
-        where = ", ".join(filter(None, places))
+        together.setdefault((", ".join(filter(None, places)), reason), []).append(what)
+    lines = []
+    for (where, reason), several in together.items():
+        what = ", ".join(filter(None, several))
         lines.append((f"{what} at {where}" if what and where else what or where, reason))
     return lines

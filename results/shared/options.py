@@ -46,8 +46,10 @@ def checked(asked: argparse.Namespace) -> argparse.Namespace:
 
     And for a trial that is not given a folder of its own.
     """
-    if "out" in asked:
-        existing("--out", asked.out)
+    if "out" in asked and asked.out is not None:
+        if asked.out.exists() and not asked.out.is_dir():
+            raise InputError(f"--out: {str(asked.out)!r} is no folder")
+        asked.out.mkdir(parents=True, exist_ok=True)
     existing("--data-dir", asked.data_dir)
     if "set" in asked:
         asked.changed = numbers(asked.set)

@@ -30,8 +30,8 @@ class AutoLeak:
     """Run the stages in order and answer each victim by the likeliest of their answers, as `posterior` judges them.
 
     Where the defense adds no noise that the attacker is told of, an answer whose gradient misses what leaked by less than the
-    share `broken` of its squared length is taken for right, and later stages leave the victim alone; under noise nothing
-    certifies an answer, and all stages run that are made for the network: see `Stage`.
+    share `broken` of its squared length is taken for right, and later stages leave the victim alone. Under noise, and where fewer
+    coordinates leaked than an answer has numbers, nothing certifies it, and all stages run that are made for the network.
 
     Evidence that an attack is weak goes with the answer of each unbroken victim as a doubt: a search that never came closer than
     its start, one by likelihood that ends at a less likely answer than another stage's, a defense that draws at random what has no
@@ -101,7 +101,9 @@ class AutoLeak:
         if any(view.noise for view in views):
             return torch.zeros(views[0].victims, dtype=torch.bool, device=answer.inputs.device)
         apart, length = (sum(each) for each in zip(*(missed(view, answer) for view in views), strict=True))
-        return torch.as_tensor(apart <= self.broken * length)
+        # What leaves more unknowns than it has numbers is met by many answers.
+        shown = sum(u.flatten(1).count_nonzero(1) for view in views for u in view.update.values())
+        return torch.as_tensor((apart <= self.broken * length) & (shown >= answer.inputs[0].numel()))
 
 
 def _by_likelihood(stage: Reconstructs) -> bool:

@@ -93,10 +93,19 @@ def of_examples(inputs: Tensor, floor: float, base: Whitening | None = None) -> 
 def fitting_floor(inputs: Tensor, base: Whitening, floors: tuple[float, ...] = FLOORS) -> float:
     """Return the floor by which `of_examples` of either half of (n, *s) explains the other half best.
 
-    Of the Gaussian that one half gives, the likelihood of the other is counted, both ways. The largest floor where n < 2.
+    The largest floor where n < 2; see `unexplained`.
     """
     if len(inputs) < 2:
         return floors[0]
+    lost = unexplained(inputs, base, floors)
+    return floors[lost.index(min(lost))]
+
+
+def unexplained(inputs: Tensor, base: Whitening, floors: tuple[float, ...]) -> list[float]:
+    """Return minus twice the mean log-likelihood of one half of (n, *s) by the Gaussian of the other, both ways, up to a constant.
+
+    A number for each floor that the Gaussian has in all directions of `base`.
+    """
     halves = (inputs[::2], inputs[1::2])
     lost = [0.0] * len(floors)
     for known, new in (halves, halves[::-1]):
@@ -107,7 +116,7 @@ def fitting_floor(inputs: Tensor, base: Whitening, floors: tuple[float, ...] = F
         for place, floor in enumerate(floors):
             width = (spread + floor).log().sum() + (apart.shape[1] - len(spread)) * math.log(floor)
             lost[place] += float((along / (spread + floor)).sum() + beside / floor + width)
-    return floors[lost.index(min(lost))]
+    return lost
 
 
 def _spread(apart: Tensor) -> tuple[Tensor, Tensor]:
