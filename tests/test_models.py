@@ -37,6 +37,7 @@ SMALL: dict[str, Callable[[], nn.Module]] = {
     "lenet_cpl_relu": lambda: MODELS["lenet_cpl_relu"].builder(SHAPE, CLASSES),
     "lenet_dlg_gelu": lambda: MODELS["lenet_dlg_gelu"].builder(SHAPE, CLASSES),
     "mlp_relu": lambda: MODELS["mlp_relu"].builder(SHAPE, CLASSES),
+    "mlp_1000": lambda: MODELS["mlp_1000"].builder(SHAPE, CLASSES),
 }
 
 

@@ -10,9 +10,12 @@ from leakbench.attack.methods.autoleak import AutoLeak
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.methods.learning_to_invert import LearningToInvert
 from leakbench.attack.methods.lmmse import Lmmse
+from leakbench.attack.methods.rows import Rows
+from leakbench.attack.methods.spear import Spear
 from leakbench.attack.needs import Needs, needs_of
 from leakbench.attack.rankings.candidates import Candidates
-from leakbench.attack.server import SERVERS, Honest, Server
+from leakbench.attack.servers.server import Honest, Server
+from leakbench.attack.servers.slot import SERVERS
 from leakbench.federated.leakage import View
 from leakbench.part import Text, part
 from leakbench.recipe import slot
@@ -34,6 +37,8 @@ METHODS: dict[str, type[Method]] = {
     "analytic_fc": AnalyticFc,
     "candidates": Candidates,
     "lmmse": Lmmse,
+    "rows": Rows,
+    "spear": Spear,
     "learning_to_invert": LearningToInvert,
     "autoleak": AutoLeak,
 }
@@ -58,5 +63,5 @@ class Attack:
 
     @property
     def needs(self) -> Needs:
-        """What its method has to be given beyond what leaked."""
-        return needs_of(self.method)
+        """What its method and its server have to be given beyond what leaked."""
+        return needs_of(self.method) | needs_of(self.server)

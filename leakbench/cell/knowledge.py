@@ -15,4 +15,8 @@ def knowledge(cell: Cell) -> Knowledge:
     labels, logits = (
         "given" if granted else "not given" for granted in (cell.attack.needs.labels, cell.attack.needs.logits)
     )
-    return Knowledge(labels=labels, logits=logits, defense=cell.attack.knows == "defense", public=public)
+    s = cell.settings
+    examples = s.leak_batch * (s.federation.local_iterations if s.protocol == "live" else 1)
+    return Knowledge(
+        labels=labels, logits=logits, defense=cell.attack.knows == "defense", public=public, examples=examples
+    )

@@ -97,7 +97,7 @@ class Knowledge:
     """What the threat model grants the attacker beside the leaked gradient; it stands under the table.
 
     labels, logits: `not given` or `given`.  defense: whether the attacker knows the defense's recipe.
-    public: what public data it has.
+    public: what public data it has.  examples: how many stand behind one update.
     """
 
     labels: str = "not given"
@@ -106,6 +106,7 @@ class Knowledge:
     learning_rate: bool = True
     defense: bool = False
     public: str = "none"
+    examples: int = 1
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from torch import nn
 
 from leakbench.models.shapes import Shape, features, picture
 
-__all__ = ["cnn", "mlp", "mlp_100", "mlp_256", "mlp_relu", "mlp_sigmoid"]
+__all__ = ["cnn", "mlp", "mlp_100", "mlp_256", "mlp_1000", "mlp_relu", "mlp_sigmoid"]
 
 
 def cnn(shape: Shape, classes: int) -> nn.Module:
@@ -44,6 +44,14 @@ def mlp_100(shape: Shape, classes: int) -> nn.Module:
 def mlp_256(shape: Shape, classes: int) -> nn.Module:
     """One hidden ReLU layer of 256, with biases: the priority paper's network, 203,530 parameters on MNIST; Glorot uniform."""
     return _perceptron(shape, classes, (256,), nn.ReLU)
+
+
+def mlp_1000(shape: Shape, classes: int) -> nn.Module:
+    """Hidden ReLU layers of 1,000 and 100, with biases: the first of 1,000 rows of which active servers read (Boenisch et al.).
+
+    PyTorch's own initialisation.
+    """
+    return _perceptron(shape, classes, (1000, 100), nn.ReLU)
 
 
 def mlp_relu(shape: Shape, classes: int) -> nn.Module:

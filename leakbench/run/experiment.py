@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from leakbench.attack.public import FEW
 from leakbench.cell import Cell, knowledge, leak_key
 from leakbench.cell.accounting import cell_curve, cell_epsilon
 from leakbench.federated.partition import Partition
@@ -76,7 +77,8 @@ def _sent(cell: Cell, run: Run, round_number: int | None) -> Sent:
         model, {n: weights[n].to(device) for n in start}, memory={n: m.to(device) for n, m in memory.items()}
     )
     rng = generator(cell.settings.seed, "server")
-    return Sent(*cell.attack.server(network, public_examples(cell), knowledge(cell), rng))
+    public = public_examples(cell, max(FEW, cell.attack.needs.public))
+    return Sent(*cell.attack.server(network, public, knowledge(cell), rng))
 
 
 def _finish(cell: Cell, run: Run, partition: Partition) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from leakbench.federated.leakage import View
 from leakbench.part import part
 from leakbench.types import Generators
 
-__all__ = ["AnalyticFc", "begins_linear"]
+__all__ = ["AnalyticFc", "begins_linear", "first_layer"]
 
 
 @part
@@ -45,11 +45,11 @@ class AnalyticFc:
 
 def begins_linear(model: nn.Module) -> bool:
     """Say whether the first layer of a network, flattening aside, is linear with a bias."""
-    return _first_layer(model) is not None
+    return first_layer(model) is not None
 
 
 def _inputs(view: View) -> Tensor:
-    name = _first_layer(view.network.model)
+    name = first_layer(view.network.model)
     weight, bias = view.update[f"{name}weight"], view.update[f"{name}bias"]
     found = weight.new_full((view.victims, view.examples, weight.shape[2]), torch.nan)
     rows = bias.abs().topk(min(view.examples, bias.shape[1]), dim=1).indices
@@ -58,7 +58,7 @@ def _inputs(view: View) -> Tensor:
     return found.clamp(0, 1).reshape(view.victims, view.examples, *view.shape)
 
 
-def _first_layer(model: nn.Module) -> str | None:
+def first_layer(model: nn.Module) -> str | None:
     """Return the prefix of the first layer's parameters, None where it is not a linear layer with a bias."""
     for name, module in model.named_modules():
         if next(module.children(), None) is not None or isinstance(module, nn.Flatten | nn.Identity):

@@ -1,4 +1,4 @@
-"""Slot `server`: what the server does to the model before the clients see it."""
+"""What a server is to an attack: it may tamper with the model that it sends, and remembers how."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leakbench.federated.leakage import Knowledge, Public
 from leakbench.part import part
 from leakbench.types import Network
 
-__all__ = ["SERVERS", "Honest", "Server"]
+__all__ = ["Honest", "Server"]
 
 
 @runtime_checkable
@@ -41,6 +41,3 @@ class Honest:
     ) -> tuple[Network, Any]:
         """Send the network as it is."""
         return network, None
-
-
-SERVERS: dict[str, type[Server]] = {"honest": Honest}

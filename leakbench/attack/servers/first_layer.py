@@ -1,0 +1,100 @@
+"""Servers that only choose the values of a fully connected first layer, so that each row is lit by few examples."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from leakbench.attack.methods.analytic import first_layer
+from leakbench.attack.needs import Needs
+from leakbench.errors import InputError
+from leakbench.federated.leakage import Knowledge, Public
+from leakbench.part import Count, Positive, part
+from leakbench.types import Network
+
+__all__ = ["QuantileRows", "TrapWeights"]
+
+
+@part
+class TrapWeights:
+    """Half of each row is negative, the other half positive and s times as large (Boenisch et al., EuroS&P 2023, section 5).
+
+    Few inputs light such a row, since its negative half outweighs the other; which half is which is drawn for each row. The bias
+    is zero. s: .7 for MNIST, .95 for CIFAR-10, .99 for ImageNet in the paper's table 4; a wrong one lights all rows or none.
+    deviation: of the entries.
+    """
+
+    s: Positive = 0.95
+    deviation: Positive = 0.5
+
+    @property
+    def threat(self) -> str:
+        """Values are chosen, no layer is added."""
+        return "malicious parameters"
+
+    def __call__(
+        self, network: Network, public: Public, knowledge: Knowledge, rng: torch.Generator
+    ) -> tuple[Network, None]:
+        """Return the network with its first layer rewritten; raises InputError where it does not begin with a linear layer."""
+        name, weight = _first(network, "trap")
+        rows, inputs = weight.shape
+        size = (self.deviation * torch.randn(rows, inputs, generator=rng)).abs()
+        positive = torch.rand(rows, inputs, generator=rng).argsort(1) < inputs // 2
+        return _with(
+            network, name, torch.where(positive, self.s * size, -size).to(weight), weight.new_zeros(rows)
+        ), None
+
+
+@part
+class QuantileRows:
+    """Random rows, each with a bias by which one of n examples lights it (Nowak et al., QBI, arXiv:2406.18745, section 3).
+
+    Row j is w_j ~ N(0, I) with the bias minus the (1 - 1 / n) quantile of w_j . x over public examples, where the paper takes
+    that of a Gaussian. n is how many examples stand behind one update.
+    public: how many public examples, at most.
+    """
+
+    public: Count = 10_000
+
+    @property
+    def needs(self) -> Needs:
+        """Public examples for the quantiles."""
+        return Needs(public=self.public)
+
+    @property
+    def threat(self) -> str:
+        """Values are chosen, no layer is added."""
+        return "malicious parameters"
+
+    def __call__(
+        self, network: Network, public: Public, knowledge: Knowledge, rng: torch.Generator
+    ) -> tuple[Network, None]:
+        """Return the network with its first layer rewritten.
+
+        Raises InputError where it does not begin with a linear layer, and where there are fewer than two public examples.
+        """
+        name, weight = _first(network, "quantile")
+        if len(public.labels) < 2:
+            raise InputError(
+                f"quantile: its biases are quantiles of public examples, got {len(public.labels)}, expected two"
+            )
+        known = public.inputs[: self.public].flatten(1).to(weight)
+        drawn = torch.randn(weight.shape, generator=rng).to(weight)
+        share = 1 - 1 / max(2, knowledge.examples)
+        return _with(network, name, drawn, -(known @ drawn.T).quantile(share, dim=0)), None
+
+
+def _first(network: Network, server: str) -> tuple[str, Tensor]:
+    name = first_layer(network.model)
+    if name is None:
+        raise InputError(
+            f"{server}: it rewrites a biased linear first layer, with which this network does not begin; choose one that does"
+            " (mlp_1000)"
+        )
+    return name, network.parameters[f"{name}weight"]
+
+
+def _with(network: Network, name: str, weight: Tensor, bias: Tensor) -> Network:
+    return dataclasses.replace(network, parameters={**network.parameters, f"{name}weight": weight, f"{name}bias": bias})

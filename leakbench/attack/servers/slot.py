@@ -1,0 +1,16 @@
+"""Slot `server`: the servers that a recipe chooses among."""
+
+from __future__ import annotations
+
+from leakbench.attack.servers.first_layer import QuantileRows, TrapWeights
+from leakbench.attack.servers.imprint import Imprint
+from leakbench.attack.servers.server import Honest, Server
+
+__all__ = ["SERVERS"]
+
+SERVERS: dict[str, type[Server]] = {
+    "honest": Honest,
+    "imprint": Imprint,
+    "trap": TrapWeights,
+    "quantile": QuantileRows,
+}

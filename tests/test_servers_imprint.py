@@ -1,0 +1,158 @@
+"""A server that imprints: what its rows hold, how many come back by the law, what spoils a readout and what does not."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from leakbench.attack import Attack
+from leakbench.attack.methods.rows import Rows
+from leakbench.attack.servers.imprint import Bins, Imprint, Imprinted
+from leakbench.attack.servers.server import Honest
+from leakbench.defense.clip import ClipLayers, ClipWhole
+from leakbench.defense.precode import Precode
+from leakbench.defense.transform import Stations
+from leakbench.errors import InputError
+from leakbench.federated.leakage import Knowledge, Public, View, leak
+from leakbench.models import one_hot, parameters
+from leakbench.recipe import construct
+from leakbench.rng import generator, generators
+from leakbench.types import Clock, Network
+
+SHAPE, CLASSES, CLOCK = (1, 6, 6), 3, Clock(0, 0, 1, 1)
+
+
+def honest() -> Network:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(64, CLASSES)).double().eval()
+    return Network(model, parameters(model))
+
+
+def pictures(*many: int, seed: int = 1) -> Tensor:
+    """Of every brightness alike often: values around a mean that is uniform."""
+    generator_ = torch.Generator().manual_seed(seed)
+    mean = 0.2 + 0.6 * torch.rand(*many, *[1] * len(SHAPE), generator=generator_)
+    return (mean + 0.1 * (torch.rand(*many, *SHAPE, generator=generator_) - 0.5)).double()
+
+
+PUBLIC = Public(pictures(2000, seed=2), torch.zeros(2000, dtype=torch.int64))
+
+
+def sent(**fields: object) -> tuple[Network, Bins]:
+    return construct(Imprint, fields)(honest(), PUBLIC, Knowledge(), torch.Generator().manual_seed(3))
+
+
+def view(network: Network, secret: object, x: Tensor, stations: Stations | None = None, steps: int = 1) -> View:
+    """Return the view of V clients with L * B pictures each (V, L * B, *s), at type-1."""
+    victims, many = x.shape[:2]
+    shaped = x.reshape(victims, 1, steps, many // steps, *SHAPE)
+    y = one_hot(torch.arange(many).expand(victims, -1) % CLASSES, CLASSES).double()
+    y = y.reshape(victims, 1, steps, many // steps, CLASSES)
+    stations = stations or Stations()
+    update = leak("type-1", network, shaped, y, 0.01, stations, CLOCK, None)
+    return View("type-1", network, update, many // steps, SHAPE, CLASSES, 0.01, local_steps=steps, secret=secret)
+
+
+def rngs(victims: int) -> tuple[torch.Generator, ...]:
+    return generators(0, "v", [(v,) for v in range(victims)])
+
+
+def recovered(answer: Tensor, truth: Tensor, within: float = 1e-6) -> Tensor:
+    """Return (V, M): which of the truths (V, M, *s) one of the answers is."""
+    apart = (truth[:, :, None] - answer[:, None]).flatten(3).square().mean(3).sqrt()
+    return (apart.nan_to_num(nan=torch.inf) < within).any(2)
+
+
+@pytest.mark.parametrize("form", ["sparse", "cumulative"])
+@pytest.mark.parametrize("functional", ["mean", "random"])
+@pytest.mark.parametrize("gain", [0.01, 100.0])
+def test_an_example_alone_in_its_bin_comes_back_and_no_other(form, functional, gain):
+    """By the bins that the truth is in, whatever the gain; two in one bin give one answer that neither is."""
+    network, bins = sent(bins=20, form=form, functional=functional, gain=gain)
+    x = pictures(6, 5)
+    found = Rows()((view(network, bins, x),), rngs(6))
+    where = torch.bucketize(x.flatten(2) @ bins.functional, bins.edges)
+    alone = (where[:, :, None] == where[:, None]).sum(2) == 1
+    assert alone.any()
+    assert not alone.all()
+    assert torch.equal(recovered(found.inputs, x), alone)
+    many = torch.tensor([len(set(row)) for row in where.tolist()])
+    answered = ~found.inputs.flatten(2).isnan().any(2)
+    assert (
+        answered.sum(1) <= many
+    ).all()  # Of two whose gradients point apart the bin holds nothing that can be an input.
+    assert torch.equal(answered, found.certainty.isfinite())
+    assert (found.certainty[:, :-1] >= found.certainty[:, 1:]).all()
+
+
+@pytest.mark.parametrize(("bins", "many"), [(16, 4), (64, 8), (64, 32)])
+def test_the_law(bins, many):
+    """(1 - 1 / k)^(n - 1) of n examples are alone in one of k bins that are alike likely: within four standard errors."""
+    network, secret = sent(bins=bins)
+    x = pictures(40, many, seed=bins + many)
+    share = recovered(Rows()((view(network, secret, x),), rngs(40)).inputs, x).double().mean(1)
+    expected = (1 - 1 / bins) ** (many - 1)
+    assert abs(float(share.mean()) - expected) < 4 * float(share.std()) / 40**0.5 + 0.01
+
+
+def test_the_network_behind_the_imprint_is_the_honest_one():
+    """Its weights and names stay, its answer hardly moves, and what it remembers goes along."""
+    plain = honest()
+    kept = {"3.memory": torch.ones(2)}
+    network, bins = Imprint(bins=8, gain=1e-6)(
+        dataclasses.replace(plain, memory=kept), PUBLIC, Knowledge(), torch.Generator()
+    )
+    assert isinstance(network.model, Imprinted)
+    assert list(network.parameters)[-1] == "model.3.bias"
+    for name, weights in plain.parameters.items():
+        assert torch.equal(network.parameters[f"model.{name}"], weights)
+    x = pictures(3)
+    torch.testing.assert_close(network.model(x), plain.model(x), rtol=0, atol=1e-5)
+    assert list(network.memory) == ["model.3.memory"]
+    assert bins.layer == "rows"
+    assert (Imprint().threat, Honest().threat) == ("malicious architecture", "honest")
+
+
+def test_a_clip_by_layers_spoils_the_quotient_and_not_the_bins_scale():
+    """Weight and bias of a row are scaled apart; the middle of the bin tells the scale up to the bin's width."""
+    network, bins = sent(bins=64, gain=100.0)
+    x = pictures(8, 1)
+    clipped = view(network, bins, x, Stations(example=(ClipLayers(norm=1e-3),)))
+    assert not recovered(Rows()((clipped,), rngs(8)).inputs, x, 0.05).any()
+    assert recovered(Rows(scale="bin")((clipped,), rngs(8)).inputs, x, 0.05).all()
+    whole = view(network, bins, x, Stations(example=(ClipWhole(norm=1e-3),)))
+    assert recovered(Rows()((whole,), rngs(8)).inputs, x).all()
+
+
+def test_local_steps_move_the_rows_little_and_spoil_little():
+    """Two steps of four pictures each, sparse rows: seven of eight come back to .05."""
+    network, bins = sent(bins=64, gain=0.01)
+    x = pictures(6, 8)
+    found = Rows(tolerance=0.05)((view(network, bins, x, steps=2),), rngs(6)).inputs
+    assert recovered(found, x, 0.05).double().mean() > 0.85
+
+
+def test_a_sampling_network_gets_its_draws():
+    network = honest()
+    model = Precode(4)(network.model.float(), SHAPE, CLASSES, generator(0, "x")).double()
+    behind, bins = Imprint(bins=16)(Network(model, parameters(model)), PUBLIC, Knowledge(), torch.Generator())
+    assert behind.draws == 4
+    x = pictures(3, 1)
+    y = one_hot(torch.zeros(3, 1, dtype=torch.int64), CLASSES).double()[:, None, None]
+    draws = torch.randn(3, 1, 1, 4).double()
+    update = leak("type-1", behind, x[:, None, None], y, 0.1, Stations(), CLOCK, None, draws)
+    shown = View("type-1", behind, update, 1, SHAPE, CLASSES, 0.1, secret=bins)
+    assert recovered(Rows()((shown,), rngs(3)).inputs, x).all()
+
+
+def test_wrong_input_is_refused():
+    plain = honest()
+    with pytest.raises(InputError, match="this network has neither"):
+        Rows()((view(plain, None, pictures(2, 1)),), rngs(2))
+    with pytest.raises(InputError, match="quantiles of public examples, got 1"):
+        Imprint()(plain, Public(PUBLIC.inputs[:1], PUBLIC.labels[:1]), Knowledge(), torch.Generator())
+    with pytest.raises(InputError, match="bins"):
+        construct(Imprint, {"bins": 0})
+    recipe = {"title": "t", "cite": "c", "method": "rows", "server": {"imprint": {"public": 33}}}
+    assert construct(Attack, recipe).needs.public == 33
