@@ -168,3 +168,15 @@ def test_nothing_seen_and_no_noise() -> None:
 def test_a_kappa_that_is_no_probability_is_refused(kappa: float) -> None:
     with pytest.raises(InputError, match="kappa"):
         reconstruction_robustness(kappa, (Mechanism(1.0, 1.0, 1),))
+
+
+def test_releases_that_tell_for_certain_are_not_composed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shift of 400 beside a sampled training: one for every kappa that is not zero, at once."""
+
+    def never(*_: object) -> None:
+        raise AssertionError("composed")
+
+    monkeypatch.setattr("leakbench.privacy.bounds.losses", never)
+    both = (Mechanism(0.0025, 0.01, 10), Mechanism(0.0025, 1.0, 1))
+    assert reconstruction_robustness([0.0, 1e-300, 0.001, 1.0], both).tolist() == [0.0, 1.0, 1.0, 1.0]
+    assert float(gaussian_robustness(1e-300, 40.0)) > 0.99

@@ -12,5 +12,5 @@ SERVERS: dict[str, type[Server]] = {
     "honest": Honest,
     "imprint": Imprint,
     "trap": TrapWeights,
-    "quantile": QuantileRows,
+    "quantile_rows": QuantileRows,
 }
