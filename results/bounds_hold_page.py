@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -30,8 +31,8 @@ Measured by `python results/bounds_hold.py`; a bound of 1.00 forbids nothing, an
 """
 
 
-def page_of(rows: pd.DataFrame) -> str:
-    """Return the page in Markdown."""
+def page_of(rows: pd.DataFrame, lacking: Sequence[str] = ()) -> str:
+    """Return the page in Markdown. lacking: the cells that are not measured, which it names."""
     bounded = rows[rows[list(MEASURES.values())].notna().any(axis=1)]
     keys = ["dataset", "defense", "point"]
     said, tenth = (bounded[bounded["tenth"] == which] for which in (False, True))
@@ -53,7 +54,8 @@ def page_of(rows: pd.DataFrame) -> str:
         "can": sum(any(row[bound] < NOTHING for bound in MEASURES.values()) for row in both),
     }
     text = TEXT.format(victims=f"{rows['victims'].max():.0f}", **counts)
-    return text + markdown_table([*heads, "above: as said", "above: a tenth"], lines) + "\n" + AGAIN
+    missing = f"\nNot measured yet: {'; '.join(lacking)}.\n" if lacking else ""
+    return text + markdown_table([*heads, "above: as said", "above: a tenth"], lines) + "\n" + missing + AGAIN
 
 
 def above(measures: Any) -> str:

@@ -76,3 +76,5 @@ def test_the_page_counts_who_is_above():
         in page
     )
     assert not re.search("type-0", page)
+    assert "Not measured" not in page
+    assert "Not measured yet: lfw, a; lfw, b." in page_of(pd.DataFrame(rows), ["lfw, a", "lfw, b"])
