@@ -93,7 +93,7 @@ def test_a_lie_reads_more_than_the_honest_start():
 def test_wrong_input_is_refused():
     convolved = build("lenet_cpl", (1, 10, 10), CLASSES, generator(0, "m"))
     network = Network(convolved, parameters(convolved))
-    for server, name in ((TrapWeights(), "trap"), (QuantileRows(), "quantile")):
+    for server, name in ((TrapWeights(), "trap"), (QuantileRows(), "quantile_rows")):
         with pytest.raises(InputError, match=f"{name}: it rewrites a biased linear first layer"):
             server(network, PUBLIC, Knowledge(), generator(0, "s"))
     with pytest.raises(InputError, match="got 1, expected two"):

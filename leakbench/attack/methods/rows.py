@@ -29,7 +29,7 @@ AGREE = 1e-3
 
 @part
 class Rows:
-    """x = dW_j / db_j of a bin j that holds one example (Fowl et al., ICLR 2022, eq. 4); differences of neighbours where
+    """x = dW_j / db_j of a bin j that holds one example (Fowl et al., ICLR 2022); differences of neighbours where
     rows add up.
 
     scale: `bias`, that quotient; `bin`: dW_j times the middle of bin j over w . dW_j, for where a clip by layers or the rounding of

@@ -42,7 +42,7 @@ class _Layer:
 
 @part
 class Spear:
-    """Invert a first layer W x + b with a ReLU behind it (Dimitrov et al., SPEAR, NeurIPS 2024, algorithm 1).
+    """Invert a first layer W x + b with a ReLU behind it (Dimitrov et al., SPEAR, NeurIPS 2024).
 
     dW = dZ^T X of rank M factors as L R; dZ^T = L Q for an unknown Q of M x M, whose columns are found one by one: where an example
     is inactive its column of dZ^T is zero, so that the kernel of M - 1 rows of L on which it is inactive is a column of Q. A

@@ -19,7 +19,7 @@ __all__ = ["QuantileRows", "TrapWeights"]
 
 @part
 class TrapWeights:
-    """Half of each row is negative, the other half positive and s times as large (Boenisch et al., EuroS&P 2023, section 5).
+    """Half of each row is negative, the other half positive and s times as large (Boenisch et al., arXiv:2112.02918).
 
     Few inputs light such a row, since its negative half outweighs the other; which half is which is drawn for each row. The bias
     is zero. s: .7 for MNIST, .95 for CIFAR-10, .99 for ImageNet in the paper's table 4; a wrong one lights all rows or none.
@@ -49,7 +49,7 @@ class TrapWeights:
 
 @part
 class QuantileRows:
-    """Random rows, each with a bias by which one of n examples lights it (Nowak et al., QBI, arXiv:2406.18745, section 3).
+    """Random rows, each with a bias by which one of n examples lights it (Nowak et al., QBI, arXiv:2406.18745).
 
     Row j is w_j ~ N(0, I) with the bias minus the (1 - 1 / n) quantile of w_j . x over public examples, where the paper takes
     that of a Gaussian. n is how many examples stand behind one update.
@@ -75,10 +75,10 @@ class QuantileRows:
 
         Raises InputError where it does not begin with a linear layer, and where there are fewer than two public examples.
         """
-        name, weight = _first(network, "quantile")
+        name, weight = _first(network, "quantile_rows")
         if len(public.labels) < 2:
             raise InputError(
-                f"quantile: its biases are quantiles of public examples, got {len(public.labels)}, expected two"
+                f"quantile_rows: its biases are quantiles of public examples, got {len(public.labels)}, expected two"
             )
         known = public.inputs[: self.public].flatten(1).to(weight)
         drawn = torch.randn(weight.shape, generator=rng).to(weight)

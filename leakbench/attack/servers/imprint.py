@@ -57,7 +57,7 @@ class Imprinted(nn.Module):
 
 @part
 class Imprint:
-    """Put k rows with the cutoffs of k equally likely bins in front of the network (Fowl et al., ICLR 2022, section 4).
+    """Put k rows with the cutoffs of k equally likely bins in front of the network (Fowl et al., ICLR 2022).
 
     An example that is alone in its bin is read exactly from two gradients (`rows`). Of n examples in all, (1 - 1 / k)^(n - 1)
     are expected to be alone.
