@@ -107,12 +107,19 @@ class Network:
 
     parameters: one set {p: (*p)} if `shared`, else one a lane {p: (K, *p)}.  memory: {name: (*m)}, see `Signal.memory`; there
     also are the running statistics of batch normalisation, under their names in the model.
+    own: {p: (K, *p)}, parameters of which a lying server sent each client of a cohort another value; {} where all got the same.
     """
 
     model: nn.Module
     parameters: Parameters
     shared: bool = True
     memory: Parameters = field(default_factory=dict)
+    own: Parameters = field(default_factory=dict)
+
+    def of_client(self, client: int) -> Network:
+        """Return the network that one client of a cohort got."""
+        own = {name: values[client] for name, values in self.own.items()}
+        return dataclasses.replace(self, parameters={**self.parameters, **own}, own={})
 
     def moved(self, direction: Parameters, length: float) -> Network:
         """Return the network after a step of -length along {p: (K, *p)}, a set of parameters a lane."""

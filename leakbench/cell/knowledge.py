@@ -17,6 +17,13 @@ def knowledge(cell: Cell) -> Knowledge:
     )
     s = cell.settings
     examples = s.leak_batch * (s.federation.local_iterations if s.protocol == "live" else 1)
+    clients = cell.defense.clock(s.federation, 0).cohort if cell.defense.aggregation == "secure" else 1
     return Knowledge(
-        labels=labels, logits=logits, defense=cell.attack.knows == "defense", public=public, examples=examples
+        labels=labels,
+        logits=logits,
+        defense=cell.attack.knows == "defense",
+        public=public,
+        examples=examples * clients,
+        clients=clients,
+        reads=s.reads,
     )

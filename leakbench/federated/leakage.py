@@ -18,12 +18,13 @@ from torch.func import functional_call, vmap
 
 from leakbench.data.columns import Columns
 from leakbench.defense.guess import on_a_guess
+from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import Stations, apply
 from leakbench.errors import InputError
 from leakbench.federated.client import Examples, client_update, local_iterations, mean_update
 from leakbench.federated.sampling import drawn
 from leakbench.fitted import Fits, fitted_anew
-from leakbench.types import Clock, Generators, Network, Parameters, ShowsDraws
+from leakbench.types import Clock, Generators, Network, Parameters, ShowsDraws, Signal
 
 __all__ = ["TAPS", "Knowledge", "Public", "View", "leak", "logits_of", "rounded"]
 
@@ -54,6 +55,9 @@ def leak(
     """
     stations = stations.before(tap)
     victims, cohort, steps, batch = inputs.shape[:4]
+    if network.own and cohort > 1:
+        return _summed(network, inputs, targets, learning_rate, stations, clock, rngs, draws)
+    network = network.of_client(0)
     weights = inputs.new_ones(victims * cohort, steps, batch)
     numbers = draws if isinstance(draws, Tensor) else drawn(network, weights, draws)
     examples = Examples(inputs.flatten(0, 1), targets.flatten(0, 1), weights, batch, numbers)
@@ -72,6 +76,50 @@ def leak(
         stations.server, signal.gathered(cohort), clock.at_the_end(), None if rngs is None else rngs[::cohort]
     )
     return {n: g.mean(1) / (-learning_rate * steps) for n, g in signal.grads.items()}
+
+
+def _summed(
+    network: Network,
+    inputs: Tensor,
+    targets: Tensor,
+    learning_rate: float,
+    stations: Stations,
+    clock: Clock,
+    rngs: Generators | None,
+    draws: Generators | Tensor | None,
+) -> Parameters:
+    """Return the mean update of clients that each got a network of its own; see `leak`.
+
+    One client after another, since each has a gradient as large as all. Raises InputError where a server acts on single updates:
+    it would have to hold all of them.
+    """
+    cohort, steps = inputs.shape[1:3]
+    if not all(isinstance(t, GaussianNoise) and t.to == "sum" for t in stations.server):
+        raise InputError(
+            "server: it sends each client another model and sees no single update; expected only noise `to: sum`"
+        )
+    total: Signal | None = None
+    for client in range(cohort):
+        x, y = (t[:, client] for t in (inputs, targets))
+        weights = x.new_ones(x.shape[:3])
+        whose = None if draws is None else draws[client::cohort]
+        own = network.of_client(client)
+        numbers = whose if isinstance(whose, Tensor) else drawn(own, weights, whose)
+        lanes = None if rngs is None else rngs[client::cohort]
+        examples = Examples(x, y, weights, x.shape[2], numbers)
+        one = client_update(own, examples, learning_rate, stations, clock, lanes)
+        total = one if total is None else _added(total, one)
+    assert total is not None
+    merged = replace(total, grads={n: g / cohort for n, g in total.grads.items()}, averaged=cohort, local=None)
+    signal = apply(stations.server, merged, clock.at_the_end(), None if rngs is None else rngs[::cohort])
+    return {n: g[:, 0] / (-learning_rate * steps) for n, g in signal.grads.items()}
+
+
+def _added(total: Signal, one: Signal) -> Signal:
+    """Return the sum of two clients' updates; the larger sensitivity stays."""
+    scales = [s.sensitivity for s in (total, one) if s.sensitivity is not None]
+    largest = torch.stack(scales).amax(0) if scales else None
+    return replace(total, grads={n: g + one.grads[n] for n, g in total.grads.items()}, sensitivity=largest)
 
 
 def rounded(update: Parameters, weights: Parameters, length: float) -> Parameters:
@@ -97,7 +145,8 @@ class Knowledge:
     """What the threat model grants the attacker beside the leaked gradient; it stands under the table.
 
     labels, logits: `not given` or `given`.  defense: whether the attacker knows the defense's recipe.
-    public: what public data it has.  examples: how many stand behind one update.
+    public: what public data it has.  examples: how many stand behind one update, of how many clients.  reads: what an update is
+    read as, `gradient` or `weights`.
     """
 
     labels: str = "not given"
@@ -107,6 +156,8 @@ class Knowledge:
     defense: bool = False
     public: str = "none"
     examples: int = 1
+    clients: int = 1
+    reads: str = "gradient"
 
 
 @dataclass(frozen=True)
@@ -246,5 +297,6 @@ class View:
             model=deepcopy(self.network.model).to(dtype),
             parameters=cast(self.network.parameters),
             memory=cast(self.network.memory),
+            own=cast(self.network.own),
         )
         return replace(self, network=network, update=cast(self.update))

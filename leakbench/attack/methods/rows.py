@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -11,14 +12,21 @@ from torch import Tensor
 from leakbench.answers import Reconstruction
 from leakbench.attack.looks import averaged
 from leakbench.attack.methods.analytic import first_layer
+from leakbench.attack.needs import Needs
 from leakbench.attack.one_step import answered_at_once, likeliest
+from leakbench.attack.public import public_of
+from leakbench.attack.search.shrinkage import shrinkage_of
 from leakbench.attack.servers.imprint import Bins
+from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
-from leakbench.part import NonNegative, part
+from leakbench.part import Count, NonNegative, part
 from leakbench.types import Generators
 
 __all__ = ["Rows"]
+
+SURE = 5.0
+"""How many deviations of a noise are taken for too many to be noise."""
 
 EMPTY = 1e-5
 """A row whose gradient is smaller than this share of the largest one's holds the rounding of others."""
@@ -32,13 +40,23 @@ class Rows:
     """x = dW_j / db_j of a bin j that holds one example (Fowl et al., ICLR 2022); differences of neighbours where
     rows add up.
 
-    scale: `bias`, that quotient; `bin`: dW_j times the middle of bin j over w . dW_j, for where a clip by layers or the rounding of
-    small bias steps spoils the quotient; the answer's h is then the bin's middle, and not exact.
-    tolerance: how far beyond [0, 1] values may lie, and beyond its bin's edges h may, in widths of the bin.
+    scale: `bias`, that quotient; `bin`: dW_j times the middle of bin j over w . dW_j, for where a clip by layers, noise or the
+    rounding of small bias steps spoils the quotient; the answer's h is then the bin's middle, and not exact; `told`: the bin for
+    who knows that a defense acts on what leaked, or reads it from weights, else the quotient.
+    Who is told the deviation of a noise answers with the posterior mean under the Gaussian of public examples.
+    public: how many of them, at most.
+    tolerance: how far beyond [0, 1] values may lie, and beyond its bin's edges h may, in widths of the bin; beside five
+    deviations of the noise.
     """
 
-    scale: Literal["bias", "bin"] = "bias"
+    scale: Literal["told", "bias", "bin"] = "told"
+    public: Count = 4000
     tolerance: NonNegative = 0.01
+
+    @property
+    def needs(self) -> Needs:
+        """Public examples for the posterior mean."""
+        return Needs(public=self.public)
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
         """Answer for V victims with at most M of the rows, clamped to [0, 1]; rngs are not drawn from.
@@ -47,37 +65,53 @@ class Rows:
         gradient; of other rows first how many agree. Of several releases each gives an answer, and the likeliest is given. Raises
         InputError where the server built no imprint and the network does not begin with a biased linear layer.
         """
-        return likeliest([self._read(view, rngs) for view, _ in averaged(views)])
+        return likeliest([self._answer(view, rngs) for view, _ in averaged(views)])
 
-    def _read(self, view: View, rngs: Generators) -> Reconstruction:
-        found, certainty, same = self._bins(view, view.secret) if isinstance(view.secret, Bins) else self._first(view)
-        inputs = found.new_full((view.victims, view.examples, found.shape[2]), torch.nan)
+    def _answer(self, view: View, rngs: Generators) -> Reconstruction:
+        read = self._bins(view, view.secret) if isinstance(view.secret, Bins) else self._first(view)
+        given = min(view.examples, read.certainty.shape[1])
+        best, row = read.certainty.topk(given, dim=1)
+        chosen = read.found.gather(1, row[..., None].expand(-1, -1, read.found.shape[2]))
+        inputs = chosen.new_full((view.victims, view.examples, chosen.shape[2]), torch.nan)
+        inputs[:, :given] = self._denoised(view, chosen, read.noise.gather(1, row)).clamp(0, 1)
         sure = inputs.new_full(inputs.shape[:2], -torch.inf)
-        lanes = torch.arange(view.victims, device=found.device)
-        for answer in range(min(view.examples, found.shape[1])):
-            best, row = certainty.max(1)
-            sure[:, answer] = best
-            inputs[:, answer] = found[lanes, row].clamp(0, 1).where(best.isfinite()[:, None], torch.nan)
-            certainty = certainty.masked_fill(same[lanes, row], -torch.inf)
-        answer_ = answered_at_once((view,), inputs.reshape(*sure.shape, *view.shape), rngs)
-        return dataclasses.replace(answer_, certainty=sure)
+        sure[:, :given] = best
+        inputs = inputs.where(sure.isfinite()[..., None], torch.nan)
+        answer = answered_at_once((view,), inputs.reshape(*sure.shape, *view.shape), rngs)
+        return dataclasses.replace(answer, certainty=sure)
 
-    def _bins(self, view: View, bins: Bins) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what each bin holds (V, k, d), the certainty (V, k), and which are the same answer (V, k, k): itself alone."""
-        weight, bias = (view.update[f"{bins.layer}.{name}"] for name in ("weight", "bias"))
-        weight, bias = weight * bins.signs[:, None], bias * bins.signs
+    def _denoised(self, view: View, chosen: Tensor, noise: Tensor) -> Tensor:
+        """Return the posterior means (V, M, d) of what was read in noise of a deviation (V, M); as it is where none is told."""
+        if view.noise is None:
+            return chosen
+        public = public_of(view, "rows", self.public).inputs.flatten(1).to(chosen)
+        return shrinkage_of(public)(chosen, noise.square())
+
+    def _bins(self, view: View, bins: Bins) -> _Read:
+        """Return what each bin holds."""
+        weight = view.update[f"{bins.layer}.weight"].flatten(1, -2) * bins.signs[:, None]
+        bias = view.update[f"{bins.layer}.bias"] * bins.signs if bins.bias else None
         if bins.cumulative:
-            weight, bias = (torch.cat([g[:, :-1] - g[:, 1:], g[:, -1:]], 1) for g in (weight, bias))
-        middle = (bins.edges[1:] + bins.edges[:-1]) / 2
-        scale = 1 / bias if self.scale == "bias" else middle / (weight @ bins.functional)
+            weight = torch.cat([weight[:, :-1] - weight[:, 1:], weight[:, -1:]], 1)
+            bias = None if bias is None else torch.cat([bias[:, :-1] - bias[:, 1:], bias[:, -1:]], 1)
+        spoilt = view.knowledge.reads == "weights" or view.stations.before(view.tap) != Stations()
+        if bias is None or self.scale == "bin" or (self.scale == "told" and spoilt):
+            scale = (bins.upper + bins.lower) / 2 / (weight @ bins.functional)
+        else:
+            scale = 1 / bias
         found, size = weight * scale[..., None], weight.norm(dim=2)
-        h, slack = found @ bins.functional, self.tolerance * (bins.edges[1:] - bins.edges[:-1])
-        inside = (h >= bins.edges[:-1] - slack) & (h <= bins.edges[1:] + slack)
-        itself = torch.eye(found.shape[1], dtype=torch.bool, device=found.device).expand(len(found), -1, -1)
-        return found, size.log().masked_fill(~(inside & self._possible(found, size)), -torch.inf), itself
+        # Most bins are empty: what they hold is the noise that an update shows to whoever is told of none.
+        deviation = size.quantile(0.25, dim=1, keepdim=True) / found.shape[2] ** 0.5
+        if view.noise is not None:
+            deviation = torch.full_like(deviation, view.noise * (2**0.5 if bins.cumulative else 1.0))
+        noise = deviation * scale.abs()
+        h, slack = found @ bins.functional, self.tolerance * (bins.upper - bins.lower)
+        inside = (h >= bins.lower - slack) & (h <= bins.upper + slack)
+        holds = inside & self._possible(found, noise) & _filled(size, deviation, found.shape[2])
+        return _Read(found, noise, size.log().masked_fill(~holds, -torch.inf))
 
-    def _first(self, view: View) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what each row of the first layer holds (V, k, d), the certainty (V, k), and which agree (V, k, k).
+    def _first(self, view: View) -> _Read:
+        """Return what each row of the first layer holds, once where several agree.
 
         Rows that one example alone lights agree to the last digits; mixtures of the same examples do not, since each row
         mixes them anew.
@@ -89,16 +123,35 @@ class Rows:
                 " a server: imprint, or choose a network that begins so (mlp_1000)"
             )
         weight, bias = (view.update[f"{name}{kind}"] for kind in ("weight", "bias"))
-        found, size = weight / bias[..., None], weight.norm(dim=2)
-        possible = self._possible(found, size)
+        deviation = weight.new_tensor(view.noise or 0.0)
+        found, size, noise = weight / bias[..., None], weight.norm(dim=2), deviation / bias.abs()
+        possible = self._possible(found, noise) & _filled(size, deviation, found.shape[2])
         known = found.masked_fill(~possible[..., None], 0).double()
         squares = known.square().sum(2)
         apart = (squares[:, :, None] + squares[:, None] - 2 * known @ known.mT) / found.shape[2]
         same = (apart < AGREE**2) & possible[:, :, None] & possible[:, None]
         share = size / size.amax(1, keepdim=True).clamp_min(torch.finfo(size.dtype).tiny)
-        return found, (same.sum(2) + share / 2).masked_fill(~possible, -torch.inf), same
+        certainty = (same.sum(2) + share / 2).masked_fill(~possible, -torch.inf)
+        outdone = (same & (certainty[:, None] > certainty[:, :, None])).any(2)
+        return _Read(found, noise, certainty.masked_fill(outdone, -torch.inf))
 
-    def _possible(self, found: Tensor, size: Tensor) -> Tensor:
-        """Return (V, k): whether a row holds what can be an input, and more than the rounding of others."""
-        inside = (found.amin(2) >= -self.tolerance) & (found.amax(2) <= 1 + self.tolerance)
-        return found.isfinite().all(2) & inside & (size > EMPTY * size.amax(1, keepdim=True))
+    def _possible(self, found: Tensor, noise: Tensor) -> Tensor:
+        """Return (V, k): whether a row holds what can be an input."""
+        slack = self.tolerance + SURE * noise
+        return found.isfinite().all(2) & (found.amin(2) >= -slack) & (found.amax(2) <= 1 + slack)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What k rows of V victims hold: found (V, k, d), the deviation of the noise on it (V, k), and the certainty (V, k)."""
+
+    found: Tensor
+    noise: Tensor
+    certainty: Tensor
+
+
+def _filled(size: Tensor, deviation: Tensor, values: int) -> Tensor:
+    """Return (V, k): whether a row of so many values, of this size, holds more than the rounding of others and noise."""
+    alone = deviation * (values + SURE * (2 * values) ** 0.5) ** 0.5
+    filled: Tensor = (size > EMPTY * size.amax(1, keepdim=True)) & (size > alone)
+    return filled

@@ -7,7 +7,8 @@ serves every defense, and without noise it is exact.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -20,10 +21,15 @@ from leakbench.attack.public import FEW, public_of
 from leakbench.attack.public_gradients import fitting, flat, gradients_alone
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
+from leakbench.gram import gram_of
 from leakbench.part import Count, part
 from leakbench.types import Generators
 
 __all__ = ["Candidates"]
+
+
+ROUNDING = 1e-10
+"""An eigenvalue that is a smaller share of the largest one is rounding."""
 
 
 @part
@@ -68,9 +74,9 @@ class Candidates:
         if not others.isfinite().all():  # A model that has diverged tells nobody apart.
             return observed.new_full((len(observed), len(view.candidates.labels)), torch.nan)
         mean = others.mean(0)
-        whiten = _whitening(others - mean, ((view.noise or 0.0) / share) ** 2 / (view.examples - 1))
-        left = whiten(observed - (1 - share) * mean)
-        return torch.cat([_closeness(left, whiten(g * share)) for g in hypotheses], 1)
+        spread = _Spread.of(others - mean, ((view.noise or 0.0) / share) ** 2 / (view.examples - 1))
+        left = spread.whitened(observed - (1 - share) * mean)
+        return torch.cat([_closeness(left, spread.whitened(g * share)) for g in hypotheses], 1)
 
 
 def _alone(observed: Tensor, hypotheses: Iterator[Tensor]) -> Tensor:
@@ -83,21 +89,40 @@ def _closeness(observed: Tensor, guesses: Tensor) -> Tensor:
     return 2 * observed @ guesses.T - guesses.square().sum(1)
 
 
-def _whitening(centred: Tensor, noise: float) -> Callable[[Tensor], Tensor]:
-    """Return the map (n, p) -> (n, p) by (S + r)^(-1/2), up to a factor, for the centred sample (P, p) of covariance S.
+@dataclass(frozen=True)
+class _Spread:
+    """(S + r)^(-1/2), up to a factor, of a sample's covariance S.
 
-    r is the variance of the noise on top of it, and the mean energy per direction that the directions of one half of the sample
-    do not explain of the other half.
+    directions: (n, p), orthonormal.  shrink: (n,), by which it makes each of them shorter; it leaves all others alone.
     """
-    half = len(centred) // 2
-    basis = torch.linalg.svd(centred[:half], full_matrices=False)[2]
-    rest = centred[half:] - (centred[half:] @ basis.T) @ basis
-    floor = rest.square().sum(1).mean() / centred.shape[1] + noise
-    _, scale, directions = torch.linalg.svd(centred, full_matrices=False)
-    shrink = (floor / (scale.square() / len(centred) + floor)).sqrt() - 1
 
-    def whiten(vectors: Tensor) -> Tensor:
-        whitened: Tensor = vectors + (vectors @ directions.T * shrink) @ directions
+    directions: Tensor
+    shrink: Tensor
+
+    @classmethod
+    def of(cls, centred: Tensor, noise: float) -> _Spread:
+        """Return that of a centred sample (P, p).
+
+        r is the variance of the noise on top of it, and the mean energy per direction that the directions of one half of the
+        sample do not explain of the other half.
+        """
+        products, half = gram_of(centred, exact=True), len(centred) // 2
+        energies, columns = _eigen(products[:half, :half])
+        explained = (products[half:, :half] @ columns).square() / energies
+        rest = (products.diagonal()[half:] - explained.sum(1)).clamp_min(0)
+        floor = rest.mean() / centred.shape[1] + noise
+        energies, columns = _eigen(products)
+        directions = (columns / energies.sqrt()).to(centred).T @ centred
+        return cls(directions, (floor / (energies / len(centred) + floor)).sqrt().to(centred))
+
+    def whitened(self, vectors: Tensor) -> Tensor:
+        """Return what it makes of vectors (n, p)."""
+        whitened: Tensor = vectors + (vectors @ self.directions.T * (self.shrink - 1)) @ self.directions
         return whitened
 
-    return whiten
+
+def _eigen(products: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the eigenvalues (r,) and eigenvectors (n, r) of products (n, n) but those that are rounding."""
+    energies, columns = torch.linalg.eigh(products)
+    real = energies > ROUNDING * energies[-1]
+    return energies[real], columns[:, real]

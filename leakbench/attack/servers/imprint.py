@@ -15,23 +15,26 @@ from leakbench.models import parameters
 from leakbench.part import Count, Positive, part
 from leakbench.types import Network
 
-__all__ = ["Bins", "Imprint", "Imprinted"]
+__all__ = ["Bins", "Imprint", "Imprinted", "edges_of", "known_inputs"]
 
 
 @dataclass(frozen=True)
 class Bins:
     """What a server remembers of the rows that it put in front of a network: row j is lit by h(x) = w . x above a cutoff.
 
-    layer: the name of their linear layer in the network.  functional: w (d,).  edges: (k + 1,), between which the bins lie.
+    layer: the name of their linear layer in the network.  functional: w (d,).  lower, upper: (k,), between which each bin lies.
     signs: (k,), those of the way back from each row.  cumulative: whether a row is lit by all that lies above its cutoff, so that
     the differences of neighbours are the bins; else by its own bin alone.
+    bias: whether the bias of a row is its own; not where rows of several clients share it.
     """
 
     layer: str
     functional: Tensor
-    edges: Tensor
+    lower: Tensor
+    upper: Tensor
     signs: Tensor
     cumulative: bool
+    bias: bool = True
 
 
 class Imprinted(nn.Module):
@@ -88,19 +91,14 @@ class Imprint:
         self, network: Network, public: Public, knowledge: Knowledge, rng: torch.Generator
     ) -> tuple[Network, Bins]:
         """Return the network behind its imprint, and the bins; raises InputError where there are fewer than two public examples."""
-        if len(public.labels) < 2:
-            raise InputError(
-                f"imprint: its cutoffs are quantiles of public examples, got {len(public.labels)}, expected two"
-            )
-        like = next(iter(network.parameters.values()))
-        known = public.inputs[: self.public].flatten(1).to(like)
+        known = known_inputs("imprint", network, public, self.public)
         size = known.shape[1]
         direction = torch.randn(size, generator=rng) if self.functional == "random" else torch.ones(size)
-        functional = (direction / (direction.norm() if self.functional == "random" else size)).to(like)
-        edges = self._edges(known @ functional)
-        signs = like.new_tensor([1.0, -1.0]).repeat(self.bins // 2 + 1)[: self.bins]
+        functional = (direction / (direction.norm() if self.functional == "random" else size)).to(known)
+        edges = edges_of(known @ functional, self.bins)
+        signs = known.new_tensor([1.0, -1.0]).repeat(self.bins // 2 + 1)[: self.bins]
         cumulative = self.form == "cumulative"
-        block = Imprinted(network.model, size, self.bins, cumulative).to(like)
+        block = Imprinted(network.model, size, self.bins, cumulative).to(known)
         widths = torch.ones_like(edges[1:]) if cumulative else edges[1:] - edges[:-1]
         with torch.no_grad():
             block.rows.weight.copy_(functional / widths[:, None])
@@ -110,16 +108,26 @@ class Imprint:
         own = {name: weights for name, weights in parameters(block).items() if not name.startswith("model.")}
         sent = own | {f"model.{name}": weights for name, weights in network.parameters.items()}
         memory = {f"model.{name}": kept for name, kept in network.memory.items()}
-        return Network(block, sent, network.shared, memory), Bins("rows", functional, edges, signs, cumulative)
-
-    def _edges(self, values: Tensor) -> Tensor:
-        """Return k + 1 edges of bins that the values (P,) are equally often in; the outer ones reach beyond all of them."""
-        steps = torch.arange(1, self.bins, device=values.device) / self.bins
-        inner = values.double().quantile(steps.double())
-        beyond = values.double().max() - values.double().min()
-        edges = torch.cat([(values.min() - beyond)[None].double(), inner, (values.max() + beyond)[None].double()]).to(
-            values
+        return Network(block, sent, network.shared, memory), Bins(
+            "rows", functional, edges[:-1], edges[1:], signs, cumulative
         )
-        # Where values repeat, as of records, a bin of no width would divide by zero.
-        least = 1e-6 * beyond.to(values)
-        return edges + least * torch.arange(len(edges), device=values.device)
+
+
+def known_inputs(server: str, network: Network, public: Public, most: int) -> Tensor:
+    """Return at most so many public inputs (P, d) of the network's type; raises InputError where there are fewer than two."""
+    if len(public.labels) < 2:
+        raise InputError(
+            f"{server}: its cutoffs are quantiles of public examples, got {len(public.labels)}, expected two"
+        )
+    return public.inputs[:most].flatten(1).to(next(iter(network.parameters.values())))
+
+
+def edges_of(values: Tensor, bins: int) -> Tensor:
+    """Return the k + 1 edges of bins that public values (P,) are equally often in; the outer ones reach beyond all of them."""
+    steps = torch.arange(1, bins, device=values.device) / bins
+    inner = values.double().quantile(steps.double())
+    beyond = values.double().max() - values.double().min()
+    edges = torch.cat([(values.min() - beyond)[None].double(), inner, (values.max() + beyond)[None].double()])
+    # Where values repeat, as of records, a bin of no width would divide by zero.
+    least = 1e-6 * beyond
+    return (edges + least * torch.arange(len(edges), device=values.device)).to(values)

@@ -1,0 +1,60 @@
+"""The posterior mean of an input that was read in noise, under a Gaussian of public examples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Shrinkage", "shrinkage_of"]
+
+FLOOR = 1e-4
+"""The variance of every direction beyond what public examples show of it, in [0, 1] squared."""
+
+
+@dataclass(frozen=True)
+class Shrinkage:
+    """x ~ N(mean, U diag(spread) U^T + rest (I - U U^T)).
+
+    mean: (d,).  directions: U^T (r, d), orthonormal.  spread: (r,) variances along them.  rest: that of any other direction.
+    """
+
+    mean: Tensor
+    directions: Tensor
+    spread: Tensor
+    rest: float
+
+    def weights(self, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which share of x - mean is kept where noise has a variance (*n): along U (*n, r), and elsewhere (*n)."""
+        return self.spread / (self.spread + variance[..., None]), self.rest / (self.rest + variance)
+
+    def __call__(self, read: Tensor, variance: Tensor) -> Tensor:
+        """Return the posterior mean (*n, d) of x, read as x + N(0, variance I): read (*n, d), variance (*n)."""
+        along, beside = self.weights(variance)
+        apart = read - self.mean
+        inside = apart @ self.directions.T
+        return self.mean + beside[..., None] * apart + (inside * (along - beside[..., None])) @ self.directions
+
+    def error(self, truth: Tensor, variance: Tensor) -> Tensor:
+        """Return the expected squared error (*n) of that, summed over the d values of x: truth (*n, d), variance (*n)."""
+        along, beside = self.weights(variance)
+        apart = truth - self.mean
+        inside = apart @ self.directions.T
+        outside = (apart.square().sum(-1) - inside.square().sum(-1)).clamp_min(0)
+        bias = ((1 - along).square() * inside.square()).sum(-1) + (1 - beside).square() * outside
+        beyond = len(self.mean) - len(self.spread)
+        return bias + variance * (along.square().sum(-1) + beyond * beside.square())
+
+
+def shrinkage_of(public: Tensor) -> Shrinkage:
+    """Return the Gaussian of public examples (P, d): their mean and covariance, and `FLOOR` on top in every direction."""
+    mean = public.mean(0)
+    apart = (public - mean).double()
+    if len(apart) < apart.shape[1]:
+        _, lengths, directions = torch.linalg.svd(apart, full_matrices=False)
+        spread = lengths.square() / len(apart)
+    else:
+        spread, columns = torch.linalg.eigh(apart.T @ apart / len(apart))
+        directions = columns.T
+    return Shrinkage(mean, directions.to(public), (spread.clamp_min(0) + FLOOR).to(public), FLOOR)

@@ -1,0 +1,37 @@
+"""The posterior mean under a Gaussian of public examples, against dense formulas and a sample."""
+
+import pytest
+import torch
+
+from leakbench.attack.search.shrinkage import FLOOR, shrinkage_of
+
+
+@pytest.mark.parametrize("many", [5, 40])
+def test_it_is_the_posterior_mean_of_the_dense_formula(many):
+    rng = torch.Generator().manual_seed(0)
+    public = torch.rand(many, 8, generator=rng, dtype=torch.float64)
+    read, variance = (
+        torch.rand(3, 4, 8, generator=rng, dtype=torch.float64),
+        torch.tensor([1e-4, 0.01, 0.1, 1.0]).double(),
+    )
+    covariance = torch.cov(public.T, correction=0) + FLOOR * torch.eye(8).double()
+    found = shrinkage_of(public)(read, variance.expand(3, 4))
+    for place, noise in enumerate(variance):
+        gain = covariance @ torch.linalg.inv(covariance + noise * torch.eye(8).double())
+        expected = public.mean(0) + (read[:, place] - public.mean(0)) @ gain.T
+        torch.testing.assert_close(found[:, place], expected)
+
+
+def test_without_noise_it_is_what_was_read():
+    public = torch.rand(6, 5, generator=torch.Generator().manual_seed(1))
+    read = torch.rand(2, 5, generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(shrinkage_of(public)(read, torch.zeros(2)), read, rtol=0, atol=1e-5)
+
+
+def test_the_expected_error_is_that_of_a_sample():
+    rng = torch.Generator().manual_seed(3)
+    prior = shrinkage_of(torch.rand(30, 12, generator=rng, dtype=torch.float64))
+    truth, variance = torch.rand(12, generator=rng, dtype=torch.float64), torch.tensor(0.02).double()
+    read = truth + variance.sqrt() * torch.randn(20_000, 12, generator=rng, dtype=torch.float64)
+    errors = (prior(read, variance.expand(20_000)) - truth).square().sum(1)
+    assert abs(float(errors.mean() - prior.error(truth, variance))) < 4 * float(errors.std()) / 20_000**0.5
