@@ -51,6 +51,11 @@ def size(row: Row) -> str:
     return f"{row['victims']:.0f} x {row['batch']:.0f}, {text_of(row['limit'], 0)}"
 
 
+def seconds_a_batch(row: Row) -> str:
+    """Show how long an attack and the rankings beside it took."""
+    return text_of(60 * row["minutes"] / row["victims"], 1)
+
+
 def identified(row: Row) -> str:
     """Show how many were found, with the interval where the row has it, and among how many."""
     share = text_of(row["identified"]) if pd.isna(row.get("identified_low")) else interval("identified")(row)
@@ -132,6 +137,40 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         ),
         Column("label bound", number("label_ranked_bound"), "what the noise allows of it, given the commonest label"),
         SIZE,
+    ),
+    "servers": (
+        ROW,
+        Column("recall claimed", number("claimed_recall", 3), "the paper's"),
+        Column(
+            "recovered [95 % CI]",
+            interval("asr"),
+            "the share of the examples that come back to an RMSE of at most eta, its interval by batch",
+        ),
+        Column("verbatim [95 % CI]", interval("verbatim"), "to an RMSE of at most .001"),
+        Column(
+            "law",
+            number("verbatim_expected", 3),
+            "which share is expected to come back verbatim, since alone in its bin: (1 - 1/k)^(n - 1)",
+        ),
+        Column(
+            "precision", number("precision"), "which share of the answers given is right; none where none was given"
+        ),
+        RMSE,
+        Column(
+            "RMSE <= .1", number("within_tenth"), "the share of the examples that come back to an RMSE of at most .1"
+        ),
+        Column(
+            "ideal server",
+            number("asr_ideal"),
+            "the share within eta that a server expects who has each example's whole clipped gradient in one row, by the same prior",
+        ),
+        Column("its RMSE", number("rmse_ideal", 3)),
+        NULL_ASR,
+        NULL_RMSE,
+        IDENTIFIED,
+        Column("its bound", number("identified_bound", 3), "what the noise allows any ranking at most"),
+        Column("batches x B", lambda row: f"{row['victims']:.0f} x {row['batch']:.0f}", "what was attacked"),
+        Column("seconds a batch", seconds_a_batch, "of the attack and of all rankings beside it, on two shared cores"),
     ),
 }
 """{what a page is about: its columns}; one in which no row has anything is left out."""

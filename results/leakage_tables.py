@@ -55,7 +55,13 @@ MEASURES = (
 
 RECIPES = ("defense", "attack")
 
-FILES = ("leakage_tables.yaml", "strongest_attacker.yaml", "aware.yaml", "autoleak.yaml")
+FILES = ("leakage_tables.yaml", "strongest_attacker.yaml", "aware.yaml", "autoleak.yaml", "servers.yaml")
+
+OF_SERVERS = ("precision", "verbatim", "verbatim_low", "verbatim_high", "verbatim_expected", "asr_ideal", "rmse_ideal")
+"""Copied on pages about servers, beside `within_tenth`."""
+
+TENTH = 0.1
+"""An RMSE by which a picture is still known."""
 
 
 def cells(page: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
@@ -66,11 +72,17 @@ def cells(page: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str,
         yield row["name"], given | own, row.get("claim", {})
 
 
-def measure(name: str, given: dict[str, Any], claim: dict[str, Any], data_dir: Path | None, runs: Path) -> list[Row]:
-    """Run one cell and return its row, or one a round where it leaks after several."""
+def measure(
+    name: str, given: dict[str, Any], claim: dict[str, Any], data_dir: Path | None, runs: Path, columns: str = ""
+) -> list[Row]:
+    """Run one cell and return its row, or one a round where it leaks after several.
+
+    columns: of the page, of which those about servers have more measures.
+    """
     lists = {k: tuple(map(str, v)) for k, v in given.items() if isinstance(v, list)}
     cell = prepare(Request(**{**given, **lists}), data_dir)
     with executed(cell, runs, f"results/leakage_tables.py: {name}") as (summary, run):
+        rows = run.read_rows("rows.parquet")
         trained = (
             run.read_rows("rounds.parquet")["accuracy"] if cell.settings.protocol == "live" else pd.Series(dtype=float)
         )
@@ -86,10 +98,20 @@ def measure(name: str, given: dict[str, Any], claim: dict[str, Any], data_dir: P
     return [
         same
         | _measured(tap)
+        | (
+            _of_servers(tap, rows[(rows["round"] == tap["round"]) & (rows["tap"] == point.split("@")[0])])
+            if columns == "servers"
+            else {}
+        )
         | {"accuracy": trained.get(tap["round"] - 1)}
         | {"row": f"{name}, {point}" if several else name, "cell": name, "point": point}
         for point, tap in summary["taps"].items()
     ]
+
+
+def _of_servers(tap: dict[str, Any], rows: pd.DataFrame) -> Row:
+    """Return what a row of a page about servers takes beside."""
+    return {**{key: tap[key] for key in OF_SERVERS}, "within_tenth": float((rows["rmse"] <= TENTH).mean())}
 
 
 def _measured(tap: dict[str, Any]) -> Row:
@@ -133,7 +155,8 @@ def main() -> None:
 
     def of(name: str) -> list[Row]:
         given, claim = listed[name]
-        return measure(name, {**given, **asked.changed}, claim, asked.data_dir, asked.runs)
+        columns = page.get("columns", "")
+        return measure(name, {**given, **asked.changed}, claim, asked.data_dir, asked.runs, columns)
 
     def said(row: Row) -> str:
         return f"ASR {text_of(row['asr'])}, RMSE {text_of(row['rmse'], 3)}, {row['minutes']} min"

@@ -34,4 +34,6 @@ def test_the_expected_error_is_that_of_a_sample():
     truth, variance = torch.rand(12, generator=rng, dtype=torch.float64), torch.tensor(0.02).double()
     read = truth + variance.sqrt() * torch.randn(20_000, 12, generator=rng, dtype=torch.float64)
     errors = (prior(read, variance.expand(20_000)) - truth).square().sum(1)
-    assert abs(float(errors.mean() - prior.error(truth, variance))) < 4 * float(errors.std()) / 20_000**0.5
+    mean, spread = (float(moment) for moment in prior.error(truth, variance))
+    assert abs(float(errors.mean()) - mean) < 4 * float(errors.std()) / 20_000**0.5
+    assert abs(float(errors.var()) / spread - 1) < 0.05

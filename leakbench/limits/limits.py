@@ -9,6 +9,7 @@ from leakbench.cell import Cell, leak_key, looks_at
 from leakbench.federated.partition import Partition
 from leakbench.limits.floor import Floor, floor
 from leakbench.limits.guards import Guard, guards, together
+from leakbench.limits.reference import Reference, reference
 from leakbench.run.victims import Sent
 
 __all__ = ["Limits", "limits_of"]
@@ -16,10 +17,12 @@ __all__ = ["Limits", "limits_of"]
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one leakage point at one round: the noise that bounds its success rates, and the floor of its RMSE."""
+    """Of one leakage point at one round: the noise that bounds its success rates, the floor of its RMSE, and what a server
+    that lies may expect."""
 
     guard: Guard
     floor: Floor
+    reference: Reference
 
 
 def limits_of(
@@ -39,5 +42,6 @@ def limits_of(
             else:
                 lowest = Floor(None, None, "none: it is worked out for one view, not for several together")
             guard = together([several[tap] for several in each], looks_at(cell, tap))
-            found[leak_key(cell, tap, rounds[-1])] = Limits(guard, lowest)
+            expected = reference(cell, networks[rounds[0]], tap, rounds[0], partition, guard)
+            found[leak_key(cell, tap, rounds[-1])] = Limits(guard, lowest, expected)
     return found

@@ -7,7 +7,9 @@ from typing import Any
 
 from leakbench.privacy.bounds import Seen
 from leakbench.privacy.mechanism import Mechanism
+from leakbench.report.words import interval
 from leakbench.summary.bound import BOUNDS
+from leakbench.summary.references import VERBATIM
 
 __all__ = ["bounds", "seen_at", "violations"]
 
@@ -18,6 +20,10 @@ WHO_KNOWS_LITTLE = "for an attacker who knows no more of such examples than thei
 """Whom the floor holds for: one who knows how neighbouring pixels go together, say, may come closer."""
 
 BROKEN = "the guarantee does not hold, or a bug is here"
+
+SURPASSED = (
+    "more than a server that lies may expect: a bug is here, or more is known of the examples than the reference knows"
+)
 
 
 def bounds(summary: Mapping[str, Any]) -> list[str]:
@@ -49,6 +55,22 @@ def _texts(name: str, tap: Mapping[str, Any], notes: Mapping[str, str], said: se
         texts.append(f"no floor of RMSE that says anything: a guess without any gradient has {null:.4f}")
     elif tap.get("rmse_floor") is not None:
         texts.append(f"RMSE at least {tap['rmse_floor']:.4f} on average by Fisher information, {WHO_KNOWS_LITTLE}")
+    return texts + _references(tap)
+
+
+def _references(tap: Mapping[str, Any]) -> list[str]:
+    """Return what a server that lies may expect beside what it got."""
+    texts = []
+    if tap.get("verbatim_expected") is not None:
+        texts.append(
+            f"verbatim (RMSE <= {VERBATIM:g}) {interval(tap, 'verbatim')}; expected of what is alone in its bin"
+            f" {_share(tap['verbatim_expected'])}"
+        )
+    if tap.get("asr_ideal") is not None:
+        texts.append(
+            f"the ideal server, who has a whole clipped gradient in one row, expects ASR {_share(tap['asr_ideal'])},"
+            f" RMSE {tap['rmse_ideal']:.4f}"
+        )
     return texts
 
 
@@ -61,8 +83,9 @@ def violations(summary: Mapping[str, Any]) -> list[str]:
     names = {bound.measure: bound.name for bound in BOUNDS}
     return [
         f"error: {found['tap']}: {names.get(found['measure'], found['measure'])} {_share(found['value'])} "
-        f"(at least {_share(found['low'])}, with 95 % confidence in all bounds of the run) is above its bound "
-        f"{_share(found['bound'])}: {BROKEN}"
+        f"(at least {_share(found['low'])}, with 95 % confidence in all bounds of the run) is above its "
+        f"{'reference' if 'reference' in found else 'bound'} {_share(found['bound'])}: "
+        f"{SURPASSED if 'reference' in found else BROKEN}"
         for found in summary.get("violations", ())
     ]
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
+from leakbench.limits.reference import HONEST
 from leakbench.measure.metrics_tables import NO_FEATURES
 from leakbench.report.members import made_of
 from leakbench.summary.bound import BOUNDS
@@ -138,8 +139,8 @@ def notes(summary: Summary, without: Collection[str] = ()) -> list[tuple[str, st
             field in bounds or field.endswith(".bound") or (field in UNSAID and summary["taps"][name][field] is None)
         ):
             continue  # said among the bounds
-        if reason in (NO_FEATURES, LEARNS_NOTHING) or (area == "taps" and field.partition(".")[0] in without):
-            continue  # pictures, or who does not learn, have no such column
+        if reason in (NO_FEATURES, LEARNS_NOTHING, HONEST) or (area == "taps" and field.partition(".")[0] in without):
+            continue  # pictures, who does not learn, and who does not lie have no such number
         what, where = (field, name) if area == "taps" else (key, "")
         grouped.setdefault((what, reason.removeprefix("n/a: ")), []).append(where)
     together: dict[tuple[str, str], list[str]] = {}

@@ -11,6 +11,7 @@ from leakbench.privacy.bounds import Seen
 from leakbench.summary.attributes import attribute_bounds, attribute_violations
 from leakbench.summary.bound import BOUNDS
 from leakbench.summary.leak_bounds import bounded, violations
+from leakbench.summary.references import REFERENCES, references, surpassed
 
 __all__ = ["limited"]
 
@@ -25,6 +26,8 @@ def limited(
     """
     bounds, absent = bounded(tap, group, limits.guard)
     found = {**tap, **bounds, "rmse_floor": limits.floor.rmse, "rmse_floor_unbiased": limits.floor.unbiased}
+    expected, unexpected = references(name, limits.reference)
+    found |= expected
     if bounds["identified_bound"] is not None:
         seen = Seen(bounds["seen"]["sigma"], bounds["seen"]["releases"], limits.guard.before)
         found["attributes"] = attribute_bounds(tap["attributes"], seen)
@@ -32,6 +35,7 @@ def limited(
     if "identified_bound" in absent:
         why = absent["identified_bound"]
         notes |= {f"taps.{name}.attributes.{attribute}.bound": why for attribute in tap.get("attributes") or {}}
+    notes |= unexpected
     notes |= {f"taps.{name}.{field}": limits.floor.note for field in ("rmse_floor", "rmse_floor_unbiased")}
     if bounds["seen"] is None:
         notes[f"taps.{name}.seen"] = limits.guard.reason
@@ -41,6 +45,7 @@ def limited(
             f"of one {whose} behind the update; each of the {tap['batch']} guesses at a batch is a chance, so that what the "
             "bound starts from (kappa, how often an attacker is right without the leak) is that many times the rate of one"
         )
-    confidence = 1 - 0.05 / (points * (len(BOUNDS) + len(tap.get("attributes") or {})))
+    confidence = 1 - 0.05 / (points * (len(BOUNDS) + len(REFERENCES) + len(tap.get("attributes") or {})))
     broken = violations(name, found, group, confidence) + attribute_violations(name, found, group, confidence)
+    broken += surpassed(name, found, group, confidence)
     return found, notes, broken

@@ -12,6 +12,7 @@ from leakbench.measure.scores import RANKS_ONLY
 from leakbench.measure.statistics import exact, proportion
 from leakbench.summary.fits import fit_fields
 from leakbench.summary.rankings import ranking_fields, told_fields
+from leakbench.summary.references import verbatim_fields
 from leakbench.summary.tables import table_fields
 from leakbench.summary.verdict import verdict
 from leakbench.summary.warnings import doubts, mostly_doubted
@@ -26,6 +27,9 @@ UNSAID = (
     "asr_exact_low",
     "asr_exact_high",
     "asr_above_null",
+    "verbatim",
+    "verbatim_low",
+    "verbatim_high",
     "label_accuracy",
 )
 """What an attack that only ranks says nothing of."""
@@ -52,6 +56,7 @@ def tap_summary(group: pd.DataFrame, seconds: float, doubtful: bool = False) -> 
         "asr_exact_high": exact_high,
         "asr_above_null": None if null == 1 else (asr - null) / (1 - null),
         "precision": _precision(group),
+        **verbatim_fields(group),
         "null_asr": null,
         "null_asr_low": null_low,
         "null_asr_high": null_high,

@@ -90,7 +90,7 @@ class Rows:
     def _bins(self, view: View, bins: Bins) -> _Read:
         """Return what each bin holds."""
         weight = view.update[f"{bins.layer}.weight"].flatten(1, -2) * bins.signs[:, None]
-        bias = view.update[f"{bins.layer}.bias"] * bins.signs if bins.bias else None
+        bias = view.update[f"{bins.layer}.bias"] * bins.signs if bins.clients == 1 else None
         if bins.cumulative:
             weight = torch.cat([weight[:, :-1] - weight[:, 1:], weight[:, -1:]], 1)
             bias = None if bias is None else torch.cat([bias[:, :-1] - bias[:, 1:], bias[:, -1:]], 1)

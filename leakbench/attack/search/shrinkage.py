@@ -36,15 +36,20 @@ class Shrinkage:
         inside = apart @ self.directions.T
         return self.mean + beside[..., None] * apart + (inside * (along - beside[..., None])) @ self.directions
 
-    def error(self, truth: Tensor, variance: Tensor) -> Tensor:
-        """Return the expected squared error (*n) of that, summed over the d values of x: truth (*n, d), variance (*n)."""
+    def error(self, truth: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (mean, variance), (*n) each, of that answer's squared error, summed over the d values of x.
+
+        truth: (*n, d).  variance: (*n), of the noise.
+        """
         along, beside = self.weights(variance)
-        apart = truth - self.mean
-        inside = apart @ self.directions.T
-        outside = (apart.square().sum(-1) - inside.square().sum(-1)).clamp_min(0)
-        bias = ((1 - along).square() * inside.square()).sum(-1) + (1 - beside).square() * outside
-        beyond = len(self.mean) - len(self.spread)
-        return bias + variance * (along.square().sum(-1) + beyond * beside.square())
+        apart, beyond = truth - self.mean, len(self.mean) - len(self.spread)
+        inside = (apart @ self.directions.T).square()
+        outside = (apart.square().sum(-1) - inside.sum(-1)).clamp_min(0)
+        missed, left = (1 - along).square() * inside, (1 - beside).square() * outside
+        noise, rest = along.square() * variance[..., None], beside.square() * variance
+        mean = (missed + noise).sum(-1) + left + beyond * rest
+        spread = (2 * noise.square() + 4 * noise * missed).sum(-1) + 2 * beyond * rest.square() + 4 * rest * left
+        return mean, spread
 
 
 def shrinkage_of(public: Tensor) -> Shrinkage:

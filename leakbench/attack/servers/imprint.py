@@ -25,7 +25,7 @@ class Bins:
     layer: the name of their linear layer in the network.  functional: w (d,).  lower, upper: (k,), between which each bin lies.
     signs: (k,), those of the way back from each row.  cumulative: whether a row is lit by all that lies above its cutoff, so that
     the differences of neighbours are the bins; else by its own bin alone.
-    bias: whether the bias of a row is its own; not where rows of several clients share it.
+    clients: how many have rows of their own, k / clients each; they share the biases.
     """
 
     layer: str
@@ -34,7 +34,7 @@ class Bins:
     upper: Tensor
     signs: Tensor
     cumulative: bool
-    bias: bool = True
+    clients: int = 1
 
 
 class Imprinted(nn.Module):

@@ -96,6 +96,6 @@ class Loki:
         memory = {f"model.{name}": kept for name, kept in network.memory.items()}
         lower, upper = (e.repeat(clients) for e in (edges[:-1], edges[1:]))
         functional = known.new_full((size,), 1 / size)
-        secret = Bins("rows", functional, lower, upper, signs.repeat(clients), cumulative=False, bias=clients == 1)
+        secret = Bins("rows", functional, lower, upper, signs.repeat(clients), cumulative=False, clients=clients)
         let_in = {"rows.open": torch.eye(clients).to(known)}
         return Network(block, sent, network.shared, memory, let_in), secret
