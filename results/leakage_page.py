@@ -162,7 +162,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "ideal server",
             number("asr_ideal"),
-            "the share within eta that a server expects who has each example's whole clipped gradient in one row, by the same prior",
+            "the share within eta that a server expects who has an example's whole clipped gradient in one row",
         ),
         Column("its RMSE", number("rmse_ideal", 3)),
         NULL_ASR,
