@@ -11,6 +11,7 @@ from leakbench.measure.metrics_tables import NO_FEATURES
 from leakbench.report.members import made_of
 from leakbench.summary.bound import BOUNDS
 from leakbench.summary.fits import LEARNS_NOTHING
+from leakbench.summary.threat import MEANS
 
 __all__ = ["Summary", "Tap", "batches", "interval", "notes", "number", "over_rounds", "reading", "training"]
 
@@ -94,7 +95,7 @@ def training(summary: Summary) -> str:
     """Return the line of accuracy, rounds, threat and protocol."""
     rounds = summary["rounds"]
     accuracy = f"accuracy {number(summary['accuracy'], 3)} after {rounds} {'round' if rounds == 1 else 'rounds'}"
-    line = f"{accuracy} | threat: {summary['threat']} | protocol: {summary['protocol']}{_networks(summary)}"
+    line = f"{accuracy} | threat: {summary['threat']}{_letter(summary)} | protocol: {summary['protocol']}{_networks(summary)}"
     told = summary.get("knowledge")
     if not told:
         return line
@@ -102,6 +103,12 @@ def training(summary: Summary) -> str:
     defense = "the defense's recipe" if told["defense"] else "nothing of the defense"
     labels = f"labels {told['labels']}" + ("; logits given" if told.get("logits") == "given" else "")
     return f"{line} | the attacker knows: model, {', '.join(granted)}, {defense}; {labels}; public: {told['public']}"
+
+
+def _letter(summary: Summary) -> str:
+    """Return the threat model by Carletti et al.; nothing of a run from before there were letters."""
+    found = summary.get("threat_letter")
+    return "" if found is None else f" ({found}: {MEANS[found]})"
 
 
 def _networks(summary: Summary) -> str:

@@ -17,6 +17,7 @@ from leakbench.summary.notes import doubt as doubt_of
 from leakbench.summary.notes import epsilon_notes, network_notes, tap_notes, training_notes
 from leakbench.summary.over_rounds import over_rounds
 from leakbench.summary.tap import tap_summary
+from leakbench.summary.threat import letter
 from leakbench.summary.warnings import warnings
 
 __all__ = ["summarise"]
@@ -61,6 +62,7 @@ def summarise(
         "join_rounds": s.join_rounds,
         "observations": s.observations,
         "threat": cell.attack.server.threat,
+        "threat_letter": letter(cell.attack),
         "accuracy": None if rounds.empty else float(rounds["accuracy"].iloc[-1]),
         "rounds": len(rounds),
         "epsilon": epsilon,

@@ -1,0 +1,28 @@
+"""The threat model of a cell in the letters of Carletti et al., SoK: Gradient Inversion Attacks in FL (USENIX Security 2025).
+
+A sees updates; B knows what inputs are like in general; C knows how clients train; D has public data of the victims' kind; E has
+the statistics of the victims' batch normalisation; F may change the model; G may, and has public data; H adds clients of its
+own. Here every attacker is told the batch size and the learning rate, so that no cell is below C; no cell is E or H.
+"""
+
+from __future__ import annotations
+
+from leakbench.attack.recipe import Attack
+from leakbench.attack.servers.server import Honest
+
+__all__ = ["MEANS", "letter"]
+
+MEANS = {
+    "C": "knows how clients train",
+    "D": "knows how clients train, has public data",
+    "F": "changes the model",
+    "G": "changes the model, has public data",
+}
+
+
+def letter(attack: Attack) -> str:
+    """Return `C`, `D`, `F` or `G`, from what the parts of an attack need and from its server."""
+    public = attack.needs.public > 0
+    if isinstance(attack.server, Honest):
+        return "D" if public else "C"
+    return "G" if public else "F"
