@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from leakbench.attack.search.shrinkage import FLOOR, shrinkage_of
+from leakbench.attack.search.shrinkage import shrinkage_of
 
 
 @pytest.mark.parametrize("many", [5, 40])
@@ -14,8 +14,9 @@ def test_it_is_the_posterior_mean_of_the_dense_formula(many):
         torch.rand(3, 4, 8, generator=rng, dtype=torch.float64),
         torch.tensor([1e-4, 0.01, 0.1, 1.0]).double(),
     )
-    covariance = torch.cov(public.T, correction=0) + FLOOR * torch.eye(8).double()
-    found = shrinkage_of(public)(read, variance.expand(3, 4))
+    prior = shrinkage_of(public)
+    covariance = torch.cov(public.T, correction=0) + prior.rest * torch.eye(8).double()
+    found = prior(read, variance.expand(3, 4))
     for place, noise in enumerate(variance):
         gain = covariance @ torch.linalg.inv(covariance + noise * torch.eye(8).double())
         expected = public.mean(0) + (read[:, place] - public.mean(0)) @ gain.T
@@ -37,3 +38,11 @@ def test_the_expected_error_is_that_of_a_sample():
     mean, spread = (float(moment) for moment in prior.error(truth, variance))
     assert abs(float(errors.mean()) - mean) < 4 * float(errors.std()) / 20_000**0.5
     assert abs(float(errors.var()) / spread - 1) < 0.05
+
+
+def test_few_examples_do_not_make_it_sure():
+    """Of a white Gaussian and fewer examples than values, what they leave open keeps a variance of the same order."""
+    public = 0.5 + 0.2 * torch.randn(20, 60, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    assert 0.01 < shrinkage_of(public).rest < 0.11
+    many = torch.randn(4000, 3, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    assert shrinkage_of(many @ torch.diag(torch.tensor([0.3, 0.1, 1e-3]).double())).rest <= 1e-4

@@ -26,7 +26,7 @@ __all__ = ["HONEST", "Reference", "alone_in_a_bin", "ideal", "reference"]
 
 HONEST = "none: the server is honest"
 
-PUBLIC = 4000
+PUBLIC = 2000
 """How many public examples the ideal server's prior is of, at most."""
 
 

@@ -50,7 +50,7 @@ class Rows:
     """
 
     scale: Literal["told", "bias", "bin"] = "told"
-    public: Count = 4000
+    public: Count = 2000
     tolerance: NonNegative = 0.01
 
     @property

@@ -7,10 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from leakbench.attack.search.whitening import Whitening, unexplained
+from leakbench.gram import gram_of
+
 __all__ = ["Shrinkage", "shrinkage_of"]
 
-FLOOR = 1e-4
-"""The variance of every direction beyond what public examples show of it, in [0, 1] squared."""
+FLOORS = tuple(10 ** (-n / 2) for n in range(2, 13))
+"""Variances, in [0, 1] squared, one of which every direction has beyond what public examples show of it."""
+
+ROUNDING = 1e-12
+"""An eigenvalue that is a smaller share of the largest one is rounding."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +59,23 @@ class Shrinkage:
 
 
 def shrinkage_of(public: Tensor) -> Shrinkage:
-    """Return the Gaussian of public examples (P, d): their mean and covariance, and `FLOOR` on top in every direction."""
+    """Return the Gaussian of public examples (P, d): their mean and covariance, and the same variance more in every direction.
+
+    That variance is the one of `FLOORS` by which either half of the examples explains the other half best (`unexplained`).
+    """
     mean = public.mean(0)
     apart = (public - mean).double()
-    if len(apart) < apart.shape[1]:
-        _, lengths, directions = torch.linalg.svd(apart, full_matrices=False)
-        spread = lengths.square() / len(apart)
-    else:
-        spread, columns = torch.linalg.eigh(apart.T @ apart / len(apart))
-        directions = columns.T
-    return Shrinkage(mean, directions.to(public), (spread.clamp_min(0) + FLOOR).to(public), FLOOR)
+    floor = FLOORS[0]
+    if len(public) > 3:
+        lost = unexplained(public, Whitening(torch.zeros_like(mean), _same, _same), FLOORS)
+        floor = FLOORS[lost.index(min(lost))]
+    products = gram_of(apart if len(apart) < apart.shape[1] else apart.T.contiguous(), exact=True)
+    energies, columns = torch.linalg.eigh(products)
+    real = energies > ROUNDING * energies[-1]
+    energies, columns = energies[real], columns[:, real]
+    directions = columns.T if len(apart) >= apart.shape[1] else (columns / energies.sqrt()).T @ apart
+    return Shrinkage(mean, directions.to(public), (energies / len(apart) + floor).to(public), floor)
+
+
+def _same(inputs: Tensor) -> Tensor:
+    return inputs
