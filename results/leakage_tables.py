@@ -57,7 +57,10 @@ RECIPES = ("defense", "attack")
 
 FILES = ("leakage_tables.yaml", "strongest_attacker.yaml", "aware.yaml", "autoleak.yaml", "servers.yaml")
 
-OF_SERVERS = ("precision", "verbatim", "verbatim_low", "verbatim_high", "verbatim_expected", "asr_ideal", "rmse_ideal")
+OF_SERVERS = (
+    *("precision", "verbatim", "verbatim_low", "verbatim_high", "verbatim_expected"),
+    *("asr_ideal", "rmse_ideal", "verdict"),
+)
 """Copied on pages about servers, beside `within_tenth`."""
 
 TENTH = 0.1
@@ -103,6 +106,7 @@ def measure(
             if columns == "servers"
             else {}
         )
+        | {"above": sum(broken["tap"] == point for broken in summary["violations"])}
         | {"accuracy": trained.get(tap["round"] - 1)}
         | {"row": f"{name}, {point}" if several else name, "cell": name, "point": point}
         for point, tap in summary["taps"].items()

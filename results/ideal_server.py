@@ -1,0 +1,129 @@
+"""Fed-CDP's sigma against the number of releases, for the best server there can be: closed forms on real examples.
+
+    python results/ideal_server.py [--data-dir FOLDER] [--page]
+
+The server has one example's whole clipped gradient in one row and sees it R times behind noise of sigma times the clip. Writes
+ideal_server.csv and ideal_server.md beside itself; with `--page` only the page, from the rows that are there.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pandas as pd
+import torch
+from scipy.integrate import quad
+from scipy.stats import norm
+from shared.options import parser
+from shared.rows import Row, there
+from torch import Tensor
+
+from leakbench.attack.search.shrinkage import shrinkage_of
+from leakbench.cell import Request
+from leakbench.cell.budget import prepare
+from leakbench.limits.reference import PUBLIC, ideal
+from leakbench.privacy.bounds import Seen
+from leakbench.scripts import markdown_table, one_line
+
+HERE = Path(__file__).parent
+
+DATASETS = ("cifar10", "lfw", "mnist", "adult")
+SIGMAS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 6.0)
+RELEASES = (1, 3, 10, 100, 1000)
+VICTIMS, CANDIDATES = 200, 1000
+
+TEXT = """# Fed-CDP's sigma against releases, for the ideal server
+
+Each example's gradient is clipped to C and noise of sigma C is added to the sum. The best a server can do is to have the
+whole clipped gradient of one example in one row, C (x, 1) / |(x, 1)|: it reads x with an error of deviation
+sigma |(x, 1)| / sqrt(R) in R releases of the same example, and answers with the posterior mean under a Gaussian of {public:,}
+public examples. Shares within an RMSE of .05 and .1 over 1,000 examples are closed forms (`leakbench.limits.reference`).
+`picked`: how often the nearest of 1,000 known candidates to what was read is the right one, of {victims} drawn. `coded`: how often
+a server is right whose model gives each candidate a direction of its own. `bound`: what sigma allows any attack (Hayes,
+Mahloujifar, Balle, NeurIPS 2023), at a prior of 1 in 1,000.
+
+{tables}
+
+Noise of sigma 1 on the sum hides one release against any server; .03 and less hide nothing; between .1 and .3 no picture
+comes back but a candidate is picked. What counts is sqrt(R) / sigma: the bound reaches 10 % after
+{tenths} releases of one example.
+"""
+
+
+def coded(shift: float) -> float:
+    """Return how often the largest of `CANDIDATES` normal numbers is the one with this mean, the others' being zero."""
+    right = quad(lambda t: norm.pdf(t) * norm.cdf(t + shift) ** (CANDIDATES - 1), -9, 9, limit=200)[0]
+    return float(min(1.0, right))
+
+
+def picked(inputs: Tensor, sigma: float, rng: torch.Generator) -> float:
+    """Return how often the nearest of inputs (1000, d) to what the server reads of one of them is that one."""
+    victims = inputs[:VICTIMS]
+    length = (victims.square().sum(1, keepdim=True) + 1).sqrt()
+    read = victims + sigma * length * torch.randn(victims.shape, generator=rng)
+    nearest = (2 * read @ inputs.T - inputs.square().sum(1)).argmax(1)
+    return float((nearest == torch.arange(VICTIMS)).double().mean())
+
+
+def measured(dataset: str, data_dir: Path | None) -> list[Row]:
+    """Return the rows of one data set."""
+    cell = prepare(Request(dataset=dataset, attack="identification", victims=2, train_rounds=0, candidates=2), data_dir)
+    prior = shrinkage_of(cell.data.public_inputs[:PUBLIC].flatten(1))
+    inputs = cell.data.train_inputs[cell.data.victims][:CANDIDATES].flatten(1)
+    rows = []
+    for sigma in SIGMAS:
+        for releases in RELEASES:
+            rng = torch.Generator().manual_seed(0)
+            error = sigma / math.sqrt(releases)
+            rmse, close = ideal(prior, inputs, error, 0.05)
+            rows.append(
+                {
+                    "dataset": dataset,
+                    "sigma": sigma,
+                    "releases": releases,
+                    "rmse": float(rmse.median()),
+                    "within_0_05": float(close.mean()),
+                    "within_0_1": float(ideal(prior, inputs, error, 0.1)[1].mean()),
+                    "picked": picked(inputs, error, rng),
+                    "coded": coded(1 / error),
+                    "bound": float(Seen(sigma, releases, ()).robustness([1 / CANDIDATES])[0]),
+                }
+            )
+    return rows
+
+
+def page(rows: pd.DataFrame) -> str:
+    """Return the page for these rows."""
+    tables = []
+    for dataset in rows["dataset"].unique():
+        own = rows[(rows["dataset"] == dataset) & rows["releases"].isin([1, 10, 100])]
+        heads = ["sigma", "R", "RMSE", "<= .05", "<= .1", "picked", "coded", "bound"]
+        columns = ["rmse", "within_0_05", "within_0_1", "picked", "coded", "bound"]
+        lines = [
+            [f"{row.sigma:g}", row.releases, *(f"{getattr(row, column):.3f}" for column in columns)]
+            for row in own.itertuples()
+        ]
+        tables.append(f"## {dataset}\n\n{markdown_table(heads, lines)}")
+    return TEXT.format(public=PUBLIC, victims=VICTIMS, tables="\n\n".join(tables), tenths=tenths())
+
+
+def tenths() -> str:
+    """Say after how many releases the bound reaches 10 % at a prior of 1 in 1,000."""
+    shift = norm.ppf(0.1) - norm.ppf(1 / CANDIDATES)
+    found = {sigma: math.ceil((sigma * shift) ** 2) for sigma in (1.0, 6.0)}
+    return ", ".join(f"{releases} (sigma {sigma:g})" for sigma, releases in found.items())
+
+
+def main() -> None:
+    """Work out the rows and write the page."""
+    asked = parser(__doc__, "--data-dir", "--page").parse_args()
+    table = HERE / "ideal_server.csv"
+    if not asked.page:
+        rows = [row for dataset in DATASETS for row in measured(dataset, asked.data_dir)]
+        pd.DataFrame(rows).to_csv(table, index=False)
+    (HERE / "ideal_server.md").write_text(page(pd.read_csv(there(table))), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    one_line(main)

@@ -1,0 +1,69 @@
+"""Which threat each defense withstands: the cells of servers_matrix.csv as one matrix.
+
+    python results/threat_matrix.py
+
+Writes threat_matrix.md beside itself from the rows that are there; they are measured by `leakage_tables.py servers_matrix`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+from shared.rows import there
+
+from leakbench.scripts import markdown_table, one_line
+
+HERE = Path(__file__).parent
+
+TAPS = ("type-2", "type-1", "type-0", "global")
+SERVERS = ("honest", "lying")
+
+TEXT = """# Which threat a defense withstands
+
+The share of pictures that come back to an RMSE of at most eta, by a server that keeps to the protocol and by one that
+lies: MNIST, CPL's LeNet at random weights, ten victims, one picture a client; `type-0` under secure aggregation and
+`global` are means of four clients. A star is a point where victims are told apart from other candidates though no
+picture comes back; two are a point where neither a leak nor protection is shown. Each cell is a row of
+[servers_matrix.md](servers_matrix.md) with its interval, null attacker, bound and reference.
+
+{table}
+
+{above}
+A lying server does not read `type-2`, which is inside the client: the column says what its model makes one example's
+gradient show.
+"""
+
+
+def matrix(rows: pd.DataFrame) -> str:
+    """Return the page for the rows of servers_matrix.csv."""
+    rows = rows.assign(
+        defense=rows["cell"].str.rsplit(", ", n=1).str[0], server=rows["cell"].str.rsplit(", ", n=1).str[1]
+    )
+    heads = [f"{tap}, {server}" for tap in TAPS for server in SERVERS]
+    lines = []
+    for defense in rows["defense"].unique():
+        own = rows[rows["defense"] == defense].set_index(["point", "server"])
+        lines.append([defense, *(shown(own, tap, server) for tap in TAPS for server in SERVERS)])
+    above = int(rows["above"].sum())
+    said = f"Of {len(rows)} cells {above or 'none'} {'is' if above <= 1 else 'are'} above its bound or reference."
+    return TEXT.format(table=markdown_table(["defense", *heads], lines), above=said)
+
+
+def shown(rows: pd.DataFrame, tap: str, server: str) -> str:
+    """Return the share at one point, `-` where it was not measured."""
+    if (tap, server) not in rows.index:
+        return "-"
+    row = rows.loc[(tap, server)]
+    mark = {"identifies": "*", "unclear": "**"}.get(str(row["verdict"]), "")
+    return f"{row['asr']:.2f}{mark}"
+
+
+def main() -> None:
+    """Write the page."""
+    page = matrix(pd.read_csv(there(HERE / "servers_matrix.csv")))
+    (HERE / "threat_matrix.md").write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    one_line(main)
