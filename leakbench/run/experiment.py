@@ -126,7 +126,8 @@ def _joined(cell: Cell, run: Run) -> tuple[pd.DataFrame, dict[str, Tensor]]:
             rows += [run.read_rows(name) for name in names]
             held = [run.read_tensors(name.removesuffix("parquet") + "safetensors") for name in names]
             for what, axis in (("reconstruction", 0), ("truth", 0), ("trajectory", 1)):
-                tensors[key + what] = torch.cat(_as_long([h[what] for h in held]) if axis else [h[what] for h in held], axis)
+                parts = [h[what] for h in held]
+                tensors[key + what] = torch.cat(_as_long(parts) if axis else parts, axis)
     return pd.concat(rows, ignore_index=True), tensors
 
 

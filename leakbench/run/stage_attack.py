@@ -154,9 +154,8 @@ def _attack_chunk(
     rngs = generators(cell.settings.seed, "attack", [(leak.round, int(v)) for v in lanes])
     shown, own = candidates(cell, victims)
     handed = cell.attack.needs.candidates
-    method = watched(cell.attack.method, tell)
     told = tuple(dataclasses.replace(v, candidates=shown) if handed else v for v in views)
-    answer = answered(method, told, rngs)
+    answer = answered(watched(cell.attack.method, tell), told, rngs)
     features = attributes_of(cell.data, cell.recipe.sensitive)
     ranked = rankings(cell, views, shown, features, answer, rngs)
     inputs, labels, examples = truth(cell, leak.tap, victims)

@@ -21,9 +21,9 @@ EMPTY = 1e-4
 class Catch:
     """What a server remembers of what it fished for.
 
-    layer: the prefix of the last layer's parameters.  of: c.  row (d,) and bias: W_c and b_c of a last layer that catches every example
-    of class c; the gradient below of one that the sent layer caught is `scale` times that of this one.  bias: None of a layer that
-    has none.  chance: of catching exactly one example in a batch, by the public examples.
+    layer: the prefix of the last layer's parameters. of: c. row (d,) and bias: W_c and b_c of a last layer that catches every
+    example of class c; of one that the sent layer caught it gives the gradient below over `scale`. bias: None of a layer that has
+    none. chance: of catching exactly one example in a batch, by the public examples.
     """
 
     layer: str
@@ -36,13 +36,13 @@ class Catch:
     def isolated(self, view: View) -> tuple[View, Tensor]:
         """Return the view of the one example that was fished, M = 1, and (V,) for which victims anything was.
 
-        What lies below the last layer is M times what leaked, the last layer is filled in from its row c, the label is c. Its network
-        catches every example of class c, and gives the caught one the same gradient: a search need not first find the right side of
-        a threshold. Where several were caught, their gradients are summed, and what is read is a mean of them.
+        What lies below the last layer is M times what leaked, the last layer is filled in from its row c, the label is c. Its
+        network catches every example of class c, and gives the caught one the same gradient: a search need not first find the
+        right side of a threshold. Where several were caught, their gradients are summed, and what is read is a mean of them.
 
-        Exact after one iteration behind nothing but stations that act on examples, which it keeps. What acts later is left out of it:
-        a later clip leaves the direction right and the length too small, a later pruning and further iterations neither. Of
-        noise, M times the deviation is told, which in the rows that are filled in is too much. Public examples of class c come first.
+        Exact after one iteration behind nothing but stations that act on examples, which it keeps. What acts later is left out: a
+        later clip leaves the direction right and the length too small, a later pruning and further iterations neither. Of noise,
+        M times the deviation is told, which in the rows that are filled in is too much. Public examples of class c come first.
         """
         sent, many = view.network.parameters, view.examples
         weight, bias = (f"{self.layer}{kind}" for kind in ("weight", "bias"))

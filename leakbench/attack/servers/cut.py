@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,8 @@ from torch.func import functional_call
 from leakbench.types import Network
 
 __all__ = ["Cut", "features", "last_layer", "likeliest_cut", "once"]
+
+Share = TypeVar("Share", float, Tensor)
 
 FLAT = 0.01
 """A feature whose deviation is a smaller share of the largest one's is left out: its values are no more than rounding apart."""
@@ -30,14 +33,14 @@ def features(network: Network, layer: str, inputs: Tensor, chunk: int = 500) -> 
     )
     try:
         with torch.no_grad():
-            for some in inputs.split(chunk):
+            for some in torch.split(inputs, chunk):
                 functional_call(network.model, {**network.parameters, **network.statistics}, (some,))
     finally:
         hook.remove()
     return torch.cat(found)
 
 
-def once(mine: float | Tensor, others: float | Tensor, many: int) -> float | Tensor:
+def once(mine: Share, others: Share, many: int) -> Share:
     """Return the chance that of `many` examples one is of a kind with this share, and none of another with the share `others`."""
     return many * mine * (1 - mine - others) ** (many - 1)
 
