@@ -153,8 +153,7 @@ def _attack_chunk(
     cell = leak.cell
     rngs = generators(cell.settings.seed, "attack", [(leak.round, int(v)) for v in lanes])
     shown, own = candidates(cell, victims)
-    handed = cell.attack.needs.candidates
-    told = tuple(dataclasses.replace(v, candidates=shown) if handed else v for v in views)
+    told = tuple(dataclasses.replace(v, candidates=shown if cell.attack.needs.candidates else None) for v in views)
     answer = answered(watched(cell.attack.method, tell), told, rngs)
     features = attributes_of(cell.data, cell.recipe.sensitive)
     ranked = rankings(cell, views, shown, features, answer, rngs)
