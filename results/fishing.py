@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import torch
@@ -19,6 +18,7 @@ from shared.options import checked, chosen, parser
 from shared.rows import Row, held, measured, there
 from torch import Tensor, nn
 
+from leakbench.answers import Reconstruction
 from leakbench.attack import Attack
 from leakbench.attack.isolation import answered
 from leakbench.attack.servers.catch import Catch
@@ -50,10 +50,17 @@ def cell_of(network: str, data_dir: Path | None) -> Cell:
     """Return the cell whose data, federation and network are used."""
     model, rounds = NETWORKS[network]
     asked = Request(
-        dataset="cifar10", attack="fishing", model=model, leak_model=model, leak_batch=BATCH, victims=1, seed=SEED
+        dataset="cifar10",
+        attack="fishing",
+        model=model,
+        leak_model=model,
+        leak_batch=BATCH,
+        victims=1,
+        seed=SEED,
+        train_rounds=rounds,
+        clients_per_round=10,
     )
-    federation = {"train_rounds": rounds, "clients_per_round": 10}
-    return prepare(dataclasses.replace(asked, **federation), data_dir)
+    return prepare(asked, data_dir)
 
 
 def honest(cell: Cell, rounds: int) -> Network:
@@ -141,11 +148,12 @@ def shown_by(cell: Cell, sent: Sent, indices: Tensor, lanes: Tensor) -> View:
 
 def inverted(table: pd.DataFrame, view: View, target: Tensor, one: Tensor) -> None:
     """Write how close AutoLeak comes to the one that was caught."""
-    attack: Any = load(Attack, catalog_folder("attacks") / "autoleak.yaml")
+    attack = load(Attack, catalog_folder("attacks") / "autoleak.yaml")
     rngs = generators(SEED, "attack", [(v,) for v in range(view.victims)])
     found = answered(attack.method, (view,), rngs)
-    where = one.nonzero()[:INVERTED, 0].numpy()
-    table.loc[where, "rmse"] = rmse(found.inputs[:, :1], target)[:, 0].numpy()  # type: ignore[union-attr]
+    assert isinstance(found, Reconstruction)
+    where = table.index[one.numpy()][:INVERTED]
+    table.loc[where, "rmse"] = rmse(found.inputs[:, :1], target)[:, 0].numpy()
 
 
 def main() -> None:

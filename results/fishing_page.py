@@ -25,8 +25,8 @@ ROWS = [
     if (by, kind) not in (("class", "of one class"), ("feature", "unique"))
     and not (by == "feature" and network.startswith("cnn"))
 ]
-"""(network, what is fished by, batches): a class is unique or not, a feature is for what is drawn or for one class; the CNN's last layer
-has no bias for a threshold."""
+"""(network, what is fished by, batches): by class of batches as drawn or where it is unique, by feature as drawn or of one class.
+The CNN's last layer has no bias for a threshold."""
 
 HEADS = (
     *("network", "by", "batches", "of", "expected", "exactly one", "none", "honest", "as it leaked", "isolated, least"),

@@ -323,3 +323,13 @@ def test_it_runs_from_the_command_line(recipe, tmp_path, monkeypatch, capsys):
     assert len(rows) == 24
     assert (rows.groupby("victim")["failure"].sum() >= 7).all()  # One answer a batch at most.
     assert "malicious parameters" in out
+
+
+def test_it_runs_at_a_model_that_was_trained(tmp_path, monkeypatch, capsys):
+    """In the live protocol too, two rounds in, where the model rehearsed before the training catches nobody or somebody."""
+    asked = "--dataset digits --protocol live --leak-rounds last --local-iterations 1 --leak-batch 8 --victims 3 --iterations 2"
+    federation = "--train-rounds 2 --clients 6 --clients-per-round 3 --batch 8 --taps type-1 --candidates 8 --quiet"
+    words = f"run --attack fishing --model mlp_relu {asked} {federation} --out {tmp_path / 'run'}"
+    code, _, err = called(monkeypatch, capsys, *words.split())
+    assert (code, err) == (0, "")
+    assert len(pd.read_parquet(tmp_path / "run" / "rows.parquet")) == 24
