@@ -90,11 +90,13 @@ def said(rows: pd.DataFrame) -> str:
     """Return what follows from the rows, in numbers that they give."""
     one = rows[alone(rows)]
     under = int((one["isolated"] < 0.999).sum())
-    mixed = rows[rows["row"].str.endswith("feature, drawn")]
+    by = {kind: rows[rows["row"].str.endswith(f"{kind}, drawn")] for kind in ("class", "feature")}
     lines = [
         f"Of {len(one)} batches that caught exactly one, the isolated gradient's cosine is below .999 in {under}.",
-        "A feature does not single out one example of a class in a mixed batch: whoever of another class lies beyond the",
-        f"threshold is caught too, {mixed['others'].mean():.2f} of them in a batch here. No last layer can prevent this, since the",
-        "gradients of two labels at the same features differ by their rows alone; the attack is one on clients of one class.",
+        f"In batches as drawn a feature singles out one example no better than the class does: {alone(by['feature']).mean():.2f} of batches",
+        f"against {alone(by['class']).mean():.2f}. Whoever of another class lies beyond the threshold is caught too, so that the likeliest",
+        "threshold silences hardly anybody. No last layer can prevent this, since the gradients of two labels at the same",
+        "features differ by their rows alone; the feature attack is one on clients of one class. Where the feature is a ReLU's and zero,",
+        "the one that was caught moves nothing below the last layer either, and its row c, its features, is all that leaks.",
     ]
     return "\n".join(lines)
