@@ -95,7 +95,7 @@ def said(rows: pd.DataFrame) -> str:
         f"Of {len(one)} batches that caught exactly one, the isolated gradient's cosine is below .999 in {under}.",
         "In batches as drawn a feature singles out one example no better than the class does:",
         f"{alone(by['feature']).mean():.2f} of batches against {alone(by['class']).mean():.2f}.",
-        "Whoever of another class lies beyond the threshold is caught too, so that the likeliest threshold silences hardly anybody.",
+        "Whoever of another class lies beyond the threshold is caught too, and the likeliest threshold silences hardly anybody.",
         "No last layer can prevent this, since the gradients of two labels at the same features differ by their rows alone;",
         "the feature attack is one on clients of one class. Where the feature is a ReLU's and zero, the one that was caught moves",
         "nothing below the last layer, and its features, in row c, are all that leaks.",
