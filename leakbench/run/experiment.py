@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from leakbench.attack.public import FEW
 from leakbench.cell import Cell, knowledge, leak_key
@@ -126,8 +126,15 @@ def _joined(cell: Cell, run: Run) -> tuple[pd.DataFrame, dict[str, Tensor]]:
             rows += [run.read_rows(name) for name in names]
             held = [run.read_tensors(name.removesuffix("parquet") + "safetensors") for name in names]
             for what, axis in (("reconstruction", 0), ("truth", 0), ("trajectory", 1)):
-                tensors[key + what] = torch.cat([h[what] for h in held], axis)
+                parts = [h[what] for h in held]
+                tensors[key + what] = torch.cat(_as_long(parts) if axis else parts, axis)
     return pd.concat(rows, ignore_index=True), tensors
+
+
+def _as_long(trajectories: list[Tensor]) -> list[Tensor]:
+    """Return trajectories (iterations, V), NaN after the end of those that are shorter than the longest."""
+    longest = max(map(len, trajectories))
+    return [nn.functional.pad(t, (0, 0, 0, longest - len(t)), value=torch.nan) for t in trajectories]
 
 
 def _same_leaks(cell: Cell, run: Run) -> dict[str, str]:

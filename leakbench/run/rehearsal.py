@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from leakbench.attack.isolation import answered
 from leakbench.attack.recipe import Method
 from leakbench.attack.slots.stop import limited
 from leakbench.cell import Cell
@@ -32,7 +33,7 @@ def rehearse(cell: Cell, partition: Partition, sent: Sent) -> None:
         victims = draw_victims(cell, tap, 0, partition)
         views = tuple(v for number in cell.settings.leaks[0] for v in _views(cell, tap, number, victims, sent))
         views = tuple(dataclasses.replace(view, fits=fits) for view in views)
-        method(views, generators(cell.settings.seed, "rehearsal", [(0, 0)]))
+        answered(method, views, generators(cell.settings.seed, "rehearsal", [(0, 0)]))
 
 
 def _views(cell: Cell, tap: str, round_number: int, victims: Victims, sent: Sent) -> tuple[View, ...]:

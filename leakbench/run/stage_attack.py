@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
+from leakbench.attack.isolation import answered
 from leakbench.attack.looks import chooses
 from leakbench.attack.null.pictures import NullAttack, null_attack
 from leakbench.attack.slots.stop import searches_of, watched
@@ -152,9 +153,8 @@ def _attack_chunk(
     cell = leak.cell
     rngs = generators(cell.settings.seed, "attack", [(leak.round, int(v)) for v in lanes])
     shown, own = candidates(cell, victims)
-    handed = cell.attack.needs.candidates
-    method = watched(cell.attack.method, tell)
-    answer = method(tuple(dataclasses.replace(v, candidates=shown) if handed else v for v in views), rngs)
+    told = tuple(dataclasses.replace(v, candidates=shown if cell.attack.needs.candidates else None) for v in views)
+    answer = answered(watched(cell.attack.method, tell), told, rngs)
     features = attributes_of(cell.data, cell.recipe.sensitive)
     ranked = rankings(cell, views, shown, features, answer, rngs)
     inputs, labels, examples = truth(cell, leak.tap, victims)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
 
-from leakbench.federated.leakage import Knowledge, Public
+from leakbench.federated.leakage import Knowledge, Public, View
 from leakbench.part import part
 from leakbench.types import Network
 
-__all__ = ["Honest", "Server"]
+__all__ = ["Honest", "Isolates", "Server"]
 
 
 @runtime_checkable
@@ -25,6 +26,14 @@ class Server(Protocol):
         self, network: Network, public: Public, knowledge: Knowledge, rng: torch.Generator
     ) -> tuple[Network, Any]:
         """Return the network that is sent, and the secret that the readout will need."""
+
+
+@runtime_checkable
+class Isolates(Protocol):
+    """A secret that makes one example's view of a batch's, so that any attack on one example reads it."""
+
+    def isolated(self, view: View) -> tuple[View, Tensor]:
+        """Return the view of one example, and (V,) for which victims there is one."""
 
 
 @part

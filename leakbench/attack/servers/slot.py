@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leakbench.attack.servers.first_layer import QuantileRows, TrapWeights
+from leakbench.attack.servers.fishing import Fishing
 from leakbench.attack.servers.imprint import Imprint
 from leakbench.attack.servers.loki import Loki
 from leakbench.attack.servers.server import Honest, Server
@@ -15,4 +16,5 @@ SERVERS: dict[str, type[Server]] = {
     "loki": Loki,
     "trap": TrapWeights,
     "quantile_rows": QuantileRows,
+    "fishing": Fishing,
 }

@@ -1,0 +1,68 @@
+"""The page of fishing says what its rows say, and its rows what was to be shown."""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pandas as pd
+import pytest
+
+RESULTS = Path(__file__).parent.parent / "results"
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(RESULTS))
+    sys.modules.pop("fishing_page", None)
+    import fishing_page  # noqa: PLC0415
+
+    return fishing_page
+
+
+@pytest.fixture
+def rows() -> pd.DataFrame:
+    return pd.read_csv(RESULTS / "fishing.csv")
+
+
+def test_the_page_is_made_of_its_rows(made: ModuleType, rows: pd.DataFrame) -> None:
+    """Written anew from the CSV it is the same, and a row that changes changes it."""
+    kept = (RESULTS / "fishing.md").read_text()
+    assert made.page(rows) == kept
+    assert made.page(rows.assign(isolated=0.5)) != kept
+    assert made.page(rows.assign(others=1)) != kept
+    assert set(rows["row"]) <= {made.name_of(*row) for row in made.ROWS}
+
+
+def test_the_gradient_of_the_one_is_exact(made: ModuleType, rows: pd.DataFrame) -> None:
+    """Wherever exactly one was caught; a batch with another catch has no cosine."""
+    one = made.alone(rows)
+    assert (rows.loc[one, "isolated"] >= 0.999).all()
+    assert rows.loc[~one, "isolated"].isna().all()
+    assert rows.loc[rows["row"].str.endswith("class, unique"), "caught"].eq(1).all()
+
+
+def test_as_many_catch_one_as_was_expected(made: ModuleType, rows: pd.DataFrame) -> None:
+    """Of a class as drawn, within four standard errors of n q (1 - q)^(n - 1)."""
+    for _, found in rows[rows["row"].str.endswith("class, drawn")].groupby("row"):
+        expected = found["chance"].iloc[0]
+        error = (expected * (1 - expected) / len(found)) ** 0.5
+        assert abs(made.alone(found).mean() - expected) < 4 * error
+
+
+def test_a_line_in_numbers_worked_out_by_hand(made: ModuleType) -> None:
+    """Four batches: one without a catch, two with one of the class, one with one of another class beside it."""
+    rows = pd.DataFrame(
+        {
+            "caught": [0, 1, 1, 1],
+            "others": [0, 0, 0, 1],
+            "chance": 0.25,
+            "honest": [float("nan"), 0.2, 0.4, float("nan")],
+            "leaked": [float("nan"), 0.9, 0.8, float("nan")],
+            "isolated": [float("nan"), 1.0, 0.9995, float("nan")],
+            "eta": 0.1,
+            "rmse": [float("nan"), 0.05, 0.25, float("nan")],
+        }
+    )
+    found = made.line(("cnn", "class", "drawn"), rows)
+    counts = (4, "0.25", "0.50", "0.25", "0.300", "0.80000", "0.99950", 2, "0.1500", "0.50")
+    assert found == ("cnn", "class", "drawn", *counts)
