@@ -42,7 +42,7 @@ __all__ = ["Conspicuous", "conspicuous_of", "seen_of"]
 MOST, FEWEST = 20, 4
 """How many batches are looked at, and how many honest models at random weights: fewer where one takes long."""
 
-WORK = 2_000_000_000
+WORK = 500_000_000
 """About how many gradients' coordinates are computed for either of both."""
 
 AT_ONCE = 64_000_000
