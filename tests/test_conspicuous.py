@@ -161,7 +161,11 @@ def test_a_percentile_counts_equal_ones_half():
 
 
 def test_who_adds_a_layer_changes_the_architecture_and_who_chooses_values_does_not():
-    for server, model, changed in ((Imprint(), "cnn", True), (TrapWeights(), "mlp", False), (QuantileRows(), "mlp", False)):
+    for server, model, changed in (
+        (Imprint(), "cnn", True),
+        (TrapWeights(), "mlp", False),
+        (QuantileRows(), "mlp", False),
+    ):
         assert architecture_changed(honest(model).parameters, sent(server, model).parameters) is changed
     assert architecture_changed({"a": torch.ones(2)}, {"a": torch.ones(3)})
 
@@ -208,12 +212,20 @@ def test_an_imprint_shows_by_its_rows_and_a_sparse_one_by_who_lights_them():
     """As was planned with: parallel rows; .92 and .03 of the rows lit by one example alone, B = 32."""
     found = {form: seen_of(sent(Imprint(bins=64, form=form), "cnn"), X, Y) for form in ("sparse", "cumulative")}
     assert all(each["rows_alike"] == pytest.approx(1, abs=1e-4) for each in found.values())
-    assert found["sparse"]["lit_alone"] > 0.8 > 0.5 > found["cumulative"]["lit_alone"]
+    assert found["sparse"]["lit_alone"] > 0.8
+    assert found["cumulative"]["lit_alone"] < 0.5
     assert seen_of(honest("cnn"), X, Y)["rows_alike"] < 0.4
 
 
 def cell_of(**asked):
-    given_ = {"dataset": "digits", "victims": 3, "candidates": 5, "taps": ("type-1",), "leak_batch": 8, "train_rounds": 0}
+    given_ = {
+        "dataset": "digits",
+        "victims": 3,
+        "candidates": 5,
+        "taps": ("type-1",),
+        "leak_batch": 8,
+        "train_rounds": 0,
+    }
     return resolve_cell(Request(**{**given_, **asked}), None)
 
 

@@ -1,4 +1,4 @@
-"""A client that refuses: whom it refuses, what it leaves untouched, what that costs a guarantee, and what an attacker makes of it."""
+"""A client that refuses: whom, what it leaves untouched, what that costs a guarantee, and what an attacker makes of it."""
 
 import dataclasses
 import json
@@ -107,7 +107,8 @@ def test_a_threshold_is_of_what_the_measure_says(members: int, seed: int, name: 
     value = seen_of(honest(), before.local.inputs[0], before.local.targets[0].argmax(1))[name]
     nothing = dict.fromkeys(("rows_alike", "d_snr", "lit_alone"))
     for factor, expected in ((0.99, True), (1.01, False)):
-        assert refused(RefuseConspicuous(**{**nothing, name: min(1.0, value * factor) if name != "d_snr" else value * factor}), before) == [expected]
+        part = RefuseConspicuous(**{**nothing, name: value * factor})
+        assert refused(part, before) == [expected]
 
 
 def test_padding_is_no_example() -> None:
@@ -171,12 +172,14 @@ def ledger(part: RefuseConspicuous, unit: str = "example") -> tuple[int, str]:
     """Return how many noises the ledger counts after a refusal, a clip and noise of the unit, and why none."""
     bounded = (ClipWhole(4.0), GaussianNoise(1.0, "each"))
     steps = {"example": (part, *bounded)} if unit == "example" else {"example": (part,), "client": bounded}
-    noises, why = calibrated(facts_of(Defense(title="t", cite="c", unit=unit, **steps), FEDERATION), unit, FEDERATION.batch)
+    noises, why = calibrated(
+        facts_of(Defense(title="t", cite="c", unit=unit, **steps), FEDERATION), unit, FEDERATION.batch
+    )
     return len(noises), why
 
 
 def test_a_refusal_by_the_batch_breaks_an_examples_guarantee_and_no_clients() -> None:
-    """One example can silence the others of its batch, past any clip of examples; a client's own update is bounded whatever it does."""
+    """One example can silence the others of its batch, past any clip; a client's own update is bounded whatever it does."""
     found, why = ledger(RefuseConspicuous())
     assert found == 0
     assert "one example can decide whether all others are sent" in why

@@ -19,7 +19,7 @@ __all__ = ["RefuseConspicuous", "Refused"]
 
 NAME = "refuse_conspicuous"
 
-OF_THE_BATCH = "a refusal depends on the whole private batch: one example can decide whether all others are sent, and no noise hides it"
+OF_THE_BATCH = "a refusal depends on the whole private batch: one example can decide whether all others are sent"
 
 
 @part
@@ -35,9 +35,9 @@ class RefuseConspicuous:
     outweighs the others, and lights rows alone, whatever the network; there only `rows_alike` counts.
     """
 
-    rows_alike: Fraction | None = 0.6
-    d_snr: Positive | None = 1.0
-    lit_alone: Fraction | None = 0.6
+    rows_alike: Fraction | None = 0.5
+    d_snr: Positive | None = 1.3
+    lit_alone: Fraction | None = 0.22
     least: Count = 8
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
@@ -58,7 +58,7 @@ class RefuseConspicuous:
         return signal.replace(_without(signal.grads, refused), signal.sensitivity, Fact("other", reason=reason))
 
     def refuses(self, found: Mapping[str, Tensor], many: Tensor) -> Tensor:
-        """Return (lanes,), whether any statistic {name: (lanes,)} exceeds its threshold; NaN, where there is nothing to see, does not.
+        """Return (lanes,), whether any statistic {name: (lanes,)} exceeds its threshold; NaN does not.
 
         many: (lanes,), of how many examples each lane's batch is.
         """

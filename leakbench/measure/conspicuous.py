@@ -6,6 +6,7 @@ and batch size (`percentile`): none of them tells a lie by itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -88,7 +89,7 @@ def lit(grads: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
 
 
 def lit_alone(by_whom: Mapping[str, Tensor], real: Tensor) -> Tensor:
-    """Return (lanes,), in [0, 1]: of a layer's rows that any example lights the share that exactly one lights; the largest over layers.
+    """Return (lanes,), in [0, 1]: of a layer's rows that any example lights the share that exactly one does; the largest counts.
 
     by_whom: as `lit` returns it, of layers before a ReLU or hardtanh (`leakbench.models.gates`).  real: as in `d_snr`. NaN
     of fewer than two examples, without such a layer, and where no row is lit.
@@ -116,7 +117,7 @@ def percentile(value: float, honest: Iterable[float]) -> float | None:
 
     Honest values that are NaN are left out; None where none is left.
     """
-    known = [each for each in honest if each == each]
-    if value != value or not known:
+    known = [each for each in honest if not math.isnan(each)]
+    if math.isnan(value) or not known:
         return None
     return 100 * sum((each < value) + (each == value) / 2 for each in known) / len(known)

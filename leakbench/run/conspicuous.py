@@ -108,7 +108,7 @@ def seen_of(
         if mixes_examples(network.model):
             return {**found, "d_snr": math.nan, "lit_alone": math.nan}
         norms, rows = [], []
-        for some in torch.arange(len(inputs)).split(max(1, AT_ONCE // size)):
+        for some in torch.split(torch.arange(len(inputs)), max(1, AT_ONCE // size)):
             one = inputs.new_ones(1, 1, len(some))
             x, y = inputs[some][None, None], one_hot(targets[some], classes).to(inputs)[None, None]
             grads = example_signal(network, Examples(x, y, one, len(some)), 0).grads
