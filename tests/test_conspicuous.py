@@ -32,7 +32,7 @@ from leakbench.models import build, parameters
 from leakbench.models.gates import gated_biases
 from leakbench.report.conspicuous import conspicuous
 from leakbench.rng import generator
-from leakbench.run.conspicuous import Conspicuous, conspicuous_of, seen_of
+from leakbench.run.conspicuous import HONEST, Conspicuous, conspicuous_of, seen_of
 from leakbench.run.experiment import _honest, _sent, hand_out
 from leakbench.types import Network
 
@@ -241,7 +241,7 @@ def test_a_cell_of_a_lying_server_has_all_statistics_and_an_honest_one_none():
     assert found["lit_alone"]["percentile"] == 100
     assert found["lit_alone"]["value"] > 2 * found["lit_alone"]["honest_median"]
     assert found_of(cell) == found_of(cell)
-    assert found_of(cell_of(attack="rows")) == Conspicuous()
+    assert found_of(cell_of(attack="rows")) == Conspicuous(None, {"conspicuous": HONEST})
 
 
 def test_what_is_missing_has_a_reason():
@@ -249,7 +249,8 @@ def test_what_is_missing_has_a_reason():
     alone = found_of(cell_of(attack="trap", leak_batch=1))
     for name in ("d_snr", "lit_alone"):
         assert alone.found[name] == {"value": None, "percentile": None, "honest_median": None}
-        assert "fewer than two" in alone.notes[f"conspicuous.{name}"]
+        for what in ("value", "percentile", "honest_median"):
+            assert "fewer than two" in alone.notes[f"conspicuous.{name}.{what}"]
     imprinted = found_of(cell_of(attack="imprint", leak_model="mlp_sigmoid"))
     assert imprinted.found["architecture"] == {"value": 1.0, "percentile": 100.0, "honest_median": 0.0}
     assert imprinted.found["rows_alike"]["percentile"] == 100

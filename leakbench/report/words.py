@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from leakbench.measure.metrics_tables import NO_FEATURES
 from leakbench.report.members import made_of
+from leakbench.run.conspicuous import HONEST
 from leakbench.summary.bound import BOUNDS
 from leakbench.summary.fits import LEARNS_NOTHING
 
@@ -138,8 +139,8 @@ def notes(summary: Summary, without: Collection[str] = ()) -> list[tuple[str, st
             field in bounds or field.endswith(".bound") or (field in UNSAID and summary["taps"][name][field] is None)
         ):
             continue  # said among the bounds
-        if reason in (NO_FEATURES, LEARNS_NOTHING) or (area == "taps" and field.partition(".")[0] in without):
-            continue  # pictures, or who does not learn, have no such column
+        if reason in (NO_FEATURES, LEARNS_NOTHING, HONEST) or (area == "taps" and field.partition(".")[0] in without):
+            continue  # pictures, who does not learn, or who does not lie, have no such column
         what, where = (field, name) if area == "taps" else (key, "")
         grouped.setdefault((what, reason.removeprefix("n/a: ")), []).append(where)
     together: dict[tuple[str, str], list[str]] = {}

@@ -37,7 +37,7 @@ from leakbench.run.stage_train import fresh_network
 from leakbench.run.victims import Sent, draw_victims
 from leakbench.types import Network
 
-__all__ = ["Conspicuous", "conspicuous_of", "seen_of"]
+__all__ = ["HONEST", "Conspicuous", "conspicuous_of", "seen_of"]
 
 MOST, FEWEST = 20, 4
 """How many batches are looked at, and how many honest models at random weights: fewer where one takes long."""
@@ -51,9 +51,12 @@ AT_ONCE = 64_000_000
 ABSENT = {
     "rows_alike": "no layer has two rows of two numbers",
     "d_snr": "of fewer than two examples, or where none has a gradient of its own, none can outweigh the others",
-    "lit_alone": "no linear layer with a bias stands before a ReLU or hardtanh, or fewer than two examples light it",
+    "lit_alone": "no linear layer with a bias stands before a ReLU or hardtanh, or fewer than two examples could light it",
     "loss": "the model gives no finite loss",
 }
+
+
+HONEST = "none: the server sends the model as it is"
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Conspicuous:
     """
 
     found: dict[str, dict[str, float | None]] | None = None
-    notes: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=lambda: {"conspicuous": HONEST})
 
 
 def conspicuous_of(
@@ -181,8 +184,8 @@ def _notes(
         f" {many} batches of others"
     }
     for name, placed in found.items():
-        if placed["value"] is None:
-            notes[f"conspicuous.{name}"] = f"none: {ABSENT[name]}"
-        elif placed["percentile"] is None:
-            notes[f"conspicuous.{name}.percentile"] = f"none: of the honest model {ABSENT[name]}"
+        for what, number_found in placed.items():
+            if number_found is None:
+                whose = "" if placed["value"] is None else "of honest models "
+                notes[f"conspicuous.{name}.{what}"] = f"none: {whose}{ABSENT[name]}"
     return notes
