@@ -36,8 +36,8 @@ class RefuseConspicuous:
     """
 
     rows_alike: Fraction | None = 0.5
-    d_snr: Positive | None = 1.3
-    lit_alone: Fraction | None = 0.22
+    d_snr: Positive | None = 5.0
+    lit_alone: Fraction | None = 0.36
     least: Count = 8
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
