@@ -54,7 +54,7 @@ def shown(rows: pd.DataFrame, tap: str, server: str) -> str:
     """Return the share at one point, `-` where it was not measured."""
     if (tap, server) not in rows.index:
         return "-"
-    row = rows.loc[(tap, server)]
+    row = rows.loc[[(tap, server)]].iloc[0]
     mark = {"identifies": "*", "unclear": "**"}.get(str(row["verdict"]), "")
     return f"{row['asr']:.2f}{mark}"
 

@@ -8,6 +8,7 @@ pruning, Soteria   the zeros of what leaked, as a constant (`Surviving`); its ow
 a sign             a soft sign, and a logistic likelihood of the signs that leaked (`leakbench.defense.sign`)
 PRECODE            nothing more than who is told nothing: the bottleneck is in the network that everybody is sent, and runs by
                    its mean, since nobody knows the draws
+refusal            nothing: what is not zero was not refused (`leakbench.defense.refuse`)
 everything else    its deterministic part
 """
 

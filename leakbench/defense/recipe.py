@@ -19,6 +19,7 @@ from leakbench.defense.noise import GaussianNoise, LaplaceNoise
 from leakbench.defense.priority import PriorityNoise
 from leakbench.defense.prune import PruneRandom, PruneThreshold, PruneThresholdReleased
 from leakbench.defense.quantile import AdaptClip, ClipQuantile, QuantileNoise, QuantileNoiseReleased
+from leakbench.defense.refuse import RefuseConspicuous
 from leakbench.defense.sensitivity import L2Max, L2MaxReleased
 from leakbench.defense.share import ShareOfNoise
 from leakbench.defense.sign import Sign
@@ -58,9 +59,15 @@ TRANSFORMS: dict[str, type[Transform]] = {
     "nbafl_uplink": NbaflUplink,
     "nbafl_downlink": NbaflDownlink,
     "priority_noise": PriorityNoise,
+    "refuse_conspicuous": RefuseConspicuous,
 }
 
-PLACES: dict[str, str] = {"nbafl_uplink": "client", "nbafl_downlink": "server", "priority_noise": "client"}
+PLACES: dict[str, str] = {
+    "nbafl_uplink": "client",
+    "nbafl_downlink": "server",
+    "priority_noise": "client",
+    "refuse_conspicuous": "example",
+}
 """The one station at which a transform means what its paper says."""
 
 Step = Annotated[Transform, *slot("transform", TRANSFORMS)]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from leakbench.attack.search.shrinkage import Shrinkage, shrinkage_of
 from leakbench.attack.servers.imprint import Bins
-from leakbench.attack.servers.server import Honest
+from leakbench.attack.servers.server import HONEST, Honest
 from leakbench.cell import Cell
 from leakbench.federated.partition import Partition
 from leakbench.limits.guards import Guard
@@ -22,9 +22,7 @@ from leakbench.measure.metrics import success_threshold
 from leakbench.rng import generator
 from leakbench.run.victims import Sent, draw_victims, public_examples, truth
 
-__all__ = ["HONEST", "Reference", "alone_in_a_bin", "ideal", "reference"]
-
-HONEST = "none: the server is honest"
+__all__ = ["Reference", "alone_in_a_bin", "ideal", "reference"]
 
 PUBLIC = 2000
 """How many public examples the ideal server's prior is of, at most."""

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 from leakbench.errors import InputError
 from leakbench.report.bounds import bounds, seen_at, violations
 from leakbench.report.columns import page_columns
+from leakbench.report.conspicuous import conspicuous
 from leakbench.report.epsilons import caveats, epsilons
 from leakbench.report.figures import anytime_figure, rounds_figure, threshold_figure, training_figure
 from leakbench.report.gallery import galleries
@@ -78,6 +79,7 @@ def _render(
         columns=page_columns(summary),
         reading=reading(summary),
         training=training(summary),
+        conspicuous=conspicuous(summary),
         epsilon=summary.get("epsilon") or {},
         caveats=caveats(summary),
         claimed=claimed,

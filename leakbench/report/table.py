@@ -13,6 +13,7 @@ from rich.text import Text
 
 from leakbench.report.bounds import bounds, violations
 from leakbench.report.columns import PAGE_FIELDS, Column, columns
+from leakbench.report.conspicuous import conspicuous
 from leakbench.report.epsilons import caveats, epsilons
 from leakbench.report.words import batches, notes, over_rounds, reading, training
 
@@ -37,6 +38,7 @@ def print_table(summary: Mapping[str, Any], console: Console) -> None:
         *batches(summary).splitlines(),
         *bounds(summary),
         training(summary),
+        *conspicuous(summary),
         *_epsilon_lines(summary),
     ):
         _print_hanging(line, console)

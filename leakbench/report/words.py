@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
-from leakbench.limits.reference import HONEST
+from leakbench.attack.servers.server import HONEST
 from leakbench.measure.metrics_tables import NO_FEATURES
 from leakbench.report.members import made_of
 from leakbench.summary.bound import BOUNDS

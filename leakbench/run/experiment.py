@@ -18,6 +18,7 @@ from leakbench.limits.limits import limits_of
 from leakbench.measure.metrics import success_threshold
 from leakbench.progress import Progress
 from leakbench.rng import generator
+from leakbench.run.conspicuous import conspicuous_of
 from leakbench.run.rehearsal import rehearse
 from leakbench.run.stage_attack import Judge, Leak, attack_leak
 from leakbench.run.stage_train import fresh_network, leaked_model, train_federation
@@ -66,19 +67,23 @@ def execute(cell: Cell, run: Run, progress: Progress) -> dict[str, Any]:
 
 
 def _sent(cell: Cell, run: Run, round_number: int | None) -> Sent:
-    """Return what the server sends: the network at random weights, or in the live protocol what was trained in so many rounds."""
+    """Return what the server sends: the honest network, or what it makes of it."""
+    rng = generator(cell.settings.seed, "server")
+    public = public_examples(cell, max(FEW, cell.attack.needs.public))
+    return Sent(*cell.attack.server(_honest(cell, run, round_number), public, knowledge(cell), rng))
+
+
+def _honest(cell: Cell, run: Run, round_number: int | None) -> Network:
+    """Return the network at random weights, or in the live protocol what was trained in so many rounds."""
     live = cell.settings.protocol == "live"
     model, start = fresh_network(cell, trained=live)
     weights, memory = start, dict[str, Tensor]()
     if live and round_number is not None:
         weights, memory = from_sent(run.read_tensors(leaked_model(round_number)))
     device = cell.settings.device
-    network = Network(
+    return Network(
         model, {n: weights[n].to(device) for n in start}, memory={n: m.to(device) for n, m in memory.items()}
     )
-    rng = generator(cell.settings.seed, "server")
-    public = public_examples(cell, max(FEW, cell.attack.needs.public))
-    return Sent(*cell.attack.server(network, public, knowledge(cell), rng))
 
 
 def _finish(cell: Cell, run: Run, partition: Partition) -> dict[str, Any]:
@@ -92,8 +97,11 @@ def _finish(cell: Cell, run: Run, partition: Partition) -> dict[str, Any]:
         epsilon = _spent(cell, partition, largest)
         epsilon["by_round"] = cell_curve(cell.defense, cell.data, cell.settings, partition)
         limits = limits_of(cell, lambda number: _sent(cell, run, number), partition, largest)
+        seen = conspicuous_of(
+            cell, lambda number: _sent(cell, run, number), lambda number: _honest(cell, run, number), partition
+        )
     phases, folder = run.manifest["phases"], str(run.folder)
-    run.manifest["summary"] = summarise(cell, rows, rounds, epsilon, limits, phases, folder)
+    run.manifest["summary"] = summarise(cell, rows, rounds, epsilon, limits, phases, folder, seen)
     for key, first in _same_leaks(cell, run).items():
         taps, notes = run.manifest["summary"]["taps"], run.manifest["summary"]["notes"]
         notes[f"taps.{key}"] = f"shows the attacker the same bits as {first}: nothing acts between the two"

@@ -10,6 +10,7 @@ import pandas as pd
 
 from leakbench.cell import Cell, knowledge, leak_key, looks_at, phase_name
 from leakbench.limits.limits import Limits
+from leakbench.run.conspicuous import Conspicuous
 from leakbench.summary.claims import claims
 from leakbench.summary.limits import limited
 from leakbench.summary.looks import look_notes
@@ -31,9 +32,10 @@ def summarise(
     limits: Mapping[str, Limits],
     phases: dict[str, float],
     folder: str,
+    seen: Conspicuous | None = None,
 ) -> dict[str, Any]:
     """Return the summary of a finished cell; what does not exist is None, with its reason under `notes`."""
-    s = cell.settings
+    s, seen = cell.settings, seen or Conspicuous()
     notes: dict[str, str] = {}
     violations: list[dict[str, Any]] = []
     taps = {}
@@ -51,6 +53,7 @@ def summarise(
         if doubt and taps[key].get("verdict") == "unclear":
             notes[f"taps.{key}.verdict"] = f"{doubt}: no evidence"
     notes |= training_notes(cell, rounds) | network_notes(cell) | epsilon_notes(cell, epsilon) | look_notes(cell)
+    notes |= seen.notes
     return {
         "cell": {**cell.names, "seed": s.seed, "hash": cell.hash},
         "protocol": s.protocol,
@@ -63,6 +66,7 @@ def summarise(
         "observations": s.observations,
         "threat": cell.attack.server.threat,
         "threat_letter": letter(cell.attack),
+        "conspicuous": seen.found,
         "accuracy": None if rounds.empty else float(rounds["accuracy"].iloc[-1]),
         "rounds": len(rounds),
         "epsilon": epsilon,

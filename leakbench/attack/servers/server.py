@@ -11,7 +11,11 @@ from leakbench.federated.leakage import Knowledge, Public, View
 from leakbench.part import part
 from leakbench.types import Network
 
-__all__ = ["Honest", "Isolates", "Server"]
+__all__ = ["HONEST", "Honest", "Isolates", "Server"]
+
+
+HONEST = "none: the server sends the model as it is"
+"""Why there is none of what only a server that lies has."""
 
 
 @runtime_checkable

@@ -1,0 +1,112 @@
+"""Refusal: a client that finds the model it was sent conspicuous sends zeros instead of its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakbench.defense.transform import Transform
+from leakbench.errors import InputError
+from leakbench.measure.conspicuous import d_snr, lit, lit_alone, rows_alike, weight_names, weight_norms
+from leakbench.models.gates import gated_biases
+from leakbench.part import Count, Fraction, Positive, part
+from leakbench.types import Clock, Fact, Generators, Local, Parameters, Signal
+
+__all__ = ["RefuseConspicuous", "Refused"]
+
+NAME = "refuse_conspicuous"
+
+OF_THE_BATCH = "a refusal depends on the whole private batch: one example can decide whether all others are sent"
+
+
+@part
+class RefuseConspicuous:
+    """Zero all members of a lane whose network or batch looks as an honest server's does not.
+
+    Each local iteration is judged by itself, by the network and the batch that it uses; one that is refused moves nothing, so
+    that a model whose rows are alike is refused throughout. Nothing is drawn.
+
+    rows_alike, d_snr, lit_alone: what of `leakbench.measure.conspicuous` must be exceeded, any one of them; None: not looked at.
+    The defaults lie above the 99th percentiles of honest models at B = 8 (results/conspicuous.md).
+    least: of how many examples a batch must be for its D-SNR and its rows to be looked at. In a smaller one an example
+    outweighs the others, and lights rows alone, whatever the network; there only `rows_alike` counts.
+    """
+
+    rows_alike: Fraction | None = 0.5
+    d_snr: Positive | None = 5.0
+    lit_alone: Fraction | None = 0.36
+    least: Count = 8
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Refuse or not, lane by lane; `sensitivity` stays.
+
+        Raises InputError where single examples' gradients are not at hand as they are: elsewhere than first at the `example`
+        station.
+        """
+        local = signal.local
+        if local is None or local.inputs.shape[1] != signal.members:
+            raise InputError(f"{NAME}: it judges the gradients of single examples; put it at the example station")
+        if signal.facts:
+            raise InputError(f"{NAME}: it judges gradients that nothing has changed yet; put it first at its station")
+        reason = OF_THE_BATCH if self.d_snr is not None or self.lit_alone is not None else ""
+        real = local.inputs.new_ones(signal.lanes, signal.members) if local.weights is None else local.weights
+        real = real > 0
+        refused = self.refuses(self._statistics(signal.grads, local, real), real.sum(1))
+        return signal.replace(_without(signal.grads, refused), signal.sensitivity, Fact("other", reason=reason))
+
+    def refuses(self, found: Mapping[str, Tensor], many: Tensor) -> Tensor:
+        """Return (lanes,), whether any statistic {name: (lanes,)} exceeds its threshold; NaN does not.
+
+        many: (lanes,), of how many examples each lane's batch is.
+        """
+        refused = torch.zeros_like(many, dtype=torch.bool)
+        for name, values in found.items():
+            threshold = getattr(self, name)
+            if threshold is not None:
+                refused = refused | ((values > threshold) & ((many >= self.least) | (name == "rows_alike")))
+        return refused
+
+    def on_a_guess(self, seen: Parameters) -> Transform:
+        """Return what an attacker runs on a guess: what is not zero was not refused, whatever the guess looks like."""
+        nothing = torch.stack([(u.flatten(1) == 0).all(1) for u in seen.values()]).all(0)
+        return Refused(nothing)
+
+    @torch.no_grad()
+    def _statistics(self, grads: Parameters, local: Local, real: Tensor) -> dict[str, Tensor]:
+        """Return {name: (lanes,)} of what is looked at; real: (lanes, members), false for padding."""
+        network, found = local.network, dict[str, Tensor]()
+        names = weight_names(network.model)
+        if self.rows_alike is not None:
+            sent = {n: network.parameters[n] for n in names}
+            found["rows_alike"] = rows_alike({n: w[None] for n, w in sent.items()} if network.shared else sent)
+        if not (real.sum(1) >= self.least).any():
+            return found
+        if self.d_snr is not None:
+            found["d_snr"] = d_snr(weight_norms(grads, names), real)
+        if self.lit_alone is not None:
+            gates = gated_biases(network.model, tuple(local.inputs.shape[2:]))
+            found["lit_alone"] = lit_alone(lit(grads, gates), real)
+        return found
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Zero every member of the lanes of which only zeros leaked, (lanes,) bool, and no other.
+
+    Of a mean over several clients or local iterations some may have been refused where others were not; past a later noise
+    nothing is zero. An attacker takes all of them for sent.
+    """
+
+    nothing: Tensor
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Zero those lanes; nothing is drawn."""
+        return signal.replace(_without(signal.grads, self.nothing), signal.sensitivity, Fact("other"))
+
+
+def _without(grads: Parameters, refused: Tensor) -> Parameters:
+    """Return the gradients {p: (lanes, members, *p)} with zeros, also for NaN, in the lanes where `refused` (lanes,) is true."""
+    return {n: g.masked_fill(refused.reshape(-1, *[1] * (g.dim() - 1)), 0.0) for n, g in grads.items()}

@@ -1,0 +1,189 @@
+"""What clients could see of the model that a lying server sent, beside honest models of the same round and batch size.
+
+Worked out after the run from the cell alone, so that a resumed run finds the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from leakbench.attack.servers.server import HONEST
+from leakbench.cell import Cell
+from leakbench.federated.client import Examples, example_signal
+from leakbench.federated.partition import Partition
+from leakbench.measure.conspicuous import (
+    STATISTICS,
+    architecture_changed,
+    d_snr,
+    lit,
+    lit_alone,
+    percentile,
+    rows_alike,
+    weight_names,
+    weight_norms,
+)
+from leakbench.models import one_hot
+from leakbench.models.batch_norm import mixes_examples
+from leakbench.models.gates import gated_biases
+from leakbench.rng import generator
+from leakbench.run.stage_train import fresh_network
+from leakbench.run.victims import Sent, draw_victims
+from leakbench.types import Network
+
+__all__ = ["Conspicuous", "conspicuous_of", "seen_of"]
+
+MOST, FEWEST = 20, 4
+"""How many batches are looked at, and how many honest models at random weights: fewer where one takes long."""
+
+WORK = 500_000_000
+"""About how many gradients' coordinates are computed for either of both."""
+
+AT_ONCE = 64_000_000
+"""Of how many gradients' coordinates at most stand side by side."""
+
+ABSENT = {
+    "rows_alike": "no layer has two rows of two numbers",
+    "d_snr": "of fewer than two examples, or where none has a gradient of its own, none can outweigh the others",
+    "lit_alone": "no linear layer with a bias stands before a ReLU or hardtanh, or fewer than two examples could light it",
+    "loss": "the model gives no finite loss",
+}
+
+
+@dataclass(frozen=True)
+class Conspicuous:
+    """found: {statistic: {`value`, `percentile` among honest models, their `honest_median`}}; None of an honest server.
+
+    notes: {key of the summary: what has to be known of it}.
+    """
+
+    found: dict[str, dict[str, float | None]] | None = None
+    notes: dict[str, str] = field(default_factory=lambda: {"conspicuous": HONEST})
+
+
+def conspicuous_of(
+    cell: Cell, sent: Callable[[int], Sent], honest: Callable[[int], Network], partition: Partition
+) -> Conspicuous:
+    """Return what clients could see at the last round that leaks: medians over the victims' batches, at most 20.
+
+    sent, honest: {round: what the server sent then, what an honest one would have}. Before any training honest models are fresh
+    initialisations, each with a batch of its own; afterwards there is one, seen with batches of clients who are no victims.
+    """
+    if cell.attack.server.threat == "honest":
+        return Conspicuous()
+    number = cell.settings.leaks[-1][-1]
+    lying, plain = sent(number).network, honest(number)
+    many = _affordable(cell, plain)
+    victims = draw_victims(cell, "type-1", number, partition).indices[:many, 0, 0]
+    others = _other_batches(cell, victims, many, partition)
+    fair = [_seen(cell, _fresh(cell, n) if number == 0 else plain, batch) for n, batch in enumerate(others)]
+    lied = [_seen(cell, lying, batch) for batch in victims]
+    changed = float(architecture_changed(plain.parameters, lying.parameters))
+    fair, lied = [{"architecture": 0.0, **each} for each in fair], [{"architecture": changed, **each} for each in lied]
+    found = {name: _placed([each[name] for each in lied], [each[name] for each in fair]) for name in STATISTICS}
+    return Conspicuous(found, _notes(cell, found, number, len(victims), many))
+
+
+def seen_of(
+    network: Network, inputs: Tensor, targets: Tensor, gates: tuple[str, ...] | None = None
+) -> dict[str, float]:
+    """Return {statistic: value} of one batch, inputs (B, *s) and targets (B,), but for `architecture`; NaN where it has none.
+
+    gates: as `gated_biases` finds them, where they are known already.
+    """
+    names, size = weight_names(network.model), sum(p.numel() for p in network.parameters.values())
+    gates = gated_biases(network.model, tuple(inputs.shape[1:])) if gates is None else gates
+    found = {"rows_alike": float(rows_alike({n: network.parameters[n][None] for n in names}))}
+    with torch.no_grad():
+        state = {**network.parameters, **network.statistics}
+        logits = functional_call(network.model, state, (inputs,))
+        classes = logits.shape[1]
+        found["loss"] = float(torch.nn.functional.cross_entropy(logits, targets))
+        if mixes_examples(network.model):
+            return {**found, "d_snr": math.nan, "lit_alone": math.nan}
+        norms, rows = [], []
+        for some in torch.split(torch.arange(len(inputs)), max(1, AT_ONCE // size)):
+            one = inputs.new_ones(1, 1, len(some))
+            x, y = inputs[some][None, None], one_hot(targets[some], classes).to(inputs)[None, None]
+            grads = example_signal(network, Examples(x, y, one, len(some)), 0).grads
+            norms.append(weight_norms(grads, names))
+            rows.append(lit(grads, gates))
+    real = torch.ones(1, len(inputs), dtype=torch.bool, device=inputs.device)
+    whole = {n: torch.cat([each[n] for each in norms], 1) for n in names}
+    found["d_snr"] = float(d_snr(whole, real))
+    found["lit_alone"] = float(lit_alone({n: torch.cat([each[n] for each in rows], 1) for n in gates}, real))
+    return found
+
+
+def _seen(cell: Cell, network: Network, indices: Tensor) -> dict[str, float]:
+    device = cell.settings.device
+    x, y = cell.data.train_inputs[indices].to(device), cell.data.train_targets[indices].to(device)
+    return seen_of(network, x, y)
+
+
+def _affordable(cell: Cell, network: Network) -> int:
+    size = cell.settings.leak_batch * sum(p.numel() for p in network.parameters.values())
+    return max(FEWEST, min(MOST, WORK // size))
+
+
+def _fresh(cell: Cell, number: int) -> Network:
+    """Return the network that leaks at other first weights, as an honest server could have drawn them."""
+    seed = generator(cell.settings.seed, "honest models", number).initial_seed()
+    other = dataclasses.replace(cell, settings=dataclasses.replace(cell.settings, seed=seed))
+    return Network(*fresh_network(other, trained=cell.settings.protocol == "live"))
+
+
+def _other_batches(cell: Cell, victims: Tensor, many: int, partition: Partition) -> Tensor:
+    """Return batches (n, B) without a victim: in the live protocol of one client each, who has none where such are left."""
+    s, rng = cell.settings, generator(cell.settings.seed, "honest batches")
+    if s.protocol == "paper":
+        pool = cell.data.victims[~torch.isin(cell.data.victims, victims)]
+        pool = pool if len(pool) >= s.leak_batch else cell.data.victims
+        return torch.stack([pool[torch.randperm(len(pool), generator=rng)[: s.leak_batch]] for _ in range(many)])
+    held = partition.indices
+    free = held[~torch.isin(held, victims).any(1)]
+    held = free if len(free) else held
+    drawn = []
+    for _ in range(many):
+        own = held[int(torch.randint(len(held), (), generator=rng))]
+        drawn.append(own[torch.randperm(len(own), generator=rng)[: s.leak_batch]])
+    return torch.stack(drawn)
+
+
+def _placed(lied: list[float], fair: list[float]) -> dict[str, float | None]:
+    value, median = _median(lied), _median(fair)
+    return {
+        "value": value,
+        "percentile": None if value is None else percentile(value, fair),
+        "honest_median": median,
+    }
+
+
+def _median(values: list[float]) -> float | None:
+    known = [value for value in values if math.isfinite(value)]
+    return statistics.median(known) if known else None
+
+
+def _notes(
+    cell: Cell, found: dict[str, dict[str, float | None]], number: int, batches: int, many: int
+) -> dict[str, str]:
+    """Return what the honest models are, and why a number is missing."""
+    who = f"{many} networks at random weights" if number == 0 else "the network as it was trained"
+    size = cell.settings.leak_batch
+    notes = {
+        "conspicuous": f"medians over {batches} victims' batches of {size} before round {number + 1}; honest is {who}, with"
+        f" {many} batches of others"
+    }
+    for name, placed in found.items():
+        for what, number_found in placed.items():
+            if number_found is None:
+                whose = "" if placed["value"] is None else "of honest models "
+                notes[f"conspicuous.{name}.{what}"] = f"none: {whose}{ABSENT[name]}"
+    return notes

@@ -1,0 +1,78 @@
+"""The page of conspicuous models says what its rows say, and the defense's thresholds come from them."""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pandas as pd
+import pytest
+
+from leakbench.defense.refuse import RefuseConspicuous
+
+RESULTS = Path(__file__).parent.parent / "results"
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(RESULTS))
+    sys.modules.pop("conspicuous_page", None)
+    import conspicuous_page  # noqa: PLC0415
+
+    return conspicuous_page
+
+
+@pytest.fixture
+def rows() -> pd.DataFrame:
+    return pd.read_csv(RESULTS / "conspicuous.csv")
+
+
+def test_the_page_is_made_of_its_rows(made: ModuleType, rows: pd.DataFrame) -> None:
+    """Written anew from the CSV it is the same, and a row that changes changes it."""
+    kept = (RESULTS / "conspicuous.md").read_text()
+    assert made.page_of(rows) == kept
+    assert made.page_of(rows.assign(d_snr=0.5)) != kept
+
+
+def test_thresholds_are_above_what_honest_networks_show(made: ModuleType, rows: pd.DataFrame) -> None:
+    """At or above the largest 99 % quantile, and of D-SNR and lit rows within a tenth of it, by which a lie is still seen."""
+    part = RefuseConspicuous()
+    for name, largest in made.thresholds_from(rows).items():
+        assert getattr(part, name) >= largest
+        assert name == "rows_alike" or getattr(part, name) <= 1.1 * largest
+    refused = made.refused_by(rows, part)
+    honest = rows["server"] == "honest"
+    assert refused[honest & (rows["batch"] == 1)]["any"].mean() == 0
+    assert refused[honest].groupby([rows[key] for key in made.PLACE])["any"].mean().max() <= 0.03
+    assert refused[rows["server"].str.startswith("imprint")]["rows_alike"].all()
+
+
+def test_every_network_is_measured_with_its_lies(rows: pd.DataFrame) -> None:
+    pairs = {key: set(found["server"]) for key, found in rows.groupby(["dataset", "model"])}
+    assert {data for data, _ in pairs} == {"mnist", "cifar10", "lfw", "adult"}
+    for (_, model), servers in pairs.items():
+        lies = {"cnn": {"imprint, sparse", "imprint, cumulative"}, "mlp_1000": {"trap", "quantile_rows"}}.get(
+            model, set()
+        )
+        assert servers == {"honest", *lies}
+    many = rows.groupby(["dataset", "model", "rounds", "batch", "server"]).size()
+    assert set(rows["batch"]) == {1, 8, 32}
+    assert set(many[many.index.get_level_values("server") == "honest"]) == {80}
+    assert set(many[many.index.get_level_values("server") != "honest"]) == {20}
+    assert rows[rows["batch"] == 1][["d_snr", "lit_alone"]].isna().all().all()
+
+
+def test_what_is_not_refused_is_not_counted(made: ModuleType) -> None:
+    """By hand: above a threshold and large enough, above it and too small, alike rows in any batch, and nothing to see."""
+    part = RefuseConspicuous(rows_alike=0.5, d_snr=1.0, lit_alone=None)
+    rows = pd.DataFrame(
+        {
+            "batch": [8, 1, 1, 8],
+            "rows_alike": [0.1, 0.1, 0.9, 0.1],
+            "d_snr": [2.0, 2.0, float("nan"), float("nan")],
+            "lit_alone": [0.9] * 4,
+        }
+    )
+    found = made.refused_by(rows, part)
+    assert found["any"].tolist() == [True, False, True, False]
+    assert found["d_snr"].tolist() == [True, False, False, False]
+    assert not found["lit_alone"].any()
