@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from leakbench.cell import Cell, Request, resolve_cell
+from leakbench.cell import Cell, Request, identity, resolve_cell
 from leakbench.cell import cell as cells
 from leakbench.cell.accounting import cell_epsilon
 from leakbench.cli import commands
@@ -30,11 +31,13 @@ from leakbench.federated.leakage import View, leak
 from leakbench.federated.optimizer import OPTIMIZERS, Adam
 from leakbench.models import parameters
 from leakbench.recipe import catalog_folder
+from leakbench.report.words import training
 from leakbench.rng import generator
-from leakbench.run.experiment import hand_out
+from leakbench.run.experiment import execute, hand_out
 from leakbench.run.leak_noise import leak_facts, noise_std
 from leakbench.run.stage_train import fresh_network
 from leakbench.run.victims import Sent, aware, draw_victims, view_of
+from leakbench.store import open_run
 from leakbench.types import Clock, Fact, Network, Parameters
 
 RATE = 0.05
@@ -296,37 +299,40 @@ TINY = ("run --dataset digits --attack inverting_gradients --iterations 2 --vict
 
 
 def test_from_the_command_line(tmp_path: Path) -> None:
-    """One example behind each leak: of Adam an update is not the gradient that type-2 shows, and the run says what it is."""
-    found = {}
-    for word in ("sgd", "adam"):
-        more = ["--client-optimizer", word, "--out", str(tmp_path / word), "--json"]
-        result = CliRunner().invoke(commands, [*TINY.split(), *more], catch_exceptions=False)
-        assert result.exit_code == 0
-        found[word] = json.loads(result.stdout)
-    same = "shows the attacker the same bits as"
-    assert found["sgd"]["notes"]["taps.type-1"].startswith(f"{same} type-2")
-    assert "taps.type-1" not in found["adam"]["notes"]
-    assert found["adam"]["notes"]["taps.type-0"].startswith(f"{same} type-1")
-    assert found["adam"]["taps"]["type-2"]["rmse"] == found["sgd"]["taps"]["type-2"]["rmse"]
-    assert found["adam"]["taps"]["type-1"]["rmse"] != found["sgd"]["taps"]["type-1"]["rmse"]
-    assert "nearly the signs" in found["adam"]["notes"]["client_optimizer"]
-    assert "client_optimizer" not in found["sgd"]["notes"]
-    said = {w: CliRunner().invoke(commands, ["report", str(tmp_path / w)]).stdout.replace("\n", " ") for w in found}
-    assert "clients step by Adam" in said["adam"]
-    assert "clients step by Adam" not in said["sgd"]
+    """One example behind each leak: an update is not the gradient that type-2 shows, but what arrives at the server.
 
-
-def test_over_local_iterations_from_the_command_line(tmp_path: Path) -> None:
-    """The live protocol, noise before the quotient: no floor, with the reason."""
-    more = "--protocol live --leak-rounds 1 --taps type-1 --client-optimizer adam --defense fed_cdp_valid --json"
-    result = CliRunner().invoke(
-        commands, [*TINY.split(), *more.split(), "--out", str(tmp_path)], catch_exceptions=False
-    )
+    Of several, with the defense's noise before the quotient, there is no floor, and a reason.
+    """
+    out = ["--client-optimizer", "adam", "--defense", "fed_cdp_valid", "--json", "--out", str(tmp_path)]
+    result = CliRunner().invoke(commands, [*TINY.split(), *out], catch_exceptions=False)
     assert result.exit_code == 0
     summary = json.loads(result.stdout)
-    (tap,) = summary["taps"].values()
-    assert tap["rmse_floor"] is None
-    assert any("clients step by Adam, which divides" in note for note in summary["notes"].values())
+    taps, notes = summary["taps"], summary["notes"]
+    assert "taps.type-1" not in notes
+    assert notes["taps.type-0"].startswith("shows the attacker the same bits as type-1")
+    assert taps["type-2"]["rmse"] != taps["type-1"]["rmse"]
+    assert taps["type-1"]["rmse_floor"] is None
+    assert any("clients step by Adam, which divides" in note for note in notes.values())
+    assert "nearly the signs" in notes["client_optimizer"]
+    said = CliRunner().invoke(commands, ["report", str(tmp_path)]).stdout
+    assert "clients step by Adam" in " ".join(said.split())
+
+
+def test_clients_of_a_live_run_are_trained_and_leak_by_it(tmp_path: Path) -> None:
+    """The second round's leak, of L = 2 local iterations; of SGD nothing is said, and the model that leaks is another."""
+    asked = {"dataset": "cancer", "attack": "inverting_gradients_table", "iterations": 1, "protocol": "live",
+             "leak_rounds": ("1",), "taps": ("type-1",),
+             "clients": 4, "clients_per_round": 2, "local_iterations": 2, "batch": 3, "leak_batch": 1}  # fmt: skip
+    found = {}
+    for word in ("sgd", "adam"):
+        some = cell(**asked, client_optimizer=word)
+        with open_run(tmp_path / word, identity(some, "test")) as run:
+            found[word] = execute(some, run, lambda *_: None)
+    assert "client_optimizer" not in found["sgd"]["notes"]
+    assert "clients step by Adam" in training(found["adam"])
+    assert "clients step by Adam" not in training(found["sgd"])
+    losses = [pd.read_parquet(tmp_path / word / "rounds.parquet")["loss"].iloc[-1] for word in found]
+    assert losses[0] != losses[1]
 
 
 def test_a_recipe_of_a_data_set_may_say_it(tmp_path: Path) -> None:
