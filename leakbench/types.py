@@ -40,6 +40,7 @@ class Clock:
     round: 0-based round. local_iteration: 0-based, within the round. rounds, local_iterations: how many there are.
     cohort: K_t, how many clients are expected in a round, which one that adds its share of a noise has to know.
     clients: N. examples_per_client: |D_i|.
+    client_optimizer: how clients step in their local iterations, `sgd` or `adam`, see `leakbench.federated.optimizer`.
     """
 
     round: int
@@ -49,6 +50,7 @@ class Clock:
     cohort: int = 1
     clients: int = 1
     examples_per_client: int = 1
+    client_optimizer: str = "sgd"
 
     def at_the_end(self) -> Clock:
         """Return the moment of a round's last local iteration, which the client and the server station read."""

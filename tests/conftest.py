@@ -10,6 +10,15 @@ torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True, scope="session")
+def without_waiting_for_the_disk():
+    """Let the tests' files stay in the memory of the system: that they outlive a power cut is nothing that a test can see."""
+    before = os.fsync
+    os.fsync = lambda _: None
+    yield
+    os.fsync = before
+
+
+@pytest.fixture(autouse=True, scope="session")
 def fits_of_the_tests(tmp_path_factory):
     """Keep what is fitted apart from the user's own cache, also in child processes."""
     before = os.environ.get("LEAKBENCH_FITS")

@@ -170,7 +170,7 @@ def test_guards_of_several_rounds_stand_together() -> None:
 
 
 LIVE = (
-    "run --attack cpl --quiet --json --dataset digits --protocol live --clients 6 --clients-per-round 3 --local-iterations 2 "
+    "run --attack cpl --quiet --json --dataset cancer --protocol live --clients 6 --clients-per-round 3 --local-iterations 2 "
     "--batch 1 --train-rounds 2 --victims 3 --iterations 2 --candidates 20 --leak-rounds 0,1,last"
 )
 

@@ -75,6 +75,7 @@ def schedule_of(
         largest=largest,
         secure_aggregation=defense.aggregation == "secure",
         dropout=f.dropout if defense.on_dropout == "continue" else 0.0,
+        client_optimizer=f.client_optimizer,
     )
 
 

@@ -60,6 +60,8 @@ def identified(cell: Cell) -> Cell:
     if not cell.settings.federation.dropout:
         # Where nobody can drop out, nothing that is said of it changes a result, and so neither the identity.
         del content["settings"]["federation"]["dropout"], content["recipes"][1]["on_dropout"]
+    if content["settings"]["federation"]["client_optimizer"] == "sgd":
+        del content["settings"]["federation"]["client_optimizer"]
     for name, usual in (
         ("stop_after", None),
         ("victim_mode", None),

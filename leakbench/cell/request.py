@@ -9,6 +9,7 @@ from typing import Literal
 from leakbench.cell.victim_mode import check_mode_word
 from leakbench.errors import InputError, nearest
 from leakbench.federated.leakage import TAPS
+from leakbench.federated.optimizer import OPTIMIZERS
 
 __all__ = ["KNOWS", "PROTOCOLS", "READS", "Request", "at_least", "at_most", "check_words", "leak_rounds"]
 
@@ -48,6 +49,7 @@ class Request:
     clients: int | None = None
     clients_per_round: int | None = None
     local_iterations: int | None = None
+    client_optimizer: Literal["sgd", "adam"] | None = None
     batch: int | None = None
     dropout: float | None = None
     leak_batch: int | None = None
@@ -72,6 +74,10 @@ def check_words(request: Request) -> None:
         raise InputError(f"protocol: got {request.protocol!r}{nearest(request.protocol, PROTOCOLS)}")
     if request.reads not in READS:
         raise InputError(f"reads: got {request.reads!r}{nearest(request.reads, READS)}")
+    if request.client_optimizer is not None and request.client_optimizer not in OPTIMIZERS:
+        raise InputError(
+            f"client-optimizer: got {request.client_optimizer!r}{nearest(request.client_optimizer, list(OPTIMIZERS))}"
+        )
     if request.knows is not None and request.knows not in KNOWS:
         raise InputError(f"knows: got {request.knows!r}{nearest(request.knows, KNOWS)}")
     if request.leak_model is not None and request.protocol == "live":

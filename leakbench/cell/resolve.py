@@ -114,6 +114,7 @@ def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
         local_iterations=numbers["local-iterations"],
         batch=numbers["batch"],
         dropout=dropout,
+        client_optimizer=request.client_optimizer or plain.client_optimizer,
     )
 
 

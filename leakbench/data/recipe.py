@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic_core import PydanticCustomError
@@ -24,6 +24,7 @@ class Federation:
 
     The defaults are those that the Fed-alphaCDP paper shares among its sets; learning_rate is its released code's.
     dropout: the probability with which a sampled client fails in its round; `Defense.on_dropout` says what follows.
+    client_optimizer: how clients step, each round from a fresh state: plain SGD, or Adam as torch.optim.Adam has it by default.
     """
 
     rounds: Annotated[int, Field(ge=0)]
@@ -34,6 +35,7 @@ class Federation:
     local_iterations: Count = 100
     learning_rate: Positive = 0.05
     dropout: Fraction = 0.0
+    client_optimizer: Literal["sgd", "adam"] = "sgd"
     partition: Annotated[Partitioner, *slot("partition", PARTITIONS)] = Iid()
 
     def __post_init__(self) -> None:
@@ -53,6 +55,7 @@ class Federation:
             cohort=self.clients_per_round,
             clients=self.clients,
             examples_per_client=self.examples_per_client,
+            client_optimizer=self.client_optimizer,
         )
 
 

@@ -18,6 +18,7 @@ from torch.func import functional_call, grad, vmap
 
 from leakbench.defense.transform import Stations, apply
 from leakbench.errors import InputError
+from leakbench.federated.optimizer import OPTIMIZERS
 from leakbench.models.batch_norm import mixes_examples
 from leakbench.types import Clock, Generators, Local, Network, Parameters, Signal
 
@@ -64,11 +65,13 @@ class LocalIteration:
 
     examples: the signal after the `example` station (members = B; one member that is already the batch's mean where the
     defense leaves examples alone and nothing needs them one by one).  batch: the signal after the `batch` station, with what
-    its transforms remember for the next local iteration.
+    its transforms remember for the next local iteration.  direction: {p: (K, 1, *p)} along which the client then steps, minus the
+    learning rate times as far: the batch's gradient itself, but for clients with an optimizer of their own.
     """
 
     examples: Signal
     batch: Signal
+    direction: Parameters
 
 
 def _loss(
@@ -127,7 +130,7 @@ def _iteration(
     stations: Stations,
     clock: Clock,
     rngs: Generators | None,
-) -> LocalIteration:
+) -> tuple[Signal, Signal]:
     inputs, targets, weights = examples.at(step)
     local = Local(network, inputs, targets, weights)
     if stations.example:
@@ -138,7 +141,7 @@ def _iteration(
         mean = replace(each, grads=kept).mean(examples.batch)
     else:
         each = mean = replace(_mean_signal(network, examples, step, memory), local=local)
-    return LocalIteration(each, apply(stations.batch, mean, clock, rngs))
+    return each, apply(stations.batch, mean, clock, rngs)
 
 
 def _like(weights: Tensor, grad: Tensor) -> Tensor:
@@ -153,20 +156,22 @@ def local_iterations(
     clock: Clock,
     rngs: Generators | None,
 ) -> Iterator[LocalIteration]:
-    """Yield each of L local SGD iterations (Wei et al., TPDS 2023, Algorithm 1, lines 6 to 20).
+    """Yield each of L local iterations (Wei et al., TPDS 2023, Algorithm 1, lines 6 to 20), of SGD or what the clock says.
 
     Differentiable with respect to the examples' inputs and targets.
     """
+    optimizer = OPTIMIZERS[clock.client_optimizer]
     clients, steps = examples.inputs.shape[:2]
     sent = {**network.memory, **network.statistics}
     memory = {n: m.expand(clients, 1, *m.shape) for n, m in sent.items()}
     for step in range(steps):
         now = replace(clock, local_iteration=step, local_iterations=steps)
-        done = _iteration(network, examples, step, memory, stations, now, rngs)
-        yield done
-        memory = done.batch.memory
+        each, batch = _iteration(network, examples, step, memory, stations, now, rngs)
+        direction, optimizer = optimizer(batch.grads)
+        yield LocalIteration(each, batch, direction)
+        memory = batch.memory
         if step + 1 < steps:
-            network = network.moved({n: g[:, 0] for n, g in done.batch.grads.items()}, learning_rate)
+            network = network.moved({n: d[:, 0] for n, d in direction.items()}, learning_rate)
 
 
 def mean_update(
@@ -179,12 +184,12 @@ def mean_update(
 ) -> Signal:
     """Return the mean over the L local iterations of what a client descends along: K lanes of one member.
 
-    The client's update is W_L - W_0 = -learning_rate * L * this; at L = 1 it is the batch's (sanitised) gradient.
+    The client's update is W_L - W_0 = -learning_rate * L * this; at L = 1 of SGD it is the batch's (sanitised) gradient.
     """
     total: Parameters = {}
     memory: Parameters = {}
     for iteration in local_iterations(network, examples, learning_rate, stations, clock, rngs):
-        step, memory = iteration.batch.grads, iteration.batch.memory
+        step, memory = iteration.direction, iteration.batch.memory
         total = {n: total[n] + g for n, g in step.items()} if total else step
     return Signal({n: g / examples.inputs.shape[1] for n, g in total.items()}, memory=memory)
 

@@ -1,6 +1,6 @@
 """The leakage points, and the view that an attacker has at one of them.
 
-    examples --[example]--tap 2--> mean over B --[batch]--> local SGD x L --> update --[client]--tap 1--> wire
+    examples --[example]--tap 2--> mean over B --[batch]--> local steps x L --> update --[client]--tap 1--> wire
          wire --> server --[server]--tap 0--> sum / K_t --> new global model --tap G (every participant sees it)
 
 `leak` is both what happens to the victims and, run on a guess, what the attacker compares with.
@@ -42,14 +42,15 @@ def leak(
     rngs: Generators | None,
     draws: Generators | Tensor | None = None,
 ) -> Parameters:
-    """Return what an attacker at `tap` reads of each of V victims, {p: (V, *p)}, in units of a gradient.
+    """Return what an attacker at `tap` reads of each of V victims, {p: (V, *p)}, of clients with SGD in units of a gradient.
 
     inputs (V, K, L, B, *s) and targets (V, K, L, B, classes): the examples of K clients (1 but where the update is a sum: at
     `global`, and at `type-0` under secure aggregation), in the order in which L local iterations use them. The victim of
     `type-2` is the first example; its gradient is read after the `example` station. `type-1` and `type-0` are the client's
     update after the `client` and after the `server` station, where noise that is declared on the sum is shown on the one update
     as the sum carries it; `global` is the mean update, and so is `type-0` of several clients. Updates are divided by
-    -learning_rate * L, which every participant knows: at L = 1 an update is then the batch's gradient itself.
+    -learning_rate * L, which every participant knows: at L = 1 an update is then the batch's gradient itself, if clients step by
+    SGD. Of clients with Adam it is the mean of L directions, which have no unit: at L = 1 g / (|g| + 1e-8), nearly the signs.
     rngs: for the stations' noise, draws: for a network that samples, one generator for each of the V * K clients, or the numbers
     that it drew (V * K, L, B, k).
     """
@@ -68,7 +69,8 @@ def leak(
         first = next(local_iterations(network, examples, learning_rate, stations, clock, rngs))
         return {n: g[:, 0] for n, g in first.examples.grads.items()}
     if not stations.client and not stations.server and cohort == 1:
-        # Nothing acts on the update, so it is not scaled up and down again: the leak keeps the gradient's bits.
+        # No station acts on the update, so it is not scaled up and down again: the leak keeps the direction's bits, which are
+        # those of the gradient if clients step by SGD.
         mean = mean_update(network, examples, learning_rate, stations, clock, rngs)
         return {n: g[:, 0] for n, g in mean.grads.items()}
     signal = client_update(network, examples, learning_rate, stations, clock, rngs)
@@ -123,7 +125,7 @@ def _added(total: Signal, one: Signal) -> Signal:
 
 
 def rounded(update: Parameters, weights: Parameters, length: float) -> Parameters:
-    """Return an update {p: (V, *p)}, in units of a gradient, as the difference of single-precision weights shows it.
+    """Return an update {p: (V, *p)}, in the units of `leak`, as the difference of single-precision weights shows it.
 
     weights: before the update, {p: (*p)} or one set a victim.  length: learning rate times local iterations, by which who
     reads the difference divides it.
@@ -240,9 +242,15 @@ class View:
         return leak(self.tap, network, x, y, self.learning_rate, stations, self.clock, None, draws)
 
     @property
+    def of_gradients(self) -> bool:
+        """Whether what leaked was made of gradients, and not of the quotients by which clients with Adam step."""
+        return self.tap == "type-2" or self.clock.client_optimizer == "sgd"
+
+    @property
     def reads_draws(self) -> bool:
         """Whether what leaked tells what a sampling network drew, to an attacker who knows the defense; see `ShowsDraws`."""
-        shown = isinstance(self.network.model, ShowsDraws) and self.stations.before(self.tap) == Stations()
+        undefended = self.of_gradients and self.stations.before(self.tap) == Stations()
+        shown = isinstance(self.network.model, ShowsDraws) and undefended
         return shown and self.knowledge.defense and self.examples == 1
 
     def drawn(self, lanes: Tensor | None = None) -> Tensor:

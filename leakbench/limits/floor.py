@@ -38,7 +38,8 @@ def floor(cell: Cell, sent: Sent, tap: str, round_number: int, partition: Partit
     victims = draw_victims(cell, tap, round_number, partition)
     cohort, steps, batch = victims.indices.shape[1:]
     done = leak_facts(cell, sent.network, round_number)
-    std = noise_std(done, tap, batch, cohort, steps, cell.settings.federation.learning_rate)
+    f = cell.settings.federation
+    std = noise_std(done, tap, batch, cohort, steps, f.learning_rate, f.client_optimizer)
     if isinstance(std, str):
         return Floor(None, None, std)
     std /= math.sqrt(looks_at(cell, tap))  # All looks together tell what their mean tells.

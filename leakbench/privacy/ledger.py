@@ -30,6 +30,7 @@ class Schedule:
         batch.
     secure_aggregation: whether the server sees only the sum of the updates of a round.
     dropout: probability that a drawn client fails while the round goes on without it, and so without its noise.
+    client_optimizer: `sgd`, whose updates are sums of the noisy gradients, or `adam`, whose are a function of them.
     """
 
     clients: int
@@ -46,6 +47,7 @@ class Schedule:
     largest: dict[str, int] | None = None
     secure_aggregation: bool = False
     dropout: float = 0.0
+    client_optimizer: str = "sgd"
 
     def __post_init__(self) -> None:
         for name in ("clients", "clients_per_round", "local_iterations", "batch", "examples_per_client", "tensors"):

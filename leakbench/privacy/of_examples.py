@@ -85,9 +85,12 @@ def _aggregate(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
     """Return what the server sees of one example under secure aggregation.
 
     Its noise is that of all K_t clients only where each noisy sum enters the aggregate as it is: with one local
-    iteration, since the next one would start from the client's own noise alone.
+    iteration, since the next one would start from the client's own noise alone, and of SGD. Of Adam, what one update shows is
+    a function of that client's own noisy sums, which keeps what their noise guarantees and gains nothing of the others'.
     """
     reasons = {
+        "each client's Adam divides by the size of its own noisy gradient before they are summed": schedule.client_optimizer
+        != "sgd",
         "with several local iterations each builds on the client's own noise alone": schedule.local_iterations > 1,
         "copies of the example may lie in several updates of one sum": schedule.most_copies > 1,
         "how many clients take part is random": not schedule.complete,

@@ -118,6 +118,7 @@ def _networks(summary: Summary) -> str:
     return "".join(
         (
             f" | the leak is from {leaking}" if leaking else "",
+            " | clients step by Adam" if summary.get("client_optimizer") == "adam" else "",
             f" | victims in {mode} mode" if mode else "",
             f" | init: {init}" if init != "default" else "",
             " | updates read as weights" if summary.get("reads") == "weights" else "",

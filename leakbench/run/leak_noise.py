@@ -15,6 +15,9 @@ from leakbench.types import Fact, Network
 __all__ = ["aware", "leak_facts", "noise_std"]
 
 NO_NOISE = "none: no noise"
+BY_QUOTIENT = (
+    "none: clients step by Adam, which divides a noisy gradient by its own size, so that the noise does not just add up"
+)
 
 
 def leak_facts(cell: Cell, network: Network, round_number: int) -> dict[str, tuple[Fact, ...]]:
@@ -24,11 +27,18 @@ def leak_facts(cell: Cell, network: Network, round_number: int) -> dict[str, tup
 
 
 def noise_std(
-    done: Mapping[str, tuple[Fact, ...]], tap: str, batch: int, cohort: int, steps: int, rate: float
+    done: Mapping[str, tuple[Fact, ...]],
+    tap: str,
+    batch: int,
+    cohort: int,
+    steps: int,
+    rate: float,
+    client_optimizer: str = "sgd",
 ) -> float | str:
-    """Return the standard deviation of the noise on each coordinate of what leaks, in units of a gradient, or why not.
+    """Return the standard deviation of the noise on each coordinate of what leaks, in the units of `leak`, or why not.
 
     done: {station: facts} of a leak of `batch` examples, `steps` local iterations and `cohort` clients at learning `rate`.
+    client_optimizer: how these clients step; noise that comes before Adam's quotient does not add up behind it.
     """
     variance = 0.0
     for station in stations_before(tap):
@@ -36,6 +46,8 @@ def noise_std(
             if fact.kind in ("noise", "uncalibrated_noise"):
                 if fact.std == 0:
                     continue
+                if client_optimizer != "sgd" and tap != "type-2" and station in ("example", "batch"):
+                    return BY_QUOTIENT
                 if steps > 1 and tap != "type-2" and station in ("example", "batch"):
                     return (
                         "none: the noise of one local iteration moves the model of the next, so it does not just add up"
@@ -63,7 +75,8 @@ def aware(view: View, cell: Cell) -> View:
     """Return the view of an attacker who knows the defense: it runs the deterministic part on a guess and knows the noise."""
     told = dataclasses.replace(view.knowledge, defense=True)
     done = leak_facts(cell, view.network, view.clock.round)
-    std = noise_std(done, view.tap, view.batch, view.cohort, view.local_steps, view.learning_rate)
+    grid = (view.batch, view.cohort, view.local_steps)
+    std = noise_std(done, view.tap, *grid, view.learning_rate, view.clock.client_optimizer)
     noise, unknown = (None, std) if isinstance(std, str) else (std, "")
     if unknown == NO_NOISE or (unknown and not random_at(cell, view.tap)):
         unknown = ""

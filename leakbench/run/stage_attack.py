@@ -131,7 +131,7 @@ def _twin(run: Run, piece: str, views: tuple[View, ...], lanes: Tensor) -> str |
         grid = (view.cohort, view.local_steps, view.batch, view.learning_rate)
         # Who runs the defense on a guess runs what acts before the tap.
         acting = [name for name, does in vars(view.stations.before(view.tap)).items() if does]
-        digest.update(repr((view.examples, grid, acting, view.clock.round, lanes.tolist())).encode())
+        digest.update(repr((view.examples, grid, acting, view.of_gradients, view.clock.round, lanes.tolist())).encode())
         for name, update in (*view.network.parameters.items(), *view.update.items()):
             digest.update(name.encode() + update.cpu().numpy().tobytes())
     seen = run.manifest.setdefault("observations", {})

@@ -29,6 +29,8 @@ def doubt(cell: Cell, batch: int) -> str:
     if cell.defense.network:
         # What draws at random leaks in ways that a ranking by its mean does not see.
         return "the ranking goes by the mean path of a network that draws at random"
+    if batch > 1 and cell.settings.federation.client_optimizer == "adam":
+        return "the ranking takes what leaked for a mean over examples, which the quotient of the clients' Adam is not"
     if batch > 1 and _leaks_by_batch(cell):
         return (
             "the ranking takes each candidate's gradient by its own statistics, not by those of the batch that leaked"
@@ -47,6 +49,11 @@ def network_notes(cell: Cell) -> dict[str, str]:
         notes["victim_mode"] = (
             "train: an attacker reads the update, not the running statistics of batch normalisation that go beside it, and"
             " takes a guess's own statistics for the victims'"
+        )
+    if s.federation.client_optimizer == "adam":
+        notes["client_optimizer"] = (
+            "adam: what leaks of an update is the mean of the directions of the local steps, m / (sqrt(v) + 1e-8), which is in"
+            " no unit of a gradient; after one local iteration it is nearly the signs"
         )
     for field, used, whose, wanted in (
         ("model", s.model, "defense", cell.defense.model),

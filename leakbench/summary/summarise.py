@@ -62,6 +62,7 @@ def summarise(
         **({"victim_mode": s.victim_mode} if s.victim_mode else {}),
         "init": s.init,
         "reads": s.reads,
+        "client_optimizer": s.federation.client_optimizer,
         "join_rounds": s.join_rounds,
         "observations": s.observations,
         "threat": cell.attack.server.threat,

@@ -82,9 +82,11 @@ def _defense(view: View) -> list[Any]:
 
 
 def _place(view: View) -> list[Any]:
-    """Return the grid behind the leak; the length of a step only where a station acts on the update, which is in its units."""
+    """Return the grid behind the leak, and whether it is of gradients; the length of a step only where a station acts on the
+    update, which is in its units.
+    """
     scaled = not {"client", "server"}.isdisjoint(_acting(view))
-    return [list(view.shape), view.classes, view.examples, view.learning_rate if scaled else None]
+    return [list(view.shape), view.classes, view.examples, view.learning_rate if scaled else None, view.of_gradients]
 
 
 def _code(module: str) -> str:
