@@ -12,6 +12,8 @@ import torch
 from click.testing import CliRunner
 from torch import nn
 
+from leakbench.cell import Request
+from leakbench.cell.budget import prepare
 from leakbench.cli import commands
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View, rounded
@@ -214,3 +216,18 @@ def test_wrong_input_is_refused(more: list[str], said: str) -> None:
         CliRunner().invoke(
             commands, ["run", "--dataset", "digits", *more], catch_exceptions=False, standalone_mode=False
         )
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_learning_rate_that_is_none_is_refused(rate):
+    with pytest.raises(InputError, match=r"learning-rate: got .*, expected a finite number above 0"):
+        prepare(Request(learning_rate=rate, train_rounds=0, victims=2, candidates=2), None)
+
+
+def test_a_learning_rate_is_the_federation_s_and_another_cell():
+    asked = {"dataset": "cancer", "train_rounds": 0, "victims": 2, "candidates": 2, "attack": "cpl"}
+    usual, other = (prepare(Request(**asked, **more), None) for more in ({}, {"learning_rate": 0.7}))
+    assert other.settings.federation.learning_rate == 0.7
+    assert usual.hash != other.hash
+    again = prepare(Request(**asked, learning_rate=usual.settings.federation.learning_rate), None)
+    assert again.hash == usual.hash

@@ -49,6 +49,7 @@ class Request:
     clients: int | None = None
     clients_per_round: int | None = None
     local_iterations: int | None = None
+    learning_rate: float | None = None
     client_optimizer: Literal["sgd", "adam"] | None = None
     batch: int | None = None
     dropout: float | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,9 @@ def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
     dropout = plain.dropout if request.dropout is None else request.dropout
     if not 0 <= dropout <= 1:
         raise InputError(f"dropout: got {dropout}, expected a probability from 0 to 1")
+    rate = plain.learning_rate if request.learning_rate is None else request.learning_rate
+    if not 0 < rate < math.inf:
+        raise InputError(f"learning-rate: got {rate}, expected a finite number above 0")
     if request.clients is not None and request.clients_per_round is None:
         numbers["clients-per-round"] = min(numbers["clients-per-round"], numbers["clients"])
     if numbers["clients-per-round"] > numbers["clients"]:
@@ -113,6 +117,7 @@ def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
         rounds=numbers["train-rounds"],
         local_iterations=numbers["local-iterations"],
         batch=numbers["batch"],
+        learning_rate=rate,
         dropout=dropout,
         client_optimizer=request.client_optimizer or plain.client_optimizer,
     )

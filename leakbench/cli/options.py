@@ -74,6 +74,7 @@ federation_options = _with(
         click.option("--clients", type=int, help=f"how many there are, N {OF_DATASET}"),
         click.option("--clients-per-round", type=int, help=f"how many take part in a round, K_t {OF_DATASET}"),
         click.option("--local-iterations", type=int, help=f"steps of a client in a round, L {OF_DATASET}"),
+        click.option("--learning-rate", type=float, help=f"of the clients' steps {OF_DATASET}"),
         click.option("--client-optimizer", help=f"how clients step: sgd, or adam with torch's defaults {OF_DATASET}"),
         click.option("--batch", type=int, help=f"examples in a step, B {OF_DATASET}"),
         click.option("--dropout", type=float, help=f"probability that a sampled client fails {OF_DATASET}"),
