@@ -74,7 +74,7 @@ def test_every_cell_of_every_page_can_be_asked_for() -> None:
             request = Request(**{**given, **lists})
             assert request.attack in names("attacks") or Path(request.attack).is_file()
             assert request.defense in names("defenses") or Path(request.defense).is_file()
-            assert set(claim) <= {"asr", "rmse", "iterations"}
+            assert set(claim) <= {"asr", "rmse", "iterations", "recall"}
 
 
 def test_the_null_is_taken_off() -> None:

@@ -14,6 +14,7 @@ from leakbench.cell import Request, resolve_cell
 from leakbench.limits.floor import Floor
 from leakbench.limits.guards import Guard
 from leakbench.limits.limits import Limits
+from leakbench.limits.reference import Reference
 from leakbench.measure.scores import RANKS_ONLY, Truth, score
 from leakbench.measure.statistics import wilson
 from leakbench.summary.summarise import summarise
@@ -314,7 +315,8 @@ def test_a_summary_is_of_the_trained_model_and_of_the_attack() -> None:
     rounds = pd.DataFrame({"round": [0, 1], "accuracy": [0.9, 0.5], "loss": [1.0, 1.0], "update_scale": [1.0, 1.0]})
     epsilon = {"claimed": None, "claimed_formula": "none", "valid": None, "reason": "none"}
     guard = Guard(sigma=None, reason="none: no noise", unit="example", before=(), commonest=0.5, related="")
-    limits = {"type-2": Limits(guard, Floor(None, None, "none: no noise"))}
+    nothing = Reference(None, "none: no bins", None, None, "none: no noise")
+    limits = {"type-2": Limits(guard, Floor(None, None, "none: no noise"), nothing)}
     found = summarise(some, table(rmse=0.15), rounds, epsilon, limits, {"attack type-2": 7.0}, "runs/one")
     assert (found["accuracy"], found["rounds"], found["taps"]["type-2"]["seconds"]) == (0.5, 2, 7.0)
     assert [(c["what"], c["claimed"], c["measured"]) for c in found["claims"]] == [

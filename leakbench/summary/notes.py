@@ -18,7 +18,7 @@ from leakbench.summary.tables import table_notes
 __all__ = ["doubt", "epsilon_notes", "network_notes", "tap_notes", "training_notes"]
 
 SILENT = (
-    *("asr", "asr_exact", "asr_above_null", "precision", "failures", "label_accuracy", "iterations"),
+    *("asr", "asr_exact", "asr_above_null", "precision", "verbatim", "failures", "label_accuracy", "iterations"),
     *("rmse", "psnr", "ssim", "lpips"),
 )
 """What then has no value."""
