@@ -22,6 +22,7 @@ from shared.rows import there
 from torch import Tensor
 
 from leakbench.attack.servers.first_layer import QuantileRows, TrapWeights
+from leakbench.attack.servers.fishing import Fishing
 from leakbench.attack.servers.imprint import Imprint
 from leakbench.attack.servers.server import Server
 from leakbench.data.dataset import Dataset
@@ -59,7 +60,11 @@ SEED = 0
 def lies(data: str, model: str) -> dict[str, Server]:
     """Return {name: server} of those that can rewrite a network."""
     if model == "cnn":
-        return {"imprint, sparse": Imprint(), "imprint, cumulative": Imprint(form="cumulative")}
+        return {
+            "imprint, sparse": Imprint(),
+            "imprint, cumulative": Imprint(form="cumulative"),
+            "fishing": Fishing(of=0),
+        }
     if model == "mlp_1000":
         return {"trap": TrapWeights(s=0.7 if data == "mnist" else 0.95), "quantile_rows": QuantileRows()}
     return {}

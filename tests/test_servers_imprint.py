@@ -87,6 +87,23 @@ def test_an_example_alone_in_its_bin_comes_back_and_no_other(form, functional, g
     assert (found.certainty[:, :-1] >= found.certainty[:, 1:]).all()
 
 
+@pytest.mark.parametrize("form", ["sparse", "cumulative"])
+def test_one_shot_brings_back_the_target_and_nobody_else(form):
+    """One bin around the brightness of one picture, which an 64th of the public ones share."""
+    x = pictures(12, 6)
+    target = float(x[0, 0].mean())
+    network, bins = sent(bins=64, form=form, target=target)
+    assert len(bins.lower) == (2 if form == "cumulative" else 1)
+    assert float(bins.lower[0]) < target < float(bins.upper[0])
+    share = ((PUBLIC.inputs.flatten(1).mean(1) - target).abs() <= bins.upper[0] - target).double().mean()
+    assert float(share) == pytest.approx(1 / 64, abs=1e-3)
+    found = Rows()((view(network, bins, x),), rngs(12))
+    inside = (x.flatten(2).mean(2) > bins.lower[0]) & (x.flatten(2).mean(2) < bins.upper[0])
+    alone = inside & (inside.sum(1, keepdim=True) == 1)
+    assert torch.equal(recovered(found.inputs, x) & inside, alone)
+    assert bool(alone[0, 0])
+
+
 @pytest.mark.parametrize(("bins", "many"), [(16, 4), (64, 8), (64, 32)])
 def test_the_law(bins, many):
     """(1 - 1 / k)^(n - 1) of n examples are alone in one of k bins that are alike likely: within four standard errors."""

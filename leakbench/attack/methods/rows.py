@@ -100,15 +100,19 @@ class Rows:
         else:
             scale = 1 / bias
         found, size = weight * scale[..., None], weight.norm(dim=2)
-        # Most bins are empty: what they hold is the noise that an update shows to whoever is told of none.
-        deviation = size.quantile(0.25, dim=1, keepdim=True) / found.shape[2] ** 0.5
-        if view.noise is not None:
-            deviation = torch.full_like(deviation, view.noise * (2**0.5 if bins.cumulative else 1.0))
+        deviation = self._deviation(view, size / found.shape[2] ** 0.5, 2**0.5 if bins.cumulative else 1.0)
         noise = deviation * scale.abs()
         h, slack = found @ bins.functional, self.tolerance * (bins.upper - bins.lower)
         inside = (h >= bins.lower - slack) & (h <= bins.upper + slack)
         holds = inside & self._possible(found, noise) & _filled(size, deviation, found.shape[2])
         return _Read(found, noise, size.log().masked_fill(~holds, -torch.inf))
+
+    def _deviation(self, view: View, sizes: Tensor, times: float) -> Tensor:
+        """Return the noise on a bin's gradient (V, 1): as told, or what empty bins of sizes (V, k) show, where most are empty."""
+        if view.noise is not None:
+            return torch.full_like(sizes[:, :1], view.noise * times)
+        empty = sizes.shape[1] > 2 * view.examples
+        return sizes.quantile(0.25, dim=1, keepdim=True) if empty else torch.zeros_like(sizes[:, :1])
 
     def _first(self, view: View) -> _Read:
         """Return what each row of the first layer holds, once where several agree.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from leakbench.attack.needs import Needs
@@ -68,6 +70,8 @@ class Imprint:
     with a ReLU, as published, or `sparse` ones, each lit by its own bin alone, which outlast a pruning and local steps
     (Zhao et al., S&P 2024).  gain: the size of the way back, by which the imprint's share of a clipped gradient grows; its sign
     alternates from row to row, so that what is added to an input stays small.
+    target: the value of h that is aimed at in one shot, by the one bin around it that holds 1 / k of the public examples; None for
+    all k bins. A value that no public example comes near gets a bin as wide as the nearest 1 / k of them are away.
     public: how many public examples the cutoffs are quantiles of, at most; between two of them they are interpolated.
     """
 
@@ -75,6 +79,7 @@ class Imprint:
     functional: Literal["mean", "random"] = "mean"
     form: Literal["sparse", "cumulative"] = "sparse"
     gain: Positive = 1.0
+    target: Annotated[float, Field(allow_inf_nan=False)] | None = None
     public: Count = 10_000
 
     @property
@@ -95,10 +100,11 @@ class Imprint:
         size = known.shape[1]
         direction = torch.randn(size, generator=rng) if self.functional == "random" else torch.ones(size)
         functional = (direction / (direction.norm() if self.functional == "random" else size)).to(known)
-        edges = edges_of(known @ functional, self.bins)
-        signs = known.new_tensor([1.0, -1.0]).repeat(self.bins // 2 + 1)[: self.bins]
         cumulative = self.form == "cumulative"
-        block = Imprinted(network.model, size, self.bins, cumulative).to(known)
+        edges = self._edges(known @ functional)
+        rows = len(edges) - 1
+        signs = known.new_tensor([1.0, -1.0]).repeat(rows // 2 + 1)[:rows]
+        block = Imprinted(network.model, size, rows, cumulative).to(known)
         widths = torch.ones_like(edges[1:]) if cumulative else edges[1:] - edges[:-1]
         with torch.no_grad():
             block.rows.weight.copy_(functional / widths[:, None])
@@ -111,6 +117,20 @@ class Imprint:
         return Network(block, sent, network.shared, memory), Bins(
             "rows", functional, edges[:-1], edges[1:], signs, cumulative
         )
+
+    def _edges(self, values: Tensor) -> Tensor:
+        """Return the cutoffs for public values (P,): of all bins, or of the one around the target.
+
+        Rows that add up need a second one above it, to be taken from the first.
+        """
+        if self.target is None:
+            return edges_of(values, self.bins)
+        away = (values - self.target).abs().sort().values
+        half = away[max(0, math.ceil(len(away) / self.bins) - 1)].clamp_min(1e-6)
+        around = [self.target - half, self.target + half]
+        if self.form == "cumulative":
+            around.append(torch.maximum(values.max(), around[1]) + 1)
+        return torch.stack(around)
 
 
 def known_inputs(server: str, network: Network, public: Public, most: int) -> Tensor:
