@@ -53,9 +53,18 @@ def test_a_client_is_let_into_its_own_columns_alone():
         own = view.network.of_client(client)
         assert own.own == {}
         alone = leak("type-1", own, x[:, client][:, None, None], y, 0.1, Stations(), CLOCK, None)
-        block = alone["rows.weight"][0]
-        assert (block.abs().sum((1, 2)) > 0).tolist() == [place == client for place in range(CLIENTS)]
-        torch.testing.assert_close(view.update["rows.weight"][0, client], block[client] / CLIENTS)
+        block = alone["rows.weight"][0].unflatten(1, (CLIENTS, -1))
+        assert (block.abs().sum((0, 2)) > 0).tolist() == [place == client for place in range(CLIENTS)]
+        whole = view.update["rows.weight"][0].unflatten(1, (CLIENTS, -1))
+        torch.testing.assert_close(whole[:, client], block[:, client] / CLIENTS)
+
+
+def test_without_secure_aggregation_all_clients_get_the_same():
+    network, bins = Loki(bins=16)(honest(), PUBLIC, Knowledge(), torch.Generator())
+    assert (network.own, bins.clients) == ({}, 1)
+    x = pictures(2, 4, 1)
+    y = one_hot(torch.zeros(2, 4, 1, dtype=torch.int64), 3).double()[:, :, None]
+    assert leak("global", network, x[:, :, None], y, 0.1, Stations(), CLOCK, None)["rows.bias"].shape == (2, 16)
 
 
 def test_noise_on_the_sum_is_drawn_once_and_another_model_for_nobody_is_one_for_all():

@@ -79,8 +79,8 @@ def conspicuous_of(
     if cell.attack.server.threat == "honest":
         return Conspicuous()
     number = cell.settings.leaks[-1][-1]
-    lying, plain = sent(number).network, honest(number)
-    many = _affordable(cell, plain)
+    lying, plain = sent(number).network.of_client(0), honest(number)
+    many = _affordable(cell, lying)
     victims = draw_victims(cell, "type-1", number, partition).indices[:many, 0, 0]
     others = _other_batches(cell, victims, many, partition)
     fair = [_seen(cell, _fresh(cell, n) if number == 0 else plain, batch) for n, batch in enumerate(others)]

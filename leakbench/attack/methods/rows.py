@@ -89,7 +89,10 @@ class Rows:
 
     def _bins(self, view: View, bins: Bins) -> _Read:
         """Return what each bin holds."""
-        weight = view.update[f"{bins.layer}.weight"].flatten(1, -2) * bins.signs[:, None]
+        # Of several clients each has its own columns of every row.
+        weight = view.update[f"{bins.layer}.weight"]
+        columns = weight.reshape(*weight.shape[:2], bins.clients, -1).transpose(1, 2)
+        weight = columns.flatten(1, 2) * bins.signs[:, None]
         bias = view.update[f"{bins.layer}.bias"] * bins.signs if bins.clients == 1 else None
         if bins.cumulative:
             weight = torch.cat([weight[:, :-1] - weight[:, 1:], weight[:, -1:]], 1)

@@ -16,37 +16,25 @@ __all__ = ["Columns", "Loki"]
 
 
 class Columns(nn.Module):
-    """x -> sum over blocks c of open_c W_c x + b: a copy of the input for each client, of which a client is let into its own.
+    """x -> model(x + what comes back from rows over copies of x, one for each client, of which a client is let into its own).
 
-    The published attack has kernels of a convolution in the stead of `open`, identities for a client's own channels and zeros
-    for all others. weight: (K, k, d).  open: (K,).  bias: (k,), which all blocks share.
+    The published attack has kernels of a convolution in the stead of `let_in`, identities for a client's own channels and zeros
+    for all others. rows: of weight (k, K d) and bias (k,).  let_in: (K,).
     """
 
-    def __init__(self, blocks: int, rows: int, inputs: int) -> None:
+    def __init__(self, model: nn.Module, clients: int, rows: int, inputs: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(blocks, rows, inputs))
-        self.open = nn.Parameter(torch.ones(blocks))
-        self.bias = nn.Parameter(torch.zeros(rows))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return (n, k) for inputs (n, d)."""
-        weight = torch.einsum("c,ckd->kd", self.open, self.weight)
-        return inputs @ weight.T + self.bias
-
-
-class _Behind(nn.Module):
-    """x -> model(x + what comes back from the rows, the same number on every value of x)."""
-
-    def __init__(self, model: nn.Module, blocks: int, rows: int, inputs: int) -> None:
-        super().__init__()
-        self.rows = Columns(blocks, rows, inputs)
+        self.let_in = nn.Parameter(torch.ones(clients))
+        self.rows = nn.Linear(clients * inputs, rows)
+        self.act = nn.Hardtanh(0.0, 1.0)
         self.back = nn.Linear(rows, 1, bias=False)
         self.model = model
         self.draws = int(getattr(model, "draws", 0))
 
     def forward(self, inputs: Tensor, *draws: Tensor) -> Tensor:
         """Return what the model answers to inputs (n, *s) and their imprint."""
-        added = self.back(self.rows(inputs.flatten(1)).clamp(0, 1))
+        copies = torch.einsum("c,nd->ncd", self.let_in, inputs.flatten(1)).flatten(1)
+        added = self.back(self.act(self.rows(copies)))
         answered: Tensor = self.model(inputs + added.reshape(-1, *[1] * (inputs.dim() - 1)), *draws)
         return answered
 
@@ -85,9 +73,9 @@ class Loki:
         edges = edges_of(known.mean(1), self.bins)
         widths = edges[1:] - edges[:-1]
         signs = known.new_tensor([1.0, -1.0]).repeat(self.bins // 2 + 1)[: self.bins]
-        block = _Behind(network.model, clients, self.bins, size).to(known)
+        block = Columns(network.model, clients, self.bins, size).to(known)
         with torch.no_grad():
-            block.rows.weight.copy_((1 / size / widths)[:, None].expand(clients, -1, size))
+            block.rows.weight.copy_((1 / size / widths)[:, None].expand(-1, clients * size))
             block.rows.bias.copy_(-edges[:-1] / widths)
             block.back.weight.copy_(self.gain * signs / self.bins)
         block.train(network.model.training)
@@ -97,5 +85,5 @@ class Loki:
         lower, upper = (e.repeat(clients) for e in (edges[:-1], edges[1:]))
         functional = known.new_full((size,), 1 / size)
         secret = Bins("rows", functional, lower, upper, signs.repeat(clients), cumulative=False, clients=clients)
-        let_in = {"rows.open": torch.eye(clients).to(known)}
+        let_in = {"let_in": torch.eye(clients).to(known)} if clients > 1 else {}
         return Network(block, sent, network.shared, memory, let_in), secret
