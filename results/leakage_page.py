@@ -149,7 +149,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("verbatim [95 % CI]", interval("verbatim"), "to an RMSE of at most .001"),
         Column(
             "law",
-            number("verbatim_expected", 3),
+            number("alone_expected", 3),
             "which share is expected to come back verbatim, since alone in its bin: (1 - 1/k)^(n - 1)",
         ),
         Column(

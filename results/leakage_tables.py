@@ -58,7 +58,7 @@ RECIPES = ("defense", "attack")
 FILES = ("leakage_tables.yaml", "strongest_attacker.yaml", "aware.yaml", "autoleak.yaml", "servers.yaml")
 
 OF_SERVERS = (
-    *("precision", "verbatim", "verbatim_low", "verbatim_high", "verbatim_expected"),
+    *("precision", "verbatim", "verbatim_low", "verbatim_high", "alone_expected"),
     *("asr_ideal", "rmse_ideal", "verdict"),
 )
 """Copied on pages about servers, beside `within_tenth`."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from leakbench.attack.servers.first_layer import QuantileRows
 from leakbench.attack.servers.imprint import Imprint
+from leakbench.attack.servers.loki import Loki
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
@@ -259,3 +260,17 @@ def test_from_the_command_line_an_imprint_reads_nothing(monkeypatch, capsys, tmp
     assert epsilon["valid"] is None
     assert epsilon["reason"].startswith("none: ")
     assert found["refuse_conspicuous"]["conspicuous"]["rows_alike"]["value"] == pytest.approx(1, abs=1e-3)
+
+
+def test_loki_is_refused_where_the_imprint_is() -> None:
+    """With one client they are the same function, and a client sees the same of both."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3)).eval()
+    network = Network(model, parameters(model))
+    public = Public(torch.rand(200, 1, 4, 4), torch.zeros(200, dtype=torch.int64))
+    x, y = torch.rand(8, 1, 4, 4), torch.zeros(8, dtype=torch.int64)
+    seen = [seen_of(server(network, public, Knowledge(), torch.Generator())[0], x, y) for server in (Imprint(), Loki())]
+    assert seen[0] == pytest.approx(seen[1])
+    assert seen[0]["rows_alike"] == pytest.approx(1.0)
+    several = Loki()(network, public, Knowledge(clients=3), torch.Generator())[0].of_client(2)
+    assert seen_of(several, x, y)["rows_alike"] == pytest.approx(1.0)

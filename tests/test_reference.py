@@ -51,13 +51,13 @@ def row(victim, rmse, success):
 
 def test_more_than_may_be_expected_is_an_error():
     """All of twenty verbatim where half are expected is one, half of them is none."""
-    tap = {"verbatim": 1.0, "verbatim_expected": 0.5, "asr": 1.0, "asr_ideal": None}
+    tap = {"verbatim": 1.0, "alone_expected": 0.5, "asr": 1.0, "asr_ideal": None}
     found = surpassed("type-1", tap, pd.DataFrame([row(v, 1e-5, True) for v in range(20)]), 0.95)
-    assert [(broken["measure"], broken["reference"]) for broken in found] == [("verbatim", "verbatim_expected")]
+    assert [(broken["measure"], broken["reference"]) for broken in found] == [("verbatim", "alone_expected")]
     half = pd.DataFrame([row(v, 1e-5 if v % 2 else 0.2, False) for v in range(20)])
     assert surpassed("type-1", {**tap, "verbatim": 0.5}, half, 0.95) == []
     assert verbatim_fields(half)["verbatim"] == 0.5
-    noisy = {"verbatim": 0.0, "verbatim_expected": None, "asr": 1.0, "asr_ideal": 0.1}
+    noisy = {"verbatim": 0.0, "alone_expected": None, "asr": 1.0, "asr_ideal": 0.1}
     everyone = pd.DataFrame([row(v, 0.04, True) for v in range(20)])
     assert [broken["measure"] for broken in surpassed("type-1", noisy, everyone, 0.95)] == ["asr"]
 
@@ -99,7 +99,7 @@ def test_a_run_has_its_references(tmp_path, monkeypatch, capsys):
     ]
     plain = report(tmp_path / "a", "--attack", str(tmp_path / "attack.yaml"), "--defense", "none", *small)
     tap = plain["taps"]["type-1"]
-    assert tap["verbatim_expected"] == pytest.approx((63 / 64) ** 2)
+    assert tap["alone_expected"] == pytest.approx((63 / 64) ** 2)
     assert tap["asr_ideal"] is None
     assert plain["notes"]["taps.type-1.asr_ideal"].startswith("none: ")
     noisy = report(

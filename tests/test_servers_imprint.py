@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from leakbench.attack import Attack
 from leakbench.attack.methods.rows import Rows
-from leakbench.attack.servers.imprint import Bins, Imprint, Imprinted
+from leakbench.attack.servers.imprint import Bins, Imprint, Imprinted, edges_of
 from leakbench.attack.servers.server import Honest
 from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.noise import GaussianNoise
@@ -85,6 +85,21 @@ def test_an_example_alone_in_its_bin_comes_back_and_no_other(form, functional, g
     ).all()  # Of two whose gradients point apart the bin holds nothing that can be an input.
     assert torch.equal(answered, found.certainty.isfinite())
     assert (found.certainty[:, :-1] >= found.certainty[:, 1:]).all()
+
+
+def test_bins_of_few_public_values_are_alike_likely():
+    """Of 300 values 256 bins each hold about 1 / 256 of others of the kind, where quantiles of the values themselves do not."""
+    rng = torch.Generator().manual_seed(7)
+    known, others = (torch.randn(many, generator=rng, dtype=torch.float64) for many in (300, 200_000))
+    inner = edges_of(known, 256)[1:-1]
+    raw = known.quantile(torch.arange(1, 256).double() / 256)
+
+    def collisions(edges: Tensor) -> float:
+        shares = torch.bincount(torch.bucketize(others, edges), minlength=256).double() / len(others)
+        return float(shares.square().sum() * 256)
+
+    assert collisions(inner) < 1.1
+    assert collisions(raw) > 1.5
 
 
 @pytest.mark.parametrize("form", ["sparse", "cumulative"])
@@ -204,7 +219,13 @@ def test_wrong_input_is_refused():
         Rows()((view(plain, None, pictures(2, 1)),), rngs(2))
     with pytest.raises(InputError, match="quantiles of public examples, got 1"):
         Imprint()(plain, Public(PUBLIC.inputs[:1], PUBLIC.labels[:1]), Knowledge(), torch.Generator())
+    with pytest.raises(InputError, match="got 1, expected two"):
+        Imprint(public=1)(plain, PUBLIC, Knowledge(), torch.Generator())
+    for many in (PUBLIC.inputs[:1].expand(9, *SHAPE), torch.full((9, *SHAPE), torch.nan)):
+        with pytest.raises(InputError, match="not finite, or all alike"):
+            Imprint()(plain, Public(many, PUBLIC.labels[:9]), Knowledge(), torch.Generator())
     with pytest.raises(InputError, match="bins"):
         construct(Imprint, {"bins": 0})
-    recipe = {"title": "t", "cite": "c", "method": {"rows": {"public": 10}}, "server": {"imprint": {"public": 33}}}
+    recipe = {"title": "t", "cite": "c", "method": "rows", "server": {"imprint": {"public": 33}}}
     assert construct(Attack, recipe).needs.public == 33
+    assert construct(Attack, {**recipe, "knows": "defense"}).needs.public == Rows().public

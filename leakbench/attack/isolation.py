@@ -33,7 +33,9 @@ def answered(method: Method, views: tuple[View, ...], rngs: Generators) -> Recon
     if not len(there):
         return blank
     found = method(tuple(alone.of(there) for alone, _ in pairs), tuple(rngs[int(v)] for v in there))
-    return _padded(found, blank, there) if isinstance(found, Reconstruction) else found
+    if not isinstance(found, Reconstruction):
+        raise TypeError(f"{type(method).__name__}: got a ranking of who was isolated, expected examples")
+    return _padded(found, blank, there)
 
 
 def _blank(view: View) -> Reconstruction:

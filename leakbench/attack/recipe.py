@@ -63,5 +63,9 @@ class Attack:
 
     @property
     def needs(self) -> Needs:
-        """What its method and its server have to be given beyond what leaked."""
-        return needs_of(self.method) | needs_of(self.server)
+        """What its method and its server have to be given beyond what leaked.
+
+        A method says in `needs_told` what it needs beside where the attacker is told the defense.
+        """
+        told: Needs = getattr(self.method, "needs_told", Needs()) if self.knows == "defense" else Needs()
+        return needs_of(self.method) | needs_of(self.server) | told

@@ -8,16 +8,16 @@ from leakbench.federated.leakage import Knowledge
 __all__ = ["knowledge"]
 
 
-def knowledge(cell: Cell) -> Knowledge:
-    """Return what the threat model grants the attacker of a cell."""
+def knowledge(cell: Cell, tap: str = "type-1") -> Knowledge:
+    """Return what the threat model grants the attacker of a cell at a leakage point."""
     whose = "" if cell.data.public is None else ", of others than may be victims"
     public = f"test split of {cell.names['dataset']} ({len(cell.data.public_targets)} examples{whose})"
     labels, logits = (
         "given" if granted else "not given" for granted in (cell.attack.needs.labels, cell.attack.needs.logits)
     )
     s = cell.settings
-    examples = s.leak_batch * (s.federation.local_iterations if s.protocol == "live" else 1)
-    clients = cell.defense.clock(s.federation, 0).cohort if cell.defense.aggregation == "secure" else 1
+    examples = 1 if tap == "type-2" else s.leak_batch * (s.federation.local_iterations if s.protocol == "live" else 1)
+    clients = cell.defense.clock(s.federation, 0).cohort if cell.defense.shows_sum(tap) else 1
     return Knowledge(
         labels=labels,
         logits=logits,

@@ -52,6 +52,11 @@ class Examples:
         """Return inputs (K, B, *s), targets (K, B, classes) and weights (K, B) of one local iteration."""
         return self.inputs[:, step], self.targets[:, step], self.weights[:, step]
 
+    def of_lanes(self, lanes: slice) -> Examples:
+        """Return those of some clients."""
+        draws = None if self.draws is None else self.draws[lanes]
+        return Examples(self.inputs[lanes], self.targets[lanes], self.weights[lanes], self.batch, draws)
+
     def draws_at(self, step: int, count: int) -> Tensor:
         """Return the draws (K, B, count) of one local iteration."""
         if self.draws is None:

@@ -56,12 +56,10 @@ def leak(
     """
     stations = stations.before(tap)
     victims, cohort, steps, batch = inputs.shape[:4]
-    if network.own and cohort > 1:
-        return _summed(network, inputs, targets, learning_rate, stations, clock, rngs, draws)
-    network = network.of_client(0)
     weights = inputs.new_ones(victims * cohort, steps, batch)
     numbers = draws if isinstance(draws, Tensor) else drawn(network, weights, draws)
     examples = Examples(inputs.flatten(0, 1), targets.flatten(0, 1), weights, batch, numbers)
+    own, network = network, network.of_client(0)
     if tap == "type-2":
         if not stations.example:  # No station mixes the batch, so the victim's gradient needs no fellows.
             x, y, w = (t[:, :1, :1] for t in (examples.inputs, examples.targets, examples.weights))
@@ -73,48 +71,41 @@ def leak(
         # those of the gradient if clients step by SGD.
         mean = mean_update(network, examples, learning_rate, stations, clock, rngs)
         return {n: g[:, 0] for n, g in mean.grads.items()}
-    signal = client_update(network, examples, learning_rate, stations, clock, rngs)
-    signal = apply(
-        stations.server, signal.gathered(cohort), clock.at_the_end(), None if rngs is None else rngs[::cohort]
-    )
+    if own.own and cohort > 1:
+        signal = _one_by_one(own, examples, cohort, learning_rate, stations, clock, rngs)
+    else:
+        signal = client_update(network, examples, learning_rate, stations, clock, rngs).gathered(cohort)
+    signal = apply(stations.server, signal, clock.at_the_end(), None if rngs is None else rngs[::cohort])
     return {n: g.mean(1) / (-learning_rate * steps) for n, g in signal.grads.items()}
 
 
-def _summed(
+def _one_by_one(
     network: Network,
-    inputs: Tensor,
-    targets: Tensor,
+    examples: Examples,
+    cohort: int,
     learning_rate: float,
     stations: Stations,
     clock: Clock,
     rngs: Generators | None,
-    draws: Generators | Tensor | None,
-) -> Parameters:
-    """Return the mean update of clients that each got a network of its own; see `leak`.
+) -> Signal:
+    """Return the mean update of each `cohort` lanes, of clients that got a network of their own, as one member.
 
-    One client after another, since each has a gradient as large as all. Raises InputError where a server acts on single updates:
-    it would have to hold all of them.
+    One client after another, since each may have a gradient as large as all. Raises InputError where a server acts on single
+    updates: it would have to hold all of them.
     """
-    cohort, steps = inputs.shape[1:3]
     if not all(isinstance(t, GaussianNoise) and t.to == "sum" for t in stations.server):
         raise InputError(
             "server: it sends each client another model and sees no single update; expected only noise `to: sum`"
         )
     total: Signal | None = None
     for client in range(cohort):
-        x, y = (t[:, client] for t in (inputs, targets))
-        weights = x.new_ones(x.shape[:3])
-        whose = None if draws is None else draws[client::cohort]
-        own = network.of_client(client)
-        numbers = whose if isinstance(whose, Tensor) else drawn(own, weights, whose)
         lanes = None if rngs is None else rngs[client::cohort]
-        examples = Examples(x, y, weights, x.shape[2], numbers)
-        one = client_update(own, examples, learning_rate, stations, clock, lanes)
+        mine = examples.of_lanes(slice(client, None, cohort))
+        one = client_update(network.of_client(client), mine, learning_rate, stations, clock, lanes)
         total = one if total is None else _added(total, one)
     assert total is not None
-    merged = replace(total, grads={n: g / cohort for n, g in total.grads.items()}, averaged=cohort, local=None)
-    signal = apply(stations.server, merged, clock.at_the_end(), None if rngs is None else rngs[::cohort])
-    return {n: g[:, 0] / (-learning_rate * steps) for n, g in signal.grads.items()}
+    mean = {name: g / cohort for name, g in total.grads.items()}
+    return replace(total, grads=mean, averaged=cohort, local=None)
 
 
 def _added(total: Signal, one: Signal) -> Signal:

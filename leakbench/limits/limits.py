@@ -9,7 +9,7 @@ from leakbench.cell import Cell, leak_key, looks_at
 from leakbench.federated.partition import Partition
 from leakbench.limits.floor import Floor, floor
 from leakbench.limits.guards import Guard, guards, together
-from leakbench.limits.reference import Reference, reference
+from leakbench.limits.reference import Reference, prior_of, reference
 from leakbench.run.victims import Sent
 
 __all__ = ["Limits", "limits_of"]
@@ -26,22 +26,22 @@ class Limits:
 
 
 def limits_of(
-    cell: Cell, sent: Callable[[int], Sent], partition: Partition, largest: dict[str, int] | None
+    cell: Cell, sent: Callable[[int, str], Sent], partition: Partition, largest: dict[str, int] | None
 ) -> dict[str, Limits]:
     """Return {name of a leakage point: its limits}; depends on the cell alone, so that a resumed run finds the same.
 
-    sent: {round: what the server sent then}.  largest: what the run counted (`Schedule.largest`).
+    sent: {round, leakage point: what the server sent then}.  largest: what the run counted (`Schedule.largest`).
     """
-    found = {}
+    found, prior = {}, prior_of(cell)
     for rounds in cell.settings.leaks:
-        networks = {number: sent(number) for number in rounds}
-        each = [guards(cell, networks[number].network, number, partition, largest) for number in rounds]
         for tap in cell.settings.taps:
+            networks = {number: sent(number, tap) for number in rounds}
+            each = [guards(cell, networks[number].network, number, partition, largest) for number in rounds]
             if len(rounds) == 1:
                 lowest = floor(cell, networks[rounds[0]], tap, rounds[0], partition)
             else:
                 lowest = Floor(None, None, "none: it is worked out for one view, not for several together")
             guard = together([several[tap] for several in each], looks_at(cell, tap))
-            expected = reference(cell, networks[rounds[0]], tap, rounds[0], partition, guard)
+            expected = reference(cell, networks[rounds[0]], tap, rounds[0], partition, guard, prior)
             found[leak_key(cell, tap, rounds[-1])] = Limits(guard, lowest, expected)
     return found

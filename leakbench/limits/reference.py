@@ -14,7 +14,7 @@ from torch import Tensor
 
 from leakbench.attack.search.shrinkage import Shrinkage, shrinkage_of
 from leakbench.attack.servers.imprint import Bins
-from leakbench.attack.servers.server import HONEST, Honest
+from leakbench.attack.servers.server import HONEST, lies
 from leakbench.cell import Cell
 from leakbench.federated.partition import Partition
 from leakbench.limits.guards import Guard
@@ -22,7 +22,7 @@ from leakbench.measure.metrics import success_threshold
 from leakbench.rng import generator
 from leakbench.run.victims import Sent, draw_victims, public_examples, truth
 
-__all__ = ["Reference", "alone_in_a_bin", "ideal", "reference"]
+__all__ = ["Prior", "Reference", "alone_in_a_bin", "ideal", "prior_of", "reference"]
 
 PUBLIC = 2000
 """How many public examples the ideal server's prior is of, at most."""
@@ -32,37 +32,56 @@ PUBLIC = 2000
 class Reference:
     """The two references of one leakage point, None where there is none, with the reason.
 
-    verbatim: the share of examples expected to be alone in their bin.  asr, rmse: of the ideal server, the expected share of
+    alone: the share of examples expected to be alone in their bin.  asr, rmse: of the ideal server, the expected share of
     examples within eta and the median expected root mean squared error.
     """
 
-    verbatim: float | None
-    no_verbatim: str
+    alone: float | None
+    no_alone: str
     asr: float | None
     rmse: float | None
     no_ideal: str
 
 
-def reference(cell: Cell, sent: Sent, tap: str, round_number: int, partition: Partition, guard: Guard) -> Reference:
+@dataclass(frozen=True)
+class Prior:
+    """What the references of all leakage points share: the Gaussian of public examples, and the threshold of success."""
+
+    inputs: Shrinkage
+    eta: float
+
+
+def prior_of(cell: Cell) -> Prior | None:
+    """Return what the references of a cell share; None where its server does not lie."""
+    if not lies(cell.attack.server):
+        return None
+    eta = cell.settings.success
+    if eta is None:
+        eta = success_threshold(cell.data.train_inputs[cell.data.victims], generator(cell.settings.seed, "eta"))
+    return Prior(shrinkage_of(public_examples(cell, PUBLIC).inputs.flatten(1).cpu()), eta)
+
+
+def reference(
+    cell: Cell, sent: Sent, tap: str, round_number: int, partition: Partition, guard: Guard, prior: Prior | None
+) -> Reference:
     """Return the references of one leakage point, from the cell and the victims' examples; nothing is drawn."""
-    if isinstance(cell.attack.server, Honest):
+    if prior is None:
         return Reference(None, HONEST, None, None, HONEST)
     victims = draw_victims(cell, tap, round_number, partition)
     inputs, _, indices = truth(cell, tap, victims)
-    verbatim, no_verbatim = None, "none: no bins that each hold what is alone in them"
+    alone, no_alone = None, "none: no bins that each hold what is alone in them"
     if isinstance(sent.secret, Bins):
         # The same example in two local iterations is one; of clients with blocks of their own each is by itself.
         several = indices.reshape(len(indices), min(sent.secret.clients, indices.shape[1]), -1)
         distinct = min(len(set(own.tolist())) for own in several.flatten(0, 1))
-        verbatim, no_verbatim = alone_in_a_bin(len(sent.secret.lower) // sent.secret.clients, distinct), ""
+        bins = len(sent.secret.lower) // sent.secret.clients
+        alone, no_alone = None, "none: more than two examples a bin, of which unequal bins leave more alone"
+        if distinct <= 2 * bins:
+            alone, no_alone = alone_in_a_bin(bins, distinct), ""
     if guard.sigma is None:
-        return Reference(verbatim, no_verbatim, None, None, guard.reason)
-    eta = cell.settings.success
-    if eta is None:
-        eta = success_threshold(cell.data.train_inputs[cell.data.victims], generator(cell.settings.seed, "eta"))
-    prior = shrinkage_of(public_examples(cell, PUBLIC).inputs.flatten(1).cpu())
-    rmse, reached = ideal(prior, inputs.flatten(2).flatten(0, 1), guard.sigma / guard.views**0.5, eta)
-    return Reference(verbatim, no_verbatim, float(reached.mean()), float(rmse.median()), "")
+        return Reference(alone, no_alone, None, None, guard.reason)
+    rmse, reached = ideal(prior.inputs, inputs.flatten(2).flatten(0, 1), guard.sigma / guard.views**0.5, prior.eta)
+    return Reference(alone, no_alone, float(reached.mean()), float(rmse.median()), "")
 
 
 def alone_in_a_bin(bins: int, examples: int) -> float:

@@ -61,10 +61,10 @@ def _texts(name: str, tap: Mapping[str, Any], notes: Mapping[str, str], said: se
 def _references(tap: Mapping[str, Any]) -> list[str]:
     """Return what a server that lies may expect beside what it got."""
     texts = []
-    if tap.get("verbatim_expected") is not None:
+    if tap.get("alone_expected") is not None:
         texts.append(
-            f"verbatim (RMSE <= {VERBATIM:g}) {interval(tap, 'verbatim')}; expected of what is alone in its bin"
-            f" {_share(tap['verbatim_expected'])}"
+            f"{_share(tap['alone_expected'])} of the examples are expected to be alone in their bin; verbatim (RMSE <="
+            f" {VERBATIM:g}) {interval(tap, 'verbatim')}"
         )
     if tap.get("asr_ideal") is not None:
         texts.append(

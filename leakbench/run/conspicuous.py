@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from leakbench.attack.servers.server import HONEST
+from leakbench.attack.servers.server import HONEST, lies
 from leakbench.cell import Cell
 from leakbench.federated.client import Examples, example_signal
 from leakbench.federated.partition import Partition
@@ -76,7 +76,7 @@ def conspicuous_of(
     sent, honest: {round: what the server sent then, what an honest one would have}. Before any training honest models are fresh
     initialisations, each with a batch of its own; afterwards there is one, seen with batches of clients who are no victims.
     """
-    if cell.attack.server.threat == "honest":
+    if not lies(cell.attack.server):
         return Conspicuous()
     number = cell.settings.leaks[-1][-1]
     lying, plain = sent(number).network.of_client(0), honest(number)

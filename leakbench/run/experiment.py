@@ -55,22 +55,22 @@ def execute(cell: Cell, run: Run, progress: Progress) -> dict[str, Any]:
         judge = Judge(eta, cell.lpips)
     if s.protocol == "live":
         if not run.manifest["files"]:
-            rehearse(cell, partition, _sent(cell, run, None))
+            rehearse(cell, partition, lambda tap: _sent(cell, run, None, tap))
         train_federation(cell, run, partition, progress)
     for rounds in s.leaks:
-        sent = {number: _sent(cell, run, number) for number in rounds}
         for tap in s.taps:
+            sent = {number: _sent(cell, run, number, tap) for number in rounds}
             attack_leak(Leak(cell, partition, sent, tap), run, judge, progress)
     if s.protocol == "paper":
         train_federation(cell, run, partition, progress)
     return _finish(cell, run, partition)
 
 
-def _sent(cell: Cell, run: Run, round_number: int | None) -> Sent:
-    """Return what the server sends: the honest network, or what it makes of it."""
+def _sent(cell: Cell, run: Run, round_number: int | None, tap: str = "type-1") -> Sent:
+    """Return what the server sends: the honest network, or what it makes of it to read at a leakage point."""
     rng = generator(cell.settings.seed, "server")
     public = public_examples(cell, max(FEW, cell.attack.needs.public))
-    return Sent(*cell.attack.server(_honest(cell, run, round_number), public, knowledge(cell), rng))
+    return Sent(*cell.attack.server(_honest(cell, run, round_number), public, knowledge(cell, tap), rng))
 
 
 def _honest(cell: Cell, run: Run, round_number: int | None) -> Network:
@@ -96,7 +96,7 @@ def _finish(cell: Cell, run: Run, partition: Partition) -> dict[str, Any]:
     with run.timed("epsilon and bounds"):
         epsilon = _spent(cell, partition, largest)
         epsilon["by_round"] = cell_curve(cell.defense, cell.data, cell.settings, partition)
-        limits = limits_of(cell, lambda number: _sent(cell, run, number), partition, largest)
+        limits = limits_of(cell, lambda number, tap: _sent(cell, run, number, tap), partition, largest)
         seen = conspicuous_of(
             cell, lambda number: _sent(cell, run, number), lambda number: _honest(cell, run, number), partition
         )

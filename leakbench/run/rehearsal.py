@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,15 +24,16 @@ FEW = 4
 """How many candidates a rehearsed ranking gets."""
 
 
-def rehearse(cell: Cell, partition: Partition, sent: Sent) -> None:
+def rehearse(cell: Cell, partition: Partition, sent: Callable[[str], Sent]) -> None:
     """Let the attack answer for one victim of every leakage point, for one iteration; raises InputError where it cannot.
 
-    sent: the network at its first weights. Of a cell that leaks at several rounds together every view is taken of it.
+    sent: {leakage point: the network at its first weights}. Of a cell that leaks at several rounds together every view is taken of
+    it.
     """
     method, fits = _short(cell.attack.method), FitStore(fit_folder())
     for tap in cell.settings.taps:
         victims = draw_victims(cell, tap, 0, partition)
-        views = tuple(v for number in cell.settings.leaks[0] for v in _views(cell, tap, number, victims, sent))
+        views = tuple(v for number in cell.settings.leaks[0] for v in _views(cell, tap, number, victims, sent(tap)))
         views = tuple(dataclasses.replace(view, fits=fits) for view in views)
         answered(method, views, generators(cell.settings.seed, "rehearsal", [(0, 0)]))
 

@@ -153,7 +153,7 @@ def view_of(cell: Cell, tap: str, round_number: int, victims: Victims, lanes: Te
         learning_rate=cell.settings.federation.learning_rate,
         cohort=cohort,
         local_steps=steps,
-        knowledge=knowledge(cell),
+        knowledge=knowledge(cell, tap),
         clock=leak_clock(cell, round_number),
         public=public_examples(cell, max(FEW, cell.attack.needs.public)),
         labels=labels if cell.attack.needs.labels else None,

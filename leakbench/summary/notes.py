@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from leakbench.attack.servers.server import lies
 from leakbench.cell import Cell
 from leakbench.cell.victim_mode import leaks_by_batch
 from leakbench.measure.metrics import LPIPS_ABSENT, undefined
@@ -54,6 +55,11 @@ def network_notes(cell: Cell) -> dict[str, str]:
         notes["client_optimizer"] = (
             "adam: what leaks of an update is the mean of the directions of the local steps, m / (sqrt(v) + 1e-8), which is in"
             " no unit of a gradient; after one local iteration it is nearly the signs"
+        )
+    if lies(cell.attack.server):
+        notes["threat"] = (
+            "the epsilons are of a server that trains the network it has; of what a lying server's leaks tell, the bounds at each"
+            " leakage point count the layers that were sent"
         )
     for field, used, whose, wanted in (
         ("model", s.model, "defense", cell.defense.model),

@@ -16,7 +16,7 @@ VERBATIM = 1e-3
 """The RMSE up to which an example is rebuilt exactly; a pixel's step of 1 / 255 is four times as much."""
 
 REFERENCES: dict[str, tuple[str, Callable[[pd.DataFrame], pd.Series]]] = {
-    "verbatim": ("verbatim_expected", lambda rows: rows["rmse"] <= VERBATIM),
+    "verbatim": ("alone_expected", lambda rows: rows["rmse"] <= VERBATIM),
     "asr": ("asr_ideal", lambda rows: rows["success"]),
 }
 """{measure: (its reference, rows -> whether each was right)}."""
@@ -30,9 +30,9 @@ def verbatim_fields(group: pd.DataFrame) -> dict[str, float]:
 
 def references(name: str, expected: Reference) -> tuple[dict[str, float | None], dict[str, str]]:
     """Return (the references of a leakage point, notes on those that there are not)."""
-    fields = {"verbatim_expected": expected.verbatim, "asr_ideal": expected.asr, "rmse_ideal": expected.rmse}
+    fields = {"alone_expected": expected.alone, "asr_ideal": expected.asr, "rmse_ideal": expected.rmse}
     missing = {
-        "verbatim_expected": expected.no_verbatim,
+        "alone_expected": expected.no_alone,
         "asr_ideal": expected.no_ideal,
         "rmse_ideal": expected.no_ideal,
     }

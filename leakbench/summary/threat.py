@@ -8,7 +8,7 @@ own. Here every attacker is told the batch size and the learning rate, so that n
 from __future__ import annotations
 
 from leakbench.attack.recipe import Attack
-from leakbench.attack.servers.server import Honest
+from leakbench.attack.servers.server import lies
 
 __all__ = ["MEANS", "letter"]
 
@@ -23,6 +23,6 @@ MEANS = {
 def letter(attack: Attack) -> str:
     """Return `C`, `D`, `F` or `G`, from what the parts of an attack need and from its server."""
     public = attack.needs.public > 0
-    if isinstance(attack.server, Honest):
-        return "D" if public else "C"
-    return "G" if public else "F"
+    if lies(attack.server):
+        return "G" if public else "F"
+    return "D" if public else "C"

@@ -54,8 +54,8 @@ class Rows:
     tolerance: NonNegative = 0.01
 
     @property
-    def needs(self) -> Needs:
-        """Public examples for the posterior mean."""
+    def needs_told(self) -> Needs:
+        """Public examples for the posterior mean, of who is told the defense."""
         return Needs(public=self.public)
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:

@@ -15,6 +15,7 @@ from leakbench.attack.methods.analytic import first_layer
 from leakbench.attack.one_step import answered_at_once, likeliest
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
+from leakbench.models.gates import gated_biases
 from leakbench.part import Count, Fraction, Positive, part
 from leakbench.types import Generators
 
@@ -63,7 +64,7 @@ class Spear:
 
         The certainty is the certificate of the paper: the share of rows on which an answer is active just where its gradient is
         not zero. Of several releases each gives an answer, and the likeliest is given. Raises InputError where the network does
-        not begin with a biased linear layer, or the batch has no fewer examples than the layer has rows or inputs.
+        not begin with a biased linear layer before a ReLU, or the batch has no fewer examples than the layer has rows or inputs.
         """
         return likeliest([self._read(view, rngs) for view, _ in averaged(views)])
 
@@ -72,6 +73,10 @@ class Spear:
         if name is None:
             raise InputError(
                 "attack: spear reads a biased linear first layer with a ReLU behind it; choose a network with one (mlp_relu)"
+            )
+        if f"{name}bias" not in gated_biases(view.network.model, view.shape):
+            raise InputError(
+                "attack: spear tells examples apart by the zeros of a ReLU, and none stands behind the first layer"
             )
         weight, bias = (view.update[f"{name}{kind}"].double() for kind in ("weight", "bias"))
         fewest = min(weight.shape[1:])

@@ -77,5 +77,5 @@ def likeliest_cut(known: Tensor, mine: Tensor, share: float, many: int) -> Cut:
     best = int(chances.argmax())
     (which, cut), f = divmod(best // known.shape[1], len(before)), best % known.shape[1]
     side, middle = (1.0, -1.0)[which], float(ordered[cut : cut + 2, f].double().mean())
-    spread = float(deviation[f])
+    spread = float(deviation[f]) or 1.0
     return Cut(f, side, spread, side * middle / spread, float(chances.flatten()[best]))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from leakbench.attack.methods.analytic import first_layer
 from leakbench.attack.needs import Needs
+from leakbench.attack.servers.imprint import known_inputs
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Knowledge, Public
 from leakbench.part import Count, Positive, part
@@ -76,11 +77,7 @@ class QuantileRows:
         Raises InputError where it does not begin with a linear layer, and where there are fewer than two public examples.
         """
         name, weight = _first(network, "quantile_rows")
-        if len(public.labels) < 2:
-            raise InputError(
-                f"quantile_rows: its biases are quantiles of public examples, got {len(public.labels)}, expected two"
-            )
-        known = public.inputs[: self.public].flatten(1).to(weight)
+        known = known_inputs("quantile_rows", network, public, self.public)
         drawn = torch.randn(weight.shape, generator=rng).to(weight)
         share = 1 - 1 / max(2, knowledge.examples)
         return _with(network, name, drawn, -(known @ drawn.T).quantile(share, dim=0)), None

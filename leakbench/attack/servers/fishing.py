@@ -91,6 +91,10 @@ class Fishing:
         weight, bias = (f"{layer}{kind}" for kind in ("weight", "bias"))
         if self.of >= len(network.parameters[weight]):
             raise InputError(f"fishing: of: got {self.of}, expected a class below {len(network.parameters[weight])}")
+        if len(network.parameters[weight]) < 2:
+            raise InputError(
+                "fishing: it silences all classes but one, and this network has one; choose another network"
+            )
         row, offset, catch = self._row(network, layer, public, knowledge.examples)
         sent = {**network.parameters, weight: torch.zeros_like(network.parameters[weight])}
         sent[weight][self.of] = row
@@ -120,6 +124,8 @@ class Fishing:
                 f"fishing: by: 'feature' compares public examples of class {self.of} with others; got one kind alone"
             )
         cut = likeliest_cut(features(network, layer, inputs), mine, share, many)
+        if cut.chance <= 0:
+            raise InputError("fishing: by: 'feature' finds no feature in which public examples differ; fish by class")
         row = torch.zeros_like(row)
         row[cut.feature] = cut.side / cut.deviation
         return STEEP * row, -STEEP * cut.at, Catch(layer, self.of, row, -self.bias - cut.at, STEEP, cut.chance)

@@ -17,7 +17,13 @@ from leakbench.models import parameters
 from leakbench.part import Count, Positive, part
 from leakbench.types import Network
 
-__all__ = ["Bins", "Imprint", "Imprinted", "edges_of", "known_inputs"]
+__all__ = ["Bins", "Imprint", "Imprinted", "edges_of", "imprinted", "known_inputs"]
+
+ENOUGH = 20
+"""How many public values a bin is wide on average before their own quantiles make bins that are alike likely."""
+
+GRID = 4001
+"""At how many places a distribution of public values is worked out."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +49,13 @@ class Imprinted(nn.Module):
     """x -> model(x + sum over rows j of back_j act(w_j . x + b_j)), the same number on every value of x.
 
     `act` is a ReLU of cumulative rows, and clamps to [0, 1] those with a bin of their own. A sampling network gets its draws.
+    Of several clients the rows have as many columns as K copies of x, of which `let_in` (K,) lets a client into its own.
     """
 
-    def __init__(self, model: nn.Module, inputs: int, rows: int, cumulative: bool) -> None:
+    def __init__(self, model: nn.Module, inputs: int, rows: int, cumulative: bool, clients: int = 1) -> None:
         super().__init__()
-        self.rows = nn.Linear(inputs, rows)
+        self.let_in = nn.Parameter(torch.ones(clients)) if clients > 1 else None
+        self.rows = nn.Linear(clients * inputs, rows)
         self.back = nn.Linear(rows, 1, bias=False)
         self.act = nn.ReLU() if cumulative else nn.Hardtanh(0.0, 1.0)
         self.model = model
@@ -55,7 +63,10 @@ class Imprinted(nn.Module):
 
     def forward(self, inputs: Tensor, *draws: Tensor) -> Tensor:
         """Return what the model answers to inputs (n, *s) and their imprint."""
-        added = self.back(self.act(self.rows(inputs.flatten(1))))
+        seen = inputs.flatten(1)
+        if self.let_in is not None:
+            seen = torch.einsum("c,nd->ncd", self.let_in, seen).flatten(1)
+        added = self.back(self.act(self.rows(seen)))
         answered: Tensor = self.model(inputs + added.reshape(-1, *[1] * (inputs.dim() - 1)), *draws)
         return answered
 
@@ -72,7 +83,7 @@ class Imprint:
     alternates from row to row, so that what is added to an input stays small.
     target: the value of h that is aimed at in one shot, by the one bin around it that holds 1 / k of the public examples; None for
     all k bins. A value that no public example comes near gets a bin as wide as the nearest 1 / k of them are away.
-    public: how many public examples the cutoffs are quantiles of, at most; between two of them they are interpolated.
+    public: how many public examples the cutoffs are quantiles of, at most.
     """
 
     bins: Count = 256
@@ -100,23 +111,8 @@ class Imprint:
         size = known.shape[1]
         direction = torch.randn(size, generator=rng) if self.functional == "random" else torch.ones(size)
         functional = (direction / (direction.norm() if self.functional == "random" else size)).to(known)
-        cumulative = self.form == "cumulative"
         edges = self._edges(known @ functional)
-        rows = len(edges) - 1
-        signs = known.new_tensor([1.0, -1.0]).repeat(rows // 2 + 1)[:rows]
-        block = Imprinted(network.model, size, rows, cumulative).to(known)
-        widths = torch.ones_like(edges[1:]) if cumulative else edges[1:] - edges[:-1]
-        with torch.no_grad():
-            block.rows.weight.copy_(functional / widths[:, None])
-            block.rows.bias.copy_(-edges[:-1] / widths)
-            block.back.weight.copy_(self.gain * signs / self.bins)
-        block.train(network.model.training)
-        own = {name: weights for name, weights in parameters(block).items() if not name.startswith("model.")}
-        sent = own | {f"model.{name}": weights for name, weights in network.parameters.items()}
-        memory = {f"model.{name}": kept for name, kept in network.memory.items()}
-        return Network(block, sent, network.shared, memory), Bins(
-            "rows", functional, edges[:-1], edges[1:], signs, cumulative
-        )
+        return imprinted(network, functional, edges, self.gain / self.bins, self.form == "cumulative")
 
     def _edges(self, values: Tensor) -> Tensor:
         """Return the cutoffs for public values (P,): of all bins, or of the one around the target.
@@ -133,21 +129,75 @@ class Imprint:
         return torch.stack(around)
 
 
+def imprinted(
+    network: Network, functional: Tensor, edges: Tensor, back: float, cumulative: bool, clients: int = 1
+) -> tuple[Network, Bins]:
+    """Return a network behind rows for the bins between edges (k + 1,) of functional (d,), and what a server remembers of them.
+
+    back: the size of the way back from a row.  clients: each of which gets columns of its own.
+    """
+    rows, size = len(edges) - 1, len(functional)
+    if not (edges[1:] > edges[:-1]).all():
+        raise InputError(
+            "server: public examples are so alike in what the bins compare that some have no width; choose fewer bins"
+        )
+    signs = edges.new_tensor([1.0, -1.0]).repeat(rows // 2 + 1)[:rows]
+    block = Imprinted(network.model, size, rows, cumulative, clients).to(edges)
+    widths = torch.ones_like(edges[1:]) if cumulative else edges[1:] - edges[:-1]
+    with torch.no_grad():
+        block.rows.weight.copy_((functional / widths[:, None]).repeat(1, clients))
+        block.rows.bias.copy_(-edges[:-1] / widths)
+        block.back.weight.copy_(back * signs)
+    block.train(network.model.training)
+    added = {name: weights for name, weights in parameters(block).items() if not name.startswith("model.")}
+    sent = added | {f"model.{name}": weights for name, weights in network.parameters.items()}
+    memory = {f"model.{name}": kept for name, kept in network.memory.items()}
+    own = {"let_in": torch.eye(clients).to(edges)} if clients > 1 else {}
+    lower, upper, signs = (each.repeat(clients) for each in (edges[:-1], edges[1:], signs))
+    bins = Bins("rows", functional, lower, upper, signs, cumulative, clients)
+    return Network(block, sent, network.shared, memory, own), bins
+
+
 def known_inputs(server: str, network: Network, public: Public, most: int) -> Tensor:
     """Return at most so many public inputs (P, d) of the network's type; raises InputError where there are fewer than two."""
-    if len(public.labels) < 2:
+    known = public.inputs[:most].flatten(1).to(next(iter(network.parameters.values())))
+    if len(known) < 2:
+        raise InputError(f"{server}: its cutoffs are quantiles of public examples, got {len(known)}, expected two")
+    if not known.isfinite().all() or bool((known == known[0]).all()):
         raise InputError(
-            f"{server}: its cutoffs are quantiles of public examples, got {len(public.labels)}, expected two"
+            f"{server}: its cutoffs are quantiles of public examples, got some that are not finite, or all alike"
         )
-    return public.inputs[:most].flatten(1).to(next(iter(network.parameters.values())))
+    return known
 
 
 def edges_of(values: Tensor, bins: int) -> Tensor:
-    """Return the k + 1 edges of bins that public values (P,) are equally often in; the outer ones reach beyond all of them."""
-    steps = torch.arange(1, bins, device=values.device) / bins
-    inner = values.double().quantile(steps.double())
-    beyond = values.double().max() - values.double().min()
-    edges = torch.cat([(values.min() - beyond)[None].double(), inner, (values.max() + beyond)[None].double()])
+    """Return the k + 1 edges of bins that values like the public ones (P,) are equally often in; the outer ones reach beyond all.
+
+    They are quantiles of the public values where a bin has `ENOUGH` of them. Of fewer, whose quantiles make bins as unequal as
+    chance has it (of 64 faces .68 in the stead of .78 are alone in one of 256 bins of 292 values), each stands for a Gaussian
+    around it, by Silverman's rule (1986, eq. 3.31).
+    """
+    known = values.double()
+    shares = torch.arange(1, bins, device=known.device, dtype=known.dtype) / bins
+    beyond = known.max() - known.min()
+    inner = known.quantile(shares) if len(known) >= ENOUGH * bins else _smoothed(known, shares)
+    edges = torch.cat([(known.min() - beyond)[None], inner, (known.max() + beyond)[None]])
     # Where values repeat, as of records, a bin of no width would divide by zero.
-    least = 1e-6 * beyond
-    return (edges + least * torch.arange(len(edges), device=values.device)).to(values)
+    return (edges + 1e-6 * beyond * torch.arange(len(edges), device=known.device)).to(values)
+
+
+def _smoothed(known: Tensor, shares: Tensor) -> Tensor:
+    """Return the quantiles at `shares` (n,) of the values (P,), each spread out as a Gaussian."""
+    quarters = known.quantile(known.new_tensor([0.25, 0.75]))
+    spread = torch.minimum(known.std(), (quarters[1] - quarters[0]) / 1.349)
+    width = (0.9 * torch.where(spread > 0, spread, known.std()) * len(known) ** -0.2).clamp_min(1e-6)
+    grid = torch.linspace(float(known.min() - 4 * width), float(known.max() + 4 * width), GRID, dtype=known.dtype)
+    grid = grid.to(known)
+    below = torch.stack(
+        [torch.special.ndtr((grid[:, None] - some) / width).sum(1) for some in torch.split(known, 500)]
+    ).sum(0)
+    below = below / len(known)
+    right = torch.searchsorted(below, shares).clamp(1, GRID - 1)
+    step = (below[right] - below[right - 1]).clamp_min(torch.finfo(known.dtype).tiny)
+    found: Tensor = grid[right - 1] + ((shares - below[right - 1]) / step).clamp(0, 1) * (grid[right] - grid[right - 1])
+    return found

@@ -11,7 +11,7 @@ from leakbench.federated.leakage import Knowledge, Public, View
 from leakbench.part import part
 from leakbench.types import Network
 
-__all__ = ["HONEST", "Honest", "Isolates", "Server"]
+__all__ = ["HONEST", "Honest", "Isolates", "Server", "lies"]
 
 
 HONEST = "none: the server sends the model as it is"
@@ -30,6 +30,11 @@ class Server(Protocol):
         self, network: Network, public: Public, knowledge: Knowledge, rng: torch.Generator
     ) -> tuple[Network, Any]:
         """Return the network that is sent, and the secret that the readout will need."""
+
+
+def lies(server: Server) -> bool:
+    """Say whether a server sends another model than the one that it has."""
+    return server.threat != "honest"
 
 
 @runtime_checkable
