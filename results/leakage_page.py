@@ -160,6 +160,11 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             "RMSE <= .1", number("within_tenth"), "the share of the examples that come back to an RMSE of at most .1"
         ),
         Column(
+            "picked of 500",
+            number("picked"),
+            "the share of answers that are nearer to their example than to 499 others",
+        ),
+        Column(
             "ideal server",
             number("asr_ideal"),
             "the share within eta that a server expects who has an example's whole clipped gradient in one row",

@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 import yaml
 from leakage_page import page_of, text_of
 from shared.grid import spelled_out
 from shared.options import checked, chosen, parser
 from shared.rows import Row, executed, held, limit_of, measured, minutes_of, there
+from torch import Tensor
 
-from leakbench.cell import Request
+from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
 from leakbench.errors import InputError, nearest
 from leakbench.scripts import one_line
@@ -66,6 +68,9 @@ OF_SERVERS = (
 TENTH = 0.1
 """An RMSE by which a picture is still known."""
 
+OTHERS = 500
+"""Among how many examples an answer picks its own, on pages about servers."""
+
 
 def cells(page: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     """Yield (name, fields of a `Request`, what the paper prints) for every row of a page."""
@@ -85,7 +90,7 @@ def measure(
     lists = {k: tuple(map(str, v)) for k, v in given.items() if isinstance(v, list)}
     cell = prepare(Request(**{**given, **lists}), data_dir)
     with executed(cell, runs, f"results/leakage_tables.py: {name}") as (summary, run):
-        rows = run.read_rows("rows.parquet")
+        rows, tensors = run.read_rows("rows.parquet"), run.read_tensors("reconstructions.safetensors")
         trained = (
             run.read_rows("rounds.parquet")["accuracy"] if cell.settings.protocol == "live" else pd.Series(dtype=float)
         )
@@ -101,11 +106,7 @@ def measure(
     return [
         same
         | _measured(tap)
-        | (
-            _of_servers(tap, rows[(rows["round"] == tap["round"]) & (rows["tap"] == point.split("@")[0])])
-            if columns == "servers"
-            else {}
-        )
+        | (_of_servers(cell, tap, point.split("@")[0], rows, tensors) if columns == "servers" else {})
         | {"above": sum(broken["tap"] == point for broken in summary["violations"])}
         | {"accuracy": trained.get(tap["round"] - 1)}
         | {"row": f"{name}, {point}" if several else name, "cell": name, "point": point}
@@ -113,9 +114,26 @@ def measure(
     ]
 
 
-def _of_servers(tap: dict[str, Any], rows: pd.DataFrame) -> Row:
+def _of_servers(cell: Cell, tap: dict[str, Any], name: str, rows: pd.DataFrame, tensors: dict[str, Tensor]) -> Row:
     """Return what a row of a page about servers takes beside."""
-    return {**{key: tap[key] for key in OF_SERVERS}, "within_tenth": float((rows["rmse"] <= TENTH).mean())}
+    rows = rows[(rows["round"] == tap["round"]) & (rows["tap"] == name)]
+    answers, truth = (tensors[f"{name}.round{tap['round']}.{what}"] for what in ("reconstruction", "truth"))
+    free = cell.data.victims[~torch.isin(cell.data.victims, torch.tensor(rows["example"].to_numpy()))]
+    others = cell.data.train_inputs[free[: OTHERS - 1]]
+    return {
+        **{key: tap[key] for key in OF_SERVERS},
+        "within_tenth": float((rows["rmse"] <= TENTH).mean()),
+        "picked": picked(
+            *(each.flatten(end_dim=-len(cell.data.shape) - 1).flatten(1) for each in (answers, truth, others))
+        ),
+    }
+
+
+def picked(answers: Tensor, truth: Tensor, others: Tensor) -> float:
+    """Return how often an answer (n, d) is nearer to its truth (n, d) than to any of the others (k, d); none is nowhere near."""
+    own = (answers - truth).square().sum(1)
+    nearest = torch.cdist(answers.nan_to_num(nan=0.0), others).square().amin(1)
+    return float((own < nearest).double().mean())
 
 
 def _measured(tap: dict[str, Any]) -> Row:
