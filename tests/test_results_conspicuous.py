@@ -50,9 +50,8 @@ def test_every_network_is_measured_with_its_lies(rows: pd.DataFrame) -> None:
     pairs = {key: set(found["server"]) for key, found in rows.groupby(["dataset", "model"])}
     assert {data for data, _ in pairs} == {"mnist", "cifar10", "lfw", "adult"}
     for (_, model), servers in pairs.items():
-        lies = {"cnn": {"imprint, sparse", "imprint, cumulative"}, "mlp_1000": {"trap", "quantile_rows"}}.get(
-            model, set()
-        )
+        of_cnn = {"imprint, sparse", "imprint, cumulative", "fishing"}
+        lies = {"cnn": of_cnn, "mlp_1000": {"trap", "quantile_rows"}}.get(model, set())
         assert servers == {"honest", *lies}
     many = rows.groupby(["dataset", "model", "rounds", "batch", "server"]).size()
     assert set(rows["batch"]) == {1, 8, 32}
