@@ -10,8 +10,9 @@ import torch
 from command_line import called
 
 from leakbench.attack.search.shrinkage import Shrinkage, shrinkage_of
-from leakbench.limits.reference import alone_in_a_bin, ideal
-from leakbench.summary.references import surpassed, verbatim_fields
+from leakbench.limits.reference import Reference, alone_in_a_bin, ideal
+from leakbench.rng import generator
+from leakbench.summary.references import references, surpassed, verbatim_fields
 
 
 @pytest.mark.parametrize(("bins", "examples"), [(16, 1), (16, 8), (256, 64)])
@@ -23,26 +24,33 @@ def test_the_share_that_is_alone_is_that_of_balls_in_bins(bins, examples):
 
 
 def test_without_a_prior_the_error_is_sigma_times_the_length():
-    """|(x, 1)| sigma; and half of the examples come that close."""
+    """|(x, 1)| sigma, where the clamp does nothing; and half of the answers come that close."""
     wide = Shrinkage(torch.zeros(400), torch.eye(400), torch.full((400,), 1e8), 1e8)
-    x = torch.rand(1, 400, generator=torch.Generator().manual_seed(1))
-    length = float((x.square().sum() + 1).sqrt())
-    rmse, reached = ideal(wide, x, 0.01, 0.01 * length)
-    assert float(rmse) == pytest.approx(0.01 * length, rel=1e-3)
-    assert float(reached) == pytest.approx(0.5, abs=0.02)
+    x = 0.4 + 0.2 * torch.rand(20, 400, generator=torch.Generator().manual_seed(1))
+    length = (x.square().sum(1) + 1).sqrt()
+    rmse, reached = ideal(wide, x, 0.002, 0.002 * float(length.mean()), generator(0, "r"))
+    torch.testing.assert_close(rmse, 0.002 * length, rtol=0.05, atol=0)
+    assert float(reached.mean()) == pytest.approx(0.5, abs=0.15)
 
 
-def test_the_chance_is_that_of_a_sample():
-    rng = torch.Generator().manual_seed(2)
-    prior = shrinkage_of(torch.rand(60, 20, generator=rng, dtype=torch.float64))
-    x, sigma = torch.rand(20, generator=rng, dtype=torch.float64), 0.05
-    variance = (sigma**2 * (x.square().sum() + 1)).expand(20_000)
-    read = x + variance.sqrt()[:, None] * torch.randn(20_000, 20, generator=rng, dtype=torch.float64)
-    errors = (prior(read, variance) - x).square().mean(1).sqrt()
-    for eta in errors.quantile(torch.tensor([0.1, 0.5, 0.9]).double()):
-        assert float(ideal(prior, x[None], sigma, float(eta))[1]) == pytest.approx(
-            float((errors <= eta).double().mean()), abs=0.02
-        )
+def test_the_answer_is_clamped_and_more_releases_bring_it_closer():
+    """Of black pictures a clamp takes away the half of the noise that is below zero."""
+    wide = Shrinkage(torch.zeros(400), torch.eye(400), torch.full((400,), 1e8), 1e8)
+    rmse, _ = ideal(wide, torch.zeros(50, 400), 0.1, 0.05, generator(0, "r"))
+    assert float(rmse.median()) == pytest.approx(0.1 / 2**0.5, rel=0.05)
+    prior = shrinkage_of(torch.rand(60, 20, generator=torch.Generator().manual_seed(2)))
+    x = torch.rand(40, 20, generator=torch.Generator().manual_seed(3))
+    once, often = (ideal(prior, x, 0.3 / views**0.5, 0.1, generator(0, "r"))[0].median() for views in (1, 100))
+    assert float(often) < 0.5 * float(once)
+
+
+def test_who_reads_nothing_guesses_as_the_null_attacker_does():
+    tap = {"null_asr": 0.3, "null_rmse": 0.2}
+    fields, notes = references("type-1", tap, Reference(None, "none: no bins", 0.0, 0.25, ""))
+    assert (fields["asr_ideal"], fields["rmse_ideal"], fields["alone_expected"]) == (0.3, 0.2, None)
+    assert notes == {"taps.type-1.alone_expected": "none: no bins"}
+    fields, _ = references("type-1", tap, Reference(0.9, "", 0.8, 0.05, ""))
+    assert (fields["asr_ideal"], fields["rmse_ideal"]) == (0.8, 0.05)
 
 
 def row(victim, rmse, success):
@@ -55,6 +63,8 @@ def test_more_than_may_be_expected_is_an_error():
     found = surpassed("type-1", tap, pd.DataFrame([row(v, 1e-5, True) for v in range(20)]), 0.95)
     assert [(broken["measure"], broken["reference"]) for broken in found] == [("verbatim", "alone_expected")]
     half = pd.DataFrame([row(v, 1e-5 if v % 2 else 0.2, False) for v in range(20)])
+    few = pd.DataFrame([row(v, 1e-5 if v else 0.2, False) for v in range(3)])  # More, but not significantly.
+    assert surpassed("type-1", {**tap, "verbatim": 2 / 3}, few, 0.95) == []
     assert surpassed("type-1", {**tap, "verbatim": 0.5}, half, 0.95) == []
     assert verbatim_fields(half)["verbatim"] == 0.5
     noisy = {"verbatim": 0.0, "alone_expected": None, "asr": 1.0, "asr_ideal": 0.1}

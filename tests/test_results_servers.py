@@ -43,8 +43,11 @@ def test_the_matrix_has_a_line_a_defense(in_results):
         [
             {"cell": "clip, alone, honest", "point": "type-1", "asr": 1.0, "verdict": "leaks", "above": 0},
             {"cell": "clip, alone, lying", "point": "type-1", "asr": 0.1, "verdict": "identifies", "above": 1},
+            {"cell": "clip, alone, lying", "point": "type-0", "asr": 0.0, "verdict": "attack failed", "above": 0},
+            {"cell": "clip, alone, honest", "point": "type-0", "asr": 0.0, "verdict": "unclear", "above": 0},
+            {"cell": "clip, alone, honest", "point": "global", "asr": 0.0, "verdict": "protected", "above": 0},
         ]
     )
     page = matrix(rows)
-    assert "| clip, alone | - | - | 1.00 | 0.10* | - | - | - | - |" in page
-    assert "Of 2 cells 1 is above" in page
+    assert "| clip, alone | - | - | 1.00 | 0.10* | 0.00** | 0.00 (no answer) | 0.00 | - |" in page
+    assert "Of 5 cells 1 is above" in page

@@ -185,7 +185,11 @@ def test_who_is_told_of_noise_answers_with_the_posterior_mean():
         apart = (x[:, :, None] - found[:, None]).flatten(3).square().mean(3).sqrt()
         return float(apart.nan_to_num(nan=1.0).amin(2).median())
 
-    assert error(told) < 0.7 * error(blind)
+    assert error(told) < 0.9 * error(blind)
+    answered = ~Rows()((blind,), rngs(20)).inputs.flatten(2).isnan().any(2)
+    assert (
+        answered.double().mean() > 0.8
+    )  # Who is told nothing sees the noise in the empty bins, and lets its answers be noisy.
     drowned = dataclasses.replace(
         told, noise=10.0, update={n: 10 * torch.randn(u.shape).double() for n, u in update.items()}
     )

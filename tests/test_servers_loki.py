@@ -73,6 +73,10 @@ def test_noise_on_the_sum_is_drawn_once_and_another_model_for_nobody_is_one_for_
     lanes = generators(0, "leak noise", [(0, 0, k) for k in range(CLIENTS)])
     noisy = summed(Loki(bins=64), x, stations, lanes).update["rows.weight"]
     quiet = summed(Loki(bins=64), x, Stations(client=(ClipWhole(norm=1.0),))).update["rows.weight"]
+    own = Stations(client=(ClipWhole(norm=1.0), GaussianNoise(multiplier=1.0, to="each")))
+    apart = summed(Loki(bins=64), x, own, lanes).update["rows.weight"] - quiet
+    # Each client draws by itself, so that K noises on a mean of K come to 1 / sqrt(K).
+    assert abs(float(apart.std()) * CLIENTS**0.5 * 0.1 - 1) < 0.02
     spread = float((noisy - quiet).std()) * CLIENTS * 0.1  # In units of a gradient: divided by K and the learning rate.
     assert abs(spread / 2.0 - 1) < 0.02
 

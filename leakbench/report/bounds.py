@@ -68,8 +68,8 @@ def _references(tap: Mapping[str, Any]) -> list[str]:
         )
     if tap.get("asr_ideal") is not None:
         texts.append(
-            f"the ideal server, who has a whole clipped gradient in one row, expects ASR {_share(tap['asr_ideal'])},"
-            f" RMSE {tap['rmse_ideal']:.4f}"
+            "a server who has a whole clipped gradient in one row expects, by a Gaussian of public examples, ASR"
+            f" {_share(tap['asr_ideal'])}, RMSE {tap['rmse_ideal']:.4f}"
         )
     return texts
 

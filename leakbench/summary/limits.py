@@ -26,7 +26,7 @@ def limited(
     """
     bounds, absent = bounded(tap, group, limits.guard)
     found = {**tap, **bounds, "rmse_floor": limits.floor.rmse, "rmse_floor_unbiased": limits.floor.unbiased}
-    expected, unexpected = references(name, limits.reference)
+    expected, unexpected = references(name, tap, limits.reference)
     found |= expected
     if bounds["identified_bound"] is not None:
         seen = Seen(bounds["seen"]["sigma"], bounds["seen"]["releases"], limits.guard.before)

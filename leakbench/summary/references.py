@@ -28,9 +28,19 @@ def verbatim_fields(group: pd.DataFrame) -> dict[str, float]:
     return {"verbatim": share, "verbatim_low": low, "verbatim_high": high}
 
 
-def references(name: str, expected: Reference) -> tuple[dict[str, float | None], dict[str, str]]:
-    """Return (the references of a leakage point, notes on those that there are not)."""
-    fields = {"alone_expected": expected.alone, "asr_ideal": expected.asr, "rmse_ideal": expected.rmse}
+def references(
+    name: str, tap: Mapping[str, Any], expected: Reference
+) -> tuple[dict[str, float | None], dict[str, str]]:
+    """Return (the references of a leakage point, notes on those that there are not).
+
+    Who can do no better by reading guesses as the null attacker does.
+    """
+    asr, rmse, null = expected.asr, expected.rmse, tap["null_rmse"]
+    fields = {
+        "alone_expected": expected.alone,
+        "asr_ideal": None if asr is None else max(asr, float(tap["null_asr"])),
+        "rmse_ideal": rmse if rmse is None or null is None else min(rmse, float(null)),
+    }
     missing = {
         "alone_expected": expected.no_alone,
         "asr_ideal": expected.no_ideal,

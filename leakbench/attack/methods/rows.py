@@ -98,14 +98,15 @@ class Rows:
             weight = torch.cat([weight[:, :-1] - weight[:, 1:], weight[:, -1:]], 1)
             bias = None if bias is None else torch.cat([bias[:, :-1] - bias[:, 1:], bias[:, -1:]], 1)
         spoilt = view.knowledge.reads == "weights" or view.stations.before(view.tap) != Stations()
-        if bias is None or self.scale == "bin" or (self.scale == "told" and spoilt):
-            scale = (bins.upper + bins.lower) / 2 / (weight @ bins.functional)
-        else:
-            scale = 1 / bias
+        by_bin = bias is None or self.scale == "bin" or (self.scale == "told" and spoilt)
+        scale = (bins.upper + bins.lower) / 2 / (weight @ bins.functional) if by_bin or bias is None else 1 / bias
         found, size = weight * scale[..., None], weight.norm(dim=2)
         deviation = self._deviation(view, size / found.shape[2] ** 0.5, 2**0.5 if bins.cumulative else 1.0)
         noise = deviation * scale.abs()
-        h, slack = found @ bins.functional, self.tolerance * (bins.upper - bins.lower)
+        h = found @ bins.functional
+        # The noise on a bias scales the whole answer, and with it h.
+        moved = noise * (bins.functional.norm() + (0.0 if by_bin else h.abs()))
+        slack = self.tolerance * (bins.upper - bins.lower) + SURE * moved
         inside = (h >= bins.lower - slack) & (h <= bins.upper + slack)
         holds = inside & self._possible(found, noise) & _filled(size, deviation, found.shape[2])
         return _Read(found, noise, size.log().masked_fill(~holds, -torch.inf))
