@@ -52,6 +52,12 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True)
+def few_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimate the floor roughly: that there is one or a reason is asked here, its value where it is tested."""
+    monkeypatch.setattr("leakbench.limits.floor.PROBES", 2)
+
+
 def answer(command: str, *more: str) -> str:
     """Return what a command prints on stdout."""
     result = CliRunner().invoke(commands, [*command.split(), *more], standalone_mode=False, catch_exceptions=False)
