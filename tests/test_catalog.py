@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from leakbench.attack import Attack
 from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.slots.descent import LbfgsDescent
 from leakbench.attack.slots.stop import limited
 from leakbench.catalog import KINDS
 from leakbench.cell import Cell, Request, identity
@@ -50,6 +51,12 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def few_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimate the floor roughly: that there is one or a reason is asked here, its value where it is tested."""
+    monkeypatch.setattr("leakbench.limits.floor.PROBES", 2)
 
 
 def answer(command: str, *more: str) -> str:
@@ -209,7 +216,9 @@ def test_an_attack_runs(name, tmp_path):
     searches = limited(attack.method, 2) is not None
     stages = len(getattr(attack.method, "stages", (attack,)))
     restarts = attack.method.restarts if isinstance(attack.method, GradientMatching) else 1
-    asked = {"dataset": "cancer" if attack.needs.table else "faces", "iterations": 2 if searches else None}
+    # One iteration of L-BFGS asks up to 20 times for the distance and learns from each.
+    limit = 1 if isinstance(getattr(attack.method, "descent", None), LbfgsDescent) else 2
+    asked = {"dataset": "cancer" if attack.needs.table else "faces", "iterations": limit if searches else None}
     asked |= {"leak_batch": 1} if attack.needs.alone or only_starts_elsewhere(attack) else {}
     asked |= {"victim_mode": "eval", "candidates": 2} if name in LARGE else {}
     summary, rows = run_tiny(tmp_path / "run", attack=name, **asked)

@@ -338,7 +338,7 @@ def test_the_ledger_and_the_training_read_the_same_clock() -> None:
 def test_every_recipe_states_facts(name: str) -> None:
     """No recipe of the catalog breaks on the shapes of a model with and without biases."""
     defense = resolve("defenses", Defense, name)[1]
-    found = facts_of(defense, FEDERATION)
+    found = facts_of(defense, dataclasses.replace(FEDERATION, batch=2))
     assert set(found) == {"example", "batch", "client", "server"}
     undeclared = ("does not say how", "changes in kind")
     assert not any(word in f.reason for station in found.values() for f in station for word in undeclared)

@@ -59,8 +59,8 @@ def phases(defense: Defense, probe: Probe) -> tuple[Phase, ...]:
     """
     f = probe.federation
     watched = _Watched(**vars(defense.clock(f, 0)))
-    first = facts_at(defense, probe, watched)
-    doubts = (*_of_statistics(probe), *_of_memory(defense, probe))
+    first, memory = _run(defense, probe, watched)
+    doubts = (*_of_statistics(probe), *_of_memory(defense, probe, first, memory))
     read = vars(watched).get("read", set()) | ({"round"} if callable(defense.cohort_growth) else set())
     # Thousands of moments are looked at in small where the first look is the same so: no shape and no example matters then.
     later = probe if read and _differs_in_small(defense, probe, first) else _small(probe)
@@ -140,12 +140,14 @@ def _of_statistics(probe: Probe) -> tuple[Fact, ...]:
     return (Fact("other", reason=reason, raw=True),)
 
 
-def _of_memory(defense: Defense, probe: Probe) -> tuple[Fact, ...]:
-    """Return a doubt where the noise over the bound moves with what is remembered, which nobody can foresee; else nothing."""
-    clock = defense.clock(probe.federation, 0)
-    facts, memory = _run(defense, probe, clock)
+def _of_memory(defense: Defense, probe: Probe, facts: Facts, memory: Parameters) -> tuple[Fact, ...]:
+    """Return a doubt where the noise over the bound moves with what is remembered, which nobody can foresee; else nothing.
+
+    facts, memory: of the first moment.
+    """
     if not memory:
         return ()
+    clock = defense.clock(probe.federation, 0)
     if defense.unit == "client" and _run(dataclasses.replace(defense, client=(), server=()), probe, clock)[1]:
         return (
             Fact(
