@@ -173,12 +173,12 @@ def test_who_is_told_of_noise_answers_with_the_posterior_mean():
     """Closer than who is not told; where noise is all there is, nobody answers."""
     network, bins = sent(bins=32, gain=100.0)
     x = pictures(20, 2)
-    stations = Stations(example=(ClipWhole(norm=1.0),), batch=(GaussianNoise(multiplier=0.02, to="sum"),))
+    stations = Stations(example=(ClipWhole(norm=1.0),), batch=(GaussianNoise(multiplier=0.004, to="sum"),))
     y = one_hot(torch.arange(2).expand(20, -1), CLASSES).double()[:, None, None]
     lanes = generators(0, "noise", [(v,) for v in range(20)])
     update = leak("type-1", network, x[:, None, None], y, 0.01, stations, CLOCK, lanes)
     blind = View("type-1", network, update, 2, SHAPE, CLASSES, 0.01, secret=bins, public=PUBLIC)
-    told = dataclasses.replace(blind, stations=stations, noise=0.01)
+    told = dataclasses.replace(blind, stations=stations, noise=0.002)
 
     def error(shown: View) -> float:
         found = Rows()((shown,), rngs(20)).inputs
