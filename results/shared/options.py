@@ -29,7 +29,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "--out": {"type": Path, "help": "where what is written goes; beside this script where it is not given"},
 }
 
-POINT = re.compile(r"(type-\d|global)(@[\d+]+)?$")
+POINT = re.compile(r"(type-[012]|global)(@[\d+]+)?$")
 """With what the name of a leakage point begins, which a row's name ends with where its cell leaks at several."""
 
 
