@@ -404,4 +404,4 @@ def test_a_batch_says_of_how_many_iterations_and_clients_it_is(grid: tuple[int, 
     assert factors({"batch": 15}) == "15"
     assert made_of(tap) == words
     summary = {"taps": {"type-1": {**TAP, **tap}}}
-    assert f"each in a leak of {math.prod(grid)} examples{words}, 1 without" in batches(summary)
+    assert f"each in a leak of {math.prod(grid)} examples{words}, 1 of " in batches(summary)

@@ -75,7 +75,9 @@ def batches(summary: Summary) -> str:
         )
         looks = f", {tap['observations']} looks at each" if tap.get("observations", 1) > 1 else ""
         lost = tap.get("failures")
-        batch = f"{who}{looks}, {'ranked and not rebuilt' if lost is None else f'{lost} without an answer'}"
+        all_of = f" of {many * members} examples" if many and members and members > 1 else ""
+        unanswered = f"{lost}{all_of} without an answer"
+        batch = f"{who}{looks}, {'ranked and not rebuilt' if lost is None else unanswered}"
         groups.setdefault(f"{batch}; {success}", []).append(name)
     return "\n".join(f"{', '.join(names)}: {text}" for text, names in groups.items())
 
@@ -147,6 +149,8 @@ def notes(summary: Summary, without: Collection[str] = ()) -> list[tuple[str, st
             field in bounds or field.endswith(".bound") or (field in UNSAID and summary["taps"][name][field] is None)
         ):
             continue  # said among the bounds
+        if field in ("asr_ideal", "rmse_ideal", "alone_expected"):
+            continue  # said among the bounds where there are such
         if reason in (NO_FEATURES, LEARNS_NOTHING, HONEST) or (area == "taps" and field.partition(".")[0] in without):
             continue  # pictures, who does not learn, and who does not lie have no such number
         what, where = (field, name) if area == "taps" else (key, "")
