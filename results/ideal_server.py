@@ -35,7 +35,7 @@ VICTIMS, CANDIDATES = 200, 1000
 
 TEXT = """# Fed-CDP's sigma against releases, for the ideal server
 
-Each example's gradient is clipped to C and noise of sigma C is added to the sum. The best a server can do is to have the
+Each example's gradient is clipped to C and noise of sigma C is added to the sum. The most that a server can ask for is the
 whole clipped gradient of one example in one row, C (x, 1) / |(x, 1)|: it reads x with an error of deviation
 sigma |(x, 1)| / sqrt(R) in R releases of the same example, and answers with the posterior mean under a Gaussian of {public:,}
 public examples, clamped to [0, 1]: shares within an RMSE of .05 and .1 over {victims} examples, {draws} noises each. Who knows

@@ -1,4 +1,4 @@
-"""What came back to the last digits, and what a lying server measured beside what it may expect in closed form."""
+"""What came back to the last digits, and what a lying server measured beside what it may expect."""
 
 from __future__ import annotations
 

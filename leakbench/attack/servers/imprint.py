@@ -20,7 +20,7 @@ from leakbench.types import Network
 __all__ = ["Bins", "Imprint", "Imprinted", "edges_of", "imprinted", "known_inputs"]
 
 ENOUGH = 20
-"""How many public values a bin is wide on average before their own quantiles make bins that are alike likely."""
+"""From how many public values a bin on, on average, their own quantiles make bins that are alike likely."""
 
 GRID = 4001
 """At how many places a distribution of public values is worked out."""
