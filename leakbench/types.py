@@ -110,6 +110,7 @@ class Network:
     parameters: one set {p: (*p)} if `shared`, else one a lane {p: (K, *p)}.  memory: {name: (*m)}, see `Signal.memory`; there
     also are the running statistics of batch normalisation, under their names in the model.
     own: {p: (K, *p)}, parameters of which a lying server sent each client of a cohort another value; {} where all got the same.
+    engine: how its gradients are computed, see `leakbench.engine`; `reference` for `torch.func`'s.
     """
 
     model: nn.Module
@@ -117,6 +118,7 @@ class Network:
     shared: bool = True
     memory: Parameters = field(default_factory=dict)
     own: Parameters = field(default_factory=dict)
+    engine: str = "fast"
 
     def of_client(self, client: int) -> Network:
         """Return the network that one client of a cohort got."""

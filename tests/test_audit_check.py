@@ -10,7 +10,8 @@ from probes import probe
 from torch import Tensor
 
 from leakbench.data.recipe import Federation
-from leakbench.defense.clip import ClipLayers, ClipWhole, scaled, whole_norms
+from leakbench.defense.by_norm import member_norms, scaled, whole_norm
+from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.sensitivity import L2Max
 from leakbench.defense.transform import Stations
@@ -115,7 +116,7 @@ class Swelling:
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Clip the whole at 4 and add the noise."""
-        large = (whole_norms(signal) > 1000).float()
+        large = (whole_norm(member_norms(signal)) > 1000).float()
         clipped = WHOLE(signal, clock, rngs)
         grads = {n: g + scaled(normal(g, rngs, 1), 1 + self.share * large) for n, g in clipped.grads.items()}
         return clipped.replace(grads, None, Fact("other"))
@@ -235,7 +236,7 @@ class Softened:
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Scale."""
-        norms = whole_norms(signal)
+        norms = whole_norm(member_norms(signal))
         factor = norms.log1p() / norms.clamp_min(1e-30)
         return signal.replace({n: scaled(g, factor) for n, g in signal.grads.items()}, None, Fact("other"))
 

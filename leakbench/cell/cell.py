@@ -8,7 +8,7 @@ from typing import Any
 
 from leakbench import __version__
 from leakbench.attack import Attack
-from leakbench.cell.request import READS
+from leakbench.cell.request import ENGINES, READS
 from leakbench.cell.settings import Settings
 from leakbench.data.dataset import Dataset
 from leakbench.data.recipe import DatasetRecipe, Federation
@@ -69,6 +69,7 @@ def identified(cell: Cell) -> Cell:
         ("join_rounds", False),
         ("reads", READS[0]),
         ("observations", 1),
+        ("engine", ENGINES[0]),
     ):
         if content["settings"][name] == usual:
             del content["settings"][name]

@@ -11,12 +11,15 @@ from leakbench.errors import InputError, nearest
 from leakbench.federated.leakage import TAPS
 from leakbench.federated.optimizer import OPTIMIZERS
 
-__all__ = ["KNOWS", "PROTOCOLS", "READS", "Request", "at_least", "at_most", "check_words", "leak_rounds"]
+__all__ = ["ENGINES", "KNOWS", "PROTOCOLS", "READS", "Request", "at_least", "at_most", "check_words", "leak_rounds"]
 
 PROTOCOLS = ("paper", "live")
 
 KNOWS = ("oblivious", "defense")
 """What an attacker is told of the defense: nothing, or its recipe."""
+
+ENGINES = ("fast", "reference")
+"""How gradients are computed: `leakbench.engine` where a network is a chain of layers, or `torch.func` for all."""
 
 READS = ("gradient", "weights")
 """What an update is read as: a gradient to the last bit, or the float32 difference of the weights before and after."""
@@ -29,6 +32,7 @@ class Request:
     leak_rounds: round numbers, counted as rounds trained before the leak, and `last`.  join_rounds: whether one attack sees the
     same examples at all of them.  reads: `gradient`, or `weights`, whose float32 difference is rounded.
     observations: looks at each gradient, each with noise of its own.
+    engine: one of `ENGINES`.
     knows: one of `KNOWS`, what the attacker is told of the defense in the stead of what the attack's recipe says.
     epsilon, stop_at_epsilon, stop_at_delta: see `leakbench.cell.budget`.
     """
@@ -66,6 +70,7 @@ class Request:
     stop_at_delta: float | None = None
     seed: int = 0
     device: str = "cpu"
+    engine: str = "fast"
 
 
 def check_words(request: Request) -> None:
@@ -75,6 +80,8 @@ def check_words(request: Request) -> None:
         raise InputError(f"protocol: got {request.protocol!r}{nearest(request.protocol, PROTOCOLS)}")
     if request.reads not in READS:
         raise InputError(f"reads: got {request.reads!r}{nearest(request.reads, READS)}")
+    if request.engine not in ENGINES:
+        raise InputError(f"engine: got {request.engine!r}{nearest(request.engine, ENGINES)}")
     if request.client_optimizer is not None and request.client_optimizer not in OPTIMIZERS:
         raise InputError(
             f"client-optimizer: got {request.client_optimizer!r}{nearest(request.client_optimizer, list(OPTIMIZERS))}"

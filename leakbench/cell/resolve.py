@@ -64,6 +64,7 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
         init=rule_of(request.init)[0],
         join_rounds=request.join_rounds,
         reads=request.reads,
+        engine=request.engine,
         observations=at_most("observations", at_least("observations", request.observations, 1), MOST_LOOKS),
     )
     if settings.join_rounds and len(settings.leak_rounds) < 2:

@@ -19,6 +19,7 @@ class Settings:
     observations: how many looks an attack gets at each gradient, see `leakbench.cell.looks`.
     stop_after: how many of the federation's rounds a budget allows; None for all.
     victim_mode: see `leakbench.cell.victim_mode`; None where no network depends on it.
+    engine: how gradients are computed, one of `leakbench.cell.request.ENGINES`; noise is drawn in another order by each.
     init: how the first weights of both networks are drawn, see `leakbench.models.initialise.rule_of`.
     """
 
@@ -41,6 +42,7 @@ class Settings:
     join_rounds: bool = False
     reads: str = "gradient"
     observations: int = 1
+    engine: str = "fast"
 
     @property
     def leaking(self) -> str:

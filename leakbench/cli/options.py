@@ -119,6 +119,12 @@ attack_options = _with(
         click.option("--success", help="what counts as a reconstruction, like 'rmse<=0.1' [default: calibrated]"),
         click.option("--candidates", type=int, default=1000, show_default=True, help="k of identification among k"),
         click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ..."),
+        click.option(
+            "--engine",
+            default="fast",
+            show_default=True,
+            help="gradients by: fast (products of matrices, where layers are a chain), reference (torch.func)",
+        ),
         click.option("--lpips-weights", type=FOLDER, help="folder with torchvision's squeezenet or alexnet weights"),
     ]
 )

@@ -12,7 +12,7 @@ import torch
 from pydantic_core import PydanticCustomError
 from torch import Tensor
 
-from leakbench.defense.clip import clip_factor, member_norms, scaled
+from leakbench.defense.by_norm import clip_factor, member_norms, scaled
 from leakbench.part import Fraction, NonNegative, Positive, part
 from leakbench.rng import normal
 from leakbench.types import Clock, Fact, Generators, Parameters, Signal

@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
+from leakbench.defense.by_norm import Norms, Scaling, clip_factor, scale_by_norm, whole_norm
 from leakbench.part import Positive, part
 from leakbench.types import Clock, Fact, Generators, Signal
 
-__all__ = ["ClipLayers", "ClipLayersShared", "ClipWhole", "clip_factor", "member_norms", "scaled", "whole_norms"]
-
-
-def member_norms(signal: Signal) -> dict[str, Tensor]:
-    """Return {parameter: (lanes, members)}, the L2 norm of each tensor of each member."""
-    return {name: g.flatten(2).norm(dim=2) for name, g in signal.grads.items()}
-
-
-def whole_norms(signal: Signal) -> Tensor:
-    """Return (lanes, members), the L2 norm of each member over all its tensors together."""
-    return torch.stack([n.square() for n in member_norms(signal).values()]).sum(0).sqrt()
-
-
-def scaled(grad: Tensor, factor: Tensor) -> Tensor:
-    """Return grad (lanes, members, *p) times factor (lanes, members)."""
-    return grad * factor.reshape(*factor.shape, *[1] * (grad.dim() - 2))
-
-
-def clip_factor(norms: Tensor, bound: float | Tensor) -> Tensor:
-    """Return min(1, bound / norms), (lanes, members), for a bound that is a number or of a shape that broadcasts."""
-    # A zero gradient has nothing to clip; the clamp keeps its factor at 1 instead of dividing by zero.
-    return (bound / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp_max(1.0)
+__all__ = ["ClipLayers", "ClipLayersShared", "ClipWhole"]
 
 
 @part
@@ -43,9 +22,14 @@ class ClipWhole:
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Clip; `sensitivity` becomes `norm` in every lane."""
-        factor = clip_factor(whole_norms(signal), self.norm)
-        grads = {name: scaled(g, factor) for name, g in signal.grads.items()}
-        return signal.replace(grads, factor.new_full((signal.lanes,), self.norm), Fact("clip", norm=self.norm))
+        return scale_by_norm(self, signal, clock)
+
+    def by_norm(self, norms: Norms, sensitivity: Tensor | None, clock: Clock) -> Scaling:
+        """Scale all tensors of a member alike."""
+        factor = clip_factor(whole_norm(norms), self.norm)
+        return Scaling(
+            dict.fromkeys(norms, factor), factor.new_full(factor.shape[:1], self.norm), (Fact("clip", norm=self.norm),)
+        )
 
 
 @part
@@ -60,9 +44,13 @@ class ClipLayers:
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Clip; `sensitivity` becomes `norm` in every lane."""
-        tensors = len(signal.grads)
+        return scale_by_norm(self, signal, clock)
+
+    def by_norm(self, norms: Norms, sensitivity: Tensor | None, clock: Clock) -> Scaling:
+        """Scale each tensor by its own norm."""
+        tensors = len(norms)
         reason = f"a clip layer by layer bounds {tensors} tensors together only by sqrt({tensors}) times its norm"
-        return _by_layer(signal, self.norm, self.norm, self.norm * tensors**0.5, reason if tensors > 1 else "")
+        return _by_layer(norms, self.norm, self.norm, self.norm * tensors**0.5, reason if tensors > 1 else "")
 
 
 @part
@@ -77,12 +65,15 @@ class ClipLayersShared:
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Clip; `sensitivity` becomes `norm` in every lane."""
-        return _by_layer(signal, self.norm / len(signal.grads) ** 0.5, self.norm, self.norm)
+        return scale_by_norm(self, signal, clock)
+
+    def by_norm(self, norms: Norms, sensitivity: Tensor | None, clock: Clock) -> Scaling:
+        """Scale each tensor by its own norm."""
+        return _by_layer(norms, self.norm / len(norms) ** 0.5, self.norm, self.norm)
 
 
-def _by_layer(signal: Signal, bound: float, sensitivity: float, whole: float, reason: str = "") -> Signal:
+def _by_layer(norms: Norms, bound: float, sensitivity: float, whole: float, reason: str = "") -> Scaling:
     """Clip every tensor at `bound`; the noise is scaled to `sensitivity`, a member's norm is at most `whole`."""
-    norms = member_norms(signal)
-    grads = {name: scaled(g, clip_factor(norms[name], bound)) for name, g in signal.grads.items()}
-    scale = next(iter(norms.values())).new_full((signal.lanes,), sensitivity)
-    return signal.replace(grads, scale, Fact("clip", norm=whole, reason=reason))
+    factors = {name: clip_factor(norm, bound) for name, norm in norms.items()}
+    some = next(iter(norms.values()))
+    return Scaling(factors, some.new_full(some.shape[:1], sensitivity), (Fact("clip", norm=whole, reason=reason),))

@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from leakbench.defense.clip import clip_factor, member_norms, scaled, whole_norms
+from leakbench.defense.by_norm import clip_factor, member_norms, scaled, whole_norm
 from leakbench.part import NonNegative, part
 from leakbench.rng import normal
 from leakbench.types import Clock, Fact, Generators, Signal
@@ -33,7 +33,7 @@ class ClipMedian:
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Clip; `sensitivity` becomes the median, (lanes,)."""
-        norms = whole_norms(signal)
+        norms = whole_norm(member_norms(signal))
         median = _median(norms)
         factor = clip_factor(norms, median)
         grads = {name: scaled(g, factor) for name, g in signal.grads.items()}

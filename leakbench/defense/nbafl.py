@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import torch
 from pydantic_core import PydanticCustomError
 
-from leakbench.defense.clip import clip_factor, scaled
+from leakbench.defense.by_norm import clip_factor, scaled
 from leakbench.errors import InputError
 from leakbench.nested import nested
 from leakbench.part import Count, Positive, Probability, part

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from leakbench.defense.clip import clip_factor, member_norms, scaled
+from leakbench.defense.by_norm import clip_factor, member_norms, scaled
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.share import ShareOfNoise
 from leakbench.errors import InputError

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
+from torch import Tensor
 
-from leakbench.defense.clip import ClipLayers, member_norms
+from leakbench.defense.by_norm import Norms, Scaling, scale_by_norm
+from leakbench.defense.clip import ClipLayers
 from leakbench.errors import InputError
 from leakbench.part import Positive, part
 from leakbench.types import Clock, Fact, Generators, Signal
@@ -24,13 +24,17 @@ class L2Max:
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Leave the gradients alone; `sensitivity` becomes (lanes,) maxima."""
-        if signal.sensitivity is None:
+        return scale_by_norm(self, signal, clock)
+
+    def by_norm(self, norms: Norms, sensitivity: Tensor | None, clock: Clock) -> Scaling:
+        """Scale nothing; raises InputError where no clip came before."""
+        if sensitivity is None:
             raise InputError("l2_max: no clip before it at this station; put clip_layers or clip_whole first")
-        largest = torch.stack(list(member_norms(signal).values())).amax(0).amax(1).detach()
+        largest = torch.stack(list(norms.values())).amax(0).amax(1).detach()
         reason = (
             "data-dependent sensitivity: the noise is scaled by the largest layer norm of the private batch (l2-max)"
         )
-        return signal.replace(signal.grads, largest, Fact("scale", reason=reason))
+        return Scaling({}, largest, (Fact("scale", reason=reason),))
 
 
 @part
@@ -45,8 +49,12 @@ class L2MaxReleased:
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Clip at the ceiling; `sensitivity` becomes the members' mean limit, (lanes,)."""
-        own = torch.stack(list(member_norms(signal).values())).amax(0).clamp(self.floor, self.ceiling)
-        clipped = ClipLayers(norm=self.ceiling)(signal, clock, rngs)
+        return scale_by_norm(self, signal, clock)
+
+    def by_norm(self, norms: Norms, sensitivity: Tensor | None, clock: Clock) -> Scaling:
+        """Scale what is above the ceiling."""
+        own = torch.stack(list(norms.values())).amax(0).clamp(self.floor, self.ceiling)
+        clipped = ClipLayers(norm=self.ceiling).by_norm(norms, sensitivity, clock)
         reason = "data-dependent sensitivity: the noise is scaled by the mean over the batch of each example's largest layer norm"
         facts = (*clipped.facts, Fact("scale", reason=reason))
-        return dataclasses.replace(clipped, sensitivity=own.mean(1).detach(), facts=facts)
+        return Scaling(clipped.factors, own.mean(1).detach(), facts)

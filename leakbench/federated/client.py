@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from leakbench.defense.transform import Stations, apply
+from leakbench.engine.chain import Chain, chain_of
 from leakbench.errors import InputError
+from leakbench.federated.merged import merged_signal, merges
 from leakbench.federated.optimizer import OPTIMIZERS
 from leakbench.models.batch_norm import mixes_examples
 from leakbench.types import Clock, Generators, Local, Network, Parameters, Signal
@@ -102,6 +104,10 @@ def example_signal(network: Network, examples: Examples, step: int) -> Signal:
     """
     if mixes_examples(network.model):
         raise InputError(f"victim-mode: {NO_EXAMPLE}; choose eval")
+    chain = _chain(network)
+    if chain is not None:
+        layers = chain.gradient(network.parameters, network.shared, *examples.at(step))
+        return Signal({name: g for layer in layers for name, g in layer.each().items()})
 
     def one(p: Parameters, x: Tensor, y: Tensor, w: Tensor, d: Tensor) -> Tensor:
         return _loss(network.model, {**p, **network.statistics}, x[None], y[None], w[None], d[None])
@@ -111,7 +117,20 @@ def example_signal(network: Network, examples: Examples, step: int) -> Signal:
     return Signal(vmap(over_batch, in_dims=(network.axis, 0, 0, 0, 0))(network.parameters, *examples.at(step), draws))
 
 
+def _chain(network: Network) -> Chain | None:
+    """Return the network's chain of layers; None where `torch.func` has to differentiate it."""
+    return None if network.engine == "reference" or network.draws or network.statistics else chain_of(network.model)
+
+
 def _mean_signal(network: Network, examples: Examples, step: int, memory: Parameters) -> Signal:
+    chain = _chain(network)
+    if chain is not None:
+        inputs, targets, weights = examples.at(step)
+        layers = chain.gradient(network.parameters, network.shared, inputs, targets, weights / examples.batch)
+        ones = torch.ones_like(weights)
+        merged = {n: g for layer in layers for n, g in layer.merged(dict.fromkeys(layer.names, ones)).items()}
+        return Signal(merged, averaged=examples.batch, memory=memory)
+
     def mean(p: Parameters, s: Parameters, x: Tensor, y: Tensor, w: Tensor, d: Tensor) -> tuple[Tensor, Parameters]:
         state = {**p, **s}
         loss = _loss(network.model, state, x, y, w / examples.batch, d)
@@ -135,10 +154,14 @@ def _iteration(
     stations: Stations,
     clock: Clock,
     rngs: Generators | None,
+    alone: bool,
 ) -> tuple[Signal, Signal]:
     inputs, targets, weights = examples.at(step)
     local = Local(network, inputs, targets, weights)
-    if stations.example:
+    chain = None if alone or not merges(stations.example) else _chain(network)
+    if chain is not None:
+        each = mean = merged_signal(chain, stations.example, local, examples.batch, memory, clock, rngs)
+    elif stations.example:
         plain = replace(example_signal(network, examples, step), memory=memory, local=local)
         each = apply(stations.example, plain, clock, rngs)
         # Padding must stay silent: whatever the station did to it (noise) does not enter the mean.
@@ -160,10 +183,12 @@ def local_iterations(
     stations: Stations,
     clock: Clock,
     rngs: Generators | None,
+    alone: bool = True,
 ) -> Iterator[LocalIteration]:
     """Yield each of L local iterations (Wei et al., TPDS 2023, Algorithm 1, lines 6 to 20), of SGD or what the clock says.
 
-    Differentiable with respect to the examples' inputs and targets.
+    Differentiable with respect to the examples' inputs and targets. alone: whether anybody reads what the `example` station makes
+    of one example; where nobody does, its noise may be drawn once for them all (`leakbench.federated.merged`).
     """
     optimizer = OPTIMIZERS[clock.client_optimizer]
     clients, steps = examples.inputs.shape[:2]
@@ -171,7 +196,7 @@ def local_iterations(
     memory = {n: m.expand(clients, 1, *m.shape) for n, m in sent.items()}
     for step in range(steps):
         now = replace(clock, local_iteration=step, local_iterations=steps)
-        each, batch = _iteration(network, examples, step, memory, stations, now, rngs)
+        each, batch = _iteration(network, examples, step, memory, stations, now, rngs, alone)
         direction, optimizer = optimizer(batch.grads)
         yield LocalIteration(each, batch, direction)
         memory = batch.memory
@@ -186,6 +211,7 @@ def mean_update(
     stations: Stations,
     clock: Clock,
     rngs: Generators | None,
+    alone: bool = True,
 ) -> Signal:
     """Return the mean over the L local iterations of what a client descends along: K lanes of one member.
 
@@ -193,7 +219,7 @@ def mean_update(
     """
     total: Parameters = {}
     memory: Parameters = {}
-    for iteration in local_iterations(network, examples, learning_rate, stations, clock, rngs):
+    for iteration in local_iterations(network, examples, learning_rate, stations, clock, rngs, alone):
         step, memory = iteration.direction, iteration.batch.memory
         total = {n: total[n] + g for n, g in step.items()} if total else step
     return Signal({n: g / examples.inputs.shape[1] for n, g in total.items()}, memory=memory)
@@ -206,9 +232,10 @@ def client_update(
     stations: Stations,
     clock: Clock,
     rngs: Generators | None,
+    alone: bool = True,
 ) -> Signal:
     """Return the clients' updates W_L - W_0 after the `client` station: K lanes of one member."""
-    mean = mean_update(network, examples, learning_rate, stations, clock, rngs)
+    mean = mean_update(network, examples, learning_rate, stations, clock, rngs, alone)
     length = -learning_rate * examples.inputs.shape[1]
     update = Signal(
         {n: g * length for n, g in mean.grads.items()},

@@ -117,7 +117,7 @@ def train(
         spread = (math.nan, math.nan)
         if complete or defense.on_dropout == "continue":
             held = partition.indices[clients]
-            network = Network(network.model, parameters, memory=memory)
+            network = dataclasses.replace(network, parameters=parameters, memory=memory)
             updates, uses = _updates(network, data, clients, held, federation, defense, seed, clock)
             spread = _spread(updates.grads)
             signal = apply(
@@ -169,7 +169,7 @@ def _updates(
         examples = Examples(data.train_inputs[chosen], targets, weights, f.batch, draws)
         rngs = generators(seed, "noise", lanes)
         with torch.no_grad():
-            parts.append(client_update(network, examples, f.learning_rate, defense.stations, clock, rngs))
+            parts.append(client_update(network, examples, f.learning_rate, defense.stations, clock, rngs, alone=False))
     return joined(parts).gathered(len(clients)), uses
 
 

@@ -82,7 +82,10 @@ def _honest(cell: Cell, run: Run, round_number: int | None) -> Network:
         weights, memory = from_sent(run.read_tensors(leaked_model(round_number)))
     device = cell.settings.device
     return Network(
-        model, {n: weights[n].to(device) for n in start}, memory={n: m.to(device) for n, m in memory.items()}
+        model,
+        {n: weights[n].to(device) for n in start},
+        memory={n: m.to(device) for n, m in memory.items()},
+        engine=cell.settings.engine,
     )
 
 

@@ -55,7 +55,8 @@ def train_federation(cell: Cell, run: Run, partition: Partition, progress: Progr
     began = time.perf_counter()
     total = s.federation.rounds if s.stop_after is None else s.stop_after
     progress("train", done.round + 1 if done else 0, total)
-    rounds = train(Network(model, start), cell.data, partition, s.federation, cell.defense, s.seed, done, s.stop_after)
+    network = Network(model, start, engine=s.engine)
+    rounds = train(network, cell.data, partition, s.federation, cell.defense, s.seed, done, s.stop_after)
     for now in rounds:
         done = now
         rows = [*rows, {name: float(getattr(now, name)) for name in ROUND_COLUMNS}]

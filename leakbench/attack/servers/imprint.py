@@ -155,7 +155,7 @@ def imprinted(
     own = {"let_in": torch.eye(clients).to(edges)} if clients > 1 else {}
     lower, upper, signs = (each.repeat(clients) for each in (edges[:-1], edges[1:], signs))
     bins = Bins("rows", functional, lower, upper, signs, cumulative, clients)
-    return Network(block, sent, network.shared, memory, own), bins
+    return Network(block, sent, network.shared, memory, own, network.engine), bins
 
 
 def known_inputs(server: str, network: Network, public: Public, most: int) -> Tensor:

@@ -1,0 +1,113 @@
+"""Networks that are a chain of known layers, and the gradient of their loss for many examples at once.
+
+All networks of the papers are such chains. What is not (residual connections, normalisation, layers of one's own, networks that
+sample) has no chain, and its gradients come from `torch.func`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from leakbench.engine.activations import ACTIVATIONS
+from leakbench.engine.factored import Factored
+from leakbench.engine.patches import Kernel
+from leakbench.engine.steps import Affine, Flatten, MaxPool, Passed, Pointwise, Step
+from leakbench.types import Parameters
+
+__all__ = ["Chain", "chain_of"]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The layers of a network, first to last."""
+
+    steps: tuple[Step, ...]
+
+    def gradient(
+        self, parameters: Parameters, shared: bool, inputs: Tensor, targets: Tensor, weights: Tensor
+    ) -> tuple[Factored, ...]:
+        """Return the gradient of every example's soft cross-entropy times its weight, layer by layer from the first.
+
+        inputs (K, B, *s), targets (K, B, classes), weights (K, B); parameters {p: (*p)} if `shared`, else {p: (K, *p)}.
+        """
+        entering = inputs.movedim(2, -1) if inputs.dim() == 5 else inputs
+        passed: list[Passed] = []
+        for step in self.steps:
+            passed.append(step(parameters, shared, entering))
+            entering = passed[-1].answer
+        # The derivative of minus the sum of y log softmax(z), by z.
+        delta = (entering.softmax(-1) * targets.sum(-1, keepdim=True) - targets) * weights[..., None]
+        found: list[Factored] = []
+        first = next(i for i, step in enumerate(self.steps) if isinstance(step, Affine))
+        for index in reversed(range(first, len(self.steps))):
+            step, done = self.steps[index], passed[index]
+            if isinstance(step, Affine) and done.columns is not None:
+                deltas = delta.reshape(*done.columns.shape[:3], -1)
+                found.append(Factored(step, done.columns, deltas, parameters[step.weight]))
+            if index > first:
+                delta = done.back(delta)
+        return tuple(reversed(found))
+
+
+def chain_of(model: nn.Module) -> Chain | None:
+    """Return the chain that a model is; None where it is none."""
+    if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward or _hooked(model):
+        return None
+    steps: list[Step] = []
+    for name, layer in _layers(model, ""):
+        step = _step(name, layer)
+        if step is None:
+            return None
+        steps.append(step)
+    # A parameter that stands for two layers has the gradient of both.
+    alone = len({id(p) for p in model.parameters()}) == sum(1 for _ in model.named_parameters(remove_duplicate=False))
+    return Chain(tuple(steps)) if alone and any(isinstance(s, Affine) for s in steps) else None
+
+
+def _layers(model: nn.Sequential, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    for name, layer in model.named_children():
+        if type(layer) is nn.Sequential and not _hooked(layer):
+            yield from _layers(layer, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}.", layer
+
+
+def _hooked(layer: nn.Module) -> bool:
+    return bool(layer._forward_hooks or layer._forward_pre_hooks)
+
+
+def _step(name: str, layer: Any) -> Step | None:
+    kind = type(layer)
+    step: Step | None = None
+    if kind is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1):
+        step = Flatten()
+    elif kind is nn.Linear:
+        step = Affine(f"{name}weight", None if layer.bias is None else f"{name}bias", None)
+    elif kind is nn.Conv2d:
+        step = _convolution(name, layer)
+    elif kind is nn.MaxPool2d and _pair(layer.dilation) == (1, 1) and not layer.ceil_mode and not layer.return_indices:
+        step = MaxPool(Kernel(_pair(layer.kernel_size), _pair(layer.stride), _pair(layer.padding)))
+    elif kind in ACTIVATIONS and getattr(layer, "approximate", "none") == "none":
+        step = Pointwise(_pure(layer), ACTIVATIONS[kind])
+    return None if _hooked(layer) else step
+
+
+def _convolution(name: str, layer: Any) -> Affine | None:
+    plain = layer.groups == 1 and layer.padding_mode == "zeros" and _pair(layer.dilation) == (1, 1)
+    if not plain or isinstance(layer.padding, str):
+        return None
+    kernel = Kernel(_pair(layer.kernel_size), _pair(layer.stride), _pair(layer.padding))
+    return Affine(f"{name}weight", None if layer.bias is None else f"{name}bias", kernel)
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+def _pure(layer: nn.Module) -> nn.Module:
+    """Return an activation that overwrites nothing."""
+    return type(layer)() if getattr(layer, "inplace", False) else layer

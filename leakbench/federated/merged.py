@@ -1,0 +1,75 @@
+"""The mean of a batch's sanitised gradients without any example's gradient by itself: clips by norms, one draw of all noise.
+
+n examples that each draw noise of standard deviation s have in their sum noise of sqrt(n) s, drawn once here: the same
+distribution, other numbers. Only for where nobody reads the examples' gradients (training without a tap).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from leakbench.defense.by_norm import ByNorm
+from leakbench.defense.noise import GaussianNoise
+from leakbench.defense.transform import Transform
+from leakbench.engine.chain import Chain
+from leakbench.types import Clock, Generators, Local, Parameters, Signal
+
+__all__ = ["merged_signal", "merges"]
+
+
+def merges(station: tuple[Transform, ...]) -> bool:
+    """Return whether the `example` station needs no example's gradient by itself: clips and scales, at the end Gaussian noise."""
+    scalings = station[:-1] if station and _noise(station[-1]) else station
+    return bool(station) and all(isinstance(t, ByNorm) for t in scalings)
+
+
+def _noise(transform: Transform) -> bool:
+    return isinstance(transform, GaussianNoise) and transform.to == "each"
+
+
+def merged_signal(
+    chain: Chain,
+    station: tuple[Transform, ...],
+    local: Local,
+    batch: int,
+    memory: Parameters,
+    clock: Clock,
+    rngs: Generators | None,
+) -> Signal:
+    """Return the mean over a batch of what the `example` station makes of it, as K lanes of one member.
+
+    station: one that `merges`.  local: K clients' networks and examples.  batch: the B that their sums are divided by.
+    """
+    network, weights = local.network, local.weights
+    assert weights is not None
+    layers = chain.gradient(network.parameters, network.shared, local.inputs, local.targets, weights)
+    norms = {name: norm for layer in layers for name, norm in layer.norms().items()}
+    factors = dict.fromkeys(norms, weights)
+    signal = Signal({}, averaged=batch, memory=memory, local=local)
+    noise: Transform | None = None
+    for transform in station:
+        if isinstance(transform, ByNorm):
+            made = transform.by_norm(norms, signal.sensitivity, clock)
+            if made.factors:
+                norms = {n: norm * made.factors[n] for n, norm in norms.items()}
+                factors = {n: factor * made.factors[n] for n, factor in factors.items()}
+            signal = dataclasses.replace(signal, sensitivity=made.sensitivity, facts=(*signal.facts, *made.facts))
+        else:
+            noise = transform
+    merged = {n: g / batch for layer in layers for n, g in layer.merged(factors).items()}
+    signal = dataclasses.replace(signal, grads=merged)
+    return signal if noise is None else _with_noise(noise, signal, weights, batch, clock, rngs)
+
+
+def _with_noise(
+    noise: Transform, signal: Signal, weights: Tensor, batch: int, clock: Clock, rngs: Generators | None
+) -> Signal:
+    """Return the mean with the noise that its members would have drawn; of padding, whose weight is zero, none."""
+    zeros = {name: torch.zeros_like(g) for name, g in signal.grads.items()}
+    drawn = noise(dataclasses.replace(signal, grads=zeros, averaged=1), clock, rngs)
+    length = weights.square().sum(1).sqrt() / batch
+    grads = {n: g + drawn.grads[n] * length.reshape(-1, *[1] * (g.dim() - 1)) for n, g in signal.grads.items()}
+    return dataclasses.replace(drawn, grads=grads, averaged=signal.averaged)

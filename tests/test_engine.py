@@ -1,0 +1,269 @@
+"""The fast engine is the reference: gradients, gradients of gradients, clips and whole rounds, in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from leakbench.defense.by_norm import ByNorm
+from leakbench.defense.clip import ClipLayers, ClipLayersShared, ClipWhole
+from leakbench.defense.noise import GaussianNoise
+from leakbench.defense.prune import PruneThreshold
+from leakbench.defense.sensitivity import L2Max, L2MaxReleased
+from leakbench.defense.transform import Stations, Transform
+from leakbench.engine.chain import Chain, chain_of
+from leakbench.engine.patches import Kernel, folded, patches
+from leakbench.federated.client import Examples, client_update
+from leakbench.federated.merged import merges
+from leakbench.models import MODELS
+from leakbench.rng import generators
+from leakbench.types import Clock, Network, Parameters, Signal
+
+PICTURES = ["lenet_cpl", "lenet_dlg", "lenet_dlg_relu", "lenet_cpl_gelu", "cnn"]
+ROWS = ["mlp", "mlp_relu", "mlp_sigmoid"]
+CLOCK = Clock(0, 0, 1, 1)
+LANES, MEMBERS, CLASSES = 3, 4, 5
+
+
+def made(name: str) -> tuple[nn.Module, tuple[int, ...]]:
+    shape = (2, 16, 12) if name in PICTURES else (7,)
+    torch.manual_seed(0)
+    return MODELS[name].builder(shape, CLASSES).double(), shape
+
+
+def sent(model: nn.Module, shared: bool, rng: torch.Generator) -> Parameters:
+    def near(p: Tensor) -> Tensor:
+        axes = p.shape if shared else (LANES, *p.shape)
+        return p.detach() + 0.1 * torch.randn(axes, generator=rng, dtype=torch.float64)
+
+    return {n: near(p) for n, p in model.named_parameters()}
+
+
+def examples(shape: tuple[int, ...], rng: torch.Generator, steps: int = 1) -> Examples:
+    def uniform(*sizes: int) -> Tensor:
+        return torch.rand(sizes, generator=rng, dtype=torch.float64)
+
+    # Soft targets that need not add up to one, and one example of padding.
+    weights = torch.ones(LANES, steps, MEMBERS, dtype=torch.float64)
+    weights[0, :, -1] = 0
+    inputs = uniform(LANES, steps, MEMBERS, *shape).requires_grad_()
+    return Examples(inputs, uniform(LANES, steps, MEMBERS, CLASSES), weights, MEMBERS)
+
+
+def reference(model: nn.Module, parameters: Parameters, shared: bool, some: Examples) -> Parameters:
+    def one(p: Parameters, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        return -w * (y * functional_call(model, p, (x[None],)).log_softmax(-1)).sum()
+
+    by_lane = vmap(vmap(grad(one), (None, 0, 0, 0)), (None if shared else 0, 0, 0, 0))
+    found: Parameters = by_lane(parameters, *some.at(0))
+    return found
+
+
+def chained(model: nn.Module) -> Chain:
+    chain = chain_of(model)
+    assert chain is not None
+    return chain
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("name", PICTURES + ROWS)
+def test_each_gradient_and_its_derivative_are_those_of_torch_func(name: str, shared: bool) -> None:
+    rng = torch.Generator().manual_seed(1)
+    model, shape = made(name)
+    parameters, some = sent(model, shared, rng), examples(shape, rng)
+    layers = chained(model).gradient(parameters, shared, *some.at(0))
+    ours = {n: g for layer in layers for n, g in layer.each().items()}
+    theirs = reference(model, parameters, shared, some)
+    assert list(ours) == list(theirs)
+    target = {n: torch.randn(g.shape, generator=rng, dtype=torch.float64) for n, g in theirs.items()}
+    pulled = []
+    for found in (ours, theirs):
+        distance = torch.stack([(found[n] - t).square().sum() for n, t in target.items()]).sum()
+        pulled.append(torch.autograd.grad(distance, some.inputs)[0])
+    for n, g in theirs.items():
+        assert torch.allclose(ours[n], g, rtol=1e-9, atol=1e-12 * float(g.detach().abs().max())), n
+    assert torch.allclose(*pulled, rtol=1e-8, atol=1e-12 * float(pulled[1].abs().max()))
+
+
+@pytest.mark.parametrize("name", ["lenet_cpl", "cnn", "mlp"])
+def test_norms_and_weighted_sums_are_those_of_the_gradients_one_by_one(name: str) -> None:
+    rng = torch.Generator().manual_seed(2)
+    model, shape = made(name)
+    parameters, some = sent(model, False, rng), examples(shape, rng)
+    theirs = reference(model, parameters, False, some)
+    factors = {n: torch.rand(LANES, MEMBERS, generator=rng, dtype=torch.float64) for n in theirs}
+    for norms_first in (False, True):  # A sum goes by the gradients where they are there already, and else not.
+        for layer in chained(model).gradient(parameters, False, *some.at(0)):
+            if norms_first:
+                for n, norm in layer.norms().items():
+                    assert torch.allclose(norm, theirs[n].flatten(2).norm(dim=2), rtol=1e-9, atol=1e-15), n
+            for n, merged in layer.merged(factors).items():
+                expected = torch.einsum("kb,kb...->k...", factors[n], theirs[n])
+                assert torch.allclose(merged[:, 0], expected, rtol=1e-9, atol=1e-14), n
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    *(st.integers(1, 3) for _ in range(2)),
+    *(st.integers(1, 2) for _ in range(2)),
+    *(st.integers(0, 2) for _ in range(2)),
+    st.integers(4, 7),
+    st.integers(3, 6),
+)
+def test_patches_are_unfolds_and_folding_is_their_adjoint(
+    rows: int, columns: int, down: int, right: int, top: int, left: int, height: int, width: int
+) -> None:
+    rng = torch.Generator().manual_seed(3)
+    kernel = Kernel((rows, columns), (down, right), (top, left))
+    pictures = torch.randn(2, height, width, 3, generator=rng, dtype=torch.float64)
+    taken = patches(pictures, kernel)
+    unfolded = nn.functional.unfold(
+        pictures.permute(0, 3, 1, 2), kernel.size, padding=kernel.padding, stride=kernel.stride
+    )
+    expected = unfolded.reshape(2, 3, rows * columns, -1).permute(0, 3, 2, 1).reshape(taken.shape)
+    assert torch.equal(taken, expected)
+    other = torch.randn(taken.shape, generator=rng, dtype=torch.float64)
+    product = (folded(other, kernel, height, width) * pictures).sum()
+    assert torch.allclose((taken * other).sum(), product)
+
+
+def test_patches_can_be_differentiated_twice() -> None:
+    kernel = Kernel((2, 3), (2, 1), (1, 1))
+    pictures = torch.randn(1, 4, 5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    assert torch.autograd.gradgradcheck(lambda x: patches(x.square(), kernel), pictures.requires_grad_())
+
+
+STATIONS: dict[str, tuple[Transform, ...]] = {
+    "none": (),
+    "whole": (ClipWhole(norm=0.3),),
+    "layers": (ClipLayers(norm=0.1),),
+    "shared": (ClipLayersShared(norm=0.2),),
+    "l2_max": (ClipLayers(norm=0.1), L2Max()),
+    "twice": (ClipLayers(norm=0.1), ClipWhole(norm=0.15)),
+    "released": (L2MaxReleased(floor=0.01, ceiling=0.1),),
+}
+
+
+@pytest.mark.parametrize("name", ["lenet_cpl", "cnn"])
+@pytest.mark.parametrize("station", list(STATIONS))
+def test_an_update_of_two_iterations_is_that_of_the_reference(station: str, name: str) -> None:
+    rng = torch.Generator().manual_seed(5)
+    model, shape = made(name)
+    network = Network(model, sent(model, True, rng))
+    some = examples(shape, rng, steps=2)
+    stations = Stations(example=STATIONS[station], batch=(GaussianNoise(multiplier=0.5, to="sum", uncalibrated=True),))
+
+    rngs = [(i,) for i in range(LANES)]
+
+    def update(engine: str, alone: bool) -> Signal:
+        by = dataclasses.replace(network, engine=engine)
+        return client_update(by, some, 0.1, stations, CLOCK, generators(0, "n", rngs), alone)
+
+    expected = update("reference", True)
+    for alone in (True, False):
+        found = update("fast", alone)
+        assert (found.facts, found.averaged) == (expected.facts, expected.averaged)
+        if expected.sensitivity is not None and found.sensitivity is not None:
+            assert torch.allclose(found.sensitivity, expected.sensitivity)
+        for n, g in expected.grads.items():
+            assert torch.allclose(found.grads[n], g, rtol=1e-6, atol=1e-9 * float(g.detach().abs().max())), n
+
+
+def test_noise_behind_the_mean_is_that_of_the_members_and_none_of_the_padding() -> None:
+    rng = torch.Generator().manual_seed(6)
+    model, shape = made("mlp")
+    network = Network(model, sent(model, True, rng))
+    stations = Stations(example=(ClipLayers(norm=0.1), GaussianNoise(multiplier=2.0, to="each")))
+    some = examples(shape, rng)
+    drawn: dict[bool, list[Tensor]] = {True: [], False: []}
+    for alone, seen in drawn.items():
+        for trial in range(40):
+            rngs = generators(trial, f"noise {alone}", [(i,) for i in range(LANES)])
+            went = client_update(network, some, 1.0, stations, CLOCK, rngs, alone).grads
+            still = client_update(network, some, 1.0, stations, CLOCK, None, alone).grads
+            seen.append(torch.cat([(went[n] - still[n]).detach().flatten(1) for n in went], 1))
+    noise = {alone: torch.stack(t) for alone, t in drawn.items()}  # (trials, lanes, numbers)
+    # Lane 0 has one example of padding: three of four draw.
+    for lane, count in enumerate((3, 4, 4)):
+        expected = 0.1 * 2.0 * count**0.5 / MEMBERS
+        for alone in (True, False):
+            there = noise[alone][:, lane]
+            # 40 trials of some 10,000 numbers: a standard error of .001 of the deviation.
+            assert float(there.std()) == pytest.approx(expected, rel=0.005)
+            assert abs(float(there.mean())) < 0.01 * expected
+            assert float((there**4).mean() / there.var() ** 2) == pytest.approx(3, abs=0.05)
+    # Drawn anew for each lane and each number.
+    flat = noise[False].reshape(40, LANES, -1)
+    assert abs(float(torch.corrcoef(flat[0])[0, 1])) < 0.05
+
+
+def test_what_needs_an_example_alone_is_not_merged() -> None:
+    clip, noise = ClipLayers(norm=1.0), GaussianNoise(multiplier=1.0, to="each")
+    assert merges((clip, noise)) and merges((clip, L2Max())) and merges((noise,))
+    assert not merges(())
+    assert not merges((noise, clip))
+    assert not merges((PruneThreshold(share=0.5), clip))
+    assert not merges((clip, GaussianNoise(multiplier=1.0, to="sum")))
+    assert isinstance(clip, ByNorm) and not isinstance(noise, ByNorm)
+
+
+class Doubled(nn.Sequential):
+    """A chain by its parts that computes something else."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return 2 * super().forward(input)
+
+
+def hooked() -> nn.Module:
+    model = nn.Sequential(nn.Linear(3, 2))
+    model[0].register_forward_hook(lambda layer, entered, answered: 2 * answered)
+    return model
+
+
+def tied() -> nn.Module:
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
+    model[2].weight = model[0].weight
+    return model
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: Doubled(nn.Linear(3, 2)),
+        lambda: nn.Sequential(Doubled(nn.Linear(3, 2))),
+        hooked,
+        tied,
+        lambda: nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)),
+        lambda: nn.Sequential(nn.Linear(3, 3), nn.Dropout()),
+        lambda: nn.Sequential(nn.Conv2d(4, 4, 3, groups=2)),
+        lambda: nn.Sequential(nn.Conv2d(4, 4, 3, dilation=2)),
+        lambda: nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular")),
+        lambda: nn.Sequential(nn.Conv2d(4, 4, 3, padding="same")),
+        lambda: nn.Sequential(nn.Conv2d(4, 4, 3), nn.MaxPool2d(2, ceil_mode=True)),
+        lambda: nn.Sequential(nn.Linear(3, 3), nn.GELU(approximate="tanh")),
+        lambda: nn.Sequential(nn.ReLU()),
+        lambda: nn.Linear(3, 2),
+    ],
+)
+def test_what_is_no_chain_of_known_layers_is_left_to_torch_func(build: Callable[[], nn.Module]) -> None:
+    assert chain_of(build()) is None
+
+
+def test_nested_chains_and_layers_that_overwrite_are_chains() -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True)), nn.Tanh(), nn.Linear(4, 2)).double()
+    rng = torch.Generator().manual_seed(7)
+    some = examples((3,), rng)
+    some = dataclasses.replace(some, targets=some.targets[..., :2])
+    parameters = sent(model, True, rng)
+    theirs = reference(model, parameters, True, some)
+    layers = chained(model).gradient(parameters, True, *some.at(0))
+    ours = {n: g for layer in layers for n, g in layer.each().items()}
+    for n, g in theirs.items():
+        assert torch.allclose(ours[n], g, rtol=1e-9), n
