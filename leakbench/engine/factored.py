@@ -35,9 +35,7 @@ class Factored:
     @cached_property
     def products(self) -> Tensor:
         """(K, B, O, Q), every example's gradient."""
-        lanes, members, places, taken = self.columns.shape
-        if places == 1:
-            return self.deltas[:, :, 0, :, None] * self.columns[:, :, 0, None, :]
+        lanes, members, _, taken = self.columns.shape
         flat = torch.bmm(self.deltas.flatten(0, 1).mT, self.columns.flatten(0, 1))
         return flat.reshape(lanes, members, -1, taken)
 

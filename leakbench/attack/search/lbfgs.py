@@ -2,6 +2,10 @@
 
 One call of `Lbfgs.step` is one `torch.optim.LBFGS.step`: up to `inner` inner iterations and as many evaluations. Every victim
 has its own history, step count and tolerances; who has finished a step waits, who can never move again is `settled`.
+
+Directions come from the compact form of the inverse Hessian estimate (Byrd, Nocedal and Schnabel, Mathematical Programming 63,
+1994, Theorem 2.2): the same as that of the recursion over the pairs, which goes through the whole history four times in hundreds of
+small steps, by two passes in a few large products.
 """
 
 from __future__ import annotations
@@ -23,8 +27,9 @@ Objective: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 class Lbfgs:
     """The state of V searches in d dimensions; which its steps change in place.
 
-    points (V, d).  differences, steps (slots, V, d): y and s, oldest first; all victims write to one slot at a time.
-    curvature (slots, V): 1 / <y, s>, zero where a victim stored no pair in that slot.  used: slots in use.
+    points (V, d).  differences, steps (V, slots, d): y and s, oldest first; all victims write to one slot at a time.
+    stored (V, slots): whether a victim has a pair in that slot; else its y and s are zero there.  used: slots in use.
+    crossed, squared (V, slots, slots), in float64: <s_i, y_j> for i <= j, and <y_i, y_j>.
     evaluations (V,).  settled (V,): optimal or without a direction of descent, for ever.
     """
 
@@ -38,11 +43,10 @@ class Lbfgs:
     def __post_init__(self) -> None:
         victims, size = self.points.shape
         fresh = self.points.new_zeros
-        self.differences, self.steps, self.curvature = (
-            fresh(0, victims, size),
-            fresh(0, victims, size),
-            fresh(0, victims),
-        )
+        self.differences, self.steps = fresh(victims, 0, size), fresh(victims, 0, size)
+        self.crossed = torch.zeros(victims, 0, 0, dtype=torch.float64, device=self.points.device)
+        self.squared = torch.zeros_like(self.crossed)
+        self.stored = torch.zeros(victims, 0, dtype=torch.bool, device=self.points.device)
         self.used = 0
         self.direction, self.before = torch.zeros_like(self.points), torch.zeros_like(self.points)
         self.length, self.scale = fresh(victims), torch.ones_like(fresh(victims))
@@ -52,10 +56,9 @@ class Lbfgs:
 
     def keep(self, lanes: Tensor) -> None:
         """Drop every victim but those in `lanes`: who is done leaves the batch."""
-        pairs = ("differences", "steps", "curvature")
         for name, value in list(vars(self).items()):
             if isinstance(value, Tensor):
-                setattr(self, name, value.index_select(1 if name in pairs else 0, lanes))
+                setattr(self, name, value.index_select(0, lanes))
 
     def step(self, objective: Objective) -> Tensor:
         """Take one outer step in place; return the values (V,) at the points before it."""
@@ -87,7 +90,7 @@ class Lbfgs:
         first = self.iterations == 0
         self.iterations += running
         self._remember(running & ~first, gradient)
-        direction = torch.where(first[:, None], -gradient, self._two_loops(-gradient))
+        direction = torch.where(first[:, None], -gradient, self._downhill(gradient))
         self.direction = torch.where(running[:, None], direction, self.direction)
         self.before = torch.where(running[:, None], gradient, self.before)
         shortest = (1.0 / gradient.abs().sum(1)).clamp_max(1.0)
@@ -108,16 +111,30 @@ class Lbfgs:
         if not store.any():
             return
         slot = self._free_slot()
-        self.differences[slot], self.steps[slot] = difference, step
-        self.curvature[slot] = torch.where(store, 1.0 / product, 0.0)
+        pair = torch.stack([difference, step], 1) * store[:, None, None]
+        self.differences[:, slot], self.steps[:, slot] = pair.unbind(1)
+        self.stored[:, slot] = store
         self.scale = torch.where(store, product / difference.square().sum(1), self.scale)
-        stored = self.curvature[: self.used] != 0
-        full = (stored.sum(0) > self.history).nonzero().flatten()
-        self.curvature[stored[:, full].int().argmax(0), full] = 0.0  # The oldest pair of a full history goes.
+        last = self.differences[:, slot, :, None]
+        self.crossed[:, : self.used, slot] = torch.bmm(self.steps[:, : self.used], last)[..., 0].double()
+        against = torch.bmm(self.differences[:, : self.used], last)[..., 0].double()
+        self.squared[:, : self.used, slot] = self.squared[:, slot, : self.used] = against
+        full = (self.stored.sum(1) > self.history).nonzero().flatten()
+        if len(full):
+            self._forget(full, self.stored[full].int().argmax(1))
+
+    def _forget(self, victims: Tensor, slots: Tensor) -> None:
+        """Drop one pair of each of these victims: the oldest of a full history goes."""
+        self.stored[victims, slots] = False
+        for pairs in (self.differences, self.steps):
+            pairs[victims, slots] = 0
+        for products in (self.crossed, self.squared):
+            products[victims, slots] = 0
+            products[victims, :, slots] = 0
 
     def _free_slot(self) -> int:
         """Return the next slot. The buffers grow from nothing, since most searches end long before the history is full."""
-        if self.used == len(self.curvature):
+        if self.used == self.stored.shape[1]:
             if self.used < self.history:
                 self._reserve(min(self.history, max(10, 2 * self.used)))
             else:
@@ -126,36 +143,43 @@ class Lbfgs:
         return self.used - 1
 
     def _reserve(self, slots: int) -> None:
-        for name in ("differences", "steps", "curvature"):
-            old = getattr(self, name)
-            setattr(self, name, torch.cat([old, old.new_zeros(slots - len(old), *old.shape[1:])]))
+        """Give every buffer so many slots; the new ones are empty."""
+        more = slots - self.stored.shape[1]
+        pad = torch.nn.functional.pad
+        self.differences, self.steps = pad(self.differences, (0, 0, 0, more)), pad(self.steps, (0, 0, 0, more))
+        self.crossed, self.squared = pad(self.crossed, (0, more, 0, more)), pad(self.squared, (0, more, 0, more))
+        self.stored = pad(self.stored, (0, more))
 
     def _close_gaps(self) -> None:
         """Move each victim's pairs up to the end of the first `history` slots, so that slots without a pair are free again."""
-        order = (self.curvature != 0).int().sort(stable=True, dim=0).indices[-self.history :]
+        order = self.stored.int().sort(stable=True, dim=1).indices[:, -self.history :]
         for name in ("differences", "steps"):
-            old = getattr(self, name)
-            setattr(self, name, old.gather(0, order[..., None].expand(-1, -1, old.shape[2])))
-        self.curvature = self.curvature.gather(0, order)
+            pairs = getattr(self, name)
+            setattr(self, name, pairs.gather(1, order[..., None].expand(-1, -1, pairs.shape[2])))
+        for name in ("crossed", "squared"):
+            rows = getattr(self, name).gather(1, order[..., None].expand(-1, -1, self.stored.shape[1]))
+            setattr(self, name, rows.gather(2, order[:, None].expand(-1, rows.shape[1], -1)))
+        self.stored = self.stored.gather(1, order)
         self.used = self.history
         self._reserve(self.history + max(1, self.history // 4))
 
-    def _two_loops(self, vector: Tensor) -> Tensor:
-        """Multiply by the inverse Hessian estimate in place (Nocedal and Wright, Algorithm 7.4), all victims side by side.
+    def _downhill(self, gradient: Tensor) -> Tensor:
+        """Return minus the inverse Hessian estimate times the gradient (V, d).
 
-        Where a victim stored no pair, the curvature of zero leaves its vector as it is.
+        With S and Y the pairs as columns, R_ij = <s_i, y_j> for i <= j, D its diagonal and c the scale of y: for a vector v,
+        u = R^-1 S'v, w = R^-T ((D + c Y'Y) u - c Y'v), and H v = c v + S w - c Y u.
         """
-        factors = []
-        for slot in reversed(range(self.used)):
-            factor = _dot(self.steps[slot], vector) * self.curvature[slot]
-            vector.addcmul_(self.differences[slot], -factor[:, None])
-            factors.append(factor)
-        vector.mul_(self.scale[:, None])
-        for slot, factor in enumerate(reversed(factors)):
-            rest = factor - _dot(self.differences[slot], vector) * self.curvature[slot]
-            vector.addcmul_(self.steps[slot], rest[:, None])
-        return vector
-
-
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    return torch.bmm(a[:, None, :], b[:, :, None])[:, 0, 0]
+        if not self.used:
+            return -gradient
+        steps, differences = self.steps[:, : self.used], self.differences[:, : self.used]
+        crossed, squared = self.crossed[:, : self.used, : self.used], self.squared[:, : self.used, : self.used]
+        scale = self.scale.double()[:, None, None]
+        # A slot without a pair has zeros everywhere; a one on the diagonal keeps its coefficient at zero.
+        triangle = crossed + torch.diag_embed((~self.stored[:, : self.used]).double())
+        against = torch.bmm(steps, -gradient[:, :, None]).double()
+        u = torch.linalg.solve_triangular(triangle, against, upper=True)
+        along = crossed.diagonal(dim1=1, dim2=2)[..., None] * u
+        along = along + scale * (torch.bmm(squared, u) - torch.bmm(differences, -gradient[:, :, None]).double())
+        w = torch.linalg.solve_triangular(triangle.mT, along, upper=False)
+        found = torch.bmm(w.mT.to(steps), steps) - torch.bmm((scale * u).mT.to(steps), differences)
+        return found[:, 0] - self.scale[:, None] * gradient
