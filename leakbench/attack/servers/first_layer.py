@@ -7,11 +7,11 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from leakbench.attack.methods.analytic import first_layer
 from leakbench.attack.needs import Needs
 from leakbench.attack.servers.imprint import known_inputs
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Knowledge, Public
+from leakbench.models.layers import first_layer
 from leakbench.part import Count, Positive, part
 from leakbench.types import Network
 

@@ -28,9 +28,10 @@ from torch import Tensor
 
 from leakbench.attack.needs import Needs
 from leakbench.attack.servers.catch import Catch
-from leakbench.attack.servers.cut import features, last_layer, likeliest_cut, once
+from leakbench.attack.servers.cut import likeliest_cut, once
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Knowledge, Public
+from leakbench.models.layers import entering, last_layer
 from leakbench.part import Count, Positive, part
 from leakbench.types import Network
 
@@ -113,7 +114,7 @@ class Fishing:
             return row, -self.bias, Catch(layer, self.of, row, -self.bias, 1.0, float(once(share, 0.0, many)))
         inputs = public.inputs[: self.public].to(row)
         if self.by == "class":
-            row = -torch.ones_like(row) * _length(features(network, layer, inputs))
+            row = -torch.ones_like(row) * _length(entering(network, layer, inputs))
             return row, None, Catch(layer, self.of, row, None, 1.0, float(once(share, 0.0, many)))
         if not biased:
             raise InputError(
@@ -123,7 +124,7 @@ class Fishing:
             raise InputError(
                 f"fishing: by: 'feature' compares public examples of class {self.of} with others; got one kind alone"
             )
-        cut = likeliest_cut(features(network, layer, inputs), mine, share, many)
+        cut = likeliest_cut(entering(network, layer, inputs), mine, share, many)
         if cut.chance <= 0:
             raise InputError("fishing: by: 'feature' finds no feature in which public examples differ; fish by class")
         row = torch.zeros_like(row)
