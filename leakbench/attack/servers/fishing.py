@@ -29,13 +29,14 @@ from torch import Tensor
 from leakbench.attack.needs import Needs
 from leakbench.attack.servers.catch import Catch
 from leakbench.attack.servers.cut import likeliest_cut, once
+from leakbench.attack.servers.server import Server
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Knowledge, Public
 from leakbench.models.layers import entering, last_layer
 from leakbench.part import Count, Positive, part
 from leakbench.types import Network
 
-__all__ = ["Fishing"]
+__all__ = ["Fishing", "fished"]
 
 MARGIN = 100.0
 """How far z_c lies below the other logits: exp(-100) is nothing beside one in single precision."""
@@ -130,6 +131,11 @@ class Fishing:
         row = torch.zeros_like(row)
         row[cut.feature] = cut.side / cut.deviation
         return STEEP * row, -STEEP * cut.at, Catch(layer, self.of, row, -self.bias - cut.at, STEEP, cut.chance)
+
+
+def fished(server: Server) -> int | None:
+    """Return the class c of which a server isolates one example; None of a server that does not fish."""
+    return server.of if isinstance(server, Fishing) else None
 
 
 def _length(known: Tensor) -> float:
