@@ -70,7 +70,7 @@ def check_class(s: Settings, data: Dataset, attack: Attack, names: tuple[str, st
     targets = data.train_targets[data.victims] if s.protocol == "paper" else data.train_targets
     if wanted is None or wanted >= data.classes or bool((targets == wanted).any()):
         return
-    there = targets.unique().tolist()
+    there = sorted(set(targets.tolist()))
     raise InputError(
         f"attack: {names[0]!r} fishes for class {wanted}, of which {names[1]!r} has no example to attack; expected one of"
         f" {', '.join(map(str, there[:10]))}{', ...' if len(there) > 10 else ''}, in a recipe of your own (server: {{fishing: {{of:"

@@ -49,13 +49,14 @@ STEEP = 1e4
 class Fishing:
     """Catch the examples of one class, or about one of them by a feature (Wen et al., ICML 2022, arXiv:2202.00580).
 
-    of: the class c. by: `class` catches all examples of it, exactly one of n with the chance n q (1 - q)^(n - 1), q the share of
-    class c. `feature` takes the feature, side and threshold by which public examples make exactly one catch, of class c,
-    likeliest: n a (1 - a - o)^(n - 1), of all examples a share a of class c and caught, and o of others and caught; at most about
-    1 / e.
+    of: the class c that is fished for.
+    by: `class` catches all examples of it, exactly one of n with the chance n q (1 - q)^(n - 1), q the share of class c.
+    `feature` takes the feature, side and threshold by which public examples make exactly one catch, of class c, likeliest:
+    n a (1 - a - o)^(n - 1), of all examples a share a of class c and caught, and o of others and caught; at most about 1 /
+    e.
     share: q, in the batches of the client that is attacked; None for that among public examples. 1: clients of one class.
-    value: of row c, negative, so that features that are not negative push z_c down. bias: -b_c. Of a layer without biases row c
-    is as long as puts z_c of all public examples below -100.
+    value: minus the entries of row c, so that features that are not negative push z_c down.
+    bias: -b_c, minus the bias of row c. Of a layer without biases row c is as long as puts z_c of all public examples below -100.
     public: how many public examples, at most.
     """
 
