@@ -52,8 +52,8 @@ class Fishing:
     of: the class c that is fished for.
     by: `class` catches all examples of it, exactly one of n with the chance n q (1 - q)^(n - 1), q the share of class c.
     `feature` takes the feature, side and threshold by which public examples make exactly one catch, of class c, likeliest:
-    n a (1 - a - o)^(n - 1), of all examples a share a of class c and caught, and o of others and caught; at most about 1 /
-    e.
+    n a (1 - a - o)^(n - 1), of all examples a share a of class c and caught, and o of others and caught; at most about
+    1 / e.
     share: q, in the batches of the client that is attacked; None for that among public examples. 1: clients of one class.
     value: minus the entries of row c, so that features that are not negative push z_c down.
     bias: -b_c, minus the bias of row c. Of a layer without biases row c is as long as puts z_c of all public examples below -100.
