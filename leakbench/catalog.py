@@ -15,7 +15,9 @@ from leakbench.attack import Attack
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
 from leakbench.errors import InputError, nearest
+from leakbench.meanings import meanings, purpose
 from leakbench.recipe import catalog_folder, names, resolve
+from leakbench.summary.threat import threat
 
 __all__ = ["KINDS", "list_kind", "schema", "show"]
 
@@ -32,12 +34,32 @@ def list_kind(kind: str) -> list[dict[str, str]]:
 
 
 def show(name: str) -> Iterator[str]:
-    """Yield the lines that describe a recipe: its file, title, citation, note, and each part with file:line."""
+    """Yield the lines that describe a recipe: its file, title, citation, note, and each part with file:line.
+
+    Of an attack also what its server does and what the server's fields mean, as comments, and the threat that follows.
+    """
     kind = _kind_of(name)
     _, recipe = resolve(kind, KINDS[kind], name)
     path = Path(name) if name.endswith((".yaml", ".yml")) else catalog_folder(kind) / f"{name}.yaml"
     yield f"{path.stem} ({kind[:-1]}, {path})"
-    yield from _fields(recipe, "  ")
+    if not isinstance(recipe, Attack):
+        yield from _fields(recipe, "  ")
+        return
+    for field in dataclasses.fields(recipe):
+        described = _server if field.name == "server" else _field
+        yield from described(field.name, getattr(recipe, field.name), "  ")
+    yield f"  threat: {threat(recipe)}"
+
+
+def _server(name: str, server: Any, indent: str) -> Iterator[str]:
+    part = type(server)
+    head, *_ = _field(name, server, indent)
+    yield head
+    yield f"{indent}  # {purpose(part)}"
+    said = meanings(part)
+    for field in dataclasses.fields(server):
+        comment = f"  # {said[field.name]}" if field.name in said else ""
+        yield f"{indent}  {field.name}: {getattr(server, field.name)}{comment}"
 
 
 def _kind_of(name: str) -> str:

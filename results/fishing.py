@@ -22,7 +22,6 @@ from leakbench.answers import Reconstruction
 from leakbench.attack import Attack
 from leakbench.attack.isolation import answered
 from leakbench.attack.servers.catch import Catch
-from leakbench.attack.servers.cut import features
 from leakbench.attack.servers.fishing import Fishing
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
@@ -30,6 +29,7 @@ from leakbench.federated.leakage import Knowledge, View
 from leakbench.federated.simulate import train
 from leakbench.measure.metrics import rmse, success_threshold
 from leakbench.models import one_hot
+from leakbench.models.layers import entering
 from leakbench.recipe import catalog_folder, load
 from leakbench.rng import generator, generators
 from leakbench.run.experiment import hand_out
@@ -101,7 +101,7 @@ def caught_by(catch: Catch, plain: Network, sent: Network, inputs: Tensor, label
     if by == "class":
         return labels == OF
     row, bias = (sent.parameters[f"{catch.layer}{kind}"][OF] for kind in ("weight", "bias"))
-    known = features(plain, catch.layer, inputs.flatten(0, 1)).reshape(*labels.shape, -1)
+    known = entering(plain, catch.layer, inputs.flatten(0, 1)).reshape(*labels.shape, -1)
     return (labels == OF) != (known @ row + bias > 0)
 
 

@@ -182,7 +182,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
 
 AGAIN = (
     'A row is measured again by `python results/leakage_tables.py PAGE --only "ROW"`, PAGE being the name of this file and ROW '
-    "what stands before `type-`; seed 0 throughout."
+    "its name without a leakage point (`type-2`, `type-1`, `type-0` or `global`) at the end; seed 0 throughout."
 )
 
 

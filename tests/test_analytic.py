@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from leakbench.attack import Attack
-from leakbench.attack.methods.analytic import AnalyticFc, begins_linear
+from leakbench.attack.methods.analytic import AnalyticFc
 from leakbench.cli import main
 from leakbench.data.find import load_dataset
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View, leak
 from leakbench.models import build, one_hot, parameters
+from leakbench.models.layers import begins_linear
 from leakbench.recipe import construct
 from leakbench.rng import generator
 from leakbench.types import Clock, Network

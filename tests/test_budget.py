@@ -11,8 +11,8 @@ from leakbench.cell import Cell, Request, identity
 from leakbench.cell.accounting import cell_curve, cell_epsilon
 from leakbench.cell.budget import louder, prepare
 from leakbench.data.recipe import Federation
+from leakbench.decay import Linear
 from leakbench.defense import Defense, phases
-from leakbench.defense.decay import Linear
 from leakbench.errors import InputError
 from leakbench.privacy.ledger import first_rounds
 from leakbench.recipe import resolve

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from probes import facts_of, probe
 
 from leakbench.data.recipe import Federation
+from leakbench.decay import Linear
 from leakbench.defense import Defense, phases
 from leakbench.defense.clip import ClipLayers, ClipWhole
-from leakbench.defense.decay import Linear
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.quantile import ClipQuantile, QuantileNoise
 from leakbench.defense.sensitivity import L2Max, L2MaxReleased

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from probes import probe
 
 from leakbench.data.recipe import Federation
-from leakbench.defense import Defense, phases
-from leakbench.defense.clip import ClipWhole
-from leakbench.defense.decay import (
+from leakbench.decay import (
     Cyclic,
     Decay,
     Exponential,
@@ -22,6 +20,8 @@ from leakbench.defense.decay import (
     Staircase,
     StaircaseReleased,
 )
+from leakbench.defense import Defense, phases
+from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.errors import InputError
 from leakbench.recipe import construct, resolve

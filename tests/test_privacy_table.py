@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from leakbench.defense.decay import Decay, Exponential, FromEpsilon, Linear, Staircase
+from leakbench.decay import Decay, Exponential, FromEpsilon, Linear, Staircase
 from leakbench.privacy.accountants import pld, rdp
 from leakbench.privacy.claim import CompositionClaim, FlowerClaim, GeyerClaim, MomentsClaim, NbaflClaim
 from leakbench.privacy.claims_composed import sequence

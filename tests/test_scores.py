@@ -331,5 +331,5 @@ def test_an_answer_without_iterations_is_an_answer() -> None:
     real = truth(2, 3)
     blank = torch.full_like(real.inputs, torch.nan)
     empty = dataclasses.replace(answer(blank, real.labels), trajectory=torch.zeros(0, 2))
-    assert set(rows_of(real, empty, 2)["failure_reason"]) == {"no finite answer"}
+    assert set(rows_of(real, empty, 2)["failure_reason"]) == {"not_finite"}
     assert set(rows_of(real, None, 2)["failure_reason"]) == {RANKS_ONLY}

@@ -16,7 +16,7 @@ from leakbench.attack import Attack
 from leakbench.attack.isolation import answered
 from leakbench.attack.methods.analytic import AnalyticFc
 from leakbench.attack.servers.catch import Catch
-from leakbench.attack.servers.cut import features, last_layer, likeliest_cut, once
+from leakbench.attack.servers.cut import likeliest_cut, once
 from leakbench.attack.servers.fishing import Fishing
 from leakbench.attack.servers.server import Isolates
 from leakbench.defense.clip import ClipLayers, ClipWhole
@@ -24,6 +24,7 @@ from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Knowledge, Public, View, leak
 from leakbench.models import build, one_hot, parameters
+from leakbench.models.layers import entering, last_layer
 from leakbench.recipe import construct
 from leakbench.rng import generator, generators
 from leakbench.types import Clock, Network, Parameters
@@ -125,7 +126,7 @@ def test_a_feature_catches_the_wrong_side_of_both_kinds(side):
     network, catch = fished(plain, of=1, by="feature")
     f = int(catch.row.abs().argmax())
     x, y = pictures(1, 64, seed=9), (torch.arange(64) % CLASSES)[None]
-    h = features(plain, "3.", x[0])[:, f]
+    h = entering(plain, "3.", x[0])[:, f]
     if (float(catch.row[f]) > 0) != (side > 0):
         flipped = {**network.parameters}
         flipped["3.weight"], flipped["3.bias"] = -flipped["3.weight"], -flipped["3.bias"]
@@ -143,7 +144,7 @@ def test_the_one_that_a_feature_caught_comes_back():
     plain = honest()
     network, catch = fished(plain, of=1, by="feature", share=1.0)
     x, y = pictures(60, 8, seed=11), torch.ones(60, 8, dtype=torch.int64)
-    h = features(plain, "3.", x.flatten(0, 1)).reshape(60, 8, -1)
+    h = entering(plain, "3.", x.flatten(0, 1)).reshape(60, 8, -1)
     caught = h @ network.parameters["3.weight"][1] + network.parameters["3.bias"][1] < 0
     one = caught.sum(1) == 1
     chance = float(one.double().mean())

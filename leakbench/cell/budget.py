@@ -11,8 +11,8 @@ from scipy import optimize
 
 from leakbench.cell import Cell, Request, identified, leak_rounds, probe_of, resolve_cell
 from leakbench.cell.accounting import cell_epsilon
+from leakbench.decay import Scaled
 from leakbench.defense import Defense, facts_at
-from leakbench.defense.decay import Scaled
 from leakbench.defense.transform import STATIONS
 from leakbench.errors import InputError
 from leakbench.privacy.budget import Budget

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leakbench.attack import Attack
+from leakbench.attack.servers.fishing import fished
 from leakbench.cell.network import probe
 from leakbench.cell.settings import Settings
 from leakbench.cell.victim_mode import check_mode
@@ -10,7 +11,7 @@ from leakbench.data.dataset import Dataset
 from leakbench.defense import Defense, facts_at
 from leakbench.errors import InputError
 
-__all__ = ["check_alone", "check_fit"]
+__all__ = ["check_alone", "check_class", "check_fit"]
 
 MOST_INDICES = 100_000_000
 
@@ -58,3 +59,20 @@ def check_alone(s: Settings, attack: Attack, defense: Defense, name: str) -> Non
             raise InputError(
                 f"attack: {name!r} reads what one example leaks, {tap} shows {behind} (try --taps type-2, or --leak-batch 1)"
             )
+
+
+def check_class(s: Settings, data: Dataset, attack: Attack, names: tuple[str, str]) -> None:
+    """Raise InputError where a server fishes for a class of which no batch can hold an example.
+
+    names: of the attack and of the data set.
+    """
+    wanted = fished(attack.server)
+    targets = data.train_targets[data.victims] if s.protocol == "paper" else data.train_targets
+    if wanted is None or wanted >= data.classes or bool((targets == wanted).any()):
+        return
+    there = sorted(set(targets.tolist()))
+    raise InputError(
+        f"attack: {names[0]!r} fishes for class {wanted}, of which {names[1]!r} has no example to attack; expected one of"
+        f" {', '.join(map(str, there[:10]))}{', ...' if len(there) > 10 else ''}, in a recipe of your own (server: {{fishing: {{of:"
+        f" {there[0]}}}}}), or another --dataset"
+    )

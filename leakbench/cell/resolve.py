@@ -12,7 +12,7 @@ import torch
 from leakbench.attack import Attack
 from leakbench.attack.slots.stop import MOST_ITERATIONS, limited
 from leakbench.cell.cell import Cell, identified
-from leakbench.cell.fit import check_alone, check_fit
+from leakbench.cell.fit import check_alone, check_class, check_fit
 from leakbench.cell.looks import MOST_LOOKS, check_looks
 from leakbench.cell.request import Request, at_least, at_most, check_words, leak_rounds
 from leakbench.cell.settings import Settings
@@ -72,6 +72,7 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
             f"join-rounds: got the leak round {settings.leak_rounds[0]} alone, expected two or more in --leak-rounds"
         )
     check_alone(settings, attack, defense, attack_name)
+    check_class(settings, data, attack, (attack_name, data_name))
     check_fit(settings, data, defense)
     if settings.victims > len(data.victims):
         raise InputError(

@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from leakbench.defense.decay import Multiplier
+from leakbench.decay import Multiplier
 from leakbench.errors import InputError
 from leakbench.part import NonNegative, part
 from leakbench.rng import normal
@@ -19,7 +19,7 @@ __all__ = ["GaussianNoise", "LaplaceNoise"]
 class GaussianNoise:
     """Add Gaussian noise of standard deviation multiplier * S, where S is the signal's sensitivity.
 
-    multiplier: sigma, a number >= 0, or a schedule of it (`leakbench.defense.decay`).
+    multiplier: sigma, a number >= 0, or a schedule of it (`leakbench.decay`).
     to: what the standard deviation refers to.
         `each`: every member gets its own noise (Fed-alphaCDP, section 5.2: "to the per-example gradients").
         `sum`: one noise for the sum over all that is merged (the DP-SGD convention, and the one accountants assume): on a

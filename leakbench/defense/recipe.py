@@ -9,9 +9,9 @@ from pydantic import Field
 from pydantic_core import PydanticCustomError
 
 from leakbench.data.recipe import Federation
+from leakbench.decay import Multiplier
 from leakbench.defense.adaclip import AdaClip, AdaClipReleased
 from leakbench.defense.clip import ClipLayers, ClipLayersShared, ClipWhole
-from leakbench.defense.decay import Multiplier
 from leakbench.defense.median import ClipInverted, ClipMedian
 from leakbench.defense.nbafl import NbaflDownlink, NbaflUplink
 from leakbench.defense.network import NETWORKS, Extension

@@ -14,6 +14,7 @@ from leakbench.attack.null.pictures import NullAttack
 from leakbench.measure import metrics
 from leakbench.measure.rankings import ONE_EACH, told
 from leakbench.measure.truth import Truth
+from leakbench.measure.unanswered import NONE_GIVEN, NOT_FINITE
 
 __all__ = ["COLUMNS", "RANKS_ONLY", "Truth", "no_reconstruction", "score"]
 
@@ -55,10 +56,10 @@ def score(
     rankings: {name: its answer}, of `leakbench.measure.rankings`, scored for each victim's first example alone: `identified` among
         k candidates; `label_ranked` among the classes, NaN for a label that no public example has, which it cannot name.
     null: guesses for all V * M examples of the cell's victims.
-    A missing or non-finite answer is a failure and counts against the attacker. fit_seconds, fit_public: what the attacker learned
-    before it answered, as it was learned; NaN of one that does not learn.
+    A missing or non-finite answer is a failure and counts against the attacker; one with a certainty of minus infinity is missing.
+    fit_seconds, fit_public: what the attacker learned before it answered, as it was learned; NaN of one that does not learn.
     """
-    reason = RANKS_ONLY if answer is None else "no finite answer"
+    ranks_only = answer is None
     answer = no_reconstruction(truth) if answer is None else answer
     order = metrics.match(answer.inputs, truth.inputs)
     inputs = _ordered(answer.inputs, order)
@@ -94,7 +95,8 @@ def score(
         "evaluations_to_success": spent,
     }
     rows = pd.DataFrame({name: np.asarray(c.cpu()).reshape(-1) for name, c in columns.items() if isinstance(c, Tensor)})
-    rows["failure_reason"] = np.where(rows["failure"], reason, "")
+    given = np.where(np.isposinf(rows["distance"]), NONE_GIVEN, NOT_FINITE)
+    rows["failure_reason"] = np.where(rows["failure"], RANKS_ONLY if ranks_only else given, "")
     learned = answer.fit
     took, public = (np.nan, np.nan) if learned is None else (learned.seconds, float(learned.public))
     doubts = np.repeat(_doubts(answer, victims), members)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from leakbench.defense.decay import Decay, Multiplier
+from leakbench.decay import Decay, Multiplier
 from leakbench.part import Count, Probability, part
 from leakbench.privacy.accountants import ACCOUNTANTS
 from leakbench.privacy.claimed import Claimed

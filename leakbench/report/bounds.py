@@ -32,7 +32,7 @@ def bounds(summary: Mapping[str, Any]) -> list[str]:
     said = {epsilon.get("reason"), *(tap.get("reason") for tap in (epsilon.get("by_tap") or {}).values())}
     lines: dict[str, list[str]] = {}
     for name, tap in summary["taps"].items():
-        for text in _texts(name, tap, summary["notes"], said):
+        for text in (*_by_construction(summary, tap), *_texts(name, tap, summary["notes"], said)):
             lines.setdefault(text, []).append(name)
     return [f"{', '.join(names)}: {text}" for text, names in lines.items()]
 
@@ -58,6 +58,13 @@ def _texts(name: str, tap: Mapping[str, Any], notes: Mapping[str, str], said: se
     return texts + _references(tap)
 
 
+def _by_construction(summary: Mapping[str, Any], tap: Mapping[str, Any]) -> list[str]:
+    """Return what a server that fishes gives up: it isolates one example of what leaked, and no attack answers for the others."""
+    if summary.get("fished") is None or not (tap.get("batch") or 1) > 1:
+        return []
+    return [f"ASR at most 1 / {tap['batch']} by construction: one example of a batch is isolated"]
+
+
 def _references(tap: Mapping[str, Any]) -> list[str]:
     """Return what a server that lies may expect beside what it got."""
     texts = []
@@ -68,7 +75,7 @@ def _references(tap: Mapping[str, Any]) -> list[str]:
         )
     if tap.get("asr_ideal") is not None:
         texts.append(
-            "a server who has a whole clipped gradient in one row expects, by a Gaussian of public examples, ASR"
+            "the ideal server, who has a whole clipped gradient in one row, expects, by a Gaussian of public examples, ASR"
             f" {_share(tap['asr_ideal'])}, RMSE {tap['rmse_ideal']:.4f}"
         )
     return texts

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from leakbench.report.words import Tap, interval, number
+from leakbench.report.words import Tap, gives_fewer, interval, number
 
 __all__ = ["COLUMNS", "PAGE_FIELDS", "TABLE_COLUMNS", "Column", "columns", "page_columns"]
 
@@ -130,6 +130,13 @@ PAGE_COLUMNS = (
 )
 """What the page has beside the columns of the terminal, which has no room for more."""
 
+PRECISION = Column(
+    "precision",
+    "The share of right answers among the answers that were given, whereas the ASR counts all examples.",
+    _plain("precision"),
+)
+"""Of a server that lies, or where fewer answers were given than there are examples; in the terminal it stands under the table."""
+
 PAGE_FIELDS = ("member_auc", "member_tpr", "label_counts", "null_label_counts", "attributes")
 """Fields of a leakage point that only the page shows, so that only there a reader misses them."""
 
@@ -154,7 +161,8 @@ def columns(summary: Mapping[str, Any]) -> tuple[Column, ...]:
 def page_columns(summary: Mapping[str, Any]) -> tuple[Column, ...]:
     """Return the columns of the page's table: those of the terminal, and what else the rankings tell."""
     attributes = dict.fromkeys(name for tap in summary["taps"].values() for name in tap.get("attributes") or {})
-    return (*columns(summary), *PAGE_COLUMNS, *map(_attribute, attributes))
+    fewer = any(gives_fewer(summary, tap) for tap in summary["taps"].values())
+    return (*columns(summary), *((PRECISION,) if fewer else ()), *PAGE_COLUMNS, *map(_attribute, attributes))
 
 
 def _attribute(name: str) -> Column:

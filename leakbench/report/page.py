@@ -21,8 +21,9 @@ from leakbench.report.conspicuous import conspicuous
 from leakbench.report.epsilons import caveats, epsilons
 from leakbench.report.figures import anytime_figure, rounds_figure, threshold_figure, training_figure
 from leakbench.report.gallery import galleries
+from leakbench.report.legend import legend
 from leakbench.report.members import factors
-from leakbench.report.words import interval, notes, number, over_rounds, reading, training
+from leakbench.report.words import interval, notes, number, over_rounds, reading, training, why_unanswered
 from leakbench.store import read_manifest, write_atomically, written
 
 __all__ = ["write_report"]
@@ -87,7 +88,8 @@ def _render(
         notes=notes(summary),
         bounds=bounds(summary),
         violations=violations(summary),
-        failures=_failures(rows),
+        failures=_failures(rows, summary),
+        legend=legend(summary),
         galleries=galleries(arrays, rows),
         training_figure=training_figure(_with_epsilon(rounds, summary)),
         over_rounds=over_rounds(summary),
@@ -107,11 +109,15 @@ def _points(rows: pd.DataFrame, summary: Mapping[str, Any]) -> dict[str, pd.Data
     return points
 
 
-def _failures(rows: pd.DataFrame) -> list[tuple[str, int, str, int]]:
+def _failures(rows: pd.DataFrame, summary: Mapping[str, Any]) -> list[tuple[str, int, str, int]]:
     """Return [(tap, round, reason, how many examples)], in the order of the rows."""
     failed = rows[rows["failure"].astype(bool)]
     kinds = zip(failed["tap"], failed["round"], failed["failure_reason"].fillna(""), strict=True)
-    return [(tap, leak, reason or "no reason given", n) for (tap, leak, reason), n in Counter(kinds).items()]
+    at = {(name.partition("@")[0], tap["round"]): tap for name, tap in summary["taps"].items()}
+    return [
+        (tap, leak, why_unanswered(summary, at.get((tap, leak), {}), why) or "no reason given", n)
+        for (tap, leak, why), n in Counter(kinds).items()
+    ]
 
 
 def _figure(value: Any) -> str:

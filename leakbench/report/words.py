@@ -8,12 +8,34 @@ from typing import Any, TypeAlias
 
 from leakbench.attack.servers.server import HONEST
 from leakbench.measure.metrics_tables import NO_FEATURES
+from leakbench.measure.unanswered import (
+    CLASS_ABSENT,
+    NONE_GIVEN,
+    NOT_CAUGHT,
+    NOT_FINITE,
+    NOT_ISOLATED,
+    REFUSED,
+    SILENT,
+)
 from leakbench.report.members import made_of
 from leakbench.summary.bound import BOUNDS
 from leakbench.summary.fits import LEARNS_NOTHING
 from leakbench.summary.threat import MEANS
 
-__all__ = ["Summary", "Tap", "batches", "interval", "notes", "number", "over_rounds", "reading", "training"]
+__all__ = [
+    "UNANSWERED",
+    "Summary",
+    "Tap",
+    "batches",
+    "gives_fewer",
+    "interval",
+    "notes",
+    "number",
+    "over_rounds",
+    "reading",
+    "training",
+    "why_unanswered",
+]
 
 Tap: TypeAlias = Mapping[str, Any]
 Summary: TypeAlias = Mapping[str, Any]
@@ -76,10 +98,47 @@ def batches(summary: Summary) -> str:
         looks = f", {tap['observations']} looks at each" if tap.get("observations", 1) > 1 else ""
         lost = tap.get("failures")
         all_of = f" of {many * members} examples" if many and members and members > 1 else ""
-        unanswered = f"{lost}{all_of} without an answer"
+        unanswered = f"{lost}{all_of} without an answer{_why(summary, tap)}{_precision(summary, tap)}"
         batch = f"{who}{looks}, {'ranked and not rebuilt' if lost is None else unanswered}"
         groups.setdefault(f"{batch}; {success}", []).append(name)
     return "\n".join(f"{', '.join(names)}: {text}" for text, names in groups.items())
+
+
+UNANSWERED = {
+    REFUSED: "{victims} of {all} releases were refused by the client, who sent zeros",
+    SILENT: "nothing but zeros leaked of {victims} of {all} victims",
+    CLASS_ABSENT: "class {fished}, for which the server fishes, is not in {victims} of {all} batches",
+    NOT_CAUGHT: "nobody of class {fished}, for which the server fishes, was caught in {victims} of {all} batches",
+    NOT_ISOLATED: "{examples} are others than the one that the server isolates in a batch",
+    NONE_GIVEN: "the attack found nothing for {examples}",
+    NOT_FINITE: "{examples} of the answers are not finite",
+}
+"""{why examples have no answer: in words}, in the order of `leakbench.measure.unanswered`'s cases."""
+
+
+def why_unanswered(summary: Summary, tap: Tap, why: str) -> str:
+    """Return in words why examples of a leakage point have no answer; what is no key, as of older runs, as it is."""
+    counts = (tap.get("unanswered") or {}).get(why)
+    if why not in UNANSWERED or counts is None:
+        return why
+    return UNANSWERED[why].format(**counts, all=tap["victims"], fished=summary.get("fished"))
+
+
+def _why(summary: Summary, tap: Tap) -> str:
+    found = [why_unanswered(summary, tap, why) for why in tap.get("unanswered") or {}]
+    return f" ({'; '.join(found)})" if found else ""
+
+
+def gives_fewer(summary: Summary, tap: Tap) -> bool:
+    """Say whether precision says more than the ASR: the server lies, or some examples have an answer and some have none."""
+    return tap.get("precision") is not None and (bool(tap.get("failures")) or summary["threat"] != "honest")
+
+
+def _precision(summary: Summary, tap: Tap) -> str:
+    if not gives_fewer(summary, tap):
+        return ""
+    given = tap["victims"] * tap["batch"] - tap["failures"]
+    return f"; precision {tap['precision']:.2f} ({round(tap['precision'] * given)} of {given} answers right)"
 
 
 def over_rounds(summary: Summary) -> list[str]:

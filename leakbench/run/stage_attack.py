@@ -15,9 +15,11 @@ from leakbench.answers import Reconstruction
 from leakbench.attack.isolation import answered
 from leakbench.attack.looks import chooses
 from leakbench.attack.null.pictures import NullAttack, null_attack
+from leakbench.attack.servers.fishing import fished
 from leakbench.attack.slots.stop import searches_of, watched
 from leakbench.cell import Cell, looks_at, phase_name
 from leakbench.data.attributes import attributes_of, commonest
+from leakbench.defense.refuse import RefuseConspicuous
 from leakbench.federated.leakage import View
 from leakbench.federated.partition import Partition
 from leakbench.fit_store import FitStore, fit_folder
@@ -25,6 +27,7 @@ from leakbench.measure.metrics import Score
 from leakbench.measure.scores import Truth, no_reconstruction, score
 from leakbench.measure.scores_rankings import score_attributes, score_rankings
 from leakbench.measure.scores_tables import TableJudge, score_table, table_judge
+from leakbench.measure.unanswered import explained
 from leakbench.progress import Progress
 from leakbench.rng import generator, generators
 from leakbench.run.rankings import rankings
@@ -168,12 +171,22 @@ def _attack_chunk(
     rebuilt = answer if isinstance(answer, Reconstruction) else None
     reconstruction = no_reconstruction(real) if rebuilt is None else rebuilt
     rows, ordered = score(leak.tap, leak.round, rebuilt, ranked, null, real, judge.eta, judge.lpips)
+    rows = explained(rows, _silent(views), _refuses(cell), fished(cell.attack.server))
     rows = rows.join(score_rankings(ranked, candidate_examples(cell, victims), cell.data.public_targets, real))
     rows = rows.join(score_attributes(ranked, features, [commonest(cell.data, f) for f in features], real))
     if table is not None:
         draws = generators(cell.settings.seed, "random records", [(leak.round, int(v)) for v in lanes])
         rows = rows.join(score_table(reconstruction.inputs, real, table, draws))
     return rows, {"reconstruction": ordered, "truth": real.inputs, "trajectory": reconstruction.trajectory}
+
+
+def _silent(views: tuple[View, ...]) -> Tensor:
+    """Return (V,): of whom nothing but zeros leaked, at any look."""
+    return torch.stack([(u.flatten(1) == 0).all(1) for view in views for u in view.update.values()]).all(0)
+
+
+def _refuses(cell: Cell) -> bool:
+    return any(isinstance(does, RefuseConspicuous) for does in cell.defense.stations.example)
 
 
 def _null(leak: Leak, victims: Victims, eta: float) -> tuple[NullAttack, TableJudge | None]:

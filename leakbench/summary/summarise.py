@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from leakbench.attack.servers.fishing import fished
 from leakbench.cell import Cell, knowledge, leak_key, looks_at, phase_name
 from leakbench.limits.limits import Limits
 from leakbench.run.conspicuous import Conspicuous
@@ -35,7 +36,7 @@ def summarise(
     seen: Conspicuous | None = None,
 ) -> dict[str, Any]:
     """Return the summary of a finished cell; what does not exist is None, with its reason under `notes`."""
-    s, seen = cell.settings, seen or Conspicuous()
+    s, seen, wanted = cell.settings, seen or Conspicuous(), fished(cell.attack.server)
     notes: dict[str, str] = {}
     violations: list[dict[str, Any]] = []
     taps = {}
@@ -67,6 +68,7 @@ def summarise(
         "observations": s.observations,
         "threat": cell.attack.server.threat,
         "threat_letter": letter(cell.attack),
+        **({} if wanted is None else {"fished": wanted}),
         "conspicuous": seen.found,
         "accuracy": None if rounds.empty else float(rounds["accuracy"].iloc[-1]),
         "rounds": len(rounds),

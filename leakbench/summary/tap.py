@@ -14,6 +14,7 @@ from leakbench.summary.fits import fit_fields
 from leakbench.summary.rankings import ranking_fields, told_fields
 from leakbench.summary.references import verbatim_fields
 from leakbench.summary.tables import table_fields
+from leakbench.summary.unanswered import unanswered
 from leakbench.summary.verdict import verdict
 from leakbench.summary.warnings import doubts, mostly_doubted
 
@@ -74,6 +75,7 @@ def tap_summary(group: pd.DataFrame, seconds: float, doubtful: bool = False) -> 
         **fit_fields(group),
         "anytime": anytime(group),
         "doubts": doubts(group),
+        "unanswered": unanswered(group),
     }
     if (group["failure_reason"] == RANKS_ONLY).all():
         return {**found, **dict.fromkeys(UNSAID), "verdict": "no reconstruction"}

@@ -1,8 +1,6 @@
 """The threat model of a cell in the letters of Carletti et al., SoK: Gradient Inversion Attacks in FL (USENIX Security 2025).
 
-A sees updates; B knows what inputs are like in general; C knows how clients train; D has public data of the victims' kind; E has
-the statistics of the victims' batch normalisation; F may change the model; G may, and has public data; H adds clients of its
-own. Here every attacker is told the batch size and the learning rate, so that no cell is below C; no cell is E or H.
+Here every attacker is told the batch size and the learning rate, so that no cell is below C; no cell is E or H.
 """
 
 from __future__ import annotations
@@ -10,7 +8,19 @@ from __future__ import annotations
 from leakbench.attack.recipe import Attack
 from leakbench.attack.servers.server import lies
 
-__all__ = ["MEANS", "letter"]
+__all__ = ["LETTERS", "MEANS", "letter", "threat"]
+
+LETTERS = {
+    "A": "sees updates",
+    "B": "knows what inputs are like in general",
+    "C": "knows how clients train",
+    "D": "has public data of the victims' kind",
+    "E": "has the statistics of the victims' batch normalisation",
+    "F": "may change the model",
+    "G": "may change it, and has public data",
+    "H": "adds clients of its own",
+}
+"""All of them."""
 
 MEANS = {
     "C": "knows how clients train",
@@ -18,6 +28,7 @@ MEANS = {
     "F": "changes the model",
     "G": "changes the model, has public data",
 }
+"""What those here come to."""
 
 
 def letter(attack: Attack) -> str:
@@ -26,3 +37,9 @@ def letter(attack: Attack) -> str:
     if lies(attack.server):
         return "G" if public else "F"
     return "D" if public else "C"
+
+
+def threat(attack: Attack) -> str:
+    """Return what stands after `threat:` over a table: what the server does, the letter and its meaning."""
+    found = letter(attack)
+    return f"{attack.server.threat} ({found}: {MEANS[found]})"

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from leakbench.answers import Reconstruction
 from leakbench.attack.looks import averaged
 from leakbench.attack.one_step import answered_at_once, likeliest
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
+from leakbench.models.layers import begins_linear, first_layer
 from leakbench.part import part
 from leakbench.types import Generators
 
-__all__ = ["AnalyticFc", "begins_linear", "first_layer"]
+__all__ = ["AnalyticFc", "first_layer"]
 
 
 @part
@@ -43,11 +44,6 @@ class AnalyticFc:
         return likeliest(answers)
 
 
-def begins_linear(model: nn.Module) -> bool:
-    """Say whether the first layer of a network, flattening aside, is linear with a bias."""
-    return first_layer(model) is not None
-
-
 def _inputs(view: View) -> Tensor:
     name = first_layer(view.network.model)
     weight, bias = view.update[f"{name}weight"], view.update[f"{name}bias"]
@@ -56,13 +52,3 @@ def _inputs(view: View) -> Tensor:
     quotient = weight.gather(1, rows[..., None].expand(-1, -1, weight.shape[2])) / bias.gather(1, rows)[..., None]
     found[:, : rows.shape[1]] = torch.where(quotient.isfinite(), quotient, torch.nan)
     return found.clamp(0, 1).reshape(view.victims, view.examples, *view.shape)
-
-
-def first_layer(model: nn.Module) -> str | None:
-    """Return the prefix of the first layer's parameters, None where it is not a linear layer with a bias."""
-    for name, module in model.named_modules():
-        if next(module.children(), None) is not None or isinstance(module, nn.Flatten | nn.Identity):
-            continue
-        biased = isinstance(module, nn.Linear) and module.bias is not None
-        return (f"{name}." if name else "") if biased else None
-    return None

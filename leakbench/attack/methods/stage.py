@@ -7,12 +7,13 @@ from typing import Annotated, Literal, Protocol, runtime_checkable
 from torch import nn
 
 from leakbench.answers import Reconstruction
-from leakbench.attack.methods.analytic import AnalyticFc, begins_linear
+from leakbench.attack.methods.analytic import AnalyticFc
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.methods.learning_to_invert import LearningToInvert
 from leakbench.attack.methods.lmmse import Lmmse
 from leakbench.federated.leakage import View
 from leakbench.models.kinks import kinked
+from leakbench.models.layers import begins_linear
 from leakbench.part import part
 from leakbench.recipe import slot
 from leakbench.types import Generators

@@ -6,38 +6,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import Tensor
 
-from leakbench.types import Network
-
-__all__ = ["Cut", "features", "last_layer", "likeliest_cut", "once"]
+__all__ = ["Cut", "likeliest_cut", "once"]
 
 Share = TypeVar("Share", float, Tensor)
 
 FLAT = 0.01
 """A feature whose deviation is a smaller share of the largest one's is left out: its values are no more than rounding apart."""
-
-
-def last_layer(model: nn.Module) -> str | None:
-    """Return the prefix of the last linear layer's parameters; None where there is no such layer."""
-    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    return None if not names else f"{names[-1]}." if names[-1] else ""
-
-
-def features(network: Network, layer: str, inputs: Tensor, chunk: int = 500) -> Tensor:
-    """Return what enters the layer of that prefix, (n, d), of inputs (n, *s)."""
-    found: list[Tensor] = []
-    hook = network.model.get_submodule(layer.removesuffix(".")).register_forward_pre_hook(
-        lambda _, entering: found.append(entering[0])
-    )
-    try:
-        with torch.no_grad():
-            for some in torch.split(inputs, chunk):
-                functional_call(network.model, {**network.parameters, **network.statistics}, (some,))
-    finally:
-        hook.remove()
-    return torch.cat(found)
 
 
 def once(mine: Share, others: Share, many: int) -> Share:

@@ -7,11 +7,11 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from leakbench.attack.methods.analytic import first_layer
 from leakbench.attack.needs import Needs
 from leakbench.attack.servers.imprint import known_inputs
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Knowledge, Public
+from leakbench.models.layers import first_layer
 from leakbench.part import Count, Positive, part
 from leakbench.types import Network
 
@@ -23,8 +23,10 @@ class TrapWeights:
     """Half of each row is negative, the other half positive and s times as large (Boenisch et al., arXiv:2112.02918).
 
     Few inputs light such a row, since its negative half outweighs the other; which half is which is drawn for each row. The bias
-    is zero. s: .7 for MNIST, .95 for CIFAR-10, .99 for ImageNet in the paper's table 4; a wrong one lights all rows or none.
-    deviation: of the entries.
+    is zero.
+    s: how large the positive half is beside the negative; .7 for MNIST, .95 for CIFAR-10, .99 for ImageNet in the paper's table 4;
+    a wrong one lights all rows or none.
+    deviation: of the Gaussian of which the entries are drawn.
     """
 
     s: Positive = 0.95

@@ -28,13 +28,15 @@ from torch import Tensor
 
 from leakbench.attack.needs import Needs
 from leakbench.attack.servers.catch import Catch
-from leakbench.attack.servers.cut import features, last_layer, likeliest_cut, once
+from leakbench.attack.servers.cut import likeliest_cut, once
+from leakbench.attack.servers.server import Server
 from leakbench.errors import InputError
 from leakbench.federated.leakage import Knowledge, Public
+from leakbench.models.layers import entering, last_layer
 from leakbench.part import Count, Positive, part
 from leakbench.types import Network
 
-__all__ = ["Fishing"]
+__all__ = ["Fishing", "fished"]
 
 MARGIN = 100.0
 """How far z_c lies below the other logits: exp(-100) is nothing beside one in single precision."""
@@ -47,13 +49,14 @@ STEEP = 1e4
 class Fishing:
     """Catch the examples of one class, or about one of them by a feature (Wen et al., ICML 2022, arXiv:2202.00580).
 
-    of: the class c. by: `class` catches all examples of it, exactly one of n with the chance n q (1 - q)^(n - 1), q the share of
-    class c. `feature` takes the feature, side and threshold by which public examples make exactly one catch, of class c,
-    likeliest: n a (1 - a - o)^(n - 1), of all examples a share a of class c and caught, and o of others and caught; at most about
+    of: the class c that is fished for.
+    by: `class` catches all examples of it, exactly one of n with the chance n q (1 - q)^(n - 1), q the share of class c.
+    `feature` takes the feature, side and threshold by which public examples make exactly one catch, of class c, likeliest:
+    n a (1 - a - o)^(n - 1), of all examples a share a of class c and caught, and o of others and caught; at most about
     1 / e.
     share: q, in the batches of the client that is attacked; None for that among public examples. 1: clients of one class.
-    value: of row c, negative, so that features that are not negative push z_c down. bias: -b_c. Of a layer without biases row c
-    is as long as puts z_c of all public examples below -100.
+    value: minus the entries of row c, so that features that are not negative push z_c down.
+    bias: -b_c, minus the bias of row c. Of a layer without biases row c is as long as puts z_c of all public examples below -100.
     public: how many public examples, at most.
     """
 
@@ -113,7 +116,7 @@ class Fishing:
             return row, -self.bias, Catch(layer, self.of, row, -self.bias, 1.0, float(once(share, 0.0, many)))
         inputs = public.inputs[: self.public].to(row)
         if self.by == "class":
-            row = -torch.ones_like(row) * _length(features(network, layer, inputs))
+            row = -torch.ones_like(row) * _length(entering(network, layer, inputs))
             return row, None, Catch(layer, self.of, row, None, 1.0, float(once(share, 0.0, many)))
         if not biased:
             raise InputError(
@@ -123,12 +126,17 @@ class Fishing:
             raise InputError(
                 f"fishing: by: 'feature' compares public examples of class {self.of} with others; got one kind alone"
             )
-        cut = likeliest_cut(features(network, layer, inputs), mine, share, many)
+        cut = likeliest_cut(entering(network, layer, inputs), mine, share, many)
         if cut.chance <= 0:
             raise InputError("fishing: by: 'feature' finds no feature in which public examples differ; fish by class")
         row = torch.zeros_like(row)
         row[cut.feature] = cut.side / cut.deviation
         return STEEP * row, -STEEP * cut.at, Catch(layer, self.of, row, -self.bias - cut.at, STEEP, cut.chance)
+
+
+def fished(server: Server) -> int | None:
+    """Return the class c of which a server isolates one example; None of a server that does not fish."""
+    return server.of if isinstance(server, Fishing) else None
 
 
 def _length(known: Tensor) -> float:

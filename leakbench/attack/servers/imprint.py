@@ -77,12 +77,13 @@ class Imprint:
 
     An example that is alone in its bin is read exactly from two gradients (`rows`). Of n examples in all, (1 - 1 / k)^(n - 1)
     are expected to be alone.
-    bins: k.  functional: what is compared, the mean of all values or a random direction of length 1.  form: `cumulative` rows
-    with a ReLU, as published, or `sparse` ones, each lit by its own bin alone, which outlast a pruning and local steps
-    (Zhao et al., S&P 2024).  gain: the size of the way back, by which the imprint's share of a clipped gradient grows; its sign
-    alternates from row to row, so that what is added to an input stays small.
-    target: the value of h that is aimed at in one shot, by the one bin around it that holds 1 / k of the public examples; None for
-    all k bins. A value that no public example comes near gets a bin as wide as the nearest 1 / k of them are away.
+    bins: k, how many.  functional: what is compared, the mean of all values or a random direction of length 1.
+    form: `cumulative` rows with a ReLU, as published, or `sparse` ones, each lit by its own bin alone, which outlast a pruning
+    and local steps (Zhao et al., S&P 2024). gain: the size of the way back, by which the imprint's share of a clipped
+    gradient grows; its sign alternates from row to row, so that what is added to an input stays small.
+    target: the value of what is compared that is aimed at in one shot, by the one bin around it that holds 1 / k of the public
+    examples; None for all k bins. A value that no public example comes near gets a bin as wide as the nearest 1 / k of them
+    are away.
     public: how many public examples the cutoffs are quantiles of, at most.
     """
 

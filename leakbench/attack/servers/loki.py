@@ -22,7 +22,7 @@ class Loki:
     its pictures come to lie in these columns of the sum, and of n examples of a client (1 - 1 / k)^(n - 1) are expected to be
     alone, however many clients are summed up. The bias is shared, and its gradient mixes clients: rows are read by the middle of
     their bin. Under plain aggregation there is one block.
-    bins: k a client.  gain: the size of the way back.  public: how many public examples the cutoffs are quantiles of.
+    bins: k, how many a client.  gain: the size of the way back.  public: how many public examples the cutoffs are quantiles of.
     """
 
     bins: Count = 256

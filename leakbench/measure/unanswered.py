@@ -1,0 +1,49 @@
+"""Why an example has no answer, where that is known beside the truth: keys of rows and summaries, worded by the report."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+__all__ = [
+    "CLASS_ABSENT",
+    "NONE_GIVEN",
+    "NOT_CAUGHT",
+    "NOT_FINITE",
+    "NOT_ISOLATED",
+    "REFUSED",
+    "SILENT",
+    "explained",
+]
+
+# Of any attack: it gave fewer answers than there are examples, or one that is no number.
+NONE_GIVEN = "none_given"
+NOT_FINITE = "not_finite"
+# What leaked is zero throughout: since the client refused the model, or for whatever other reason.
+REFUSED = "refused"
+SILENT = "silent"
+# Of a server that isolates one example of a class: the batch has none, none was caught, or another one was.
+CLASS_ABSENT = "class_absent"
+NOT_CAUGHT = "not_caught"
+NOT_ISOLATED = "not_isolated"
+
+
+def explained(rows: pd.DataFrame, silent: Tensor, refuses: bool, fished: int | None) -> pd.DataFrame:
+    """Return the rows of V victims with M examples each, with what else is known of why an example has no answer.
+
+    silent: (V,) bool, whether what leaked of a victim is zero throughout.  refuses: whether the client sends zeros in the
+    stead of a gradient where it refuses the model.
+    fished: the class of which the server isolates one example; None of another server.
+    """
+    shape = (len(silent), len(rows) // len(silent))
+    reasons = rows["failure_reason"].to_numpy(dtype=object).reshape(shape).copy()
+    if fished is not None:
+        unanswered = (reasons == NONE_GIVEN) & rows["failure"].to_numpy(dtype=bool).reshape(shape)
+        nobody = unanswered.all(1, keepdims=True)
+        present = (rows["label"].to_numpy().reshape(shape) == fished).any(1, keepdims=True)
+        why = np.where(nobody, np.where(present, NOT_CAUGHT, CLASS_ABSENT), NOT_ISOLATED)
+        reasons = np.where(unanswered, why, reasons)
+    known = np.isin(reasons.astype(str), [NONE_GIVEN, NOT_FINITE, CLASS_ABSENT, NOT_CAUGHT])
+    nothing = silent.cpu().numpy()[:, None] & known
+    return rows.assign(failure_reason=np.where(nothing, REFUSED if refuses else SILENT, reasons).reshape(-1))

@@ -1,0 +1,47 @@
+"""Where the first and the last linear layer of a network are, and what enters a layer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from leakbench.types import Network
+
+__all__ = ["begins_linear", "entering", "first_layer", "last_layer"]
+
+
+def begins_linear(model: nn.Module) -> bool:
+    """Say whether the first layer of a network, flattening aside, is linear with a bias."""
+    return first_layer(model) is not None
+
+
+def first_layer(model: nn.Module) -> str | None:
+    """Return the prefix of the first layer's parameters, None where it is not a linear layer with a bias."""
+    for name, module in model.named_modules():
+        if next(module.children(), None) is not None or isinstance(module, nn.Flatten | nn.Identity):
+            continue
+        biased = isinstance(module, nn.Linear) and module.bias is not None
+        return (f"{name}." if name else "") if biased else None
+    return None
+
+
+def last_layer(model: nn.Module) -> str | None:
+    """Return the prefix of the last linear layer's parameters; None where there is no such layer."""
+    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    return None if not names else f"{names[-1]}." if names[-1] else ""
+
+
+def entering(network: Network, layer: str, inputs: Tensor, chunk: int = 500) -> Tensor:
+    """Return what enters the layer of that prefix, (n, d), of inputs (n, *s)."""
+    found: list[Tensor] = []
+    hook = network.model.get_submodule(layer.removesuffix(".")).register_forward_pre_hook(
+        lambda _, entered: found.append(entered[0])
+    )
+    try:
+        with torch.no_grad():
+            for some in torch.split(inputs, chunk):
+                functional_call(network.model, {**network.parameters, **network.statistics}, (some,))
+    finally:
+        hook.remove()
+    return torch.cat(found)

@@ -1,0 +1,86 @@
+"""Every module of leakbench can be imported alone: what modules import as they are read goes round in no circle."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+HOME = Path(__file__).parent.parent
+
+
+def named(folder: Path) -> dict[str, Path]:
+    """Return {dotted name: file} of a package's modules."""
+    found = {}
+    for path in (folder / "leakbench").rglob("*.py"):
+        parts = path.relative_to(folder).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imported(body: list[ast.stmt]) -> Iterator[str]:
+    """Yield what statements import as they are read, functions left out: module.name, of which either may be a module."""
+    for statement in body:
+        if isinstance(statement, ast.ImportFrom) and statement.module:
+            yield from (f"{statement.module}.{alias.name}" for alias in statement.names)
+        elif isinstance(statement, ast.Import):
+            yield from (alias.name for alias in statement.names)
+        elif isinstance(statement, ast.If | ast.Try | ast.ClassDef):
+            yield from imported([*statement.body, *getattr(statement, "orelse", [])])
+
+
+def read_first(modules: Mapping[str, Path]) -> dict[str, set[str]]:
+    """Return {module: those that are read before it}: a module of another package comes after that package's own `__init__`.
+
+    Packages that a module lies in have begun when it is read, and wait for it.
+    """
+    before = {}
+    for name, path in modules.items():
+        found = set[str]()
+        for target in imported(ast.parse(path.read_text(encoding="utf-8")).body):
+            parts = target.split(".")
+            found |= {".".join(parts[:n]) for n in range(1, len(parts) + 1)} & modules.keys()
+        before[name] = {other for other in found if other != name and not name.startswith(f"{other}.")}
+    return before
+
+
+def circle(before: Mapping[str, set[str]]) -> list[str]:
+    """Return the modules of a circle in order, empty where there is none."""
+    done, way = set[str](), list[str]()
+
+    def walk(name: str) -> list[str]:
+        if name in way:
+            return [*way[way.index(name) :], name]
+        if name in done:
+            return []
+        way.append(name)
+        found = next(filter(None, (walk(other) for other in sorted(before[name]))), [])
+        way.pop()
+        done.add(name)
+        return found
+
+    return next(filter(None, (walk(name) for name in sorted(before))), [])
+
+
+def test_no_imports_go_round_in_a_circle() -> None:
+    modules = named(HOME)
+    assert len(modules) > 150
+    assert not circle(read_first(modules))
+
+
+def test_a_circle_is_seen(tmp_path: Path) -> None:
+    """Through a package's `__init__` too; a package that reads its own modules is none."""
+    files = {
+        "__init__.py": "",
+        "one/__init__.py": "from leakbench.one.inner import a",
+        "one/inner.py": "from leakbench.two import b\na = 1",
+        "one/other.py": "c = 1",
+        "two.py": "def late():\n    from leakbench.one.other import c\nb = 1",
+    }
+    for name, text in files.items():
+        path = tmp_path / "leakbench" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert not circle(read_first(named(tmp_path)))
+    (tmp_path / "leakbench" / "two.py").write_text("from leakbench.one.other import c\nb = 1", encoding="utf-8")
+    assert set(circle(read_first(named(tmp_path)))) == {"leakbench.one", "leakbench.one.inner", "leakbench.two"}

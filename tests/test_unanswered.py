@@ -1,0 +1,155 @@
+"""Why examples have no answer: a key in rows and summary, a sentence under the table."""
+
+import pandas as pd
+import pytest
+import torch
+from command_line import called
+
+from leakbench.measure import unanswered as keys
+from leakbench.measure.unanswered import explained
+from leakbench.report.words import UNANSWERED, batches, why_unanswered
+from leakbench.store import read_manifest
+from leakbench.summary.unanswered import unanswered
+
+SPOKEN = torch.zeros(3, dtype=torch.bool)
+
+
+def table(reasons: list[list[str]], labels: list[list[int]]) -> pd.DataFrame:
+    """Rows of V victims with M examples each; an empty reason is an answer."""
+    flat = [
+        (v, why, label)
+        for v, (some, own) in enumerate(zip(reasons, labels, strict=True))
+        for why, label in zip(some, own, strict=True)
+    ]
+    return pd.DataFrame(
+        {"victim": v, "failure": why != "", "failure_reason": why, "label": label} for v, why, label in flat
+    )
+
+
+def reasons(
+    rows: pd.DataFrame, silent: torch.Tensor = SPOKEN, refuses: bool = False, fished: int | None = None
+) -> list[list[str]]:
+    found = explained(rows, silent, refuses, fished)["failure_reason"]
+    return found.to_numpy().reshape(len(silent), -1).tolist()
+
+
+NONE = keys.NONE_GIVEN
+FISHED = table([["", NONE], [NONE, NONE], [NONE, NONE]], [[4, 1], [1, 4], [1, 1]])
+
+
+def test_a_server_that_fishes_catches_one_of_a_batch_or_nobody_or_there_is_nobody():
+    assert reasons(FISHED, fished=4) == [
+        ["", "not_isolated"],
+        ["not_caught", "not_caught"],
+        ["class_absent", "class_absent"],
+    ]
+    assert reasons(FISHED) == [["", NONE], [NONE, NONE], [NONE, NONE]]
+
+
+def test_an_answer_that_is_not_finite_was_given():
+    broken = table([[keys.NOT_FINITE, NONE]], [[4, 1]])
+    assert reasons(broken, SPOKEN[:1], fished=4) == [["not_finite", "not_isolated"]]
+
+
+@pytest.mark.parametrize(("refuses", "why"), [(True, "refused"), (False, "silent")])
+def test_of_whom_nothing_but_zeros_leaked_the_client_said_nothing(refuses, why):
+    silent = torch.tensor([False, True, True])
+    assert reasons(FISHED, silent, refuses) == [["", NONE], [why, why], [why, why]]
+    assert reasons(FISHED, silent, refuses, fished=4)[1:] == [[why, why], [why, why]]
+
+
+def test_an_answer_and_a_ranking_keep_what_they_have():
+    ranked = table([["", "the attack ranks"]], [[0, 0]])
+    assert reasons(ranked, ~SPOKEN[:1], True) == [["", "the attack ranks"]]
+
+
+def test_every_key_has_words_that_count():
+    named = [getattr(keys, name) for name in keys.__all__ if name.isupper()]
+    assert sorted(named) == sorted(UNANSWERED)
+    assert all(key.isidentifier() for key in named)
+    tap = {"victims": 9, "unanswered": {key: {"examples": 7, "victims": 5} for key in named}}
+    for key in named:
+        said = why_unanswered({"fished": 3}, tap, key)
+        assert "{" not in said and ("7" in said or "5 of 9" in said)
+        assert ("class 3" in said) == (key in ("class_absent", "not_caught"))
+    assert why_unanswered({}, {}, "no finite answer") == "no finite answer"
+
+
+def test_examples_and_victims_are_counted_with_the_commonest_first():
+    rows = table([["a", "b", "b"], ["", "b", "b"]], [[0] * 3] * 2)
+    assert list(unanswered(rows).items()) == [
+        ("b", {"examples": 4, "victims": 2}),
+        ("a", {"examples": 1, "victims": 1}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("threat", "failures", "said"),
+    [
+        ("honest", 0, None),
+        ("honest", 2, "precision 0.50 (4 of 8 answers right)"),
+        ("malicious parameters", 0, "precision 0.50 (5 of 10 answers right)"),
+    ],
+)
+def test_precision_is_said_where_it_is_not_the_asr(threat, failures, said):
+    tap = {"victims": 5, "batch": 2, "failures": failures, "precision": 0.5, "eta": 0.1, "candidates": 9}
+    line = batches({"threat": threat, "taps": {"type-1": tap}})
+    assert (said in line) if said else ("precision" not in line)
+
+
+def test_nobody_was_given_an_answer():
+    tap = {"victims": 5, "batch": 2, "failures": 10, "precision": None, "eta": 0.1, "candidates": 9}
+    assert "precision" not in batches({"threat": "honest", "taps": {"type-1": tap}})
+
+
+FISHING = "run --attack fishing --leak-batch 8 --victims 10 --iterations 2 --train-rounds 0 --taps type-1 --candidates 10 --quiet"
+
+
+def test_from_the_command_line_the_table_and_the_page_say_why(tmp_path, monkeypatch, capsys):
+    """Of ten batches of eight digits two have no zero (seed 0); of the others one example each has an answer."""
+    code, out, err = called(
+        monkeypatch, capsys, *FISHING.split(), "--dataset", "digits", "--out", str(tmp_path / "run")
+    )
+    assert (code, err) == (0, "")
+    out, summary = " ".join(out.split()), read_manifest(tmp_path / "run")["summary"]
+    rows = pd.read_parquet(tmp_path / "run" / "rows.parquet")
+    without = rows.groupby("victim")["label"].agg(lambda labels: 0 not in set(labels))
+    assert without.sum() == 2
+    assert summary["fished"] == 0
+    assert summary["taps"]["type-1"]["unanswered"] == {
+        "not_isolated": {"examples": 56, "victims": 8},
+        "class_absent": {"examples": 16, "victims": 2},
+    }
+    said = "class 0, for which the server fishes, is not in 2 of 10 batches"
+    assert said in out
+    assert "ASR at most 1 / 8 by construction" in out
+    page = " ".join((tmp_path / "run" / "report.html").read_text().split())
+    assert said in page
+    assert "ASR at most 1 / 8 by construction" in page
+    for word in ("threat A to H", "by construction", "percentile", "D-SNR"):
+        assert f"<dt>{word}</dt>" in page
+    assert "<dt>alone in its bin</dt>" not in page
+
+
+def test_a_class_that_nobody_can_have_is_refused_at_once(tmp_path, monkeypatch, capsys):
+    """All pictures of faces that may be attacked are of class 1."""
+    words = [*FISHING.split(), "--dataset", "faces", "--out", str(tmp_path / "run")]
+    code, _, err = called(monkeypatch, capsys, *words)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "fishes for class 0, of which 'faces' has no example to attack; expected one of 1" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_client_who_refused_is_named(tmp_path, monkeypatch, capsys):
+    asked = "--dataset cancer --attack imprint --leak-model mlp --leak-batch 8 --victims 3 --train-rounds 0 --taps type-1 --quiet"
+    for defense, said in (("refuse_conspicuous", "3 of 3 releases were refused"), ("none", "")):
+        folder = tmp_path / defense
+        code, out, err = called(monkeypatch, capsys, "run", "--defense", defense, *asked.split(), "--out", str(folder))
+        assert (code, err) == (0, "")
+        assert said in " ".join(out.split())
+        found = read_manifest(folder)["summary"]["taps"]["type-1"]["unanswered"]
+        assert ("refused" in found) == bool(said)
+    page = (tmp_path / "none" / "report.html").read_text()
+    for word in ("alone in its bin", "verbatim", "percentile"):
+        assert f"<dt>{word}</dt>" in page
