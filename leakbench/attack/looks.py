@@ -11,10 +11,11 @@ from torch import Tensor
 
 from leakbench.defense.guess import Chooses
 from leakbench.defense.transform import STATIONS, Stations
+from leakbench.federated.client import runs_apart
 from leakbench.federated.leakage import View
 from leakbench.types import Parameters
 
-__all__ = ["averaged", "chooses", "releases", "responses"]
+__all__ = ["averaged", "chooses", "lanes_at_once", "releases", "responses"]
 
 
 def releases(views: tuple[View, ...]) -> tuple[tuple[View, ...], ...]:
@@ -53,6 +54,18 @@ def _mean(looks: tuple[View, ...]) -> View:
 def chooses(stations: Stations) -> bool:
     """Say whether the stations make a choice that differs from look to look and shows in each, as of coordinates to send."""
     return any(isinstance(transform, Chooses) for name in STATIONS for transform in getattr(stations, name))
+
+
+def lanes_at_once(views: tuple[View, ...], budget: int = 4_000_000) -> int:
+    """Return how many victims' gradients stay within `budget` bytes, about a core's cache; 0 where threads cannot share the views.
+
+    They cannot where a network's own code runs (its parameters are swapped meanwhile), nor need they on a GPU.
+    """
+    if any(not runs_apart(v.network, v.stations) for v in views):
+        return 0
+    view = views[0]
+    numbers = sum(u[0].numel() for u in view.update.values()) + view.examples * math.prod(view.shape)
+    return max(1, budget // (4 * numbers))
 
 
 def responses(

@@ -18,6 +18,7 @@ from leakbench.cli.data import data
 from leakbench.cli.options import help_alone
 from leakbench.cli.privacy import audit, epsilon
 from leakbench.cli.run import compare, report, run
+from leakbench.engine.memory import keep_freed_memory
 from leakbench.errors import InputError
 
 __all__ = ["main"]
@@ -29,6 +30,7 @@ BUG = 70
 def main() -> None:
     """Run the command line; the entry point of the `leakbench` script."""
     debug = "--debug" in sys.argv
+    keep_freed_memory()
     try:
         commands.main(args=[a for a in sys.argv[1:] if a != "--debug"], standalone_mode=False, prog_name="leakbench")
     except InputError as error:

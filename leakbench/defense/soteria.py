@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +75,11 @@ class Soteria:
             "" if own else "data-dependent mask: which columns are zero (Soteria) depends on the whole private batch"
         )
         return signal.replace(grads, signal.sensitivity, Fact("other", reason=reason))
+
+    @property
+    def runs_network(self) -> Literal[True]:
+        """See `leakbench.defense.transform.RunsNetwork`."""
+        return True
 
     def on_a_guess(self, seen: Parameters) -> Transform:
         """Return what an attacker runs on a guess: the mask of what it saw."""

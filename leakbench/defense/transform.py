@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from leakbench.types import Clock, Fact, Generators, Signal
 
-__all__ = ["STATIONS", "Stations", "Transform", "apply", "stations_before"]
+__all__ = ["STATIONS", "RunsNetwork", "Stations", "Transform", "apply", "stations_before"]
 
 STATIONS = ("example", "batch", "client", "server")
 
@@ -28,6 +28,13 @@ class Transform(Protocol):
         rngs: one generator a lane, the only source of randomness, to be drawn from by `leakbench.rng.normal`. None asks for the
         deterministic part alone, as an attacker runs it on a guess: what is drawn is then zero.
         """
+
+
+@runtime_checkable
+class RunsNetwork(Protocol):
+    """A transform that runs the network itself (Soteria): its parameters are swapped meanwhile, so one thread at a time may."""
+
+    runs_network: Literal[True]
 
 
 @dataclass(frozen=True)

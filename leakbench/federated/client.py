@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from leakbench.defense.transform import Stations, apply
+from leakbench.defense.transform import RunsNetwork, Stations, apply
 from leakbench.engine.chain import Chain, chain_of
 from leakbench.errors import InputError
 from leakbench.federated.merged import merged_signal, merges
@@ -31,6 +31,7 @@ __all__ = [
     "example_signal",
     "local_iterations",
     "mean_update",
+    "runs_apart",
 ]
 
 NO_EXAMPLE = "in train mode batch normalisation takes its statistics from the whole batch, so that no single example has a gradient"
@@ -115,6 +116,17 @@ def example_signal(network: Network, examples: Examples, step: int) -> Signal:
     over_batch = vmap(grad(one), in_dims=(None, 0, 0, 0, 0))
     draws = examples.draws_at(step, network.draws)
     return Signal(vmap(over_batch, in_dims=(network.axis, 0, 0, 0, 0))(network.parameters, *examples.at(step), draws))
+
+
+def runs_apart(network: Network, stations: Stations) -> bool:
+    """Return whether several threads can train clients at once: on the CPU, where no code of the network's own runs.
+
+    While it runs, its parameters are swapped for others. A part from elsewhere may run it unasked.
+    """
+    on_cpu = all(p.device.type == "cpu" for p in network.parameters.values())
+    transforms = (*stations.example, *stations.batch, *stations.client, *stations.server)
+    ours = all(type(t).__module__.startswith("leakbench.") and not isinstance(t, RunsNetwork) for t in transforms)
+    return on_cpu and ours and _chain(network) is not None
 
 
 def _chain(network: Network) -> Chain | None:

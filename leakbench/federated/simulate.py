@@ -7,6 +7,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,8 @@ from leakbench.data.dataset import Dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense
 from leakbench.defense.transform import apply
-from leakbench.federated.client import Examples, client_update
+from leakbench.engine.side_by_side import pieces_of, side_by_side
+from leakbench.federated.client import Examples, client_update, runs_apart
 from leakbench.federated.partition import Partition
 from leakbench.federated.sampling import draw_batches, draw_clients, drawn, drop_out
 from leakbench.models import one_hot
@@ -83,8 +85,12 @@ class Round:
     update_scale: float
 
 
-def lanes_per_chunk(parameters: Parameters, batch: int, per_example: bool, budget: int = 16_000_000) -> int:
-    """Return how many clients to run side by side so that their gradients stay within `budget` bytes (about the cache)."""
+def lanes_per_chunk(parameters: Parameters, batch: int, per_example: bool, apart: bool = False) -> int:
+    """Return how many clients to run as lanes of one computation, so that their gradients stay within about the cache.
+
+    apart: whether each core has lanes of its own, and so only its own cache.
+    """
+    budget = 4_000_000 if apart else 16_000_000
     size = 4 * sum(p.numel() for p in parameters.values()) * (batch if per_example else 3)
     return max(1, min(64, budget // max(size, 1)))
 
@@ -150,27 +156,47 @@ def _updates(
     clock: Clock,
 ) -> tuple[Signal, Tensor]:
     """Return the updates of one round's clients, members of one lane, and how often each example (n,) was used."""
-    f = federation
     uses = torch.zeros(len(data.train_targets), dtype=torch.int64)
     if not len(clients):
         return _of_nobody(network, data, defense, clock), uses
-    chunk = lanes_per_chunk(network.parameters, f.batch, bool(defense.example))
-    parts: list[Signal] = []
-    for ids, lists in zip(torch.split(clients, chunk), torch.split(held, chunk), strict=True):
-        lanes = [(clock.round, int(i)) for i in ids]
-        batch_rngs = generators(seed, "batches", lanes)
-        batches = draw_batches(defense.batches, lists.shape[1], f.local_iterations, f.batch, batch_rngs)
-        chosen = lists.gather(1, batches.positions.flatten(1)).reshape(batches.positions.shape)
-        uses += torch.bincount(chosen.flatten(), batches.weights.flatten().double(), minlength=len(uses)).long()
-        chosen = chosen.to(data.train_targets.device)
-        targets = one_hot(data.train_targets[chosen], data.classes)
-        weights = batches.weights.to(targets)
-        draws = drawn(network, weights, generators(seed, "draws", lanes))
-        examples = Examples(data.train_inputs[chosen], targets, weights, f.batch, draws)
-        rngs = generators(seed, "noise", lanes)
-        with torch.no_grad():
-            parts.append(client_update(network, examples, f.learning_rate, defense.stations, clock, rngs, alone=False))
-    return joined(parts).gathered(len(clients)), uses
+    apart = runs_apart(network, defense.stations)
+    most = lanes_per_chunk(network.parameters, federation.batch, bool(defense.example), apart)
+    pieces = pieces_of(len(clients), most) if apart else [slice(i, i + most) for i in range(0, len(clients), most)]
+    some = partial(_some_updates, network, data, federation, defense, seed, clock)
+    work = [partial(some, clients[where], held[where]) for where in pieces]
+    done = side_by_side(work) if apart else [piece() for piece in work]
+    for _, used in done:
+        uses += used
+    return joined([updates for updates, _ in done]).gathered(len(clients)), uses
+
+
+@torch.no_grad()
+def _some_updates(
+    network: Network,
+    data: Dataset,
+    federation: Federation,
+    defense: Defense,
+    seed: int,
+    clock: Clock,
+    clients: Tensor,
+    held: Tensor,
+) -> tuple[Signal, Tensor]:
+    """Return the updates of clients that train side by side, as lanes, and how often each example (n,) was used."""
+    f = federation
+    lanes = [(clock.round, int(i)) for i in clients]
+    batch_rngs = generators(seed, "batches", lanes)
+    batches = draw_batches(defense.batches, held.shape[1], f.local_iterations, f.batch, batch_rngs)
+    chosen = held.gather(1, batches.positions.flatten(1)).reshape(batches.positions.shape)
+    uses = torch.bincount(
+        chosen.flatten(), batches.weights.flatten().double(), minlength=len(data.train_targets)
+    ).long()
+    chosen = chosen.to(data.train_targets.device)
+    targets = one_hot(data.train_targets[chosen], data.classes)
+    weights = batches.weights.to(targets)
+    draws = drawn(network, weights, generators(seed, "draws", lanes))
+    examples = Examples(data.train_inputs[chosen], targets, weights, f.batch, draws)
+    rngs = generators(seed, "noise", lanes)
+    return client_update(network, examples, f.learning_rate, defense.stations, clock, rngs, alone=False), uses
 
 
 def _of_nobody(network: Network, data: Dataset, defense: Defense, clock: Clock) -> Signal:

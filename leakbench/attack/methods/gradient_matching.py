@@ -7,13 +7,14 @@ of these; the loop is the same.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
-from leakbench.attack.looks import averaged, responses
+from leakbench.attack.looks import averaged, lanes_at_once, responses
 from leakbench.attack.search.restarts import best_of
 from leakbench.attack.slots.descent import DESCENTS, Descent, Terms, descend
 from leakbench.attack.slots.distance import DISTANCES, Distance
@@ -23,6 +24,7 @@ from leakbench.attack.slots.priors import PRIORS, Prior
 from leakbench.attack.slots.space import SPACES, Coordinates, Pixels, Space
 from leakbench.attack.slots.start import STARTS, Start
 from leakbench.attack.slots.stop import STOPS, Iterations, Stop
+from leakbench.engine.side_by_side import pieces_of, side_by_side
 from leakbench.errors import InputError
 from leakbench.federated.leakage import View
 from leakbench.fitted import Asked
@@ -73,13 +75,20 @@ class GradientMatching:
         z, targets = torch.cat([z for _, z in drawn]), torch.cat([guess.targets for guess, _ in drawn])
         points = _Points(space, z.shape[1:], targets, drawn[0][0].joint)
 
-        def objective(some: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
+        def piece(some: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
             with torch.enable_grad():
                 leaf = some.detach().requires_grad_()
                 inputs, labels = points.split(leaf, lanes)
                 values = self._value(views, space, inputs, labels, lanes % view.victims)
                 (gradients,) = torch.autograd.grad(values.sum(), leaf)
             return values.detach(), gradients
+
+        largest = lanes_at_once(views)
+
+        def objective(some: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
+            pieces = pieces_of(len(lanes), largest) if largest else [slice(None)]
+            done = side_by_side([partial(piece, some[where], lanes[where]) for where in pieces])
+            return torch.cat([values for values, _ in done]), torch.cat([gradients for _, gradients in done])
 
         terms = Terms(self.stop.limit, points.size, points.project)
         found = descend(self.descent(points.joined(z).detach(), terms), objective, self.stop)
