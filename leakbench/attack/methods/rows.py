@@ -12,6 +12,7 @@ from torch import Tensor
 from leakbench.answers import Reconstruction
 from leakbench.attack.looks import averaged
 from leakbench.attack.methods.analytic import first_layer
+from leakbench.attack.methods.bins import DIFFERENCE, gradients_of
 from leakbench.attack.methods.explained import unexplained
 from leakbench.attack.needs import Needs
 from leakbench.attack.one_step import answered_at_once, likeliest
@@ -97,19 +98,12 @@ class Rows:
 
     def _bins(self, view: View, bins: Bins) -> _Read:
         """Return what each bin holds."""
-        # Of several clients each has its own columns of every row.
-        weight = view.update[f"{bins.layer}.weight"]
-        columns = weight.reshape(*weight.shape[:2], bins.clients, -1).transpose(1, 2)
-        weight = columns.flatten(1, 2) * bins.signs[:, None]
-        bias = view.update[f"{bins.layer}.bias"] * bins.signs if bins.clients == 1 else None
-        if bins.cumulative:
-            weight = torch.cat([weight[:, :-1] - weight[:, 1:], weight[:, -1:]], 1)
-            bias = None if bias is None else torch.cat([bias[:, :-1] - bias[:, 1:], bias[:, -1:]], 1)
+        weight, bias = gradients_of(view, bins)
         spoilt = view.knowledge.reads == "weights" or view.stations.before(view.tap) != Stations()
         by_bin = bias is None or self.scale == "bin" or (self.scale == "told" and spoilt)
         scale = (bins.upper + bins.lower) / 2 / (weight @ bins.functional) if by_bin or bias is None else 1 / bias
         found, size = weight * scale[..., None], weight.norm(dim=2)
-        deviation = self._deviation(view, size / found.shape[2] ** 0.5, 2**0.5 if bins.cumulative else 1.0)
+        deviation = self._deviation(view, size / found.shape[2] ** 0.5, DIFFERENCE if bins.cumulative else 1.0)
         noise = deviation * scale.abs()
         h = found @ bins.functional
         # The noise on a bias scales the whole answer, and with it h.
