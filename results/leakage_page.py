@@ -140,7 +140,14 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     ),
     "servers": (
         ROW,
-        Column("recall claimed", number("claimed_recall", 3), "the paper's"),
+        Column(
+            "recall claimed", number("claimed_recall", 3), "the paper's: the share of the examples that any row holds"
+        ),
+        Column(
+            "in any row",
+            number("in_any_row"),
+            "that share here, by the truth, to an RMSE of at most eta: what who answers with rows alone can recover at most",
+        ),
         Column(
             "recovered [95 % CI]",
             interval("asr"),

@@ -19,6 +19,7 @@ import pandas as pd
 import torch
 import yaml
 from leakage_page import page_of, text_of
+from shared.any_row import in_any_row
 from shared.grid import spelled_out
 from shared.options import checked, chosen, parser
 from shared.rows import Row, executed, held, limit_of, measured, minutes_of, there
@@ -63,7 +64,7 @@ OF_SERVERS = (
     *("precision", "verbatim", "verbatim_low", "verbatim_high", "alone_expected"),
     *("asr_ideal", "rmse_ideal", "verdict"),
 )
-"""Copied on pages about servers, beside `within_tenth`."""
+"""Copied on pages about servers, beside `within_tenth` and `in_any_row`."""
 
 TENTH = 0.1
 """An RMSE by which a picture is still known."""
@@ -123,6 +124,7 @@ def _of_servers(cell: Cell, tap: dict[str, Any], name: str, rows: pd.DataFrame, 
     return {
         **{key: tap[key] for key in OF_SERVERS},
         "within_tenth": float((rows["rmse"] <= TENTH).mean()),
+        "in_any_row": in_any_row(cell, name),
         "picked": picked(
             *(each.flatten(end_dim=-len(cell.data.shape) - 1).flatten(1) for each in (answers, truth, others))
         ),

@@ -1,10 +1,19 @@
 """The pages about servers that lie: they follow from their rows, and closed forms give what others measured."""
 
+import dataclasses
 import math
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
+from torch import nn
+
+from leakbench.cell import Request
+from leakbench.cell.budget import prepare
+from leakbench.federated.leakage import View
+from leakbench.models import parameters
+from leakbench.types import Network
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -51,3 +60,39 @@ def test_the_matrix_has_a_line_a_defense(in_results):
     page = matrix(rows)
     assert "| clip, alone | - | - | 1.00 | 0.10* | 0.00** | 0.00 (no answer) | 0.00 | - |" in page
     assert "Of 5 cells 1 is above" in page
+
+
+def test_what_any_row_holds_is_counted_by_the_truth(in_results):
+    """A row that is an example, one nearly, a mixture, a dead one; of another victim nothing counts."""
+    from shared.any_row import within  # noqa: PLC0415
+
+    inputs = torch.rand(2, 3, 50, generator=torch.Generator().manual_seed(0))
+    rows = torch.stack([inputs[:, 0], (inputs[:, 1] + 0.04).clamp(0, 1), inputs.mean(1), torch.zeros(2, 50)], 1)
+    rows[1, 0] = inputs[0, 0]
+    bias = torch.tensor([-2.0, 1e-3, 1.0, 0.0]).expand(2, 4)
+    update = {"0.weight": rows * bias[..., None], "0.bias": bias}
+    model = nn.Linear(50, 4)
+    view = View("type-1", Network(model, parameters(model)), update, 3, (50,), 2, 0.1)
+    assert within(view, "0.", inputs, 0.05).tolist() == [[True, True, False], [False, True, False]]
+    assert within(view, "0.", inputs, 0.03).tolist() == [[True, False, False], [False, False, False]]
+
+
+def test_a_layer_s_rows_hold_what_a_run_recovers(in_results):
+    """Of digits behind quantiles: what is recovered lies in some row; of an attack that reads none there is no share."""
+    from shared.any_row import in_any_row  # noqa: PLC0415
+
+    asked = Request(
+        dataset="digits",
+        attack="quantile_rows",
+        victims=3,
+        leak_batch=8,
+        train_rounds=0,
+        taps=("type-1",),
+        success=0.05,
+    )
+    share = in_any_row(prepare(asked, None), "type-1")
+    assert share is not None and 0.7 < share <= 1
+    assert in_any_row(prepare(dataclasses.replace(asked, attack="cpl"), None), "type-1") is None
+    assert (
+        in_any_row(prepare(dataclasses.replace(asked, attack="imprint", leak_model="mlp_1000"), None), "type-1") is None
+    )

@@ -1,5 +1,7 @@
 """The posterior mean under a Gaussian of public examples, against dense formulas and a sample."""
 
+import math
+
 import pytest
 import torch
 
@@ -46,3 +48,20 @@ def test_few_examples_do_not_make_it_sure():
     assert 0.01 < shrinkage_of(public).rest < 0.11
     many = torch.randn(4000, 3, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     assert shrinkage_of(many @ torch.diag(torch.tensor([0.3, 0.1, 1e-3]).double())).rest <= 1e-4
+
+
+@pytest.mark.parametrize("many", [5, 40])
+def test_its_density_is_that_of_the_dense_covariance(many):
+    """Of an input read in noise, whether examples span all directions or not; and along a functional."""
+    rng = torch.Generator().manual_seed(6)
+    public = torch.rand(many, 8, generator=rng, dtype=torch.float64)
+    read, functional = (torch.rand(*n, generator=rng, dtype=torch.float64) for n in ((3, 8), (8,)))
+    variance, prior = torch.tensor([1e-4, 0.1, 3.0]).double(), shrinkage_of(public)
+    covariance = torch.cov(public.T, correction=0) + prior.rest * torch.eye(8).double()
+    dense = torch.distributions.MultivariateNormal(
+        public.mean(0), covariance + variance[:, None, None] * torch.eye(8).double()
+    )
+    torch.testing.assert_close(prior.unlikelihood(read, variance) + 4 * math.log(2 * math.pi), -dense.log_prob(read))
+    mean, spread = prior.along(functional)
+    torch.testing.assert_close(mean, functional @ public.mean(0))
+    torch.testing.assert_close(spread, functional @ covariance @ functional)

@@ -12,9 +12,12 @@ from torch import Tensor
 from leakbench.answers import Reconstruction
 from leakbench.attack.looks import averaged
 from leakbench.attack.methods.analytic import first_layer
+from leakbench.attack.methods.bins import DIFFERENCE, gradients_of
+from leakbench.attack.methods.explained import unexplained
 from leakbench.attack.needs import Needs
 from leakbench.attack.one_step import answered_at_once, likeliest
 from leakbench.attack.public import public_of
+from leakbench.attack.search.independent import independent
 from leakbench.attack.search.shrinkage import shrinkage_of
 from leakbench.attack.servers.imprint import Bins
 from leakbench.defense.transform import Stations
@@ -33,6 +36,12 @@ EMPTY = 1e-5
 
 AGREE = 1e-3
 """The root mean square by which two rows that hold the same example differ at most."""
+
+EXPLAINED = 1e-3
+"""By which share of it a row's bias gradient is missed at most by the one example that the row holds."""
+
+APART = 0.1
+"""Of its length, how much of a row that nothing speaks for has to lie outside the span of the rows that are answered before it."""
 
 
 @part
@@ -62,7 +71,7 @@ class Rows:
         """Answer for V victims with at most M of the rows, clamped to [0, 1]; rngs are not drawn from.
 
         NaN where no more row holds anything that can be an input. The certainty of a bin is the logarithm of the size of its
-        gradient; of other rows first how many agree. Of several releases each gives an answer, and the likeliest is given. Raises
+        gradient; of other rows see `_first`. Of several releases each gives an answer, and the likeliest is given. Raises
         InputError where the server built no imprint and the network does not begin with a biased linear layer.
         """
         return likeliest([self._answer(view, rngs) for view, _ in averaged(views)])
@@ -89,19 +98,12 @@ class Rows:
 
     def _bins(self, view: View, bins: Bins) -> _Read:
         """Return what each bin holds."""
-        # Of several clients each has its own columns of every row.
-        weight = view.update[f"{bins.layer}.weight"]
-        columns = weight.reshape(*weight.shape[:2], bins.clients, -1).transpose(1, 2)
-        weight = columns.flatten(1, 2) * bins.signs[:, None]
-        bias = view.update[f"{bins.layer}.bias"] * bins.signs if bins.clients == 1 else None
-        if bins.cumulative:
-            weight = torch.cat([weight[:, :-1] - weight[:, 1:], weight[:, -1:]], 1)
-            bias = None if bias is None else torch.cat([bias[:, :-1] - bias[:, 1:], bias[:, -1:]], 1)
+        weight, bias = gradients_of(view, bins)
         spoilt = view.knowledge.reads == "weights" or view.stations.before(view.tap) != Stations()
         by_bin = bias is None or self.scale == "bin" or (self.scale == "told" and spoilt)
         scale = (bins.upper + bins.lower) / 2 / (weight @ bins.functional) if by_bin or bias is None else 1 / bias
         found, size = weight * scale[..., None], weight.norm(dim=2)
-        deviation = self._deviation(view, size / found.shape[2] ** 0.5, 2**0.5 if bins.cumulative else 1.0)
+        deviation = self._deviation(view, size / found.shape[2] ** 0.5, DIFFERENCE if bins.cumulative else 1.0)
         noise = deviation * scale.abs()
         h = found @ bins.functional
         # The noise on a bias scales the whole answer, and with it h.
@@ -121,8 +123,10 @@ class Rows:
     def _first(self, view: View) -> _Read:
         """Return what each row of the first layer holds, once where several agree.
 
-        Rows that one example alone lights agree to the last digits; mixtures of the same examples do not, since each row
-        mixes them anew.
+        Surest is a row whose own answer explains the gradient of its bias (`unexplained`). Then come rows that agree: those that
+        one example alone lights do to the last digits, mixtures of the same examples do not, since each row mixes them anew. Of
+        the rest those come first that are explained best; they are no answer where they are combinations of rows taken before.
+        Where a noise is told, neither is known of a row, and its size stands for it.
         """
         name = first_layer(view.network.model)
         if name is None:
@@ -135,13 +139,21 @@ class Rows:
         found, size, noise = weight / bias[..., None], weight.norm(dim=2), deviation / bias.abs()
         possible = self._possible(found, noise) & _filled(size, deviation, found.shape[2])
         known = found.masked_fill(~possible[..., None], 0).double()
-        squares = known.square().sum(2)
-        apart = (squares[:, :, None] + squares[:, None] - 2 * known @ known.mT) / found.shape[2]
+        products = known @ known.mT
+        squares = products.diagonal(dim1=1, dim2=2)
+        apart = (squares[:, :, None] + squares[:, None] - 2 * products) / found.shape[2]
         same = (apart < AGREE**2) & possible[:, :, None] & possible[:, None]
-        share = size / size.amax(1, keepdim=True).clamp_min(torch.finfo(size.dtype).tiny)
+        share = (size / size.amax(1, keepdim=True).clamp_min(torch.finfo(size.dtype).tiny)).double()
+        if view.noise is None:
+            missed = unexplained(view, name, found).double()
+            share = 1 / (1 + missed) + 2 * size.shape[1] * (missed < EXPLAINED)
         certainty = (same.sum(2) + share / 2).masked_fill(~possible, -torch.inf)
-        outdone = (same & (certainty[:, None] > certainty[:, :, None])).any(2)
-        return _Read(found, noise, certainty.masked_fill(outdone, -torch.inf))
+        order = certainty.argsort(dim=1, descending=True, stable=True).argsort(1)
+        certainty = certainty.masked_fill((same & (order[:, None] < order[:, :, None])).any(2), -torch.inf)
+        # Of more examples than half the values each lies in the span of others.
+        if view.noise is None and 2 * view.examples <= found.shape[2]:
+            certainty = independent(products, certainty, view.examples, 2.0, APART)
+        return _Read(found, noise, certainty.to(found))
 
     def _possible(self, found: Tensor, noise: Tensor) -> Tensor:
         """Return (V, k): whether a row holds what can be an input."""

@@ -19,8 +19,9 @@ from leakbench.attack.looks import averaged
 from leakbench.attack.needs import Needs
 from leakbench.attack.public import FEW, public_of
 from leakbench.attack.public_gradients import fitting, flat, gradients_alone
+from leakbench.attack.rankings.bins import in_bins, reads_bins
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View
+from leakbench.federated.leakage import Public, View
 from leakbench.gram import gram_of
 from leakbench.part import Count, part
 from leakbench.types import Generators
@@ -40,7 +41,7 @@ class Candidates:
     are taken as draws from the public gradients' Gaussian (mean m, covariance S), so that y given c is Gaussian with mean
     g(c) / M + (M - 1) / M * m and covariance (M - 1) / M^2 * S + s^2, s the deviation of a known noise, else 0; all gradients are
     taken at the model that was sent. S is that of the public sample plus, in every direction, the energy that half of the sample
-    leaves unexplained of the other.
+    leaves unexplained of the other. Of an imprint's bins behind M > 1 only that counts which holds the candidate (`in_bins`).
     chunk: how many candidates' gradients are held at once; fewer of a large network, and fewer public examples then too.
     """
 
@@ -53,18 +54,24 @@ class Candidates:
 
         Raises InputError where a view names no candidates, or no public examples behind a batch.
         """
-        return Ranking(torch.stack([n * self._scores(view) for view, n in averaged(views)]).sum(0))
+        return Ranking(torch.stack([self._scores(view, n) for view, n in averaged(views)]).sum(0))
 
-    def _scores(self, view: View) -> Tensor:
+    def _scores(self, view: View, looks: int) -> Tensor:
         if view.candidates is None:
             raise InputError("candidates: the view names none to rank")
+        if reads_bins(view):  # Likelihoods, in which the looks are counted as the less noise of their mean.
+            return in_bins(view, view.secret, view.candidates.inputs)
+        return looks * self._gradients(view, view.candidates)
+
+    def _gradients(self, view: View, shown: Public) -> Tensor:
+        """Return the scores (V, k) of the candidates by their whole gradients, of one look."""
         observed, share = flat(view.update), 1.0 / view.examples
         if (
             view.reads_draws
         ):  # What was drawn differs from victim to victim, and with it what a candidate would have shown.
             each = zip(observed[:, None], view.drawn(), strict=True)
-            return torch.cat([_alone(y, gradients_alone(view, view.candidates, self.chunk, None, d)) for y, d in each])
-        hypotheses = gradients_alone(view, view.candidates, self.chunk)
+            return torch.cat([_alone(y, gradients_alone(view, shown, self.chunk, None, d)) for y, d in each])
+        hypotheses = gradients_alone(view, shown, self.chunk)
         if view.examples == 1:
             return _alone(observed, hypotheses)
         if view.public is None:
@@ -72,7 +79,7 @@ class Candidates:
         few = public_of(view, "candidates", min(FEW, fitting(view, 2_100_000_000)))
         others = torch.cat(list(gradients_alone(view, few, self.chunk)))
         if not others.isfinite().all():  # A model that has diverged tells nobody apart.
-            return observed.new_full((len(observed), len(view.candidates.labels)), torch.nan)
+            return observed.new_full((len(observed), len(shown.labels)), torch.nan)
         mean = others.mean(0)
         spread = _Spread.of(others - mean, ((view.noise or 0.0) / share) ** 2 / (view.examples - 1))
         left = spread.whitened(observed - (1 - share) * mean)

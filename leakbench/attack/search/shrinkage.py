@@ -42,6 +42,20 @@ class Shrinkage:
         inside = apart @ self.directions.T
         return self.mean + beside[..., None] * apart + (inside * (along - beside[..., None])) @ self.directions
 
+    def unlikelihood(self, read: Tensor, variance: Tensor) -> Tensor:
+        """Return (*n): minus the log-density of x + N(0, variance I), up to the d / 2 log(2 pi), at read (*n, d); variance (*n)."""
+        along, beside = self.spread + variance[..., None], self.rest + variance
+        apart, beyond = read - self.mean, len(self.mean) - len(self.spread)
+        inside = (apart @ self.directions.T).square()
+        outside = (apart.square().sum(-1) - inside.sum(-1)).clamp_min(0)
+        return ((inside / along + along.log()).sum(-1) + outside / beside + beyond * beside.log()) / 2
+
+    def along(self, functional: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean and the variance of w . x, of a functional w (d,)."""
+        inside = (self.directions @ functional).square()
+        rest = (functional.square().sum() - inside.sum()).clamp_min(0)
+        return functional @ self.mean, inside @ self.spread + rest * self.rest
+
     def error(self, truth: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Return (mean, variance), (*n) each, of that answer's squared error, summed over the d values of x.
 

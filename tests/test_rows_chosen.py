@@ -1,0 +1,176 @@
+"""Which rows of a first layer are answered: those that explain themselves, those that agree, and no combination of others."""
+
+import dataclasses
+
+import pytest
+import torch
+from test_servers_first_layer import CLASSES, SHAPE, honest, pictures, right, view
+from torch import Tensor
+
+from leakbench.attack.methods.explained import unexplained
+from leakbench.attack.methods.rows import Rows
+from leakbench.attack.search.independent import independent
+from leakbench.defense.clip import ClipWhole
+from leakbench.defense.precode import Precode
+from leakbench.defense.transform import Stations
+from leakbench.federated.leakage import View, leak
+from leakbench.models import one_hot, parameters
+from leakbench.rng import generator, generators
+from leakbench.types import Clock, Network
+
+RNGS = generators(0, "v", [(v,) for v in range(4)])
+
+
+def slow(vectors: Tensor, certainty: Tensor, many: int, sure: float, apart: float) -> Tensor:
+    """Of one victim, by least squares on the vectors themselves."""
+    chosen = torch.full_like(certainty, -torch.inf)
+    taken: list[int] = []
+    for row in certainty.argsort(descending=True).tolist():
+        if len(taken) == many or not certainty[row].isfinite():
+            break
+        span, v = vectors[taken].T, vectors[row]
+        beside = v - span @ torch.linalg.pinv(span, rtol=1e-9) @ v if taken else v
+        if certainty[row] >= sure or beside.norm() > apart * v.norm():
+            taken.append(row)
+            chosen[row] = certainty[row]
+    return chosen
+
+
+@pytest.mark.parametrize(("many", "sure", "apart"), [(3, torch.inf, 0.1), (9, torch.inf, 0.1), (9, 6.0, 0.4)])
+def test_the_choice_is_that_of_least_squares(many, sure, apart):
+    """Of vectors in few dimensions, with exact combinations and a copy among them; what is sure is taken in any span."""
+    rng = generator(0, "vectors")
+    vectors = torch.randn(4, 12, 7, generator=rng).double()
+    vectors[:, 3], vectors[:, 5] = vectors[:, 0] + 2 * vectors[:, 1], vectors[:, 2]
+    certainty = torch.stack([torch.randperm(12, generator=rng).double() for _ in range(4)])
+    certainty[:, 7] = -torch.inf
+    certainty[0], certainty[1, :6] = certainty[0].where(certainty[0] > 7, -torch.inf), 12 - torch.arange(6).double()
+    found = independent(vectors @ vectors.mT, certainty, many, sure, apart)
+    for v in range(4):
+        expected = slow(vectors[v], certainty[v], many, sure, apart)
+        assert torch.equal(found[v], expected)
+    assert (found[1, 3] > 0) == (sure < 10 and many > 3)
+
+
+def rows_of(shown: View) -> tuple[Tensor, Tensor]:
+    """Return what each row holds (V, k, d), and where it has a gradient (V, k)."""
+    weight, bias = shown.update["1.weight"], shown.update["1.bias"]
+    return (weight / bias[..., None]).nan_to_num(0.0, 0.0, 0.0), bias.abs() > 1e-6 * bias.abs().amax(1, keepdim=True)
+
+
+def lit(shown: View, x: Tensor) -> Tensor:
+    """Return (V, M, k): who lights which row."""
+    sent = shown.network.parameters
+    return x.flatten(2) @ sent["1.weight"].T + sent["1.bias"] > 0
+
+
+def test_a_row_that_one_example_lights_explains_its_bias_and_a_mixture_does_not():
+    """By the rows that the truth lights, in double precision; the gradient of the example's label, over M."""
+    shown, x = view(honest(), 4)
+    network = shown.network.model.double()
+    sent = dataclasses.replace(shown.network, model=network, parameters=parameters(network))
+    y = one_hot(torch.arange(4).expand(4, 1, 1, -1) % CLASSES, CLASSES).double()
+    update = leak("type-1", sent, x.double()[:, None, None], y, 0.1, Stations(), Clock(0, 0, 1, 1), None)
+    shown = dataclasses.replace(shown, network=sent, update=update)
+    found, there = rows_of(shown)
+    many = lit(shown, x.double()).sum(1)
+    missed = unexplained(shown, "1.", found)
+    assert (many == 1).any() and (missed[(many == 1) & there] < 1e-9).all()
+    assert float((missed[(many > 1) & there] < 1e-3).double().mean()) < 0.01
+    other = dataclasses.replace(shown, batch=5)
+    assert (unexplained(other, "1.", found)[(many == 1) & there] > 1e-3).double().mean() > 0.98
+
+
+def test_what_is_not_one_gradient_leaves_nothing_explained():
+    """A clip, a network that samples."""
+    shown, x = view(honest(), 4)
+    y = one_hot(torch.arange(4).expand(4, 1, 1, -1) % CLASSES, CLASSES)
+    clip = Stations(example=(ClipWhole(norm=1e-3),))
+    clipped = leak("type-1", shown.network, x[:, None, None], y, 0.1, clip, Clock(0, 0, 1, 1), None)
+    spoilt = dataclasses.replace(shown, update=clipped)
+    assert (unexplained(spoilt, "1.", rows_of(spoilt)[0])[rows_of(spoilt)[1]] > 1e-3).double().mean() > 0.99
+    samples = Precode(4)(honest().model, SHAPE, CLASSES, generator(0, "x"))
+    drawing = dataclasses.replace(shown, network=Network(samples, parameters(samples)))
+    assert (unexplained(drawing, "1.", rows_of(shown)[0]) == torch.inf).all()
+
+
+@pytest.mark.parametrize("many", [12, 20])
+def test_all_that_any_row_holds_is_answered(many):
+    """Of an honest layer, where each example that is alone in a row is so in one or two: no mixture takes its place."""
+    shown, x = view(honest(), many)
+    found, there = rows_of(shown)
+    held = right(x, found.where(there[..., None], torch.nan).reshape(4, -1, *SHAPE))
+    answered = right(x, Rows()((shown,), RNGS).inputs)
+    assert 0.05 < float(held.double().mean()) <= 1 - (many - 12) / 100
+    assert torch.equal(answered, held)
+
+
+def test_a_combination_of_answers_is_none():
+    """Under a clip, where only rows that agree are sure: none of the rest lies in the span of what was answered before it."""
+    shown, x = view(honest(), 8)
+    y = one_hot(torch.arange(8).expand(4, 1, 1, -1) % CLASSES, CLASSES)
+    stations = Stations(example=(ClipWhole(norm=1e-3),))
+    update = leak("type-1", shown.network, x[:, None, None], y, 0.1, stations, Clock(0, 0, 1, 1), None)
+    found = Rows()((dataclasses.replace(shown, update=update),), RNGS)
+    for v in range(4):
+        answers = found.inputs[v].flatten(1)
+        sure = found.certainty[v] >= 2
+        for n in range(1, 8):
+            if found.certainty[v, n].isfinite() and not sure[n]:
+                span = answers[:n].T
+                beside = answers[n] - span @ torch.linalg.lstsq(span, answers[n, :, None]).solution[:, 0]
+                assert beside.norm() > 0.09 * answers[n].norm()
+
+
+def planted(many: int, rows: Tensor) -> View:
+    """Return a view of so many examples whose first layer's gradient holds these rows (n, d) and no others."""
+    shown, _ = view(honest(), many, 1)
+    layer = {name: torch.zeros_like(shown.update[f"1.{name}"]) for name in ("weight", "bias")}
+    layer["weight"][0, : len(rows)], layer["bias"][0, : len(rows)] = rows, 1.0
+    return dataclasses.replace(shown, update={**shown.update, **{f"1.{n}": u for n, u in layer.items()}})
+
+
+def given(shown: View) -> int:
+    return int(Rows()((shown,), RNGS[:1]).certainty.isfinite().sum())
+
+
+def test_behind_more_examples_than_half_the_values_no_span_says_anything():
+    """Of 100 values and 51 examples every place is filled while rows that can be inputs are left; behind 50 it is not."""
+    share = torch.linspace(0.1, 1, 60)[:, None]
+    rows = share * pictures(seed=3).flatten() + (1 - share) * 0.2
+    assert given(planted(51, rows)) == 51
+    assert given(planted(50, rows)) == 2
+
+
+def test_rows_that_agree_are_answers_in_any_span():
+    """Half of each of two others, twice: an answer; once: none."""
+    one, other = pictures(2, seed=5).flatten(1)
+    assert given(planted(4, torch.stack([one, one, other, other, (one + other) / 2]))) == 2
+    assert given(planted(4, torch.stack([one, one, other, other, *2 * [(one + other) / 2]]))) == 3
+
+
+def test_what_is_explained_comes_before_what_agrees_and_the_rest_by_what_it_misses():
+    shown, _ = view(honest(), 20)
+    read, missed = Rows()._first(shown), unexplained(shown, "1.", rows_of(shown)[0])
+    some = read.certainty.isfinite()
+    explained = some & (missed < 1e-3)
+    rest = some & ~explained
+    assert explained.any() and rest.any()
+    assert read.certainty[explained].min() > 1000 > read.certainty[rest].max()
+    lone = rest & (read.certainty < 2)
+    torch.testing.assert_close(read.certainty[lone], 1 + 0.5 / (1 + missed[lone]))
+
+
+def test_who_is_told_a_noise_goes_by_size():
+    """Neither explained nor in a span is anything behind noise: of rows that none agrees with the largest come first."""
+    shown, _ = view(honest(), 20)
+    read, held = Rows()._first(dataclasses.replace(shown, noise=1e-12)), rows_of(shown)[0]
+    size = shown.update["1.weight"].norm(dim=2)
+    share = size / size.amax(1, keepdim=True)
+    some = read.certainty.isfinite()
+    assert (some.sum(1) > 20).all()
+    for v, row in some.nonzero().tolist():
+        same = (held[v] - held[v, row]).square().mean(1).sqrt() < 1e-3
+        assert float(read.certainty[v, row]) == pytest.approx(
+            int(same.sum()) + float(share[v][same].max()) / 2, abs=0.01
+        )
