@@ -46,11 +46,14 @@ def one_over_f(shape: tuple[int, ...], like: Tensor) -> Whitening:
     shares = torch.tensor(LUMA_CHROMA if channels == 3 else (1.0,) * channels, dtype=torch.float64)
     scale = (shares.sqrt()[:, None, None] * deviation).to(like)
 
+    # One axis after another: one `einsum` of all four would first multiply the transforms into a dense matrix of all pixels.
     def apply(z: Tensor) -> Tensor:
-        return torch.einsum("kc,ih,jw,nkij->nchw", colours, down, across, scale * z)
+        pictures = down.mT @ (scale * z) @ across
+        return (colours.mT @ pictures.flatten(2)).reshape(z.shape)
 
     def invert(x: Tensor) -> Tensor:
-        return torch.einsum("kc,ih,jw,nchw->nkij", colours, down, across, x) / scale
+        waves = down @ x @ across.mT
+        return (colours @ waves.flatten(2)).reshape(x.shape) / scale
 
     return Whitening(torch.full(shape, 0.5).to(like), apply, invert)
 
