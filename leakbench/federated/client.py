@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -52,8 +53,19 @@ class Examples:
     draws: Tensor | None = None
 
     def at(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return inputs (K, B, *s), targets (K, B, classes) and weights (K, B) of one local iteration."""
-        return self.inputs[:, step], self.targets[:, step], self.weights[:, step]
+        """Return inputs (K, B', *s), targets (K, B', classes) and weights (K, B') of one local iteration.
+
+        B' is the size of the largest batch among the lanes: a Poisson batch is padded to the largest of all iterations.
+        """
+        largest = self._largest[step]
+        return self.inputs[:, step, :largest], self.targets[:, step, :largest], self.weights[:, step, :largest]
+
+    @cached_property
+    def _largest(self) -> list[int]:
+        """The place after the last example of each local iteration, in any lane; 1 where there is none."""
+        places = torch.arange(1, self.weights.shape[2] + 1, device=self.weights.device)
+        found: list[int] = ((self.weights != 0) * places).amax((0, 2)).clamp_min(1).tolist()
+        return found
 
     def of_lanes(self, lanes: slice) -> Examples:
         """Return those of some clients."""
@@ -63,8 +75,8 @@ class Examples:
     def draws_at(self, step: int, count: int) -> Tensor:
         """Return the draws (K, B, count) of one local iteration."""
         if self.draws is None:
-            return self.weights.new_zeros(*self.weights[:, step].shape, count)
-        return self.draws[:, step]
+            return self.weights.new_zeros(*self.at(step)[2].shape, count)
+        return self.draws[:, step, : self._largest[step]]
 
 
 @dataclass(frozen=True)
