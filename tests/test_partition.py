@@ -49,7 +49,7 @@ def test_the_generator_decides(method):
 
 
 def test_copies_of_a_written_partition():
-    partition = Partition(torch.tensor([[0, 1], [1, 2]]), 4)
+    partition = Partition.of_lists(torch.tensor([[0, 1], [1, 2]]), 4)
     assert partition.copies.tolist() == [1, 2, 1, 0]
     assert (partition.most_copies, partition.mean_copies) == (2, 1.0)
 
@@ -108,6 +108,23 @@ def test_paper_copies_of_lfw_and_cancer():
     assert lfw.most_copies == 133 and lfw.mean_copies == pytest.approx(132.33, abs=0.01)
     cancer = Iid()(labels(426, 2), 1000, 400, seeded())
     assert cancer.most_copies == 939
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    methods, st.tuples(st.integers(2, 60), st.integers(1, 6)), st.integers(1, 40), st.integers(1, 20), st.integers(0, 9)
+)
+def test_lists_that_are_dealt_again_are_those_that_were_kept(method, sizes, clients, half, seed):
+    n, classes = sizes
+    each = min(2 * half, n - n % 2)
+    kept = method(labels(n, classes, seed), clients, each, seeded(seed))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("leakbench.federated.partition.KEPT", 0)
+        again = method(labels(n, classes, seed), clients, each, seeded(seed))
+    assert torch.equal(again.indices, kept.indices) and torch.equal(again.copies, kept.copies)
+    some = torch.randint(clients, (5,), generator=seeded(seed))
+    assert torch.equal(again.of(some), kept.indices[some])
+    assert torch.equal(kept.of(some), kept.indices[some])
 
 
 @pytest.mark.parametrize("method", [Iid(), Shards(), Dirichlet(alpha=0.5)])

@@ -3,13 +3,16 @@
 Where N * |D_i| is more than there are examples, examples are handed out again. Every method deals in *passes*: as many
 clients as the examples suffice for get disjoint lists, then the next pass begins. So no client ever holds an example
 twice, and since each pass takes the examples that were handed out least, no two examples' counts differ by more than 1.
+
+The lists of many clients are not kept: of each pass it is remembered how it began, and it is dealt again, to the same lists, when
+one of its clients is drawn. So memory does not grow with the number of clients as their examples do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -23,21 +26,52 @@ __all__ = ["PARTITIONS", "Dirichlet", "Iid", "Partition", "Partitioner", "Shards
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
+Deal: TypeAlias = Callable[["Integers", int, np.random.Generator], "Integers"]
+"""(the examples of a pass in random order, how many clients share them, a generator) -> their lists (clients, |D_i|)."""
+
+KEPT = 8_000_000
+"""Of how many numbers the lists of all clients may be to be kept: 64 MB."""
+
+
 @dataclass(frozen=True)
 class Partition:
     """Which examples each client holds.
 
-    indices: (clients, examples_per_client) int64 into the training split, no index twice in a row.
-    examples: n, the size of the training split.
+    clients: N.  examples_per_client: |D_i|.  copies: (n,) int64, how many clients hold each of the n training examples.
+    dealt: gives the lists (clients of the pass, |D_i|) of a pass by its number.  group: how many clients each pass serves, the last
+    one at most.
     """
 
-    indices: Tensor
-    examples: int
+    clients: int
+    examples_per_client: int
+    copies: Tensor
+    dealt: Callable[[int], Tensor]
+    group: int
+
+    @classmethod
+    def of_lists(cls, indices: Tensor, examples: int) -> Partition:
+        """Return the partition of written lists (N, |D_i|) int64 into n training examples, no index twice in a row."""
+        copies = torch.bincount(indices.flatten(), minlength=examples)
+        return cls(len(indices), indices.shape[1], copies, lambda number: indices, len(indices))
+
+    def of(self, clients: Tensor) -> Tensor:
+        """Return the examples (K, |D_i|) of some clients (K,), int64 into the training split."""
+        lists = torch.empty(len(clients), self.examples_per_client, dtype=torch.int64)
+        numbers = clients // self.group
+        for number in torch.unique(numbers).tolist():
+            mine = numbers == number
+            lists[mine] = self.dealt(number)[clients[mine] % self.group]
+        return lists
 
     @property
-    def copies(self) -> Tensor:
-        """(n,) int64: how many clients hold each example."""
-        return torch.bincount(self.indices.flatten(), minlength=self.examples)
+    def indices(self) -> Tensor:
+        """The lists of all clients, (N, |D_i|)."""
+        return self.of(torch.arange(self.clients))
+
+    @property
+    def examples(self) -> int:
+        """n, the size of the training split."""
+        return len(self.copies)
 
     @property
     def most_copies(self) -> int:
@@ -47,7 +81,7 @@ class Partition:
     @property
     def mean_copies(self) -> float:
         """Mean over all n examples of how many clients hold it: N * |D_i| / n."""
-        return self.indices.numel() / self.examples
+        return self.clients * self.examples_per_client / self.examples
 
 
 @runtime_checkable
@@ -64,9 +98,11 @@ class Iid:
 
     def __call__(self, targets: Tensor, clients: int, examples_per_client: int, rng: torch.Generator) -> Partition:
         """Return the partition; see `Partitioner`."""
-        draw = _numpy(rng)
-        dealt = [chosen for chosen, _ in _passes(len(targets), clients, examples_per_client, draw)]
-        return _partition(dealt, targets, examples_per_client)
+        return _dealt(targets, clients, examples_per_client, rng, _as_it_comes(examples_per_client))
+
+
+def _as_it_comes(examples_per_client: int) -> Deal:
+    return lambda chosen, group, draw: chosen.reshape(group, examples_per_client)
 
 
 @part
@@ -88,13 +124,14 @@ class Shards:
                 f"examples_per_client: got {examples_per_client}, expected a multiple of shards_per_client"
                 f" ({self.shards_per_client})"
             )
-        draw, labels = _numpy(rng), targets.cpu().numpy()
-        dealt = []
-        for chosen, group in _passes(len(labels), clients, examples_per_client, draw):
+        labels = targets.cpu().numpy()
+
+        def deal(chosen: Integers, group: int, draw: np.random.Generator) -> Integers:
             by_label = chosen[labels[chosen].argsort(kind="stable")]
             shards = draw.permutation(by_label.reshape(group * self.shards_per_client, -1))
-            dealt.append(draw.permuted(shards.reshape(group, examples_per_client), axis=1))
-        return _partition(dealt, targets, examples_per_client)
+            return draw.permuted(shards.reshape(group, examples_per_client), axis=1)
+
+        return _dealt(targets, clients, examples_per_client, rng, deal)
 
 
 @part
@@ -109,9 +146,9 @@ class Dirichlet:
 
     def __call__(self, targets: Tensor, clients: int, examples_per_client: int, rng: torch.Generator) -> Partition:
         """Return the partition; see `Partitioner`."""
-        draw, labels = _numpy(rng), targets.cpu().numpy()
-        dealt = []
-        for chosen, group in _passes(len(labels), clients, examples_per_client, draw):
+        labels = targets.cpu().numpy()
+
+        def deal(chosen: Integers, group: int, draw: np.random.Generator) -> Integers:
             by_label = chosen[labels[chosen].argsort(kind="stable")]
             stock = np.bincount(labels[chosen])
             ends = stock.cumsum()
@@ -122,8 +159,9 @@ class Dirichlet:
                 row[:] = np.concatenate(slices)
                 stock = stock - taken
             # Earlier clients found fuller classes; a client's number must not say so.
-            dealt.append(draw.permuted(draw.permutation(lists), axis=1))
-        return _partition(dealt, targets, examples_per_client)
+            return draw.permuted(draw.permutation(lists), axis=1)
+
+        return _dealt(targets, clients, examples_per_client, rng, deal)
 
 
 def _labels(alpha: float, stock: Integers, examples: int, draw: np.random.Generator) -> Integers:
@@ -139,10 +177,64 @@ def _labels(alpha: float, stock: Integers, examples: int, draw: np.random.Genera
     return taken
 
 
-def _passes(
-    examples: int, clients: int, examples_per_client: int, draw: np.random.Generator
-) -> Iterator[tuple[Integers, int]]:
-    """Yield (the examples of a pass in random order, how many clients share them) until all clients are served."""
+@dataclass(frozen=True)
+class _Start:
+    """How a pass began: the state of the generator, how many clients it serves, and which examples (packed bits) had been handed
+    out once more than the others; None where all as often."""
+
+    state: Any
+    group: int
+    ahead: np.ndarray[Any, np.dtype[np.uint8]] | None
+
+
+def _dealt(targets: Tensor, clients: int, examples_per_client: int, rng: torch.Generator, deal: Deal) -> Partition:
+    """Deal all passes once, and keep their lists, or where these are many only how each began."""
+    examples = len(targets)
+    _check(examples, clients, examples_per_client)
+    draw, most = _numpy(rng), examples // examples_per_client
+    keep, starts, kept = clients * examples_per_client <= KEPT, list[_Start](), list[Tensor]()
+    counts = np.zeros(examples, dtype=np.int64)
+    for first in range(0, clients, most):
+        ahead = counts > counts.min()
+        start = _Start(
+            draw.bit_generator.state, min(most, clients - first), np.packbits(ahead) if ahead.any() else None
+        )
+        lists, chosen = _pass(start, ahead, examples_per_client, deal, draw)
+        counts[chosen] += 1
+        if keep:
+            kept.append(torch.from_numpy(lists))
+        else:
+            starts.append(start)
+
+    def again(number: int) -> Tensor:
+        start, anew = starts[number], np.random.default_rng(0)
+        anew.bit_generator.state = start.state
+        ahead = np.zeros(examples, dtype=bool)
+        if start.ahead is not None:
+            ahead = np.unpackbits(start.ahead, count=examples).astype(bool)
+        return torch.from_numpy(_pass(start, ahead, examples_per_client, deal, anew)[0])
+
+    dealt = kept.__getitem__ if keep else again
+    return Partition(clients, examples_per_client, torch.from_numpy(counts), dealt, most)
+
+
+def _pass(
+    start: _Start,
+    ahead: np.ndarray[Any, np.dtype[np.bool_]],
+    examples_per_client: int,
+    deal: Deal,
+    draw: np.random.Generator,
+) -> tuple[Integers, Integers]:
+    """Return (the lists of one pass, its examples)."""
+    order = draw.permutation(len(ahead))
+    # Those that lag behind come first.
+    order = np.concatenate([order[~ahead[order]], order[ahead[order]]])[: start.group * examples_per_client]
+    # Without this the first clients of a pass would share them.
+    lists = deal(draw.permutation(order), start.group, draw)
+    return lists, order
+
+
+def _check(examples: int, clients: int, examples_per_client: int) -> None:
     if clients < 1:
         raise InputError(f"clients: got {clients}, expected at least 1")
     if not 1 <= examples_per_client <= examples:
@@ -150,24 +242,11 @@ def _passes(
             f"examples_per_client: got {examples_per_client}, expected 1 to {examples}, the number of training"
             " examples, since no client holds an example twice"
         )
-    counts = np.zeros(examples, dtype=np.int64)
-    for first in range(0, clients, examples // examples_per_client):
-        group = min(examples // examples_per_client, clients - first)
-        order = draw.permutation(examples)
-        order = order[counts[order].argsort(kind="stable")][: group * examples_per_client]
-        counts[order] += 1
-        # Examples that lag behind came first; without this the first clients of a pass would share them.
-        yield draw.permutation(order), group
 
 
 def _numpy(rng: torch.Generator) -> np.random.Generator:
     """Return a NumPy generator seeded by the next number of `rng`: NumPy sorts and shuffles rows without threads."""
     return np.random.default_rng(int(torch.randint(2**62, (), generator=rng)))
-
-
-def _partition(dealt: list[Integers], targets: Tensor, examples_per_client: int) -> Partition:
-    lists = np.concatenate([d.reshape(-1, examples_per_client) for d in dealt])
-    return Partition(torch.from_numpy(lists), len(targets))
 
 
 PARTITIONS: dict[str, type[Partitioner]] = {"shards": Shards, "iid": Iid, "dirichlet": Dirichlet}

@@ -122,7 +122,7 @@ def train(
         clients, complete = _cohort(clock, federation.dropout, defense, seed)
         spread = (math.nan, math.nan)
         if complete or defense.on_dropout == "continue":
-            held = partition.indices[clients]
+            held = partition.of(clients)
             network = dataclasses.replace(network, parameters=parameters, memory=memory)
             updates, uses = _updates(network, data, clients, held, federation, defense, seed, clock)
             spread = _spread(updates.grads)

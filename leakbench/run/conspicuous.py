@@ -68,6 +68,10 @@ class Conspicuous:
     notes: dict[str, str] = field(default_factory=lambda: {"conspicuous": HONEST})
 
 
+MANY = 10_000
+"""Among how many clients, at most, those are looked for who hold no victim."""
+
+
 def conspicuous_of(
     cell: Cell, sent: Callable[[int], Sent], honest: Callable[[int], Network], partition: Partition
 ) -> Conspicuous:
@@ -147,7 +151,7 @@ def _other_batches(cell: Cell, victims: Tensor, many: int, partition: Partition)
         pool = cell.data.victims[~torch.isin(cell.data.victims, victims)]
         pool = pool if len(pool) >= s.leak_batch else cell.data.victims
         return torch.stack([pool[torch.randperm(len(pool), generator=rng)[: s.leak_batch]] for _ in range(many)])
-    held = partition.indices
+    held = partition.of(torch.arange(min(partition.clients, MANY)))
     free = held[~torch.isin(held, victims).any(1)]
     held = free if len(free) else held
     drawn = []

@@ -86,7 +86,7 @@ def _live_victims(cell: Cell, round_number: int, cohort: int, partition: Partiti
     # A leaked Poisson batch is shown at its expected size, which the attacker is told.
     kind = "fixed" if cell.defense.batches == "poisson" else cell.defense.batches
     rngs = generators(s.seed, "batches", lanes)
-    held = partition.indices[clients]
+    held = partition.of(clients)
     drawn = draw_batches(kind, held.shape[1], f.local_iterations, s.leak_batch, rngs).positions
     indices = held.gather(1, drawn.flatten(1)).reshape(s.victims, cohort, f.local_iterations, s.leak_batch)
     return Victims(indices)
