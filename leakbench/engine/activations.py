@@ -1,39 +1,40 @@
-"""Activations that act on each number alone, and their derivatives as functions that can be differentiated again."""
+"""Activations that act on each number alone, and the way back through them, in one pass that can be differentiated again."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["ACTIVATIONS", "Slope"]
+__all__ = ["ACTIVATIONS", "WayBack"]
 
-Slope: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""(what entered, what it answered) -> the derivative there."""
-
-
-def _sigmoid(entered: Tensor, answered: Tensor) -> Tensor:
-    return answered * (1 - answered)
+WayBack: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(the derivative by what left, what entered, what left) -> the derivative by what entered."""
 
 
-def _tanh(entered: Tensor, answered: Tensor) -> Tensor:
-    return 1 - answered.square()
+def _sigmoid(delta: Tensor, entered: Tensor, answered: Tensor) -> Tensor:
+    found: Tensor = torch.ops.aten.sigmoid_backward(delta, answered)
+    return found
 
 
-def _relu(entered: Tensor, answered: Tensor) -> Tensor:
-    return (entered > 0).to(entered)
+def _tanh(delta: Tensor, entered: Tensor, answered: Tensor) -> Tensor:
+    found: Tensor = torch.ops.aten.tanh_backward(delta, answered)
+    return found
 
 
-def _gelu(entered: Tensor, answered: Tensor) -> Tensor:
-    density = (-entered.square() / 2).exp() / math.sqrt(2 * math.pi)
-    slope: Tensor = torch.special.ndtr(entered) + entered * density
-    return slope
+def _relu(delta: Tensor, entered: Tensor, answered: Tensor) -> Tensor:
+    found: Tensor = torch.ops.aten.threshold_backward(delta, entered, 0)
+    return found
 
 
-ACTIVATIONS: dict[type[nn.Module], Slope] = {
+def _gelu(delta: Tensor, entered: Tensor, answered: Tensor) -> Tensor:
+    found: Tensor = torch.ops.aten.gelu_backward(delta, entered)
+    return found
+
+
+ACTIVATIONS: dict[type[nn.Module], WayBack] = {
     nn.Sigmoid: _sigmoid,
     nn.Tanh: _tanh,
     nn.ReLU: _relu,

@@ -63,9 +63,24 @@ def chain_of(model: nn.Module) -> Chain | None:
         if step is None:
             return None
         steps.append(step)
+    steps = _pooled_first(steps)
     # A parameter that stands for two layers has the gradient of both.
     alone = len({id(p) for p in model.parameters()}) == sum(1 for _ in model.named_parameters(remove_duplicate=False))
     return Chain(tuple(steps)) if alone and any(isinstance(s, Affine) for s in steps) else None
+
+
+def _pooled_first(steps: list[Step]) -> list[Step]:
+    """Return the same chain with pools before ReLUs: the largest of what is left is what is left of the largest.
+
+    The ReLU and the way back through it then pass over a quarter of the numbers. Where all of a window are below zero, so is
+    the largest, and nothing comes back either way.
+    """
+    steps = list(steps)
+    for i in range(len(steps) - 1):
+        one, other = steps[i], steps[i + 1]
+        if isinstance(one, Pointwise) and type(one.function) is nn.ReLU and isinstance(other, MaxPool):
+            steps[i], steps[i + 1] = other, one
+    return steps
 
 
 def _layers(model: nn.Sequential, prefix: str) -> Iterator[tuple[str, nn.Module]]:

@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from leakbench.engine.activations import Slope
+from leakbench.engine.activations import WayBack
 from leakbench.engine.patches import Kernel, folded, patches
 from leakbench.types import Parameters
 
@@ -107,12 +107,12 @@ class Pointwise:
     """An activation of each number alone."""
 
     function: nn.Module
-    slope: Slope
+    way_back: WayBack
 
     def __call__(self, parameters: Parameters, shared: bool, entering: Tensor) -> Passed:
         """Activate."""
         answer: Tensor = self.function(entering)
-        return Passed(answer, lambda delta: delta * self.slope(entering, answer))
+        return Passed(answer, lambda delta: self.way_back(delta, entering, answer))
 
 
 @dataclass(frozen=True)
