@@ -258,6 +258,34 @@ def test_any_attack_answers_for_the_one_and_says_nothing_of_the_rest():
     assert nobody.inputs.shape == x.shape and nobody.inputs.isnan().all()
 
 
+def test_a_row_a_ten_thousandth_of_the_largest_holds_nobody():
+    """What underflows is not quite zero: row c counts from 1e-4 of the largest other row's length on, whatever the batch's size."""
+    network, catch = fished(honest(), of=1)
+    x, y = batch(3, 8, 1)
+    shown = view(network, catch, x, y)
+    weight = shown.update["3.weight"]
+    largest = weight[:, [0, 2, 3]].norm(dim=2).amax(1)
+    for share, there in ((0.99e-4, False), (1.01e-4, True)):
+        rows = weight.clone()
+        rows[:, 1] *= (share * largest / weight[:, 1].norm(dim=1))[:, None]
+        _, found = catch.isolated(dataclasses.replace(shown, update={**shown.update, "3.weight": rows}))
+        assert (found == there).all()
+
+
+def test_of_whom_one_view_shows_nothing_there_is_no_answer():
+    """Two releases, the first of which caught nobody of victim 1 and the second nobody of victim 2."""
+    network, catch = fished(honest(), of=0)
+    x, y = batch(4, 8, 0)
+    first, second = y.clone(), y.clone()
+    first[1, 2] = second[2, 2] = 3
+    views = tuple(view(network, catch, x, labels) for labels in (first, second))
+    found = answered(AnalyticFc(), views, generators(0, "v", [(v,) for v in range(4)]))
+    assert isinstance(found, Reconstruction)
+    assert found.certainty[:, 0].isfinite().tolist() == [True, False, False, True]
+    assert found.steps.tolist() == [1, 0, 0, 1]
+    torch.testing.assert_close(found.inputs[[0, 3], 0], x[[0, 3], 2], rtol=0, atol=1e-6)
+
+
 def test_several_of_the_class_come_back_as_a_mean():
     network, catch = fished(honest(), of=0)
     x, y = batch(3, 8, 0)
