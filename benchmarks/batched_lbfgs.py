@@ -18,7 +18,7 @@ from torch import Tensor
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.slots.stop import Iterations
 from leakbench.cell import Request, resolve_cell
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.rng import generators
 from leakbench.run.experiment import hand_out
 from leakbench.run.stage_train import fresh_network

@@ -29,9 +29,9 @@ from leakbench.data.dataset import Dataset
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense
-from leakbench.federated.leakage import Knowledge, Public
 from leakbench.federated.partition import Partition
 from leakbench.federated.simulate import train
+from leakbench.federated.view import Knowledge, Public
 from leakbench.models import build, parameters
 from leakbench.models.gates import gated_biases
 from leakbench.rng import generator

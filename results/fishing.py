@@ -25,8 +25,8 @@ from leakbench.attack.servers.catch import Catch
 from leakbench.attack.servers.fishing import Fishing
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
-from leakbench.federated.leakage import Knowledge, View
 from leakbench.federated.simulate import train
+from leakbench.federated.view import Knowledge, View
 from leakbench.measure.metrics import rmse, success_threshold
 from leakbench.models import one_hot
 from leakbench.models.layers import entering

@@ -13,7 +13,7 @@ from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.search.whitening import Whitening, one_over_f
 from leakbench.attack.slots.space_whitened import Whitened
 from leakbench.cell import Cell
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.models import one_hot
 from leakbench.privacy.fisher_prior import information_matrix, prior_floors
 from leakbench.run.experiment import hand_out

@@ -17,7 +17,8 @@ from leakbench.cli import main
 from leakbench.data.find import load_dataset
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View, leak
+from leakbench.federated.leakage import leak
+from leakbench.federated.view import View
 from leakbench.models import build, one_hot, parameters
 from leakbench.models.layers import begins_linear
 from leakbench.recipe import construct

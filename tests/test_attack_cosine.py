@@ -8,7 +8,7 @@ from torch import Tensor
 
 from leakbench.attack.slots.distance import DISTANCES, Cosine
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.recipe import construct
 from leakbench.types import Network
 

@@ -16,7 +16,7 @@ from leakbench.attack.slots.consensus import GroupConsistency
 from leakbench.attack.slots.priors import PRIORS, Length, TotalVariation
 from leakbench.cli import main
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Public, View
+from leakbench.federated.view import Public, View
 from leakbench.models import parameters
 from leakbench.recipe import construct
 from leakbench.rng import generators

@@ -19,7 +19,7 @@ from leakbench.attack.slots.start import STARTS, Colour, Constant
 from leakbench.attack.slots.start_public import PublicMean, PublicNormal, Surrogate
 from leakbench.cli import main
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Public, View
+from leakbench.federated.view import Public, View
 from leakbench.recipe import construct, resolve
 from leakbench.rng import generators
 from leakbench.types import Generators, Network

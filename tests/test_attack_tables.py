@@ -21,7 +21,7 @@ from leakbench.attack.slots.start_tables import StandardUniform
 from leakbench.attack.slots.stop import Iterations
 from leakbench.cli import main
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.measure.metrics_tables import table_scores
 from leakbench.models import build, one_hot, parameters
 from leakbench.recipe import construct, resolve

@@ -25,7 +25,7 @@ from leakbench.data.attributes import attributes_of, commonest, values_of
 from leakbench.data.dataset import Feature
 from leakbench.data.find import load_dataset
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Public, View
+from leakbench.federated.view import Public, View
 from leakbench.measure.scores import Truth
 from leakbench.measure.scores_rankings import score_attributes
 from leakbench.measure.statistics import wilson

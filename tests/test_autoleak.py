@@ -24,7 +24,7 @@ from leakbench.defense.clip import ClipWhole
 from leakbench.defense.sign import Sign
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Public, View
+from leakbench.federated.view import Public, View
 from leakbench.models import one_hot, parameters
 from leakbench.recipe import construct
 from leakbench.types import Generators, Network

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.attack.rankings.candidates import Candidates
-from leakbench.federated.leakage import Public, View
+from leakbench.federated.view import Public, View
 from leakbench.measure.scores_rankings import membership
 from leakbench.models import parameters
 from leakbench.rng import generator

@@ -18,7 +18,7 @@ from leakbench.attack.public_gradients import gradients_alone
 from leakbench.attack.rankings import classes as classes_module
 from leakbench.attack.rankings.classes import Classes
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Public, View
+from leakbench.federated.view import Public, View
 from leakbench.measure.statistics import wilson
 from leakbench.models import parameters
 from leakbench.rng import generator

@@ -27,8 +27,9 @@ from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
 from leakbench.federated import simulate
 from leakbench.federated.client import Examples
-from leakbench.federated.leakage import View, leak
+from leakbench.federated.leakage import leak
 from leakbench.federated.optimizer import OPTIMIZERS, Adam
+from leakbench.federated.view import View
 from leakbench.models import parameters
 from leakbench.recipe import catalog_folder
 from leakbench.report.words import training

@@ -17,7 +17,7 @@ import leakbench.run.conspicuous as stage
 from leakbench.attack.servers.first_layer import QuantileRows, TrapWeights
 from leakbench.attack.servers.imprint import Imprint
 from leakbench.cell import Request, resolve_cell
-from leakbench.federated.leakage import Knowledge, Public
+from leakbench.federated.view import Knowledge, Public
 from leakbench.measure.conspicuous import (
     STATISTICS,
     architecture_changed,

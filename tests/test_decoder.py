@@ -18,7 +18,7 @@ from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.slots import space_decoder as module
 from leakbench.attack.slots.space_decoder import Decoder
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Public, View
+from leakbench.federated.view import Public, View
 from leakbench.recipe import construct, resolve
 from leakbench.rng import generator
 from leakbench.types import Network

@@ -19,9 +19,10 @@ from leakbench.defense.soteria import Soteria, representation_scores
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
 from leakbench.federated.client import Examples, client_update, example_signal, mean_update
-from leakbench.federated.leakage import View, leak
+from leakbench.federated.leakage import leak
 from leakbench.federated.sampling import drawn
 from leakbench.federated.simulate import accuracy, train
+from leakbench.federated.view import View
 from leakbench.models import MODELS, build, one_hot, parameters
 from leakbench.recipe import resolve
 from leakbench.rng import generator, generators

@@ -23,7 +23,8 @@ from leakbench.defense.refuse import RefuseConspicuous, Refused
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
 from leakbench.federated.client import Examples, example_signal
-from leakbench.federated.leakage import Knowledge, Public, View, leak
+from leakbench.federated.leakage import leak
+from leakbench.federated.view import Knowledge, Public, View
 from leakbench.models import build, one_hot, parameters
 from leakbench.privacy.calibration import calibrated
 from leakbench.recipe import construct

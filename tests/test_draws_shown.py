@@ -16,7 +16,8 @@ from leakbench.attack.rankings.candidates import Candidates
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.precode import Precode, VariationalBottleneck
 from leakbench.defense.transform import Stations
-from leakbench.federated.leakage import Knowledge, Public, View, leak
+from leakbench.federated.leakage import leak
+from leakbench.federated.view import Knowledge, Public, View
 from leakbench.models import build, one_hot, parameters
 from leakbench.rng import generator, generators
 from leakbench.types import Clock, Generators, Network, ShowsDraws

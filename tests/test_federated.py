@@ -16,9 +16,10 @@ from leakbench.defense.prune import PruneThresholdReleased
 from leakbench.defense.sensitivity import L2Max
 from leakbench.defense.transform import Stations, stations_before
 from leakbench.federated.client import Examples, example_signal, mean_update
-from leakbench.federated.leakage import TAPS, View, leak
+from leakbench.federated.leakage import TAPS, leak
 from leakbench.federated.sampling import draw_batches, draw_clients
 from leakbench.federated.simulate import accuracy, from_tensors, to_tensors, train
+from leakbench.federated.view import View
 from leakbench.models import build, one_hot, parameters
 from leakbench.recipe import names, resolve
 from leakbench.rng import generator, generators

@@ -34,7 +34,7 @@ from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Public, View
+from leakbench.federated.view import Public, View
 from leakbench.fit_store import FitStore, fit_folder
 from leakbench.fitted import Asked, Fitted, Origin, fitted_anew
 from leakbench.models import one_hot, parameters

@@ -12,7 +12,8 @@ from leakbench.attack.public import FEW, channel_moments
 from leakbench.attack.slots.stop import Iterations
 from leakbench.data.find import load_dataset
 from leakbench.defense.transform import Stations
-from leakbench.federated.leakage import Public, View, leak
+from leakbench.federated.leakage import leak
+from leakbench.federated.view import Public, View
 from leakbench.models import build, one_hot, parameters
 from leakbench.recipe import resolve
 from leakbench.rng import generator, generators

@@ -19,7 +19,8 @@ from leakbench.data.find import load_dataset
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Public, View, leak
+from leakbench.federated.leakage import leak
+from leakbench.federated.view import Public, View
 from leakbench.models import build, one_hot, parameters
 from leakbench.recipe import construct
 from leakbench.rng import generator

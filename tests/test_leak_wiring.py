@@ -15,8 +15,9 @@ from leakbench.cell import Cell, Request, identity, resolve_cell
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.precode import Precode
 from leakbench.defense.transform import Stations
-from leakbench.federated.leakage import View, leak, rounded
+from leakbench.federated.leakage import leak, rounded
 from leakbench.federated.partition import Partition
+from leakbench.federated.view import View
 from leakbench.models import build, one_hot, parameters
 from leakbench.rng import generator, generators
 from leakbench.run import victims as victims_module

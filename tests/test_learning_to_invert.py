@@ -17,7 +17,7 @@ from leakbench.attack.public_gradients import flat, gradients_alone
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Public, View
+from leakbench.federated.view import Public, View
 from leakbench.models import one_hot, parameters
 from leakbench.recipe import construct, resolve
 from leakbench.rng import generator

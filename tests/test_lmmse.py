@@ -23,7 +23,7 @@ from leakbench.cell import Request, resolve_cell
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Public, View
+from leakbench.federated.view import Public, View
 from leakbench.models import one_hot, parameters
 from leakbench.recipe import construct
 from leakbench.rng import generator

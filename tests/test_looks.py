@@ -20,7 +20,7 @@ from leakbench.attack.slots.distance import SquaredL2
 from leakbench.cell import Cell, Request, looks_at, random_at, resolve_cell
 from leakbench.cell import looks as looks_module
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.limits.floor import floor
 from leakbench.limits.guards import Guard, together
 from leakbench.models import one_hot

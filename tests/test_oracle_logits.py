@@ -8,7 +8,7 @@ from torch import nn
 
 from leakbench.attack.slots.oracle_logits import OracleLogits
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.types import Network
 from tests.command_line import called
 

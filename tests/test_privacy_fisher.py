@@ -12,7 +12,7 @@ from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
 from leakbench.federated.client import Network
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.models import build, one_hot, parameters
 from leakbench.privacy.fisher import fisher_information, rmse_floor
 

@@ -13,7 +13,7 @@ from torch.func import jacrev
 from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.models import one_hot, parameters
 from leakbench.privacy.fisher import rmse_floor
 from leakbench.privacy.fisher_prior import information_matrix, prior_floors

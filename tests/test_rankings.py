@@ -14,7 +14,7 @@ from leakbench.attack.needs import Needs
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.classes import Classes
 from leakbench.cell import Cell, Request, resolve_cell
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.measure.rankings import ONE_EACH, RANKINGS, Question, told
 from leakbench.measure.scores import COLUMNS
 from leakbench.measure.truth import Truth

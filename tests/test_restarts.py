@@ -16,7 +16,7 @@ from leakbench.attack.slots.descent import Descended
 from leakbench.attack.slots.labels import Joint
 from leakbench.cli import main
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.recipe import construct
 from leakbench.rng import generator, generators
 from leakbench.types import Network

@@ -11,7 +11,7 @@ from torch import nn
 
 from leakbench.cell import Request
 from leakbench.cell.budget import prepare
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.models import parameters
 from leakbench.types import Network
 

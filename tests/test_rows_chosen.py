@@ -13,7 +13,8 @@ from leakbench.attack.search.independent import independent
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.precode import Precode
 from leakbench.defense.transform import Stations
-from leakbench.federated.leakage import View, leak
+from leakbench.federated.leakage import leak
+from leakbench.federated.view import View
 from leakbench.models import one_hot, parameters
 from leakbench.rng import generator, generators
 from leakbench.types import Clock, Network

@@ -11,7 +11,7 @@ from leakbench.attack.search.shrinkage import shrinkage_of
 from leakbench.attack.servers.imprint import Bins
 from leakbench.defense.clip import ClipLayers
 from leakbench.defense.transform import Stations
-from leakbench.federated.leakage import Public, View
+from leakbench.federated.view import Public, View
 from leakbench.models import parameters
 from leakbench.rng import generator, generators
 from leakbench.types import Network

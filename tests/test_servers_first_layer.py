@@ -11,7 +11,8 @@ from leakbench.attack.servers.first_layer import QuantileRows, TrapWeights
 from leakbench.attack.servers.server import Server
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Knowledge, Public, View, leak
+from leakbench.federated.leakage import leak
+from leakbench.federated.view import Knowledge, Public, View
 from leakbench.models import build, one_hot, parameters
 from leakbench.rng import generator, generators
 from leakbench.types import Clock, Network

@@ -22,7 +22,8 @@ from leakbench.attack.servers.server import Isolates
 from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Knowledge, Public, View, leak
+from leakbench.federated.leakage import leak
+from leakbench.federated.view import Knowledge, Public, View
 from leakbench.models import build, one_hot, parameters
 from leakbench.models.layers import entering, last_layer
 from leakbench.recipe import construct

@@ -15,7 +15,8 @@ from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.precode import Precode
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Knowledge, Public, View, leak
+from leakbench.federated.leakage import leak
+from leakbench.federated.view import Knowledge, Public, View
 from leakbench.models import one_hot, parameters
 from leakbench.recipe import construct
 from leakbench.rng import generator, generators

@@ -11,7 +11,8 @@ from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Knowledge, Public, View, leak
+from leakbench.federated.leakage import leak
+from leakbench.federated.view import Knowledge, Public, View
 from leakbench.models import one_hot
 from leakbench.rng import generators
 

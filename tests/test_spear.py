@@ -10,7 +10,8 @@ from leakbench.attack.methods.spear import Spear
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View, leak
+from leakbench.federated.leakage import leak
+from leakbench.federated.view import View
 from leakbench.models import build, one_hot, parameters
 from leakbench.rng import generator, generators
 from leakbench.types import Clock, Network

@@ -16,7 +16,8 @@ from leakbench.cell import Request
 from leakbench.cell.budget import prepare
 from leakbench.cli import commands
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View, rounded
+from leakbench.federated.leakage import rounded
+from leakbench.federated.view import View
 from leakbench.limits.guards import Guard, together
 from leakbench.models import parameters
 from leakbench.summary.over_rounds import over_rounds

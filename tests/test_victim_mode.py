@@ -30,9 +30,10 @@ from leakbench.defense.soteria import Soteria
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
 from leakbench.federated.client import Examples, example_signal, local_iterations, mean_update
-from leakbench.federated.leakage import View, leak
+from leakbench.federated.leakage import leak
 from leakbench.federated.partition import Partition
 from leakbench.federated.simulate import Round, accuracy, from_tensors, to_tensors, train
+from leakbench.federated.view import View
 from leakbench.models import one_hot, parameters
 from leakbench.models.batch_norm import BatchNorm
 from leakbench.models.initialise import initialise, torch_default

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from leakbench.answers import Reconstruction
 from leakbench.defense.transform import Stations
-from leakbench.federated.leakage import View, logits_of
+from leakbench.federated.leakage import logits_of
+from leakbench.federated.view import View
 from leakbench.models import one_hot
 
 __all__ = ["OUTDONE", "STUCK", "UNCHECKED", "UNCONVERGED", "UNKNOWN", "stuck", "twins"]

@@ -11,7 +11,7 @@ from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.needs import needs_of
 from leakbench.attack.recipe import Method
 from leakbench.attack.servers.server import Isolates
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.types import Generators
 
 __all__ = ["answered"]

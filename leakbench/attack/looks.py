@@ -12,7 +12,7 @@ from torch import Tensor
 from leakbench.defense.guess import Chooses
 from leakbench.defense.transform import STATIONS, Stations
 from leakbench.federated.client import runs_apart
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.types import Parameters
 
 __all__ = ["averaged", "chooses", "lanes_at_once", "releases", "responses"]

@@ -10,7 +10,7 @@ from torch import Tensor
 from leakbench.answers import Fit, Reconstruction
 from leakbench.attack.slots.distance import SquaredL2
 from leakbench.attack.slots.labels import LastLayer
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.types import Generators
 
 __all__ = ["answered_at_once", "likeliest"]

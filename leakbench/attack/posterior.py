@@ -9,7 +9,7 @@ from leakbench.answers import Reconstruction
 from leakbench.attack.search.coordinates import Coordinates
 from leakbench.attack.slots.distance import Likelihood, SquaredL2
 from leakbench.attack.slots.space_whitened import Whitened
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.models import one_hot
 from leakbench.types import Parameters
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Public, View, leak
+from leakbench.federated.leakage import leak
+from leakbench.federated.view import Public, View
 from leakbench.models import one_hot
 from leakbench.types import Parameters
 

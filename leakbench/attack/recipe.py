@@ -16,7 +16,7 @@ from leakbench.attack.needs import Needs, needs_of
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.servers.server import Honest, Server
 from leakbench.attack.servers.slot import SERVERS
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.part import Text, part
 from leakbench.recipe import slot
 from leakbench.types import Generators

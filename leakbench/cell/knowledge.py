@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leakbench.cell.cell import Cell
-from leakbench.federated.leakage import Knowledge
+from leakbench.federated.view import Knowledge
 
 __all__ = ["knowledge"]
 

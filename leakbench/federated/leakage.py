@@ -1,32 +1,27 @@
-"""The leakage points, and the view that an attacker has at one of them.
+"""The leakage points, and what leaks at each.
 
     examples --[example]--tap 2--> mean over B --[batch]--> local steps x L --> update --[client]--tap 1--> wire
          wire --> server --[server]--tap 0--> sum / K_t --> new global model --tap G (every participant sees it)
 
-`leak` is both what happens to the victims and, run on a guess, what the attacker compares with.
+`leak` is both what happens to the victims and, run on a guess, what the attacker compares with (`leakbench.federated.view`).
 """
 
 from __future__ import annotations
 
-from copy import deepcopy
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
+from torch.func import functional_call
 
-from leakbench.data.columns import Columns
-from leakbench.defense.guess import on_a_guess
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import Stations, apply
 from leakbench.errors import InputError
 from leakbench.federated.client import Examples, client_update, local_iterations, mean_update
 from leakbench.federated.sampling import drawn
-from leakbench.fitted import Fits, fitted_anew
-from leakbench.types import Clock, Generators, Network, Parameters, ShowsDraws, Signal
+from leakbench.types import Clock, Generators, Network, Parameters, Signal
 
-__all__ = ["TAPS", "Knowledge", "Public", "View", "leak", "logits_of", "rounded"]
+__all__ = ["TAPS", "leak", "logits_of", "rounded"]
 
 TAPS = ("type-2", "type-1", "type-0", "global")
 
@@ -131,171 +126,3 @@ def logits_of(network: Network, inputs: Tensor) -> Tensor:
             network.model, {**network.parameters, **network.statistics}, (inputs.flatten(0, 1),)
         )
     return answered.reshape(*inputs.shape[:2], -1)
-
-
-@dataclass(frozen=True)
-class Knowledge:
-    """What the threat model grants the attacker beside the leaked gradient; it stands under the table.
-
-    labels, logits: `not given` or `given`.  defense: whether the attacker knows the defense's recipe.
-    public: what public data it has.  examples: how many stand behind one update, of how many clients.  reads: what an update is
-    read as, `gradient` or `weights`.
-    """
-
-    labels: str = "not given"
-    logits: str = "not given"
-    batch_size: bool = True
-    learning_rate: bool = True
-    defense: bool = False
-    public: str = "none"
-    examples: int = 1
-    clients: int = 1
-    reads: str = "gradient"
-
-
-@dataclass(frozen=True)
-class Public:
-    """Examples that anyone may know, none of them a victim: inputs (P, *s), labels (P,)."""
-
-    inputs: Tensor
-    labels: Tensor
-
-
-@dataclass(frozen=True)
-class View:
-    """One observation of V victims at one leakage point.
-
-    network: as the clients got it, with one set of parameters for all victims or one for each.
-    update: what leaked, {p: (V, *p)}.  cohort K, local_steps L, batch B: an input guess is (V, M = K * L * B, *s).
-    stations: the defense whose deterministic part the attacker runs on a guess; empty for one who does not know it.
-    noise: the standard deviation of the defense's noise on each coordinate of `update`, told with the stations; None where there
-    is none or it is not Gaussian, additive and independent of the data.  unknown: why what the defense does has no such noise
-    though it may draw at random, told with the stations; empty where it has, and where nothing is drawn.
-    clock: when it leaked.  public: public examples.  candidates: the hypotheses of a ranking, among which the victim is.
-    labels: (V, M) int64, the true labels in the order of use, where the threat model grants them.  logits: (V, M, classes),
-    likewise what the sent model answers to the true inputs.
-    secret: what a lying server remembers of how it built the model.
-    columns: of a table, which columns make up which feature.  fits: whom a part that learns asks for what it learned.
-    """
-
-    tap: str
-    network: Network
-    update: Parameters
-    batch: int
-    shape: tuple[int, ...]
-    classes: int
-    learning_rate: float
-    cohort: int = 1
-    local_steps: int = 1
-    knowledge: Knowledge = field(default_factory=Knowledge)
-    stations: Stations = field(default_factory=Stations)
-    noise: float | None = None
-    unknown: str = ""
-    clock: Clock = field(default_factory=lambda: Clock(0, 0, 1, 1))
-    public: Public | None = None
-    candidates: Public | None = None
-    labels: Tensor | None = None
-    logits: Tensor | None = None
-    secret: Any = None
-    columns: Columns | None = None
-    fits: Fits = fitted_anew
-
-    @property
-    def victims(self) -> int:
-        """V."""
-        return next(iter(self.update.values())).shape[0]
-
-    @property
-    def examples(self) -> int:
-        """M, the number of examples behind one update (1 for a type-2 gradient)."""
-        return 1 if self.tap == "type-2" else self.cohort * self.local_steps * self.batch
-
-    def respond(
-        self, inputs: Tensor, targets: Tensor, lanes: Tensor | None = None, by_what_leaked: bool = False
-    ) -> Parameters:
-        """Return what would have leaked had the examples been `inputs` (V, M, *s) and `targets` (V, M, classes); differentiable.
-
-        lanes: indices of the victims that stand in `inputs`; all of them where it is None.
-        by_what_leaked: whether a choice that the defense makes, as of coordinates to send, and what it draws, is what shows in
-        what leaked, and not what it would choose on the guess, and nothing drawn.
-        """
-        network = self.network
-        if not network.shared and lanes is not None:
-            network = replace(network, parameters={n: p[lanes] for n, p in network.parameters.items()})
-        grid = (1, 1, 1) if self.tap == "type-2" else (self.cohort, self.local_steps, self.batch)
-        x = inputs.reshape(inputs.shape[0], *grid, *self.shape)
-        y = targets.reshape(targets.shape[0], *grid, self.classes)
-        stations = self.stations
-        if by_what_leaked:
-            seen = {n: u.repeat_interleave(grid[0], 0) for n, u in self.observed(lanes).items()}
-            stations = on_a_guess(stations, seen)
-        draws = self.drawn(lanes)[:, None, None] if by_what_leaked and self.reads_draws else None
-        return leak(self.tap, network, x, y, self.learning_rate, stations, self.clock, None, draws)
-
-    @property
-    def of_gradients(self) -> bool:
-        """Whether what leaked was made of gradients, and not of the quotients by which clients with Adam step."""
-        return self.tap == "type-2" or self.clock.client_optimizer == "sgd"
-
-    @property
-    def reads_draws(self) -> bool:
-        """Whether what leaked tells what a sampling network drew, to an attacker who knows the defense; see `ShowsDraws`."""
-        undefended = self.of_gradients and self.stations.before(self.tap) == Stations()
-        shown = isinstance(self.network.model, ShowsDraws) and undefended
-        return shown and self.knowledge.defense and self.examples == 1
-
-    def drawn(self, lanes: Tensor | None = None) -> Tensor:
-        """Return what the network drew for each victim's one example (V, k), as its gradient shows.
-
-        Raises TypeError where `reads_draws` is false.
-        """
-        model = self.network.model
-        if not isinstance(model, ShowsDraws) or not self.reads_draws:
-            raise TypeError(f"{type(model).__name__}: what leaked does not tell what was drawn")
-        found: Tensor = vmap(model.drawn_for, in_dims=(self.network.axis, 0))(self.network.parameters, self.update)
-        return found if lanes is None else found[lanes]
-
-    def of(self, lanes: Tensor) -> View:
-        """Return the view of the victims at the positions `lanes` (n,)."""
-        network = self.network
-        if not network.shared:
-            network = replace(network, parameters={n: p[lanes] for n, p in network.parameters.items()})
-        told = {"labels": self.labels, "logits": self.logits}
-        chosen = {name: None if t is None else t[lanes] for name, t in told.items()}
-        return replace(self, network=network, update=self.observed(lanes), **chosen)  # type: ignore[arg-type]
-
-    def coarser(self, local_steps: int) -> View:
-        """Return the view of an attacker who takes fewer, longer local steps in the stead of L, over the same examples.
-
-        Raises InputError where L steps cannot be shared out evenly. With one step the whole update is taken for the gradient of
-        one batch of L * B examples.
-        """
-        if self.tap == "type-2" or local_steps >= self.local_steps:
-            return self
-        if self.local_steps % local_steps:
-            raise InputError(
-                f"local_steps: got {local_steps}, expected a divisor of the {self.local_steps} local iterations"
-            )
-        times = self.local_steps // local_steps
-        return replace(
-            self, local_steps=local_steps, batch=self.batch * times, learning_rate=self.learning_rate * times
-        )
-
-    def observed(self, lanes: Tensor | None = None) -> Parameters:
-        """Return the leaked update of all victims, or of those in `lanes`."""
-        return self.update if lanes is None else {n: u[lanes] for n, u in self.update.items()}
-
-    def to(self, dtype: torch.dtype) -> View:
-        """Return the same view in another floating-point type (the checks run in float64)."""
-
-        def cast(tensors: Parameters) -> Parameters:
-            return {n: t.to(dtype) for n, t in tensors.items()}
-
-        network = replace(
-            self.network,
-            model=deepcopy(self.network.model).to(dtype),
-            parameters=cast(self.network.parameters),
-            memory=cast(self.network.memory),
-            own=cast(self.network.own),
-        )
-        return replace(self, network=network, update=cast(self.update))

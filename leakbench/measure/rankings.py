@@ -16,7 +16,7 @@ from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.classes import Classes
 from leakbench.data.attributes import values_of
 from leakbench.data.dataset import Feature
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.measure.truth import Truth
 from leakbench.types import Generators
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 
 __all__ = ["fisher_information", "rmse_floor"]
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.func import jvp
 
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.gram import gram_of
 
 __all__ = ["information_matrix", "prior_floors"]

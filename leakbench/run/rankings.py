@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from leakbench.answers import Ranking, Reconstruction
 from leakbench.cell import Cell
 from leakbench.data.dataset import Feature
-from leakbench.federated.leakage import Public, View
+from leakbench.federated.view import Public, View
 from leakbench.measure.rankings import RANKINGS
 from leakbench.run.victims import aware, public_examples
 from leakbench.types import Generators

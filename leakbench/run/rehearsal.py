@@ -12,8 +12,8 @@ from leakbench.attack.isolation import answered
 from leakbench.attack.recipe import Method
 from leakbench.attack.slots.stop import limited
 from leakbench.cell import Cell
-from leakbench.federated.leakage import View
 from leakbench.federated.partition import Partition
+from leakbench.federated.view import View
 from leakbench.fit_store import FitStore, fit_folder
 from leakbench.rng import generators
 from leakbench.run.victims import Sent, Victims, candidates, draw_victims, views_of

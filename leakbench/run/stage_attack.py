@@ -20,8 +20,8 @@ from leakbench.attack.slots.stop import searches_of, watched
 from leakbench.cell import Cell, looks_at, phase_name
 from leakbench.data.attributes import attributes_of, commonest
 from leakbench.defense.refuse import RefuseConspicuous
-from leakbench.federated.leakage import View
 from leakbench.federated.partition import Partition
+from leakbench.federated.view import View
 from leakbench.fit_store import FitStore, fit_folder
 from leakbench.measure.metrics import Score
 from leakbench.measure.scores import Truth, no_reconstruction, score

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from leakbench.attack.methods.analytic import first_layer
 from leakbench.attack.methods.rows import Rows
 from leakbench.attack.public import FEW
 from leakbench.attack.servers.imprint import Bins
 from leakbench.cell import Cell, knowledge
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.measure.metrics import success_threshold
+from leakbench.models.layers import first_layer
 from leakbench.rng import generator
 from leakbench.run.experiment import hand_out
 from leakbench.run.stage_train import fresh_network

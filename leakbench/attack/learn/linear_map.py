@@ -11,7 +11,7 @@ from torch import Tensor
 from leakbench.attack.learn.ridge import leave_one_out
 from leakbench.attack.public_gradients import check_learnable, gradients_alone, numbers
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Public, View
+from leakbench.federated.view import Public, View
 from leakbench.gram import gram_of
 from leakbench.types import Parameters
 

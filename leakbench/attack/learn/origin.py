@@ -13,7 +13,7 @@ import torch
 
 from leakbench.answers import Fit
 from leakbench.attack.learn.sources import sources
-from leakbench.federated.leakage import Public, View
+from leakbench.federated.view import Public, View
 from leakbench.fitted import Fitted, Origin
 from leakbench.recipe import describe
 from leakbench.store import content_hash, tensor_hash

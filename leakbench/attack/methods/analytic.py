@@ -9,12 +9,12 @@ from leakbench.answers import Reconstruction
 from leakbench.attack.looks import averaged
 from leakbench.attack.one_step import answered_at_once, likeliest
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.models.layers import begins_linear, first_layer
 from leakbench.part import part
 from leakbench.types import Generators
 
-__all__ = ["AnalyticFc", "first_layer"]
+__all__ = ["AnalyticFc"]
 
 
 @part

@@ -16,7 +16,7 @@ from leakbench.attack.posterior import missed, posterior, prior_of
 from leakbench.attack.slots.distance import Likelihood
 from leakbench.attack.slots.stop import watched
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.fitted import Asked
 from leakbench.nested import nested
 from leakbench.part import Count, Positive, part

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.servers.imprint import Bins
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 
 __all__ = ["DIFFERENCE", "gradients_of"]
 

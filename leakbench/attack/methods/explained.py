@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, jacrev, vmap
 
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.models.batch_norm import mixes_examples
 
 __all__ = ["unexplained"]

@@ -26,7 +26,7 @@ from leakbench.attack.slots.start import STARTS, Start
 from leakbench.attack.slots.stop import STOPS, Iterations, Stop
 from leakbench.engine.side_by_side import pieces_of, side_by_side
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.fitted import Asked
 from leakbench.part import Count, part
 from leakbench.recipe import slot

@@ -18,7 +18,7 @@ from leakbench.attack.one_step import answered_at_once
 from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import check_learnable, flat, gradients_alone, numbers
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Public, View
+from leakbench.federated.view import Public, View
 from leakbench.models.initialise import initialise, torch_default
 from leakbench.part import Count, Positive, part
 from leakbench.rng import generator

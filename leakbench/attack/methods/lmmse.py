@@ -12,7 +12,7 @@ from leakbench.attack.needs import Needs
 from leakbench.attack.one_step import answered_at_once
 from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import flat
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.part import Count, Positive, part
 from leakbench.types import Generators
 

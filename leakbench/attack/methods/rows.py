@@ -11,7 +11,6 @@ from torch import Tensor
 
 from leakbench.answers import Reconstruction
 from leakbench.attack.looks import averaged
-from leakbench.attack.methods.analytic import first_layer
 from leakbench.attack.methods.bins import DIFFERENCE, gradients_of
 from leakbench.attack.methods.explained import unexplained
 from leakbench.attack.needs import Needs
@@ -22,7 +21,8 @@ from leakbench.attack.search.shrinkage import shrinkage_of
 from leakbench.attack.servers.imprint import Bins
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
+from leakbench.models.layers import first_layer
 from leakbench.part import Count, NonNegative, part
 from leakbench.types import Generators
 

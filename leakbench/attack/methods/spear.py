@@ -11,11 +11,11 @@ from torch import Tensor
 
 from leakbench.answers import Reconstruction
 from leakbench.attack.looks import averaged
-from leakbench.attack.methods.analytic import first_layer
 from leakbench.attack.one_step import answered_at_once, likeliest
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.models.gates import gated_biases
+from leakbench.models.layers import first_layer
 from leakbench.part import Count, Fraction, Positive, part
 from leakbench.types import Generators
 

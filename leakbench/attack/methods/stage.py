@@ -11,7 +11,7 @@ from leakbench.attack.methods.analytic import AnalyticFc
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.methods.learning_to_invert import LearningToInvert
 from leakbench.attack.methods.lmmse import Lmmse
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.models.kinks import kinked
 from leakbench.models.layers import begins_linear
 from leakbench.part import part

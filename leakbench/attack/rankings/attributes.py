@@ -20,7 +20,7 @@ from leakbench.attack.rankings.groups import explained, group_means
 from leakbench.data.attributes import values_of
 from leakbench.data.dataset import Feature
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Public, View
+from leakbench.federated.view import Public, View
 from leakbench.part import Text, part
 from leakbench.types import Generators
 

@@ -10,7 +10,7 @@ from leakbench.attack.public import public_of
 from leakbench.attack.search.shrinkage import Shrinkage, shrinkage_of
 from leakbench.attack.servers.imprint import Bins
 from leakbench.defense.transform import Stations
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 
 __all__ = ["in_bins", "reads_bins"]
 

@@ -21,7 +21,7 @@ from leakbench.attack.public import FEW, public_of
 from leakbench.attack.public_gradients import fitting, flat, gradients_alone
 from leakbench.attack.rankings.bins import in_bins, reads_bins
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Public, View
+from leakbench.federated.view import Public, View
 from leakbench.gram import gram_of
 from leakbench.part import Count, part
 from leakbench.types import Generators

@@ -20,7 +20,7 @@ from leakbench.attack.needs import Needs
 from leakbench.attack.public import public_of
 from leakbench.attack.public_gradients import fitting, flat, gradients_alone, numbers
 from leakbench.attack.rankings.groups import Groups, explained, group_means
-from leakbench.federated.leakage import Public, View
+from leakbench.federated.view import Public, View
 from leakbench.part import part
 from leakbench.types import Generators
 

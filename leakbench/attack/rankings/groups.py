@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 
 __all__ = ["Groups", "explained", "group_means"]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from leakbench.attack.public import public_of
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.models import one_hot
 from leakbench.types import Generators, Parameters
 

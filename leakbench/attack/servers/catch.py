@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakbench.defense.transform import Stations
-from leakbench.federated.leakage import Public, View
+from leakbench.federated.view import Public, View
 
 __all__ = ["Catch"]
 

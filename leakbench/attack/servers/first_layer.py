@@ -10,7 +10,7 @@ from torch import Tensor
 from leakbench.attack.needs import Needs
 from leakbench.attack.servers.imprint import known_inputs
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Knowledge, Public
+from leakbench.federated.view import Knowledge, Public
 from leakbench.models.layers import first_layer
 from leakbench.part import Count, Positive, part
 from leakbench.types import Network

@@ -31,7 +31,7 @@ from leakbench.attack.servers.catch import Catch
 from leakbench.attack.servers.cut import likeliest_cut, once
 from leakbench.attack.servers.server import Server
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Knowledge, Public
+from leakbench.federated.view import Knowledge, Public
 from leakbench.models.layers import entering, last_layer
 from leakbench.part import Count, Positive, part
 from leakbench.types import Network

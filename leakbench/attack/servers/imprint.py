@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from leakbench.attack.needs import Needs
 from leakbench.errors import InputError
-from leakbench.federated.leakage import Knowledge, Public
+from leakbench.federated.view import Knowledge, Public
 from leakbench.models import parameters
 from leakbench.part import Count, Positive, part
 from leakbench.types import Network

@@ -6,7 +6,7 @@ import torch
 
 from leakbench.attack.needs import Needs
 from leakbench.attack.servers.imprint import Bins, edges_of, imprinted, known_inputs
-from leakbench.federated.leakage import Knowledge, Public
+from leakbench.federated.view import Knowledge, Public
 from leakbench.part import Count, Positive, part
 from leakbench.types import Network
 

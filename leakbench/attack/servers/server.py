@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from leakbench.federated.leakage import Knowledge, Public, View
+from leakbench.federated.view import Knowledge, Public, View
 from leakbench.part import part
 from leakbench.types import Network
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.part import NonNegative, part
 
 __all__ = ["GroupConsistency"]

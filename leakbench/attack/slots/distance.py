@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from leakbench.defense.guess import unlikelihood
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.part import Positive, part
 from leakbench.types import Parameters
 

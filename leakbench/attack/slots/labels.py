@@ -11,7 +11,7 @@ from torch import Tensor
 from leakbench.attack.needs import Needs
 from leakbench.attack.search.label_counts import label_counts
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.models import one_hot
 from leakbench.part import part
 from leakbench.types import Generators

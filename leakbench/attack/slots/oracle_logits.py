@@ -9,7 +9,7 @@ from torch.func import functional_call, vmap
 
 from leakbench.attack.needs import Needs
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.part import NonNegative, part
 from leakbench.types import Parameters
 

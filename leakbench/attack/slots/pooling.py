@@ -9,7 +9,7 @@ from torch import Tensor
 
 from leakbench.attack.needs import Needs
 from leakbench.attack.slots.space_tables import layout_of
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.measure.metrics_tables import match_features
 from leakbench.part import part
 

@@ -11,7 +11,7 @@ from leakbench.attack.public import channel_moments, public_of
 from leakbench.attack.slots.batch_norm import BatchNormStatistics
 from leakbench.attack.slots.consensus import GroupConsistency
 from leakbench.attack.slots.oracle_logits import OracleLogits
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.part import NonNegative, part
 
 __all__ = ["PRIORS", "Length", "Prior", "TotalVariation"]

@@ -9,7 +9,7 @@ from leakbench.attack.search.coordinates import Coordinates
 from leakbench.attack.slots.space_decoder import Decoder
 from leakbench.attack.slots.space_tables import SoftCategories, StandardColumns
 from leakbench.attack.slots.space_whitened import Whitened
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.part import part
 
 __all__ = ["SPACES", "Coordinates", "Pixels", "Space", "Standardised"]

@@ -13,7 +13,7 @@ from leakbench.attack.learn.vae import Sides, Training, Vae, trained
 from leakbench.attack.needs import Needs
 from leakbench.attack.public import public_of
 from leakbench.attack.search.coordinates import Coordinates
-from leakbench.federated.leakage import Public, View
+from leakbench.federated.view import Public, View
 from leakbench.part import Count, NonNegative, Positive, part
 from leakbench.rng import generator
 

@@ -11,7 +11,7 @@ from leakbench.attack.needs import Needs
 from leakbench.attack.search.coordinates import Coordinates
 from leakbench.data.columns import Columns
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.part import Positive, part
 
 __all__ = ["SoftCategories", "StandardColumns", "layout_of", "soften"]

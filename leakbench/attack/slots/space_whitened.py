@@ -11,7 +11,7 @@ from leakbench.attack.public import public_of
 from leakbench.attack.search.coordinates import Coordinates
 from leakbench.attack.search.whitening import Whitening, class_means, fitting_floor, of_examples, one_over_f
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.part import Count, NonNegative, Positive, part
 
 __all__ = ["Whitened"]

@@ -13,7 +13,7 @@ from leakbench.attack.methods.lmmse import LmmseStart
 from leakbench.attack.slots.start_public import PublicMean, PublicNormal, Surrogate
 from leakbench.attack.slots.start_tables import StandardUniform
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.part import Count, Fraction, NonNegative, part
 from leakbench.types import Generators
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from leakbench.attack.public import channel_moments, public_of
 from leakbench.attack.slots.labels import LastLayer
 from leakbench.errors import InputError
-from leakbench.federated.leakage import View
+from leakbench.federated.view import View
 from leakbench.part import NonNegative, part
 from leakbench.rng import normal
 from leakbench.types import Generators
