@@ -33,7 +33,9 @@ def group_means(gradients: Iterable[Tensor], groups: Tensor, many: int) -> Group
         raise ValueError("gradients: got none, expected one a public example")
     counts = torch.bincount(groups, minlength=many).to(sums)
     overall = sums.sum(0) / counts.sum()
-    means = torch.where(counts[:, None] > 0, sums / counts[:, None].clamp_min(1), overall)
+    # In place: behind an imprint for each of a hundred clients the sums of ten classes are 3 GB.
+    means = sums.div_(counts[:, None].clamp_min(1))
+    means[counts == 0] = overall
     return Groups(means, counts / counts.sum())
 
 
