@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -148,13 +149,13 @@ def attack_floor_ratio(size: Size, dataset: str, data_dir: Path | None) -> Figur
     each = [seconds / victims for seconds, _ in timed]
     return Figure(
         "times",
-        f"one evaluation of gradient matching, {victims} victims of {leak.cell.names['dataset']} together, over its arithmetic at the"
-        " ceiling of a large product of matrices",
+        f"one evaluation of gradient matching, {victims} victims of {leak.cell.names['dataset']} together, over its arithmetic"
+        " at the ceiling of a large product of matrices",
         tuple(seconds / (operations / top) for seconds, (_, top) in zip(each, timed, strict=True)),
         {
             "MFLOP a victim": operations / 1e6,
-            "ceiling, GFLOP/s": sorted(top for _, top in timed)[len(timed) // 2] / 1e9,
-            "ms a victim": sorted(each)[len(each) // 2] * 1e3,
+            "ceiling, GFLOP/s": statistics.median(top for _, top in timed) / 1e9,
+            "ms a victim": statistics.median(each) * 1e3,
         },
     )
 

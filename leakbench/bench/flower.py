@@ -9,16 +9,12 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from leakbench.bench.plain import local_training
-from leakbench.bench.task import BATCH, Task
-from leakbench.bench.timing import in_turns, median
-from leakbench.bench.ways import WAYS, private_step
+import torch
 
-__all__ = ["FlowerRounds", "flower_rounds", "local_way", "missing"]
+__all__ = ["FlowerRounds", "flower_rounds", "missing"]
 
 LIMIT = 1800
 """Seconds after which a simulation that does not end is ended."""
@@ -48,19 +44,6 @@ def missing() -> str:
     return f"{' and '.join(absent)} not installed: pip install 'leakbench[bench]'" if absent else ""
 
 
-def local_way(task: Task, iterations: int = 10) -> str:
-    """Return which way of private local training is the fastest here, to be used inside Flower's clients."""
-    inputs, labels = task.held(0)
-    arms = {}
-    for way in WAYS:
-        if way != "vmap" and find_spec("opacus") is None:
-            continue
-        model, step = private_step(way, task.model)
-        arms[way] = partial(local_training, model, task.start, step, inputs, labels, BATCH, iterations)
-    taken = in_turns(arms, 3)
-    return min(arms, key=lambda way: median(taken, way))
-
-
 def flower_rounds(clients: int, iterations: int, rounds: int, way: str) -> FlowerRounds | str:
     """Run a simulation of so many rounds and return its seconds; or why it failed, in one line."""
     home = Path(__file__).parent.parent.parent
@@ -68,7 +51,9 @@ def flower_rounds(clients: int, iterations: int, rounds: int, way: str) -> Flowe
         paths = [str(home), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, **QUIET, "FLWR_HOME": folder, "PYTHONPATH": os.pathsep.join(paths)}
         out = Path(folder) / "seconds.json"
-        asked = json.dumps({"clients": clients, "iterations": iterations, "rounds": rounds, "way": way})
+        cores = torch.get_num_threads()  # As many processes of one thread as we have threads.
+        numbers = {"clients": clients, "iterations": iterations, "rounds": rounds, "cores": cores}
+        asked = json.dumps({**numbers, "way": way})
         command = [sys.executable, "-m", "leakbench.bench.flower_app", asked, str(out)]
         with (Path(folder) / "said").open("w+", encoding="utf-8") as said:
             process = subprocess.Popen(
@@ -85,6 +70,8 @@ def flower_rounds(clients: int, iterations: int, rounds: int, way: str) -> Flowe
             if not out.is_file():
                 said.seek(0)
                 lines = [line.strip() for line in said if line.strip()]
-                return f"Flower's simulation failed ({process.returncode}): {lines[-1][:200] if lines else 'said nothing'}"
+                return (
+                    f"Flower's simulation failed ({process.returncode}): {lines[-1][:200] if lines else 'said nothing'}"
+                )
         found = json.loads(out.read_text(encoding="utf-8"))
     return FlowerRounds(found["first"], tuple(found["later"]), found["whole"])

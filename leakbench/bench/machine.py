@@ -17,7 +17,10 @@ __all__ = ["Machine", "load", "machine"]
 
 @dataclass(frozen=True)
 class Machine:
-    """cores: that this process may use.  threads: of PyTorch, for references and for us.  load: its averages over the last minute."""
+    """cores: that this process may use.  threads: of PyTorch, for references and for us.
+
+    load_before, load_after: the system's load average of the last minute; None where it has none.
+    """
 
     cpu: str
     cores: int

@@ -17,16 +17,15 @@ from torch import nn
 
 from leakbench.bench.plain import Step
 
-__all__ = ["KINDS", "opacus_step"]
-
-KINDS = ("layers", "layers, expanded weights", "flat", "ghost")
-"""Clip by clip: layer by layer from hooks (its default) or from PyTorch's expanded weights, flat, and flat by ghost norms."""
+__all__ = ["opacus_step"]
 
 
 def opacus_step(
     kind: str, model: nn.Module, rate: float, batch: int, clip: float, sigma: float
 ) -> tuple[nn.Module, Step]:
     """Return (a copy of the model, its private local iteration), with the noise of Fed-CDP on the sum over a batch.
+
+    kind: `layers`, `layers by expanded weights`, `flat` or `ghost`, see `leakbench.bench.ways`.
 
     Opacus scales its noise to the norm of all bounds together: sqrt(M) * clip where each of M tensors has its own.
     """
@@ -39,7 +38,7 @@ def opacus_step(
         sampled: Any = GradSampleModuleFastGradientClipping(own, max_grad_norm=clip, use_ghost_clipping=True)
         fast = DPOptimizerFastGradientClipping(sgd, noise_multiplier=on_the_sum, max_grad_norm=clip, **common)
         return own, _step(sampled, fast, DPLossFastGradientClipping(sampled, fast, nn.CrossEntropyLoss(), "mean"))
-    wrap = GradSampleModuleExpandedWeights if kind == "layers, expanded weights" else GradSampleModule
+    wrap = GradSampleModuleExpandedWeights if kind == "layers by expanded weights" else GradSampleModule
     sampled = wrap(own)
     if kind == "flat":
         flat = DPOptimizer(sgd, noise_multiplier=on_the_sum, max_grad_norm=clip, **common)

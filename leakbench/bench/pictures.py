@@ -31,4 +31,4 @@ def made_up(train: int, test: int, shape: tuple[int, int, int], classes: int = 1
 def _smooth(split: str, count: int, shape: tuple[int, int, int]) -> Tensor:
     channels, height, width = shape
     coarse = torch.rand(count, channels, -(-height // 4), -(-width // 4), generator=generator(0, f"bench {split}"))
-    return torch.nn.functional.interpolate(coarse, (height, width), mode="bilinear").clamp(0, 1)
+    return torch.nn.functional.interpolate(coarse, (height, width), mode="bilinear").clamp_(0, 1)

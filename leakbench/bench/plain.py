@@ -50,7 +50,7 @@ def per_example_step(model: nn.Module, rate: float, clip: float, sigma: float) -
                 total = torch.einsum("i,i...", factor, g)
                 if sigma:
                     total = total + torch.randn_like(total) * (sigma * clip * count**0.5)
-                held[name] -= rate / count * total
+                held[name].sub_(rate / count * total)
 
     return step
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import statistics
 from functools import partial
 
+from torch import nn
+
 from leakbench.bench.figure import Figure, absent
-from leakbench.bench.flower import flower_rounds, local_way, missing
+from leakbench.bench.flower import flower_rounds, missing
 from leakbench.bench.operations import ceiling, gradient_operations, layer_products
 from leakbench.bench.peak import peak_of_a_round
 from leakbench.bench.plain import Step, local_training, plain_step
-from leakbench.bench.same import check_same, our_update
+from leakbench.bench.same import CHECKED, check_same, our_update
 from leakbench.bench.size import Size
 from leakbench.bench.task import BATCH, CLASSES, RATE, SHAPE, Task, defense, fresh_model, task
 from leakbench.bench.timing import in_turns, median, seconds
+from leakbench.bench.ways import check_way, fastest_way
 from leakbench.types import Parameters
 
 __all__ = ["flop_efficiency", "peak_memory_mb", "round_vs_flower", "round_vs_plain"]
-
-CHECKED = 5
 
 
 def round_vs_plain(size: Size) -> Figure:
@@ -27,14 +29,11 @@ def round_vs_plain(size: Size) -> Figure:
     step = plain_step(model, RATE)
     inputs, labels = made.held(0)
     theirs = local_training(model, made.start, step, inputs, labels, BATCH, CHECKED)
-    check_same("the plain loop", our_update(made, "none", inputs, labels, CHECKED), theirs)
-    arms = {
-        "plain": lambda: plain_round(made, model, step),
-        "ours": partial(made.round, defense("fed_cdp")),
-    }
-    small = task(2, CHECKED)
-    for warm in (lambda: plain_round(small, model, step), partial(small.round, defense("fed_cdp"))):
-        warm()
+    check_same("the plain loop", our_update(made, (), inputs, labels, CHECKED), theirs)
+    small, mechanism = task(2, CHECKED), defense("fed_cdp")
+    plain_round(small, model, step)
+    small.round(mechanism)  # Both warm.
+    arms = {"plain": partial(plain_round, made, model, step), "ours": partial(made.round, mechanism)}
     taken = in_turns(arms, size.repeats, warm=False)
     return Figure(
         "times",
@@ -45,13 +44,13 @@ def round_vs_plain(size: Size) -> Figure:
     )
 
 
-def plain_round(made: Task, model: object, step: Step) -> Parameters:
+def plain_round(made: Task, model: nn.Module, step: Step, batch: int = BATCH) -> Parameters:
     """Train one client after another and return the mean update."""
     total: Parameters = {}
     federation = made.federation
     for client in range(federation.clients_per_round):
         inputs, labels = made.held(client)
-        own = local_training(model, made.start, step, inputs, labels, BATCH, federation.local_iterations)  # type: ignore[arg-type]
+        own = local_training(model, made.start, step, inputs, labels, batch, federation.local_iterations)
         total = {n: total[n] + u for n, u in own.items()} if total else own
     return {n: u / federation.clients_per_round for n, u in total.items()}
 
@@ -67,7 +66,6 @@ def flop_efficiency(size: Size) -> Figure:
     for _ in range(size.repeats):
         tops.append(ceiling())
         taken.append(seconds(lambda: made.round(mechanism)))
-    middle = len(taken) // 2
     return Figure(
         "share",
         f"the arithmetic of a round of fed_cdp, {size.clients} clients x {size.iterations}, at the ceiling of a large"
@@ -75,8 +73,8 @@ def flop_efficiency(size: Size) -> Figure:
         tuple(operations / top / took for top, took in zip(tops, taken, strict=True)),
         {
             "GFLOP a round": operations / 1e9,
-            "ceiling, GFLOP/s": sorted(tops)[middle] / 1e9,
-            "ours, s a round": sorted(taken)[middle],
+            "ceiling, GFLOP/s": statistics.median(tops) / 1e9,
+            "ours, s a round": statistics.median(taken),
         },
     )
 
@@ -87,7 +85,8 @@ def round_vs_flower(size: Size) -> Figure:
         return absent(reason)
     clients, iterations = size.flower
     made = task(clients, iterations)
-    way = local_way(made)
+    way = fastest_way(made)
+    check_way(made, way)
     ours, whole = [], partial(made.round, defense("fed_cdp"))
     whole()
     ours.append(seconds(whole))
@@ -95,14 +94,14 @@ def round_vs_flower(size: Size) -> Figure:
     if isinstance(found, str):
         return absent(found)
     ours += [seconds(whole) for _ in range(max(1, size.repeats - 1))]
-    middle = sorted(ours)[len(ours) // 2]
+    middle = statistics.median(ours)
     return Figure(
         "times",
-        f"a round of {clients} clients x {iterations} private iterations in Flower's simulation (Ray, one core a client, inside"
-        f" each {way}), from its second round on, over our round of fed_cdp",
+        f"a round of {clients} clients x {iterations} private iterations in Flower's simulation (Ray, one core a client, as many at"
+        f" once as we have threads, inside each {way}), from its second round on, over our round of fed_cdp",
         tuple(s / middle for s in found.later),
         {
-            "Flower, s a round": sorted(found.later)[len(found.later) // 2],
+            "Flower, s a round": statistics.median(found.later),
             "Flower, s of its start and first round": found.first,
             f"Flower, s a round over {size.flower_rounds}, start included": found.whole / size.flower_rounds,
             "ours, s a round": middle,

@@ -16,7 +16,6 @@ from leakbench.bench.figure import Figure
 from leakbench.bench.pictures import made_up
 from leakbench.bench.size import Size
 from leakbench.bench.timing import seconds
-from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import Public, View, leak
 from leakbench.models import build, one_hot, parameters
@@ -26,25 +25,23 @@ from leakbench.types import Clock, Generators, Network
 
 __all__ = ["lmmse_fit_seconds", "ranking_seconds", "whitened_seconds_per_victim"]
 
-SHAPE, CLASSES, NOISE = (3, 32, 32), 10, 0.1
-"""NOISE: the standard deviation on each coordinate of the leaked gradient, that of the recipe `noise_gaussian`."""
+SHAPE, CLASSES = (3, 32, 32), 10
 
 OUTER, INNER = 20, 20
-"""400 iterations of L-BFGS, with an evaluation each."""
+"""400 iterations of L-BFGS, with an evaluation each; undefended, where no search ends before."""
 
-CANDIDATES, PUBLIC = 1000, 3000
+CANDIDATES, PUBLIC, RATE = 1000, 3000, 0.1
 
 
 def _leak(victims: int) -> View:
-    """Return the noisy gradients of so many pictures by the papers' LeNet, with candidates among whom they are, and public ones."""
+    """Return the gradients of so many pictures by the papers' LeNet, with candidates among whom they are, and public ones."""
     data = made_up(max(victims, CANDIDATES), PUBLIC, SHAPE, CLASSES)
     model = build("lenet_cpl", SHAPE, CLASSES, generator(0, "leak model"), "default")
-    network, clock = Network(model, parameters(model)), Clock(0, 0, 1, 1)
-    stations = Stations(example=(GaussianNoise(NOISE, "each", uncalibrated=True),))
+    network = Network(model, parameters(model))
     inputs = data.train_inputs[:victims].reshape(victims, 1, 1, 1, *SHAPE)
     targets = one_hot(data.train_targets[:victims], CLASSES).reshape(victims, 1, 1, 1, CLASSES)
     with torch.no_grad():
-        update = leak("type-2", network, inputs, targets, 0.1, stations, clock, _rngs(victims))
+        update = leak("type-2", network, inputs, targets, RATE, Stations(), Clock(0, 0, 1, 1), None)
     return View(
         tap="type-2",
         network=network,
@@ -52,17 +49,14 @@ def _leak(victims: int) -> View:
         batch=1,
         shape=SHAPE,
         classes=CLASSES,
-        learning_rate=0.1,
-        stations=stations,
-        noise=NOISE,
-        clock=clock,
+        learning_rate=RATE,
         public=Public(data.test_inputs, data.test_targets),
         candidates=Public(data.train_inputs[:CANDIDATES], data.train_targets[:CANDIDATES]),
     )
 
 
 def _rngs(victims: int) -> Generators:
-    return generators(0, "bench noise", [(v,) for v in range(victims)])
+    return generators(0, "bench start", [(v,) for v in range(victims)])
 
 
 def whitened_seconds_per_victim(size: Size) -> Figure:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +18,7 @@ from leakbench.recipe import resolve
 from leakbench.rng import generator
 from leakbench.types import Network, Parameters
 
-__all__ = ["BATCH", "CLASSES", "CLIP", "RATE", "SHAPE", "SIGMA", "Task", "defense", "fresh_model", "task"]
+__all__ = ["BATCH", "CLASSES", "CLIP", "HELD", "RATE", "SHAPE", "SIGMA", "Task", "defense", "fresh_model", "task"]
 
 SHAPE, CLASSES, BATCH, HELD, RATE = (1, 28, 28), 10, 5, 500, 0.05
 """MNIST's pictures; B, |D_i| and the learning rate of the Fed-alphaCDP paper's federation."""
@@ -77,7 +76,6 @@ def task(clients: int, iterations: int, population: int = 1000, examples: int = 
     return Task(model, parameters(model), data, partition, federation)
 
 
-def defense(name: str, noise: bool = True) -> Defense:
-    """Return a defense of the catalog; without its last transform, the noise, where a check needs the same numbers."""
-    found = resolve("defenses", Defense, name)[1]
-    return found if noise else dataclasses.replace(found, example=found.example[:-1])
+def defense(name: str) -> Defense:
+    """Return a defense of the catalog."""
+    return resolve("defenses", Defense, name)[1]

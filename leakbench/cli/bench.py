@@ -22,7 +22,7 @@ __all__ = ["bench"]
     "--dataset", default="faces", show_default=True, help="whose victims are attacked; published figures: lfw"
 )
 @click.option("--data-dir", type=FOLDER, help="where data sets lie [default: $LEAKBENCH_DATA, the user's cache]")
-@click.option("--page", type=click.Path(path_type=Path), help="also write FOLDER/bench.md and FOLDER/bench.json")
+@click.option("--page", type=FOLDER, metavar="FOLDER", help="also write FOLDER/bench.md and FOLDER/bench.json")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
 def bench(
     quick: bool,
