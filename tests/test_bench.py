@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,8 @@ from leakbench.bench.size import QUICK
 from leakbench.bench.task import BATCH, CLASSES, RATE, SHAPE, Task, defense, fresh_model, task
 from leakbench.bench.timing import in_turns
 from leakbench.defense.clip import ClipLayers
-from leakbench.engine.chain import chain_of
 from leakbench.defense.transform import Stations
+from leakbench.engine.chain import chain_of
 from leakbench.federated.leakage import View, leak
 from leakbench.federated.simulate import train
 from leakbench.models import build, one_hot, parameters
@@ -173,6 +174,16 @@ def test_alone_stops_where_it_cannot_move() -> None:
     found = search_alone(network.model, network.parameters, truth, real[0], targets, 300)
     assert found.evaluations == 2
     assert torch.equal(found.inputs, real[0])
+
+
+def test_alone_answers_with_the_best_that_it_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that lead far away: the start is the best."""
+    monkeypatch.setattr(torch.optim, "LBFGS", partial(torch.optim.LBFGS, lr=1e4, max_iter=1))
+    seen, real = view(1)
+    truth, start = {n: u[0] for n, u in seen.update.items()}, real[0] + 0.01
+    targets = torch.eye(4, dtype=torch.float64)[:1]
+    found = search_alone(seen.network.model, seen.network.parameters, truth, start, targets, 2)
+    assert torch.equal(found.inputs, start)
 
 
 def test_a_figure_has_its_spread() -> None:
