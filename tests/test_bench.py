@@ -218,7 +218,9 @@ def test_every_key_has_a_work_and_an_aim() -> None:
     assert tuple(keys._works(QUICK, "faces", None)) == KEYS == tuple(AIMS)
 
 
-TINY = dataclasses.replace(QUICK, victims=2, outer=1, lanes=2, clients=2, iterations=2, few=2, steps=2, repeats=2)
+TINY = dataclasses.replace(
+    QUICK, victims=2, outer=1, lanes=2, clients=2, iterations=2, few=2, steps=2, repeats=2, turns=2
+)
 
 
 @pytest.fixture
@@ -268,6 +270,7 @@ def test_keys_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     [
         (("--only", "atack_speedup"), "only: unknown key 'atack_speedup'; did you mean 'attack_speedup'?"),
         (("--repeats", "0"), "repeats: got 0, expected at least 1"),
+        (("--outer", "0"), "outer: got 0, expected at least 1"),
         (("--dataset", "lwf"), "did you mean 'lfw'?"),
         (("--page", "nowhere"), "'nowhere' does not exist"),
     ],

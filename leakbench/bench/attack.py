@@ -35,6 +35,9 @@ __all__ = ["attack_floor_ratio", "attack_speedup"]
 EVALUATIONS = 5
 """In a row, of which one repeat of `attack_floor_ratio` is the mean."""
 
+LEAN = 5
+"""Outer iterations of a search alone without the derivatives by the weights, of which only an evaluation is timed."""
+
 
 @dataclass(frozen=True)
 class Leaked:
@@ -82,24 +85,23 @@ def attack_speedup(size: Size, dataset: str, data_dir: Path | None) -> Figure:
     victims, everyone = leak.view.victims, torch.arange(leak.view.victims)
     rngs = leak.rngs
     targets, start = leak.attack.labels(leak.view, rngs).targets, leak.attack.start(leak.view, rngs)
-    singly = min(victims, size.alone * size.rarely if size.rarely > 1 else size.alone * size.repeats)
-    order = torch.linspace(0, victims - 1, singly).round().long()
-    repeats = -(-singly // size.alone)
+    turns = min(size.turns, victims)
+    order = torch.linspace(0, victims - 1, min(victims, size.alone * turns)).round().long()
     dataclasses.replace(leak.attack, stop=Iterations(limit=1))((leak.view,), leak.rngs)  # warm
     _alone(leak, start, targets, 0, 1)
 
     taken: list[dict[str, float]] = []
     found: dict[int, Alone] = {}
     together: Reconstruction | None = None
-    for repeat in range(repeats):
+    for turn in range(turns):
         began = time.perf_counter()
         together = leak.attack((leak.view,), leak.rngs)
         between = time.perf_counter()
-        mine = order[repeat::repeats].tolist()
+        mine = order[turn::turns].tolist()
         for victim in mine:
             found[victim] = _alone(leak, start, targets, victim, size.outer)
         ended = time.perf_counter()
-        lean = _alone(leak, start, targets, mine[0], size.outer, lean=True).evaluations
+        lean = _alone(leak, start, targets, mine[0], min(LEAN, size.outer), lean=True).evaluations
         spent = time.perf_counter() - ended
         taken.append(
             {

@@ -17,6 +17,7 @@ from leakbench.bench.private import alpha_over_dp, dp_over_nonprivate, dp_vs_opa
 from leakbench.bench.rounds import flop_efficiency, peak_memory_mb, round_vs_flower, round_vs_plain
 from leakbench.bench.searches import lmmse_fit_seconds, ranking_seconds, whitened_seconds_per_victim
 from leakbench.bench.size import FULL, QUICK, Size
+from leakbench.cell.request import at_least
 from leakbench.errors import InputError, nearest
 
 __all__ = ["AIMS", "KEYS", "Bench", "bench"]
@@ -70,6 +71,7 @@ def bench(
     only: tuple[str, ...],
     quick: bool,
     repeats: int | None,
+    outer: int | None,
     dataset: str,
     data_dir: Path | None,
     command: str,
@@ -79,7 +81,7 @@ def bench(
     for key in only:
         if key not in KEYS:
             raise InputError(f"only: unknown key {key!r}{nearest(key, KEYS)}")
-    size, before = _size(quick, repeats), load()
+    size, before = _size(quick, repeats, outer), load()
     works = _works(size, dataset, data_dir)
     chosen = [key for key in KEYS if not only or key in only]
     figures = {}
@@ -90,13 +92,12 @@ def bench(
     return Bench(figures, machine(before), quick, command)
 
 
-def _size(quick: bool, repeats: int | None) -> Size:
+def _size(quick: bool, repeats: int | None, outer: int | None) -> Size:
     size = QUICK if quick else FULL
-    if repeats is None:
-        return size
-    if repeats < 1:
-        raise InputError(f"repeats: got {repeats}, expected at least 1")
-    return dataclasses.replace(size, repeats=repeats, rarely=repeats)
+    if repeats is not None:
+        often = at_least("repeats", repeats, 1)
+        size = dataclasses.replace(size, repeats=often, rarely=often, turns=often)
+    return size if outer is None else dataclasses.replace(size, outer=at_least("outer", outer, 1))
 
 
 def _works(size: Size, dataset: str, data_dir: Path | None) -> dict[str, Callable[[], Figure]]:

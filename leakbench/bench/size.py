@@ -11,7 +11,8 @@ __all__ = ["FULL", "QUICK", "Size"]
 class Size:
     """repeats: of what takes seconds; `rarely` of what takes longer.
 
-    victims: searched together, for so many `outer` iterations at most; alone: of them searched one by one in a repeat.
+    victims: searched together `turns` times, for so many `outer` iterations at most; alone: of them searched one by one in a
+    turn.
     lanes: victims in one evaluation.  clients, iterations: K_t and L of a round.  flower: K_t and L of Flower's round.
     few: clients of the rounds in which local iterations are compared, steps: their L, and of a client of Opacus.
     whitened: victims of the whitened search.  ranked: victims ranked among 1,000.
@@ -21,6 +22,7 @@ class Size:
     rarely: int
     victims: int
     outer: int
+    turns: int
     alone: int
     lanes: int
     clients: int
@@ -37,8 +39,9 @@ FULL = Size(
     repeats=5,
     rarely=3,
     victims=100,
-    outer=300,
-    alone=4,
+    outer=100,
+    turns=3,
+    alone=3,
     lanes=100,
     clients=100,
     iterations=100,
@@ -55,14 +58,15 @@ QUICK = Size(
     rarely=1,
     victims=12,
     outer=5,
+    turns=3,
     alone=1,
     lanes=24,
-    clients=20,
+    clients=12,
     iterations=20,
     flower=(20, 20),
     flower_rounds=3,
     few=10,
     steps=20,
-    whitened=4,
+    whitened=2,
     ranked=50,
 )

@@ -19,6 +19,9 @@ __all__ = ["bench"]
 @click.option("--only", multiple=True, metavar="KEY", help="measure this key alone; may be given again")
 @click.option("--repeats", type=int, help="how often each is measured [default: 5, of slow work 3; --quick: 3 and 1]")
 @click.option(
+    "--outer", type=int, help="iterations of CPL in attack_speedup, its own are 300 [default: 100; --quick: 5]"
+)
+@click.option(
     "--dataset", default="faces", show_default=True, help="whose victims are attacked; published figures: lfw"
 )
 @click.option("--data-dir", type=FOLDER, help="where data sets lie [default: $LEAKBENCH_DATA, the user's cache]")
@@ -28,6 +31,7 @@ def bench(
     quick: bool,
     only: tuple[str, ...],
     repeats: int | None,
+    outer: int | None,
     dataset: str,
     data_dir: Path | None,
     page: Path | None,
@@ -45,7 +49,7 @@ def bench(
 
     reporter = Reporter()
     command = shlex.join(["leakbench", *sys.argv[1:]])
-    found = measure(only, quick, repeats, dataset, data_dir, command, reporter)
+    found = measure(only, quick, repeats, outer, dataset, data_dir, command, reporter)
     reporter.close()
     if page is not None:
         from leakbench.bench.page import write_page  # noqa: PLC0415
