@@ -44,6 +44,7 @@ def simulate(asked: dict[str, Any]) -> dict[str, Any]:
         strategy = FedAvg(
             fraction_train=1.0,
             fraction_evaluate=0.0,
+            min_train_nodes=asked["clients"],  # Nodes come one by one: a share of those that are there is too few.
             min_available_nodes=asked["clients"],
             train_metrics_aggr_fn=counted,
         )

@@ -19,7 +19,7 @@ __all__ = ["bench"]
 @click.option("--only", multiple=True, metavar="KEY", help="measure this key alone; may be given again")
 @click.option("--repeats", type=int, help="how often each is measured [default: 5, of slow work 3; --quick: 3 and 1]")
 @click.option(
-    "--outer", type=int, help="iterations of CPL in attack_speedup, its own are 300 [default: 100; --quick: 5]"
+    "--outer", type=int, help="iterations of CPL in attack_speedup, its own are 300 [default: 100; --quick: 3]"
 )
 @click.option(
     "--dataset", default="faces", show_default=True, help="whose victims are attacked; published figures: lfw"
