@@ -12,6 +12,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
 import click
 
 from leakbench import __version__
+from leakbench.cli.bench import bench
 from leakbench.cli.catalog import list_, schema, show
 from leakbench.cli.conformance import conformance
 from leakbench.cli.data import data
@@ -62,5 +63,5 @@ def commands(context: click.Context) -> None:
     help_alone(context)
 
 
-for command in (run, list_, show, schema, epsilon, audit, conformance, report, compare, data):
+for command in (run, list_, show, schema, epsilon, audit, conformance, bench, report, compare, data):
     commands.add_command(command)

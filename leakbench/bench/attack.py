@@ -1,0 +1,194 @@
+"""Gradient matching: many victims together beside one after another, and one evaluation beside its arithmetic."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from leakbench.answers import Reconstruction
+from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.search.lbfgs import Objective
+from leakbench.attack.slots.descent import Search, Terms
+from leakbench.attack.slots.stop import Iterations
+from leakbench.bench.alone import Alone, search_alone
+from leakbench.bench.figure import Figure
+from leakbench.bench.operations import ceiling, layer_products, matching_operations
+from leakbench.bench.size import Size
+from leakbench.bench.timing import median
+from leakbench.cell import Cell, Request, resolve_cell
+from leakbench.federated.view import View
+from leakbench.measure.metrics import success_threshold
+from leakbench.rng import generator, generators
+from leakbench.run.experiment import hand_out
+from leakbench.run.stage_train import fresh_network
+from leakbench.run.victims import Sent, draw_victims, truth, view_of
+from leakbench.types import Generators, Network
+
+__all__ = ["attack_floor_ratio", "attack_speedup"]
+
+EVALUATIONS = 5
+"""In a row, of which one repeat of `attack_floor_ratio` is the mean."""
+
+LEAN = 5
+"""Outer iterations of a search alone without the derivatives by the weights, of which only an evaluation is timed."""
+
+
+@dataclass(frozen=True)
+class Leaked:
+    """What CPL sees of V victims at type-2, and what is behind it: real (V, *s), eta the RMSE of success."""
+
+    cell: Cell
+    view: View
+    attack: GradientMatching
+    real: Tensor
+    eta: float
+
+    @property
+    def rngs(self) -> Generators:
+        """Fresh generators, one a victim, so that every search begins alike."""
+        return generators(0, "bench", [(v,) for v in range(self.view.victims)])
+
+    def success(self, answers: Tensor, lanes: Tensor) -> float:
+        """Return the ASR of answers (n, *s) for the victims in `lanes` (n,)."""
+        error = (answers.clamp(0, 1) - self.real[lanes]).flatten(1).square().mean(1).sqrt()
+        return float((error <= self.eta).float().mean())
+
+
+def leaked(dataset: str, data_dir: Path | None, victims: int, outer: int) -> Leaked:
+    """Return the leak of undefended examples of a data set by the papers' LeNet; of a small set as many victims as it has."""
+    asked = Request(dataset=dataset, attack="cpl", victims=1, taps=("type-2",))
+    few = resolve_cell(asked, data_dir)
+    many = min(victims, len(few.data.victims))
+    cell = dataclasses.replace(few, settings=dataclasses.replace(few.settings, victims=many))
+    model, weights = fresh_network(cell, trained=False)
+    drawn = draw_victims(cell, "type-2", 0, hand_out(cell))
+    view = view_of(cell, "type-2", 0, drawn, torch.arange(many), Sent(Network(model, weights)))
+    method = cell.attack.method
+    assert isinstance(method, GradientMatching)
+    attack = dataclasses.replace(method, stop=Iterations(limit=outer))
+    eta = success_threshold(cell.data.train_inputs[cell.data.victims], generator(0, "eta"))
+    return Leaked(cell, view, attack, truth(cell, "type-2", drawn)[0][:, 0], eta)
+
+
+def attack_speedup(size: Size, dataset: str, data_dir: Path | None) -> Figure:
+    """Return the seconds a victim of `torch.optim.LBFGS`, one by one, over those of all together.
+
+    Each repeat searches all together, then some one by one, others each time, spread over all; they stand for all.
+    """
+    leak = leaked(dataset, data_dir, size.victims, size.outer)
+    victims, everyone = leak.view.victims, torch.arange(leak.view.victims)
+    rngs = leak.rngs
+    targets, start = leak.attack.labels(leak.view, rngs).targets, leak.attack.start(leak.view, rngs)
+    turns = min(size.turns, victims)
+    order = torch.linspace(0, victims - 1, min(victims, size.alone * turns)).round().long()
+    dataclasses.replace(leak.attack, stop=Iterations(limit=1))((leak.view,), leak.rngs)  # warm
+    _alone(leak, start, targets, 0, 1)
+
+    taken: list[dict[str, float]] = []
+    found: dict[int, Alone] = {}
+    together: Reconstruction | None = None
+    for turn in range(turns):
+        began = time.perf_counter()
+        together = leak.attack((leak.view,), leak.rngs)
+        between = time.perf_counter()
+        mine = order[turn::turns].tolist()
+        for victim in mine:
+            found[victim] = _alone(leak, start, targets, victim, size.outer)
+        ended = time.perf_counter()
+        lean = _alone(leak, start, targets, mine[0], min(LEAN, size.outer), lean=True).evaluations
+        spent = time.perf_counter() - ended
+        taken.append(
+            {
+                "together": (between - began) / victims,
+                "alone": (ended - between) / len(mine),
+                "evaluation": (ended - between) / sum(found[v].evaluations for v in mine),
+                "lean": spent / lean,
+            }
+        )
+    assert together is not None
+    lanes = torch.tensor(sorted(found))
+    answers = torch.cat([found[int(v)].inputs for v in lanes])
+    return Figure(
+        "times",
+        f"CPL on {leak.cell.names['dataset']}, {size.outer} outer iterations at most: torch.optim.LBFGS one by one"
+        f" ({len(found)} victims) over {victims} victims together, seconds a victim, the same starts, labels and stop",
+        tuple(t["alone"] / t["together"] for t in taken),
+        {
+            "one by one, s a victim": median(taken, "alone"),
+            "together, s a victim": median(taken, "together"),
+            "one by one, ms an evaluation": median(taken, "evaluation") * 1e3,
+            "one by one without the derivatives by the weights, ms an evaluation": median(taken, "lean") * 1e3,
+            "one by one, ASR": leak.success(answers, lanes),
+            "together, ASR of the same victims": leak.success(together.inputs[lanes, 0], lanes),
+            "together, ASR of all": leak.success(together.inputs[:, 0], everyone),
+            "one by one, evaluations a victim": sum(a.evaluations for a in found.values()) / len(found),
+            "together, evaluations a victim": float(together.evaluations[lanes].float().mean()),
+        },
+    )
+
+
+def _alone(leak: Leaked, start: Tensor, targets: Tensor, victim: int, outer: int, lean: bool = False) -> Alone:
+    network = leak.view.network
+    own = {n: u[victim] for n, u in leak.view.update.items()}
+    return search_alone(network.model, network.parameters, own, start[victim], targets[victim], outer, lean)
+
+
+def attack_floor_ratio(size: Size, dataset: str, data_dir: Path | None) -> Figure:
+    """Return the seconds of one evaluation of the distance and its derivative over those that its arithmetic would take."""
+    leak = leaked(dataset, data_dir, size.lanes, size.repeats + 1)
+    shape, classes = leak.view.shape, leak.view.classes
+    operations = matching_operations(layer_products(leak.view.network.model, shape, classes))
+    descent = _TimedDescent()
+    dataclasses.replace(leak.attack, descent=descent)((leak.view,), leak.rngs)
+    timed = descent.taken[1:]  # The first prepares what the others find.
+    victims = leak.view.victims
+    each = [seconds / victims for seconds, _ in timed]
+    return Figure(
+        "times",
+        f"one evaluation of gradient matching, {victims} victims of {leak.cell.names['dataset']} together, over its arithmetic"
+        " at the ceiling of a large product of matrices",
+        tuple(seconds / (operations / top) for seconds, (_, top) in zip(each, timed, strict=True)),
+        {
+            "MFLOP a victim": operations / 1e6,
+            "ceiling, GFLOP/s": statistics.median(top for _, top in timed) / 1e9,
+            "ms a victim": statistics.median(each) * 1e3,
+        },
+    )
+
+
+@dataclass
+class _Timed:
+    """Searches that stay where they are; each step evaluates there a few times and notes the seconds, beside the ceiling."""
+
+    points: Tensor
+    evaluations: Tensor
+    settled: Tensor
+    taken: list[tuple[float, float]]
+
+    def step(self, objective: Objective) -> Tensor:
+        """Evaluate."""
+        top, lanes = ceiling(), torch.arange(len(self.points))
+        began = time.perf_counter()
+        for _ in range(EVALUATIONS):
+            values, _ = objective(self.points, lanes)
+        self.taken.append(((time.perf_counter() - began) / EVALUATIONS, top))
+        return values
+
+    def keep(self, lanes: Tensor) -> None:
+        """Keep everyone: all end together."""
+
+
+@dataclass(frozen=True)
+class _TimedDescent:
+    taken: list[tuple[float, float]] = field(default_factory=list)
+
+    def __call__(self, start: Tensor, terms: Terms) -> Search:
+        """Begin."""
+        nothing = torch.zeros(len(start), dtype=torch.int64)
+        return _Timed(start, nothing, nothing.bool(), self.taken)

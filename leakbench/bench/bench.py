@@ -1,0 +1,138 @@
+"""All figures by key: which there are, what each is to reach, and how they are measured one after another."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from leakbench.bench.attack import attack_floor_ratio, attack_speedup
+from leakbench.bench.figure import Figure
+from leakbench.bench.machine import Machine, load, machine
+from leakbench.bench.private import alpha_over_dp, dp_over_nonprivate, dp_vs_opacus, flat_over_nonprivate
+from leakbench.bench.rounds import flop_efficiency, peak_memory_mb, round_vs_flower, round_vs_plain
+from leakbench.bench.searches import lmmse_fit_seconds, ranking_seconds, whitened_seconds_per_victim
+from leakbench.bench.size import FULL, QUICK, Size
+from leakbench.cell.request import at_least
+from leakbench.errors import InputError, nearest
+
+__all__ = ["AIMS", "KEYS", "Bench", "bench"]
+
+AIMS = {
+    "attack_speedup": ">= 15",
+    "attack_floor_ratio": "<= 4",
+    "dp_over_nonprivate": "<= 1.25",
+    "alpha_over_dp": "<= 1.05",
+    "flat_over_nonprivate": "<= 1.6",
+    "dp_vs_opacus": ">= 4",
+    "round_vs_plain": ">= 1.8",
+    "round_vs_flower": ">= 10",
+    "flop_efficiency": ">= 0.4",
+    "peak_memory_mb": "<= 2048",
+    "whitened_seconds_per_victim": "<= 0.25",
+    "ranking_seconds": "<= 5",
+    "lmmse_fit_seconds": "<= 5",
+}
+"""{key: what it is to reach on two cores}."""
+
+KEYS = tuple(AIMS)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What was measured, of the keys that were asked for."""
+
+    figures: dict[str, Figure]
+    machine: Machine
+    quick: bool
+    command: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON: `figures` has null where a key could not be measured, `missing` says why."""
+        return {
+            "command": self.command,
+            "quick": self.quick,
+            "machine": self.machine.as_dict(),
+            "warnings": list(self.machine.warnings()),
+            "figures": {key: figure.as_dict() for key, figure in self.figures.items()},
+            "missing": {key: figure.reason for key, figure in self.figures.items() if not figure.values},
+        }
+
+    def lines(self) -> list[str]:
+        """Return it for people."""
+        return [*_table(self), "", *_about(self)]
+
+
+def bench(
+    only: tuple[str, ...],
+    quick: bool,
+    repeats: int | None,
+    outer: int | None,
+    dataset: str,
+    data_dir: Path | None,
+    command: str,
+    tell: Callable[[str, float, int | None], None],
+) -> Bench:
+    """Measure the keys in `only`, all where it is empty; raises InputError for a key or a data set that is not there."""
+    for key in only:
+        if key not in KEYS:
+            raise InputError(f"only: unknown key {key!r}{nearest(key, KEYS)}")
+    size, before = _size(quick, repeats, outer), load()
+    works = _works(size, dataset, data_dir)
+    chosen = [key for key in KEYS if not only or key in only]
+    figures = {}
+    for number, key in enumerate(chosen):
+        tell(f"bench, {key}", number, len(chosen))
+        figures[key] = works[key]()
+    tell("bench", len(chosen), len(chosen))
+    return Bench(figures, machine(before), quick, command)
+
+
+def _size(quick: bool, repeats: int | None, outer: int | None) -> Size:
+    size = QUICK if quick else FULL
+    if repeats is not None:
+        often = at_least("repeats", repeats, 1)
+        size = dataclasses.replace(size, repeats=often, rarely=often, turns=often)
+    return size if outer is None else dataclasses.replace(size, outer=at_least("outer", outer, 1))
+
+
+def _works(size: Size, dataset: str, data_dir: Path | None) -> dict[str, Callable[[], Figure]]:
+    return {
+        "attack_speedup": partial(attack_speedup, size, dataset, data_dir),
+        "attack_floor_ratio": partial(attack_floor_ratio, size, dataset, data_dir),
+        "dp_over_nonprivate": partial(dp_over_nonprivate, size),
+        "alpha_over_dp": partial(alpha_over_dp, size),
+        "flat_over_nonprivate": partial(flat_over_nonprivate, size),
+        "dp_vs_opacus": partial(dp_vs_opacus, size),
+        "round_vs_plain": partial(round_vs_plain, size),
+        "round_vs_flower": partial(round_vs_flower, size),
+        "flop_efficiency": partial(flop_efficiency, size),
+        "peak_memory_mb": partial(peak_memory_mb, size),
+        "whitened_seconds_per_victim": partial(whitened_seconds_per_victim, size),
+        "ranking_seconds": partial(ranking_seconds, size),
+        "lmmse_fit_seconds": partial(lmmse_fit_seconds, size),
+    }
+
+
+def _table(found: Bench) -> list[str]:
+    lines = [f"{'key':<29}{'minimum':>10}{'median':>10}{'maximum':>10}  {'unit':<7}aim on two cores"]
+    for key, figure in found.figures.items():
+        if figure.values:
+            three = "".join(f"{value:>10.4g}" for value in (figure.minimum, figure.median, figure.maximum))
+            lines.append(f"{key:<29}{three}  {figure.unit:<7}{AIMS[key]}")
+        else:
+            lines.append(f"{key:<29}{'null':>10}  {figure.reason}")
+    return lines
+
+
+def _about(found: Bench) -> list[str]:
+    m = found.machine
+    loads = ", ".join("unknown" if x is None else f"{x:.1f}" for x in (m.load_before, m.load_after))
+    warnings = [f"warning: {text}" for text in m.warnings()]
+    about = f"{m.cpu}, {m.cores} cores, {m.threads} threads, torch {m.versions['torch']}; load before, after: {loads}"
+    parts = [f"{key}: {json.dumps(dict(f.parts), default=float)}" for key, f in found.figures.items() if f.parts]
+    return [about, *warnings, *parts]

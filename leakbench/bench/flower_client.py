@@ -1,0 +1,44 @@
+"""The client of a Flower app that does the private round; in a module of its own, since Ray's processes import it by name."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from torch import nn
+
+from leakbench.bench.plain import Step, local_training
+from leakbench.bench.task import BATCH, HELD, Task, fresh_model, task
+from leakbench.bench.ways import private_step
+from leakbench.engine.memory import keep_freed_memory
+
+__all__ = ["client_app"]
+
+
+@lru_cache(maxsize=1)
+def _at_hand(way: str) -> tuple[Task, nn.Module, Step]:
+    """Return what a process of Ray makes once: the data, a model and its local iteration."""
+    keep_freed_memory()
+    torch.set_num_threads(1)  # One core a client, as Ray is told.
+    return (task(1, 1), *private_step(way, fresh_model()))
+
+
+def _train(message: Message, context: Context) -> Message:
+    config: Any = message.content["config"]
+    arrays: Any = message.content["arrays"]
+    made, model, step = _at_hand(str(config["way"]))
+    inputs, labels = made.held(int(context.node_config["partition-id"]))
+    local_training(model, arrays.to_torch_state_dict(), step, inputs, labels, BATCH, int(config["iterations"]))
+    trained = {n: p.detach() for n, p in model.named_parameters()}
+    counted = MetricRecord({"num-examples": HELD})
+    return Message(content=RecordDict({"arrays": ArrayRecord(trained), "metrics": counted}), reply_to=message)
+
+
+def client_app() -> ClientApp:
+    """Return the client."""
+    app = ClientApp()
+    app.train()(_train)
+    return app

@@ -1,0 +1,56 @@
+"""The page of a bench: bench.md for people, bench.json for machines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from leakbench.bench.bench import AIMS, Bench
+from leakbench.scripts import markdown_table
+from leakbench.store import write_atomically
+
+__all__ = ["page", "write_page"]
+
+
+def write_page(found: Bench, folder: Path) -> None:
+    """Write FOLDER/bench.md and FOLDER/bench.json."""
+    text = json.dumps(found.as_dict(), indent=1) + "\n"
+    write_atomically(folder / "bench.json", lambda path: path.write_text(text, encoding="utf-8"))
+    write_atomically(folder / "bench.md", lambda path: path.write_text(page(found), encoding="utf-8"))
+
+
+def page(found: Bench) -> str:
+    """Return the page: the figures, what each holds against what, what it is made of, and the machine."""
+    m = found.machine
+    measured = {key: figure for key, figure in found.figures.items() if figure.values}
+    figures = [
+        (f"`{key}`", *(f"{v:.4g}" for v in (f.minimum, f.median, f.maximum)), f.unit, AIMS[key], len(f.values), f.said)
+        for key, f in measured.items()
+    ]
+    parts = [(f"`{key}`", name, f"{value:.4g}") for key, f in measured.items() for name, value in f.parts.items()]
+    heads = ("key", "minimum", "median", "maximum", "unit", "aim", "repeats", "what")
+    loads = ", ".join("unknown" if x is None else f"{x:.1f}" for x in (m.load_before, m.load_after))
+    packages = ", ".join(f"{name} {version}" for name, version in m.versions.items())
+    lines = [
+        "# How fast",
+        "",
+        f"Measured by `{found.command}`; the same numbers are in bench.json.",
+        f"On {m.cpu}, {m.cores} cores; PyTorch with {m.threads} threads, the references with as many.",
+        f"Load average before and after: {loads}.",
+        f"Versions: {packages}.",
+        "",
+        *(f"**Warning: {text}.**" for text in m.warnings()),
+        *(["**A trial (`--quick`): less of each work than in published figures.**"] if found.quick else []),
+        "",
+        "Reference and ours take turns in one process (Flower's engine needs its own); times are wall time, ratios are of one",
+        "repeat each. The aims are for two idle cores.",
+        "",
+        markdown_table(heads, figures),
+        "",
+        *(f"- `{key}`: not measured: {f.reason}" for key, f in found.figures.items() if not f.values),
+        "",
+        "What they are made of, medians over the repeats:",
+        "",
+        markdown_table(("key", "part", "value"), parts),
+    ]
+    return "\n".join(lines) + "\n"

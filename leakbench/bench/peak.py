@@ -1,0 +1,32 @@
+"""The peak memory of one private round, in a process of its own: `python -m leakbench.bench.peak CLIENTS ITERATIONS [N]`."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+from leakbench.engine.memory import keep_freed_memory
+
+__all__ = ["peak_of_a_round"]
+
+
+def peak_of_a_round(clients: int, iterations: int, population: int = 1000) -> float:
+    """Return MiB of a new process that trains one round of so many clients out of N = `population`."""
+    asked = [sys.executable, "-m", "leakbench.bench.peak", *map(str, (clients, iterations, population))]
+    return float(subprocess.run(asked, check=True, capture_output=True, text=True).stdout)
+
+
+def main() -> None:
+    """Train the round and print the peak."""
+    from leakbench.bench.task import defense, task  # noqa: PLC0415
+
+    keep_freed_memory()
+    clients, iterations, population = map(int, sys.argv[1:])
+    task(clients, iterations, population).round(defense("fed_cdp"))
+    unit = 1024 * 1024 if sys.platform == "darwin" else 1024
+    sys.stdout.write(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit:.1f}\n")
+
+
+if __name__ == "__main__":
+    main()

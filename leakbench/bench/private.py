@@ -1,0 +1,71 @@
+"""What privacy costs: local iterations of Fed-CDP beside those without a defense, and beside those of Opacus."""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib.util import find_spec
+
+from leakbench.bench.figure import Figure, absent
+from leakbench.bench.plain import local_training
+from leakbench.bench.size import Size
+from leakbench.bench.task import BATCH, defense, task
+from leakbench.bench.timing import in_turns, median
+from leakbench.bench.ways import WAYS, check_way, private_step, without_hook_warnings
+
+__all__ = ["alpha_over_dp", "dp_over_nonprivate", "dp_vs_opacus", "flat_over_nonprivate"]
+
+
+def dp_over_nonprivate(size: Size) -> Figure:
+    """Return `fed_cdp` over `none`."""
+    return _over("fed_cdp", "none", size)
+
+
+def alpha_over_dp(size: Size) -> Figure:
+    """Return `fed_alpha_cdp` over `fed_cdp`."""
+    return _over("fed_alpha_cdp", "fed_cdp", size)
+
+
+def flat_over_nonprivate(size: Size) -> Figure:
+    """Return `fed_cdp_flat`, one clip over all tensors, over `none`."""
+    return _over("fed_cdp_flat", "none", size)
+
+
+def _over(name: str, base: str, size: Size) -> Figure:
+    made = task(size.few, size.steps)
+    arms = {base: partial(made.round, defense(base)), name: partial(made.round, defense(name))}
+    taken = in_turns(arms, size.repeats)
+    each = 1000 / (size.few * size.steps)
+    return Figure(
+        "times",
+        f"a local iteration of {name} over one of {base}, both by our engine; {size.few} clients x {size.steps}",
+        tuple(t[name] / t[base] for t in taken),
+        {f"{arm}, ms an iteration": median(taken, arm) * each for arm in arms},
+    )
+
+
+def dp_vs_opacus(size: Size) -> Figure:
+    """Return a local iteration of Opacus, by the fastest of its ways in each repeat, over one of ours."""
+    if find_spec("opacus") is None:
+        return absent("Opacus is not installed: pip install 'leakbench[bench]'")
+    with without_hook_warnings():
+        return _vs_opacus(size)
+
+
+def _vs_opacus(size: Size) -> Figure:
+    made = task(size.few, size.steps)
+    inputs, labels = made.held(0)
+    arms = {}
+    for kind in WAYS[1:]:
+        check_way(made, kind)
+        model, step = private_step(kind, made.model)
+        arms[kind] = partial(local_training, model, made.start, step, inputs, labels, BATCH, size.steps)
+    ours = {"ours": partial(made.round, defense("fed_cdp"))}
+    taken = in_turns({**arms, **ours}, size.repeats)
+    each = {**dict.fromkeys(arms, 1000 / size.steps), "ours": 1000 / (size.few * size.steps)}
+    return Figure(
+        "times",
+        "a client's local iteration with Opacus (the fastest way of each repeat; one client) over one of fed_cdp by our"
+        f" engine ({size.few} clients)",
+        tuple(min(t[kind] * each[kind] for kind in arms) / (t["ours"] * each["ours"]) for t in taken),
+        {f"{arm}, ms an iteration": median(taken, arm) * ms for arm, ms in each.items()},
+    )

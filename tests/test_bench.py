@@ -1,0 +1,284 @@
+"""`leakbench bench`: its counts, its references, which do the same work, and what it prints."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import math
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import called
+from torch.utils.flop_counter import FlopCounterMode
+
+from leakbench.attack import Attack
+from leakbench.attack.slots.stop import Iterations
+from leakbench.bench import bench as keys
+from leakbench.bench import ways
+from leakbench.bench.alone import search_alone
+from leakbench.bench.bench import AIMS, KEYS, Bench
+from leakbench.bench.figure import Figure, absent
+from leakbench.bench.machine import machine
+from leakbench.bench.operations import gradient_operations, layer_products, matching_operations
+from leakbench.bench.page import page
+from leakbench.bench.pictures import made_up
+from leakbench.bench.plain import local_training, per_example_step, plain_step
+from leakbench.bench.rounds import plain_round
+from leakbench.bench.same import CHECKED, check_same, our_update
+from leakbench.bench.size import QUICK
+from leakbench.bench.task import BATCH, CLASSES, RATE, SHAPE, Task, defense, fresh_model, task
+from leakbench.bench.timing import in_turns
+from leakbench.defense.clip import ClipLayers
+from leakbench.defense.transform import Stations
+from leakbench.engine.chain import chain_of
+from leakbench.federated.leakage import leak
+from leakbench.federated.simulate import train
+from leakbench.federated.view import View
+from leakbench.models import build, one_hot, parameters
+from leakbench.recipe import resolve
+from leakbench.rng import generator, generators
+from leakbench.types import Clock, Network
+
+SMALL = (1, 12, 12)
+
+
+@pytest.fixture(scope="module")
+def small() -> Task:
+    return task(3, CHECKED, population=10, examples=600)
+
+
+def test_a_layer_is_counted_by_hand() -> None:
+    """The CNN: 26 x 26 places of 9 numbers, 11 x 11 of 288, one of 1,600."""
+    products = (26 * 26 * 9 * 32, 11 * 11 * 288 * 64, 1600 * 10)
+    assert layer_products(fresh_model(), SHAPE, CLASSES) == products
+    assert gradient_operations((10, 100)) == 2 * (2 * 10 + 3 * 100)
+    assert matching_operations((10, 100)) == 2 * (5 * 10 + 7 * 100)
+
+
+@pytest.mark.parametrize("name", ["cnn", "lenet_cpl", "mlp"])
+def test_counts_are_those_of_a_plain_backward(name: str) -> None:
+    """By PyTorch's own counter, of autograd through the model itself."""
+    model = build(name, (1, 16, 16), 4, generator(0, "model"), "default")
+    with FlopCounterMode(display=False) as counted:
+        loss = torch.nn.functional.cross_entropy(model(torch.rand(1, 1, 16, 16)), torch.tensor([1]))
+        torch.autograd.grad(loss, list(model.parameters()))
+    assert counted.get_total_flops() == gradient_operations(layer_products(model, (1, 16, 16), 4))
+
+
+@pytest.mark.parametrize("name", ["cnn", "lenet_cpl", "mlp"])
+def test_matching_counts_are_those_of_a_double_backward(name: str) -> None:
+    """Of products alone, which need no derivative by the weights."""
+    model = build(name, (1, 16, 16), 4, generator(0, "model"), "default")
+    weights, chain = {n: p.detach() for n, p in model.named_parameters()}, chain_of(model)
+    assert chain is not None
+    x = torch.rand(1, 1, 1, 16, 16, requires_grad=True)
+    with FlopCounterMode(display=False) as counted:
+        layers = chain.gradient(weights, True, x, torch.eye(4)[None, :1], torch.ones(1, 1))
+        distance = torch.stack([g.square().sum() for f in layers for g in f.each().values()]).sum()
+        torch.autograd.grad(distance, x)
+    assert counted.get_total_flops() == matching_operations(layer_products(model, (1, 16, 16), 4))
+
+
+def test_arms_take_turns() -> None:
+    order: list[str] = []
+    taken = in_turns({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 2)
+    assert order == ["a", "b"] * 3
+    assert [list(t) for t in taken] == [["a", "b"]] * 2
+
+
+def test_the_plain_loop_is_our_update(small: Task) -> None:
+    model, (inputs, labels) = fresh_model(), small.held(0)
+    theirs = local_training(model, small.start, plain_step(model, RATE), inputs, labels, BATCH, CHECKED)
+    check_same("plain", our_update(small, (), inputs, labels, CHECKED), theirs)
+    with pytest.raises(RuntimeError, match=r"plain does other work than ours: 0\.weight differs by"):
+        check_same("plain", our_update(small, (ClipLayers(1.0),), inputs, labels, CHECKED), theirs)
+
+
+def test_the_plain_round_is_our_round(small: Task) -> None:
+    """Where both take the same batches: all of a client's examples in one."""
+    whole = dataclasses.replace(small.federation, batch=500, local_iterations=1, clients=3)
+    same = dataclasses.replace(small, federation=whole)
+    model = fresh_model()
+    step = plain_step(model, RATE)
+    theirs = plain_round(same, model, step, batch=500)
+    network = Network(small.model, small.start)
+    after = next(train(network, same.data, same.partition, whole, defense("none"), 0)).parameters
+    for name, p in after.items():
+        moved = p - small.start[name]
+        assert torch.allclose(moved, theirs[name], rtol=0, atol=1e-4 * float(moved.abs().max())), name
+
+
+@pytest.mark.parametrize("way", ways.WAYS)
+def test_private_references_do_the_same_work(way: str, small: Task) -> None:
+    """With a clip that binds, without noise."""
+    if way != "vmap":
+        pytest.importorskip("opacus")
+    ways.check_way(small, way)
+
+
+@pytest.mark.parametrize("way", ways.WAYS)
+def test_private_references_add_the_noise_of_fed_cdp(way: str, small: Task) -> None:
+    """Each of B examples gets 6 * 4, so that their mean has 24 / sqrt(B)."""
+    if way != "vmap":
+        pytest.importorskip("opacus")
+    model, step = ways.private_step(way, small.model)
+    inputs, labels = small.held(0)
+    torch.manual_seed(0)
+    with ways.without_hook_warnings():
+        update = local_training(model, small.start, step, inputs, labels, BATCH, 1)
+    drawn = torch.cat([u.flatten() for u in update.values()]) / RATE
+    assert math.isclose(float(drawn.std()), 24 / BATCH**0.5, rel_tol=0.02)
+
+
+def test_a_wrong_way_is_found(small: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ways, "per_example_step", lambda m, rate, clip, sigma: per_example_step(m, rate, 2 * clip, 0.0))
+    with pytest.raises(RuntimeError, match="vmap does other work"):
+        ways.check_way(small, "vmap")
+
+
+def view(victims: int) -> tuple[View, torch.Tensor]:
+    data = made_up(victims, 1, SMALL, 4)
+    model = build("lenet_dlg", SMALL, 4, generator(0, "leak model"), "default").double()
+    network = Network(model, parameters(model))
+    inputs = data.train_inputs.double().reshape(victims, 1, 1, 1, *SMALL)
+    targets = one_hot(data.train_targets, 4).double().reshape(victims, 1, 1, 1, 4)
+    update = leak("type-2", network, inputs, targets, 0.1, Stations(), Clock(0, 0, 1, 1), None)
+    return View("type-2", network, update, 1, SMALL, 4, 0.1), inputs[:, 0, 0]
+
+
+@pytest.mark.parametrize("lean", [False, True])
+def test_alone_is_together(lean: bool) -> None:
+    """The same start, labels and stop lead to the same picture, with as many evaluations."""
+    seen, _ = view(3)
+    attack = resolve("attacks", Attack, "cpl")[1].method
+    attack = dataclasses.replace(attack, stop=Iterations(limit=2))  # type: ignore[type-var]
+    rngs = generators(0, "t", [(v,) for v in range(3)])
+    targets, start = attack.labels(seen, rngs).targets, attack.start(seen, rngs)  # type: ignore[attr-defined]
+    together = attack((seen,), generators(0, "t", [(v,) for v in range(3)]))
+    for v in range(3):
+        truth = {n: u[v] for n, u in seen.update.items()}
+        network = seen.network
+        alone = search_alone(network.model, network.parameters, truth, start[v], targets[v], 2, lean)
+        assert torch.allclose(alone.inputs.clamp(0, 1), together.inputs[v], atol=1e-6)
+        assert alone.evaluations == int(together.evaluations[v])
+
+
+def test_alone_stops_where_it_cannot_move() -> None:
+    """At the truth one step takes one evaluation; another looks at its last point."""
+    seen, real = view(1)
+    truth = {n: u[0] for n, u in seen.update.items()}
+    targets = torch.eye(4, dtype=torch.float64)[:1]
+    network = seen.network
+    found = search_alone(network.model, network.parameters, truth, real[0], targets, 300)
+    assert found.evaluations == 2
+    assert torch.equal(found.inputs, real[0])
+
+
+def test_alone_answers_with_the_best_that_it_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that lead far away: the start is the best."""
+    monkeypatch.setattr(torch.optim, "LBFGS", partial(torch.optim.LBFGS, lr=1e4, max_iter=1))
+    seen, real = view(1)
+    truth, start = {n: u[0] for n, u in seen.update.items()}, real[0] + 0.01
+    targets = torch.eye(4, dtype=torch.float64)[:1]
+    found = search_alone(seen.network.model, seen.network.parameters, truth, start, targets, 2)
+    assert torch.equal(found.inputs, start)
+
+
+def test_a_figure_has_its_spread() -> None:
+    found = Figure("times", "this over that", (3.0, 1.0, 2.0, 9.0), {"this, s": 4.0}).as_dict()
+    assert found is not None
+    assert (found["minimum"], found["median"], found["maximum"]) == (1.0, 2.5, 9.0)
+    assert absent("no such package").as_dict() is None
+
+
+def measured(quick: bool = False, load: float = 0.0) -> Bench:
+    figures = {"ranking_seconds": Figure("s", "ranked", (1.0,)), "round_vs_flower": absent("no Flower")}
+    return Bench(figures, machine(load), quick, "leakbench bench")
+
+
+def test_the_page_says_what_was_measured_and_what_was_not() -> None:
+    text = page(measured())
+    assert "Measured by `leakbench bench`" in text
+    assert "| `ranking_seconds` | 1 | 1 | 1 | s | <= 5 | 1 | ranked |" in text
+    assert "- `round_vs_flower`: not measured: no Flower" in text
+    assert "trial" not in text and "Warning" not in text
+    busy = page(measured(quick=True, load=1000.0))
+    assert "**A trial (`--quick`)" in busy and "**Warning: load was 1000.0 on" in busy
+
+
+def test_half_the_cores_is_not_busy() -> None:
+    cores = machine(0.0).cores
+    assert not machine(cores / 2).warnings()
+    assert machine(cores / 2 + 0.1).warnings()
+
+
+def test_every_key_has_a_work_and_an_aim() -> None:
+    assert tuple(keys._works(QUICK, "faces", None)) == KEYS == tuple(AIMS)
+
+
+TINY = dataclasses.replace(
+    QUICK, victims=2, outer=1, lanes=2, clients=2, iterations=2, few=2, steps=2, repeats=2, turns=2
+)
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "QUICK", TINY)
+    for name in ("private", "rounds"):
+        module = importlib.import_module(f"leakbench.bench.{name}")
+        monkeypatch.setattr(module, "task", lambda clients, steps: task(clients, steps, population=10, examples=600))
+
+
+@pytest.mark.usefixtures("tiny")
+def test_what_is_not_installed_is_null_and_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = importlib.util.find_spec
+    gone = ("opacus", "flwr", "ray")
+    for name in ("private", "flower"):
+        module = importlib.import_module(f"leakbench.bench.{name}")
+        monkeypatch.setattr(module, "find_spec", lambda name: None if name in gone else found(name))
+    asked = ("bench", "--quick", "--json", "--only", "dp_vs_opacus", "--only", "round_vs_flower")
+    code, out, _ = called(monkeypatch, capsys, *asked)
+    assert code == 0
+    said = json.loads(out)
+    assert said["figures"] == {"dp_vs_opacus": None, "round_vs_flower": None}
+    assert said["missing"]["dp_vs_opacus"] == "Opacus is not installed: pip install 'leakbench[bench]'"
+    assert said["missing"]["round_vs_flower"] == "flwr and ray not installed: pip install 'leakbench[bench]'"
+
+
+@pytest.mark.usefixtures("tiny")
+def test_keys_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    chosen = ("attack_speedup", "attack_floor_ratio", "dp_over_nonprivate", "alpha_over_dp", "flat_over_nonprivate")
+    chosen += ("round_vs_plain", "flop_efficiency")
+    only = [word for key in chosen for word in ("--only", key)]
+    code, out, _ = called(monkeypatch, capsys, "bench", "--quick", "--page", str(tmp_path), *only)
+    assert code == 0
+    written = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
+    assert tuple(written["figures"]) == chosen
+    for key, figure in written["figures"].items():
+        assert len(figure["values"]) == 2, key
+        assert 0 < figure["minimum"] <= figure["median"] <= figure["maximum"] < math.inf, key
+        assert f"{key} " in out and f"| `{key}` |" in (tmp_path / "bench.md").read_text(encoding="utf-8")
+    assert written["quick"] and "--quick" in written["command"]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("--only", "atack_speedup"), "only: unknown key 'atack_speedup'; did you mean 'attack_speedup'?"),
+        (("--repeats", "0"), "repeats: got 0, expected at least 1"),
+        (("--outer", "0"), "outer: got 0, expected at least 1"),
+        (("--dataset", "lwf"), "did you mean 'lfw'?"),
+        (("--page", "nowhere"), "'nowhere' does not exist"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    given: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = called(monkeypatch, capsys, "bench", "--quick", *given)
+    assert (code, out) == (2, "")
+    assert says in err.splitlines()[-1]
