@@ -42,7 +42,7 @@ def in_any_row(cell: Cell, tap: str) -> float | None:
         eta = success_threshold(cell.data.train_inputs[cell.data.victims], generator(cell.settings.seed, "eta"))
     found = [
         within(view_of(cell, tap, 0, victims, lane, sent), name, inputs[lane].flatten(2), eta)
-        for lane in torch.arange(len(inputs)).split(1)
+        for lane in torch.split(torch.arange(len(inputs)), 1)
     ]
     return float(torch.cat(found).double().mean())
 
@@ -52,4 +52,5 @@ def within(view: View, layer: str, inputs: Tensor, eta: float) -> Tensor:
     weight, bias = (view.update[f"{layer}{kind}"] for kind in ("weight", "bias"))
     rows = (weight / bias[..., None]).clamp(0, 1)
     apart = torch.cdist(inputs, rows.nan_to_num(nan=torch.inf), compute_mode="donot_use_mm_for_euclid_dist")
-    return apart.nan_to_num(nan=torch.inf).amin(2) <= eta * inputs.shape[2] ** 0.5
+    held: Tensor = apart.nan_to_num(nan=torch.inf).amin(2) <= eta * inputs.shape[2] ** 0.5
+    return held
