@@ -11,6 +11,10 @@ BLOCK = 4096
 """How many columns are multiplied at a time."""
 
 
+SOME = 512
+"""How many rows are multiplied with how many: the products below the diagonal are those above it."""
+
+
 def gram_of(rows: Tensor, exact: bool = False) -> Tensor:
     """Return rows @ rows.T (n, n) in float64, of rows (n, p), summed over blocks of columns.
 
@@ -20,5 +24,9 @@ def gram_of(rows: Tensor, exact: bool = False) -> Tensor:
     total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
     for block in torch.split(rows, BLOCK, 1):
         wide = block.double() if exact else block
-        total += wide @ wide.T
+        for first in range(0, len(rows), SOME):
+            some = slice(first, first + SOME)
+            total[some, first:] += wide[some] @ wide[first:].T
+    for first in range(SOME, len(rows), SOME):
+        total[first : first + SOME, :first] = total[:first, first : first + SOME].T
     return total
