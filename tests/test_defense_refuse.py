@@ -54,8 +54,8 @@ def examples(lanes: int, members: int, seed: int = 1) -> tuple[Tensor, Tensor]:
 def signal(network: Network, lanes: int = 1, members: int = 8, weights: Tensor | None = None, seed: int = 1) -> Signal:
     x, y = examples(lanes, members, seed)
     w = x.new_ones(lanes, members) if weights is None else weights
-    made = example_signal(network, Examples(x[:, None], y[:, None], w[:, None], members), 0)
-    return dataclasses.replace(made, local=Local(network, x, y, w))
+    batch = Examples(x[:, None], y[:, None], w[:, None], members)
+    return dataclasses.replace(example_signal(network, batch, 0), local=Local(network, *batch.at(0)))
 
 
 def refused(part: RefuseConspicuous, before: Signal) -> list[bool]:

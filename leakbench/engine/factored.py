@@ -62,6 +62,7 @@ class Factored:
     def merged(self, factors: dict[str, Tensor]) -> Parameters:
         """Return the sum over the members, each tensor times its factor {p: (K, B)}: {p: (K, 1, *p)}."""
         lanes, members, places, _ = self.columns.shape
+        factors = {name: factor.to(self.deltas) for name, factor in factors.items()}
         factor = factors[self.layer.weight]
         if places > 1 and "products" in vars(self):  # They are there, since their norms were asked for.
             weight = torch.bmm(factor[:, None], self.products.flatten(2)).reshape(lanes, *self.products.shape[2:])

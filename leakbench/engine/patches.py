@@ -47,9 +47,8 @@ def folded(columns: Tensor, kernel: Kernel, height: int, width: int) -> Tensor:
 
 class _Patches(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, pictures: Tensor, kernel: Kernel) -> Tensor:
+    def forward(pictures: Tensor, kernel: Kernel) -> Tensor:
         count, height, width, channels = pictures.shape
-        ctx.kernel, ctx.sides = kernel, (height, width)
         (top, left), (down, right), (rows, columns) = kernel.padding, kernel.stride, kernel.size
         if top or left:
             padded = pictures.new_zeros(count, height + 2 * top, width + 2 * left, channels)
@@ -65,14 +64,28 @@ class _Patches(torch.autograd.Function):
         return seen.reshape(count, *places, rows * columns * channels)
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pictures, kernel = inputs
+        ctx.kernel, ctx.sides = kernel, pictures.shape[1:3]
+
+    @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return folded(gradients[0], ctx.kernel, *ctx.sides), None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
+        return patches(tangents[0], ctx.kernel)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], pictures: Tensor, kernel: Kernel) -> tuple[Tensor, int]:
+        many = pictures.movedim(in_dims[0], 0)
+        taken = patches(many.flatten(0, 1), kernel)
+        return taken.reshape(*many.shape[:2], *taken.shape[1:]), 0
 
 
 class _Folded(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, columns: Tensor, kernel: Kernel, height: int, width: int) -> Tensor:
-        ctx.kernel = kernel
+    def forward(columns: Tensor, kernel: Kernel, height: int, width: int) -> Tensor:
         (top, left), (down, right), (k_rows, k_columns) = kernel.padding, kernel.stride, kernel.size
         count, rows, across, length = columns.shape
         channels = length // (k_rows * k_columns)
@@ -88,5 +101,21 @@ class _Folded(torch.autograd.Function):
         return pictures[:, top : top + height, left : left + width]
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.kernel, ctx.sides = inputs[1], inputs[2:]
+
+    @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         return patches(gradients[0], ctx.kernel), None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
+        return folded(tangents[0], ctx.kernel, *ctx.sides)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], columns: Tensor, kernel: Kernel, height: int, width: int
+    ) -> tuple[Tensor, int]:
+        many = columns.movedim(in_dims[0], 0)
+        summed = folded(many.flatten(0, 1), kernel, height, width)
+        return summed.reshape(*many.shape[:2], *summed.shape[1:]), 0

@@ -39,11 +39,16 @@ class SquaredL2:
 class _SquaredLength(torch.autograd.Function):
     """|r|^2 of each row (V, d): like `r.square().sum(1)`, with half of its way through memory."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, rows: Tensor) -> Tensor:
-        ctx.save_for_backward(rows)
+    def forward(rows: Tensor) -> Tensor:
         length: Tensor = torch.linalg.vecdot(rows, rows)
         return length
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
