@@ -90,7 +90,7 @@ def lanes_per_chunk(parameters: Parameters, batch: int, per_example: bool, apart
 
     apart: whether each core has lanes of its own, and so only its own cache.
     """
-    budget = 4_000_000 if apart else 16_000_000
+    budget = 8_000_000 if apart else 16_000_000
     size = 4 * sum(p.numel() for p in parameters.values()) * (batch if per_example else 3)
     return max(1, min(64, budget // max(size, 1)))
 

@@ -170,8 +170,11 @@ class View:
         )
 
     def observed(self, lanes: Tensor | None = None) -> Parameters:
-        """Return the leaked update of all victims, or of those in `lanes`."""
-        return self.update if lanes is None else {n: u[lanes] for n, u in self.update.items()}
+        """Return the leaked update of all victims, or of those in `lanes`; what is read of neighbours is not copied."""
+        if lanes is None:
+            return self.update
+        where = _neighbours(lanes)
+        return {n: u[lanes if where is None else where] for n, u in self.update.items()}
 
     def to(self, dtype: torch.dtype) -> View:
         """Return the same view in another floating-point type (the checks run in float64)."""
@@ -187,3 +190,12 @@ class View:
             own=cast(self.network.own),
         )
         return replace(self, network=network, update=cast(self.update))
+
+
+def _neighbours(lanes: Tensor) -> slice | None:
+    """Return the slice that the lanes (n,) are; None where they do not follow each other, or lie on a GPU, which would wait."""
+    if lanes.device.type != "cpu" or not len(lanes):
+        return None
+    first = int(lanes[0])
+    follow = torch.equal(lanes, torch.arange(first, first + len(lanes)))
+    return slice(first, first + len(lanes)) if follow else None

@@ -29,6 +29,7 @@ class Lbfgs:
 
     points (V, d).  differences, steps (V, slots, d): y and s, oldest first; all victims write to one slot at a time.
     stored (V, slots): whether a victim has a pair in that slot; else its y and s are zero there.  used: slots in use.
+    fresh: the slot of a pair whose products are still to come.
     crossed, squared (V, slots, slots), in float64: <s_i, y_j> for i <= j, and <y_i, y_j>.
     evaluations (V,).  settled (V,): optimal or without a direction of descent, for ever.
     """
@@ -48,6 +49,7 @@ class Lbfgs:
         self.squared = torch.zeros_like(self.crossed)
         self.stored = torch.zeros(victims, 0, dtype=torch.bool, device=self.points.device)
         self.used = 0
+        self.fresh: int | None = None
         self.direction, self.before = torch.zeros_like(self.points), torch.zeros_like(self.points)
         self.length, self.scale = fresh(victims), torch.ones_like(fresh(victims))
         self.iterations = torch.zeros(victims, dtype=torch.int64, device=self.points.device)
@@ -115,10 +117,7 @@ class Lbfgs:
         self.differences[:, slot], self.steps[:, slot] = pair.unbind(1)
         self.stored[:, slot] = store
         self.scale = torch.where(store, product / difference.square().sum(1), self.scale)
-        last = self.differences[:, slot, :, None]
-        self.crossed[:, : self.used, slot] = torch.bmm(self.steps[:, : self.used], last)[..., 0].double()
-        against = torch.bmm(self.differences[:, : self.used], last)[..., 0].double()
-        self.squared[:, : self.used, slot] = self.squared[:, slot, : self.used] = against
+        self.fresh = slot
         full = (self.stored.sum(1) > self.history).nonzero().flatten()
         if len(full):
             self._forget(full, self.stored[full].int().argmax(1))
@@ -172,14 +171,26 @@ class Lbfgs:
         if not self.used:
             return -gradient
         steps, differences = self.steps[:, : self.used], self.differences[:, : self.used]
+        by_step, by_difference = self._products(steps, differences, gradient)
         crossed, squared = self.crossed[:, : self.used, : self.used], self.squared[:, : self.used, : self.used]
         scale = self.scale.double()[:, None, None]
         # A slot without a pair has zeros everywhere; a one on the diagonal keeps its coefficient at zero.
         triangle = crossed + torch.diag_embed((~self.stored[:, : self.used]).double())
-        against = torch.bmm(steps, -gradient[:, :, None]).double()
-        u = torch.linalg.solve_triangular(triangle, against, upper=True)
+        u = torch.linalg.solve_triangular(triangle, -by_step, upper=True)
         along = crossed.diagonal(dim1=1, dim2=2)[..., None] * u
-        along = along + scale * (torch.bmm(squared, u) - torch.bmm(differences, -gradient[:, :, None]).double())
+        along = along + scale * (torch.bmm(squared, u) + by_difference)
         w = torch.linalg.solve_triangular(triangle.mT, along, upper=False)
         found = torch.bmm(w.mT.to(steps), steps) - torch.bmm((scale * u).mT.to(steps), differences)
         return found[:, 0] - self.scale[:, None] * gradient
+
+    def _products(self, steps: Tensor, differences: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Return S' g and Y' g (V, used, 1) in float64; on the same way through memory the pair that is new gets its products."""
+        new = self.fresh
+        vectors = [gradient] if new is None else [gradient, differences[:, new]]
+        both = torch.stack(vectors, 2)
+        by_step, by_difference = torch.bmm(steps, both).double(), torch.bmm(differences, both).double()
+        if new is not None:
+            self.crossed[:, : new + 1, new] = by_step[:, : new + 1, 1]
+            self.squared[:, : self.used, new] = self.squared[:, new, : self.used] = by_difference[:, :, 1]
+            self.fresh = None
+        return by_step[..., :1], by_difference[..., :1]
