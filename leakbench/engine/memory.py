@@ -1,7 +1,7 @@
 """How freed memory is kept: by the process, not handed back to the system after every large tensor.
 
 glibc gives large blocks back as soon as they are free, and the system hands out zeroed pages one by one when the next tensor of
-the same size asks again; that took a third of an attack's time here (docs/performance.md).
+the same size asks again; that took 10 to 40 % of an evaluation's time here (docs/performance.md).
 """
 
 from __future__ import annotations

@@ -27,15 +27,14 @@ def side_by_side(work: Sequence[Callable[[], T]]) -> list[T]:
     workers = min(threads, len(work), MOST_WORKERS)
     if workers <= 1:
         return [piece() for piece in work]
-    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,)) as pool:
+    pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,))
+    try:
         running = [pool.submit(piece) for piece in work]
-        try:
-            return [one.result() for one in running]
-        finally:
-            for one in running:
-                one.cancel()
-            # A worker's count is what threads to come would begin with; this one has kept its own.
-            torch.set_num_threads(threads)
+        return [one.result() for one in running]
+    finally:
+        pool.shutdown(cancel_futures=True)
+        # A worker's count, also of one that has only just begun, is what threads to come would begin with.
+        torch.set_num_threads(threads)
 
 
 def pieces_of(count: int, size: int) -> list[slice]:

@@ -1,0 +1,93 @@
+"""Pieces of work side by side: in order, whole, with the first error raised, and the count of threads as it was."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from leakbench.defense.clip import ClipLayers
+from leakbench.defense.soteria import Soteria
+from leakbench.defense.transform import Stations
+from leakbench.engine import memory
+from leakbench.engine.side_by_side import pieces_of, side_by_side
+from leakbench.federated.client import runs_apart
+from leakbench.federated.view import View
+from leakbench.models import parameters
+from leakbench.types import Clock, Generators, Network, Signal
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_pieces_run_on_threads_of_their_own_and_answer_in_order(two_threads: None) -> None:
+    together = threading.Barrier(2, timeout=10)
+
+    def piece(number: int) -> tuple[int, int]:
+        together.wait()  # Breaks where one piece waits for another's end.
+        return number, torch.get_num_threads()
+
+    assert side_by_side([partial(piece, n) for n in range(4)]) == [(n, 1) for n in range(4)]
+    assert torch.get_num_threads() == 2
+    fresh = list[int]()
+    other = threading.Thread(target=lambda: fresh.append(torch.get_num_threads()))
+    other.start()
+    other.join()
+    assert fresh == [2]
+
+
+def test_an_error_of_a_piece_is_raised_and_the_threads_are_as_before(two_threads: None) -> None:
+    def fails() -> int:
+        raise ValueError("this one")
+
+    with pytest.raises(ValueError, match="this one"):
+        side_by_side([lambda: 1, fails, lambda: 2])
+    assert torch.get_num_threads() == 2
+
+
+@given(st.integers(1, 200), st.integers(1, 50))
+def test_pieces_cover_all_lanes_once_and_none_is_too_large(count: int, size: int) -> None:
+    found = pieces_of(count, size)
+    assert [i for where in found for i in range(count)[where]] == list(range(count))
+    lengths = [where.stop - where.start for where in found]
+    assert min(lengths) >= 1 and max(lengths) <= size
+    assert max(lengths) - min(lengths) <= 1
+
+
+def test_threads_share_no_network_whose_own_code_runs() -> None:
+    class Elsewhere:
+        def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+            return signal
+
+    chain, other = nn.Sequential(nn.Linear(3, 2)), nn.Linear(3, 2)
+    sent = Network(chain, parameters(chain))
+    assert runs_apart(sent, Stations(example=(ClipLayers(norm=1.0),)))
+    assert not runs_apart(sent, Stations(example=(Soteria(share=0.5),)))
+    assert not runs_apart(sent, Stations(client=(Elsewhere(),)))
+    assert not runs_apart(Network(other, parameters(other)), Stations())
+    assert not runs_apart(Network(chain, parameters(chain), engine="reference"), Stations())
+
+
+@pytest.mark.parametrize("lanes", [[0, 1, 2], [1, 2], [2], [2, 1], [0, 2], [1, 1], []])
+def test_what_some_victims_leaked_is_theirs_whether_they_are_neighbours_or_not(lanes: list[int]) -> None:
+    model = nn.Sequential(nn.Linear(3, 2))
+    update = {n: torch.randn(3, *p.shape) for n, p in model.named_parameters()}
+    view = View("type-2", Network(model, parameters(model)), update, 1, (3,), 2, 0.1)
+    for name, some in view.observed(torch.tensor(lanes, dtype=torch.int64)).items():
+        assert torch.equal(some, torch.stack([update[name][i] for i in lanes]) if lanes else update[name][:0])
+
+
+def test_what_the_environment_says_of_memory_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000")
+    assert not memory.keep_freed_memory()
