@@ -19,7 +19,9 @@ from leakbench.defense.prune import PruneThreshold
 from leakbench.defense.sensitivity import L2Max, L2MaxReleased
 from leakbench.defense.transform import Stations, Transform
 from leakbench.engine.chain import Chain, chain_of
+from leakbench.engine.once import gradients_once
 from leakbench.engine.patches import Kernel, folded, patches
+from leakbench.engine.transposed import Transposed
 from leakbench.federated.client import Examples, client_update
 from leakbench.federated.merged import merges
 from leakbench.models import MODELS
@@ -35,6 +37,8 @@ LANES, MEMBERS, CLASSES = 3, 4, 5
 def made(name: str) -> tuple[nn.Module, tuple[int, ...]]:
     shape = (2, 16, 12) if name in PICTURES else (7,)
     torch.manual_seed(0)
+    if name == "tanh":
+        return nn.Sequential(nn.Linear(7, 6), nn.Tanh(), nn.Linear(6, CLASSES, bias=False)).double(), shape
     return MODELS[name].builder(shape, CLASSES).double(), shape
 
 
@@ -90,6 +94,50 @@ def test_each_gradient_and_its_derivative_are_those_of_torch_func(name: str, sha
     for n, g in theirs.items():
         assert torch.allclose(ours[n], g, rtol=1e-9, atol=1e-12 * float(g.detach().abs().max())), n
     assert torch.allclose(*pulled, rtol=1e-8, atol=1e-12 * float(pulled[1].abs().max()))
+
+
+@pytest.mark.parametrize("merged", [True, False])
+@pytest.mark.parametrize("name", PICTURES + ROWS + ["tanh"])
+def test_the_derivative_by_inputs_and_targets_in_one_pass_is_that_of_torch_func(name: str, merged: bool) -> None:
+    rng = torch.Generator().manual_seed(5)
+    model, shape = made(name)
+    parameters, some = sent(model, True, rng), examples(shape, rng)
+    x, y, w = some.inputs, some.targets.requires_grad_(), some.weights
+    ours = gradients_once(chained(model), parameters, x[:, 0], y[:, 0], w[:, 0], merged)
+    theirs = reference(model, parameters, True, some)
+    theirs = {n: g.sum(1, keepdim=True) for n, g in theirs.items()} if merged else theirs
+    target = {n: torch.randn(g.shape, generator=rng, dtype=torch.float64) for n, g in theirs.items()}
+    pulled = []
+    for found in (ours, theirs):
+        distance = torch.stack([(found[n] - t).square().sum() for n, t in target.items()]).sum()
+        pulled.append(torch.autograd.grad(distance, [x, y]))
+    for n, g in theirs.items():
+        assert torch.allclose(ours[n], g, rtol=1e-9, atol=1e-12 * float(g.detach().abs().max())), n
+    for one, other in zip(*pulled, strict=True):
+        assert torch.allclose(one, other, rtol=1e-8, atol=1e-12 * float(other.abs().max()))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    *(st.integers(1, 5) for _ in range(2)),
+    *(st.integers(1, 3) for _ in range(2)),
+    *(st.integers(0, 3) for _ in range(2)),
+    st.integers(5, 9),
+    st.integers(5, 8),
+)
+def test_gathering_is_the_adjoint_of_a_convolution(
+    rows: int, columns: int, down: int, right: int, top: int, left: int, height: int, width: int
+) -> None:
+    rng = torch.Generator().manual_seed(6)
+    kernel = Kernel((rows, columns), (down, right), (top, left))
+    pictures = torch.randn(2, 3, height, width, generator=rng, dtype=torch.float64).requires_grad_()
+    weight = torch.randn(4, 3, rows, columns, generator=rng, dtype=torch.float64)
+    answer = nn.functional.conv2d(pictures, weight, stride=kernel.stride, padding=kernel.padding)
+    delta = torch.randn(answer.shape, generator=rng, dtype=torch.float64)
+    (expected,) = torch.autograd.grad(answer, pictures, delta)
+    way = Transposed(kernel, height, width)
+    entered = way.entered(way.columns(delta.permute(0, 2, 3, 1)) @ way.matrix(weight))
+    assert torch.allclose(entered.permute(0, 3, 1, 2), expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["lenet_cpl", "cnn", "mlp"])

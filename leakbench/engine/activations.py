@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["ACTIVATIONS", "WayBack"]
+__all__ = ["ACTIVATIONS", "Way", "Ways"]
 
-WayBack: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(the derivative by what left, what entered, what left) -> the derivative by what entered."""
+Way: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(any numbers, what entered, what left) -> the numbers times a derivative of the activation there."""
+
+
+@dataclass(frozen=True)
+class Ways:
+    """back: by the first derivative.  bend: by the second; None where it is zero nearly everywhere."""
+
+    back: Way
+    bend: Way | None
 
 
 def _sigmoid(delta: Tensor, entered: Tensor, answered: Tensor) -> Tensor:
@@ -34,9 +44,22 @@ def _gelu(delta: Tensor, entered: Tensor, answered: Tensor) -> Tensor:
     return found
 
 
-ACTIVATIONS: dict[type[nn.Module], WayBack] = {
-    nn.Sigmoid: _sigmoid,
-    nn.Tanh: _tanh,
-    nn.ReLU: _relu,
-    nn.GELU: _gelu,
+def _sigmoid_bend(product: Tensor, entered: Tensor, answered: Tensor) -> Tensor:
+    return _sigmoid(product, entered, answered) * (1 - 2 * answered)
+
+
+def _tanh_bend(product: Tensor, entered: Tensor, answered: Tensor) -> Tensor:
+    return _tanh(product, entered, answered) * (-2 * answered)
+
+
+def _gelu_bend(product: Tensor, entered: Tensor, answered: Tensor) -> Tensor:
+    density = torch.exp(-0.5 * entered.square()) / math.sqrt(2 * math.pi)
+    return product * density * (2 - entered.square())
+
+
+ACTIVATIONS: dict[type[nn.Module], Ways] = {
+    nn.Sigmoid: Ways(_sigmoid, _sigmoid_bend),
+    nn.Tanh: Ways(_tanh, _tanh_bend),
+    nn.ReLU: Ways(_relu, None),
+    nn.GELU: Ways(_gelu, _gelu_bend),
 }

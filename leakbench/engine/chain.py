@@ -18,7 +18,7 @@ from leakbench.engine.patches import Kernel
 from leakbench.engine.steps import Affine, Flatten, MaxPool, Passed, Pointwise, Step
 from leakbench.types import Parameters
 
-__all__ = ["Chain", "chain_of"]
+__all__ = ["Chain", "ThereAndBack", "chain_of"]
 
 
 @dataclass(frozen=True)
@@ -34,23 +34,54 @@ class Chain:
 
         inputs (K, B, *s), targets (K, B, classes), weights (K, B); parameters {p: (*p)} if `shared`, else {p: (K, *p)}.
         """
+        return self.there_and_back(parameters, shared, inputs, targets, weights).layers(parameters)
+
+    def there_and_back(
+        self, parameters: Parameters, shared: bool, inputs: Tensor, targets: Tensor, weights: Tensor
+    ) -> ThereAndBack:
+        """Return what `gradient` is made of."""
         entering = inputs.movedim(2, -1) if inputs.dim() == 5 else inputs
         passed: list[Passed] = []
         for step in self.steps:
             passed.append(step(parameters, shared, entering))
             entering = passed[-1].answer
+        chances = entering.softmax(-1)
         # The derivative of minus the sum of y log softmax(z), by z.
-        delta = (entering.softmax(-1) * targets.sum(-1, keepdim=True) - targets) * weights[..., None]
-        found: list[Factored] = []
-        first = next(i for i, step in enumerate(self.steps) if isinstance(step, Affine))
-        for index in reversed(range(first, len(self.steps))):
-            step, done = self.steps[index], passed[index]
+        delta = (chances * targets.sum(-1, keepdim=True) - targets) * weights[..., None]
+        deltas = [delta]
+        for done in reversed(passed[self.first + 1 :]):
+            deltas.append(done.back(deltas[-1]))
+        return ThereAndBack(self, tuple(passed), chances, tuple(reversed(deltas)))
+
+    @property
+    def first(self) -> int:
+        """The place of the first step that has weights."""
+        return next(i for i, step in enumerate(self.steps) if isinstance(step, Affine))
+
+
+@dataclass(frozen=True)
+class ThereAndBack:
+    """One passage through a chain: what each step did, the softmax of the logits (K, B, classes), and on the way back
+
+    deltas: the derivatives of the loss by what left each step from the first one with weights on.
+    """
+
+    chain: Chain
+    passed: tuple[Passed, ...]
+    chances: Tensor
+    deltas: tuple[Tensor, ...]
+
+    def layers(self, parameters: Parameters) -> tuple[Factored, ...]:
+        """Return the gradients, layer by layer from the first."""
+        found = []
+        for step, done, delta in zip(
+            self.chain.steps[-len(self.deltas) :], self.passed[-len(self.deltas) :], self.deltas, strict=True
+        ):
             if isinstance(step, Affine) and done.columns is not None:
-                deltas = delta.reshape(*done.columns.shape[:3], -1)
-                found.append(Factored(step, done.columns, deltas, parameters[step.weight]))
-            if index > first:
-                delta = done.back(delta)
-        return tuple(reversed(found))
+                found.append(
+                    Factored(step, done.columns, delta.reshape(*done.columns.shape[:3], -1), parameters[step.weight])
+                )
+        return tuple(found)
 
 
 def chain_of(model: nn.Module) -> Chain | None:

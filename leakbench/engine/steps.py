@@ -14,23 +14,33 @@ from typing import Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from leakbench.engine.activations import WayBack
-from leakbench.engine.patches import Kernel, folded, patches
+from leakbench.engine.activations import Ways
+from leakbench.engine.patches import Kernel, patches
+from leakbench.engine.transposed import Transposed
 from leakbench.types import Parameters
 
-__all__ = ["Affine", "Back", "Flatten", "MaxPool", "Passed", "Pointwise", "Step"]
+__all__ = ["Affine", "Bend", "Flatten", "Linear", "MaxPool", "Passed", "Pointwise", "Step"]
 
-Back: TypeAlias = Callable[[Tensor], Tensor]
-"""The derivative of the loss by what left -> by what entered."""
+Linear: TypeAlias = Callable[[Tensor], Tensor]
+"""A linear map of derivatives or of tangents."""
+
+Bend: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""(tangent of what entered, derivative of the loss by what left) -> their product with the step's second derivative."""
 
 
 @dataclass(frozen=True)
 class Passed:
-    """What one step did: its answer, the way back, and of a layer with weights the columns (K, B, P, Q) that it multiplied."""
+    """What one step did: its answer, and of a layer with weights the columns (K, B, P, Q) that it multiplied.
+
+    back: the derivative of the loss by what left -> by what entered.  push: the tangent of what entered -> of what left, at fixed
+    weights.  bend: None where the step is linear in what entered, nearly everywhere.
+    """
 
     answer: Tensor
-    back: Back
+    back: Linear
+    push: Linear
     columns: Tensor | None = None
+    bend: Bend | None = None
 
 
 class Step(Protocol):
@@ -51,20 +61,56 @@ class Affine:
     def __call__(self, parameters: Parameters, shared: bool, entering: Tensor) -> Passed:
         """Multiply."""
         lanes, members = entering.shape[:2]
-        matrix = self._matrix(parameters[self.weight], shared)
+        weight = parameters[self.weight]
         columns = self._columns(entering)
         places, taken = columns.shape[2:]
         rows = columns.reshape(lanes, members * places, taken)
-        answer = _product(rows, matrix)
+        answer = _product(rows, self._matrix(weight, shared))
         if self.bias is not None:
             bias = parameters[self.bias]
             answer = answer + (bias if shared else bias[:, None])
 
-        def back(delta: Tensor) -> Tensor:
-            reached = _product(delta.reshape(lanes, members * places, -1), matrix.mT)
-            return self._entered(reached.reshape(lanes, members, places, taken), entering.shape)
+        return Passed(
+            self._shaped(answer, entering.shape),
+            lambda delta: self.returned(delta, weight, shared, entering.shape),
+            lambda tangent: self._pushed(tangent, weight, shared),
+            columns,
+        )
 
-        return Passed(self._shaped(answer, entering.shape), back, columns)
+    def returned(self, delta: Tensor, weight: Tensor, shared: bool, entered: torch.Size) -> Tensor:
+        """Return the derivative by what entered (K, B, *entered) of that by what left, through a weight (*p) or (K, *p)."""
+        lanes, members = delta.shape[:2]
+        if self.kernel is None:
+            return _product(delta, weight)
+        if shared and self.kernel.stride == (1, 1):
+            pictures = delta.flatten(0, 1).permute(0, 3, 1, 2)
+            found = torch.conv_transpose2d(pictures, weight, None, 1, self.kernel.padding).permute(0, 2, 3, 1)
+            return found.reshape(lanes, members, *found.shape[1:])
+        way = Transposed(self.kernel, *entered[2:4])
+        columns = way.columns(delta.flatten(0, 1))
+        product = _product(columns.reshape(lanes, -1, columns.shape[-1]), way.matrix(weight))
+        found = way.entered(product.reshape(*columns.shape[:-1], -1))
+        return found.reshape(lanes, members, *found.shape[1:])
+
+    def moved(self, columns: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return the tangent (K, B * P, O) of the answer as each lane's weights move: weight (K, *p), bias (K, O)."""
+        rows, matrix = columns.flatten(1, 2), self._matrix(weight, False)
+        return torch.bmm(rows, matrix) if bias is None else torch.baddbmm(bias[:, None], rows, matrix)
+
+    def _pushed(self, tangent: Tensor, weight: Tensor, shared: bool) -> Tensor:
+        lanes, members = tangent.shape[:2]
+        if self.kernel is None or not shared:
+            columns = self._columns(tangent)
+            rows = columns.reshape(lanes, -1, columns.shape[-1])
+            return self._shaped(_product(rows, self._matrix(weight, shared)), tangent.shape)
+        # Nobody needs the columns of a tangent, and one convolution for all is faster than copying them.
+        pictures, (down, right), (top, left) = (
+            tangent.flatten(0, 1).permute(0, 3, 1, 2),
+            self.kernel.stride,
+            self.kernel.padding,
+        )
+        found = torch.conv2d(pictures, weight, None, (down, right), (top, left)).permute(0, 2, 3, 1)
+        return found.reshape(lanes, members, *found.shape[1:])
 
     def weight_like(self, products: Tensor, parameter: Tensor) -> Tensor:
         """Return products (..., O, Q) in the shape of the weight (..., *p)."""
@@ -93,26 +139,27 @@ class Affine:
             return answer.reshape(*entered[:2], -1)
         return answer.reshape(*entered[:2], *self.kernel.places(*entered[2:4]), -1)
 
-    def _entered(self, columns: Tensor, entered: torch.Size) -> Tensor:
-        if self.kernel is None:
-            return columns[:, :, 0]
-        height, width = entered[2:4]
-        places = self.kernel.places(height, width)
-        flat = columns.reshape(-1, *places, columns.shape[-1])
-        return folded(flat, self.kernel, height, width).reshape(entered)
-
 
 @dataclass(frozen=True)
 class Pointwise:
     """An activation of each number alone."""
 
     function: nn.Module
-    way_back: WayBack
+    ways: Ways
 
     def __call__(self, parameters: Parameters, shared: bool, entering: Tensor) -> Passed:
         """Activate."""
         answer: Tensor = self.function(entering)
-        return Passed(answer, lambda delta: self.way_back(delta, entering, answer))
+        bend = self.ways.bend
+
+        def through(derivative: Tensor) -> Tensor:
+            return self.ways.back(derivative, entering, answer)
+
+        def bent(tangent: Tensor, delta: Tensor) -> Tensor:
+            assert bend is not None
+            return bend(tangent * delta, entering, answer)
+
+        return Passed(answer, through, through, bend=None if bend is None else bent)
 
 
 @dataclass(frozen=True)
@@ -134,7 +181,14 @@ class MaxPool:
             )
             return spread.permute(0, 2, 3, 1).reshape(entering.shape)
 
-        return Passed(pooled.permute(0, 2, 3, 1).reshape(*entering.shape[:2], *pooled.shape[2:], -1), back)
+        def push(tangent: Tensor) -> Tensor:
+            entered = tangent.flatten(0, 1).permute(0, 3, 1, 2).flatten(2)
+            return self._left(entered.gather(2, chosen.flatten(2)).reshape(chosen.shape), entering.shape)
+
+        return Passed(self._left(pooled, entering.shape), back, push)
+
+    def _left(self, pooled: Tensor, entered: torch.Size) -> Tensor:
+        return pooled.permute(0, 2, 3, 1).reshape(*entered[:2], *pooled.shape[2:], -1)
 
 
 @dataclass(frozen=True)
@@ -144,13 +198,16 @@ class Flatten:
     def __call__(self, parameters: Parameters, shared: bool, entering: Tensor) -> Passed:
         """Flatten."""
         if entering.dim() == 3:
-            return Passed(entering, lambda delta: delta)
+            return Passed(entering, lambda delta: delta, lambda tangent: tangent)
         lanes, members, *sides, channels = entering.shape
 
         def back(delta: Tensor) -> Tensor:
             return delta.reshape(lanes, members, channels, *sides).movedim(2, -1)
 
-        return Passed(entering.movedim(-1, 2).reshape(lanes, members, -1), back)
+        def push(tangent: Tensor) -> Tensor:
+            return tangent.movedim(-1, 2).reshape(lanes, members, -1)
+
+        return Passed(push(entering), back, push)
 
 
 def _product(rows: Tensor, matrix: Tensor) -> Tensor:

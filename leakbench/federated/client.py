@@ -19,6 +19,7 @@ from torch.func import functional_call, grad, vmap
 
 from leakbench.defense.transform import RunsNetwork, Stations, apply
 from leakbench.engine.chain import Chain, chain_of
+from leakbench.engine.once import gradients_once, searched
 from leakbench.errors import InputError
 from leakbench.federated.merged import merged_signal, merges
 from leakbench.federated.optimizer import OPTIMIZERS
@@ -119,6 +120,8 @@ def example_signal(network: Network, examples: Examples, step: int) -> Signal:
         raise InputError(f"victim-mode: {NO_EXAMPLE}; choose eval")
     chain = _chain(network)
     if chain is not None:
+        if searched(network.parameters, network.shared, examples.inputs):
+            return Signal(gradients_once(chain, network.parameters, *examples.at(step), merged=False))
         layers = chain.gradient(network.parameters, network.shared, *examples.at(step))
         return Signal({name: g for layer in layers for name, g in layer.each().items()})
 
@@ -150,7 +153,11 @@ def _mean_signal(network: Network, examples: Examples, step: int, memory: Parame
     chain = _chain(network)
     if chain is not None:
         inputs, targets, weights = examples.at(step)
-        layers = chain.gradient(network.parameters, network.shared, inputs, targets, weights / examples.batch)
+        weights = weights / examples.batch
+        if searched(network.parameters, network.shared, inputs):
+            merged = gradients_once(chain, network.parameters, inputs, targets, weights, merged=True)
+            return Signal(merged, averaged=examples.batch, memory=memory)
+        layers = chain.gradient(network.parameters, network.shared, inputs, targets, weights)
         ones = torch.ones_like(weights)
         merged = {n: g for layer in layers for n, g in layer.merged(dict.fromkeys(layer.names, ones)).items()}
         return Signal(merged, averaged=examples.batch, memory=memory)

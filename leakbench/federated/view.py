@@ -115,7 +115,9 @@ class View:
         y = targets.reshape(targets.shape[0], *grid, self.classes)
         stations = self.stations
         if by_what_leaked:
-            seen = {n: u.repeat_interleave(grid[0], 0) for n, u in self.observed(lanes).items()}
+            seen = self.observed(lanes)
+            if grid[0] > 1:
+                seen = {n: u.repeat_interleave(grid[0], 0) for n, u in seen.items()}
             stations = on_a_guess(stations, seen)
         draws = self.drawn(lanes)[:, None, None] if by_what_leaked and self.reads_draws else None
         return leak(self.tap, network, x, y, self.learning_rate, stations, self.clock, None, draws)

@@ -1,0 +1,140 @@
+"""Gradients of a chain that are differentiated once more, by the examples: as searches for the examples do.
+
+With a passage there and back, the derivative of <R, gradient> by the inputs is that of the loss's derivative along R, a direction
+of the weights: one pass of tangents through the layers, and one way back (Pearlmutter, "Fast Exact Multiplication by the Hessian",
+1994, with the roles of weights and inputs exchanged). As many products as autograd takes, without its graph: nothing is kept
+twice, and nothing is summed that is known to be linear.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from leakbench.engine.chain import Chain, ThereAndBack
+from leakbench.engine.steps import Affine, Passed
+from leakbench.types import Parameters
+
+__all__ = ["gradients_once", "searched"]
+
+
+def searched(parameters: Parameters, shared: bool, inputs: Tensor) -> bool:
+    """Return whether `gradients_once` applies: a network that stands still is differentiated by the examples, once.
+
+    What `torch.func` transforms it differentiates by its own rules.
+    """
+    still = shared and not any(p.requires_grad for p in parameters.values())
+    return (
+        still and torch.is_grad_enabled() and inputs.requires_grad and not torch._C._are_functorch_transforms_active()
+    )
+
+
+def gradients_once(
+    chain: Chain, parameters: Parameters, inputs: Tensor, targets: Tensor, weights: Tensor, merged: bool
+) -> Parameters:
+    """Return every example's gradient {p: (K, B, *p)}, or if `merged` their sums {p: (K, 1, *p)}; see `Chain.gradient`.
+
+    Differentiable once, by inputs and targets.
+    """
+    found = _Once.apply(chain, parameters, weights, merged, inputs, targets)
+    names = [name for step in chain.steps if isinstance(step, Affine) for name in _names(step)]
+    return dict(zip(names, found, strict=True))
+
+
+def _names(step: Affine) -> tuple[str, ...]:
+    return (step.weight,) if step.bias is None else (step.weight, step.bias)
+
+
+class _Once(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        chain: Chain,
+        parameters: Parameters,
+        weights: Tensor,
+        merged: bool,
+        inputs: Tensor,
+        targets: Tensor,
+    ) -> tuple[Tensor, ...]:
+        passage = chain.there_and_back(parameters, True, inputs, targets, weights)
+        ctx.passage, ctx.merged, ctx.weights, ctx.targets = passage, merged, weights, targets
+        ones = torch.ones_like(weights)
+        found: list[Tensor] = []
+        for layer in passage.layers(parameters):
+            grads = layer.merged(dict.fromkeys(layer.names, ones)) if merged else layer.each()
+            found += grads.values()
+        return tuple(found)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *directions: Tensor) -> tuple[Tensor | None, ...]:
+        by_inputs, by_targets = _pulled(ctx.passage, ctx.merged, ctx.weights, ctx.targets, directions)
+        return None, None, None, None, by_inputs, by_targets
+
+
+def _pulled(
+    passage: ThereAndBack, merged: bool, weights: Tensor, targets: Tensor, directions: tuple[Tensor, ...]
+) -> tuple[Tensor, Tensor]:
+    """Return the derivatives by inputs (K, B, *s) and targets (K, B, classes) of <R, gradients>, R the directions."""
+    steps, passed, first = passage.chain.steps, passage.passed, passage.chain.first
+    given = iter(directions)
+    along = {
+        i: _Along(step, merged, *(next(given) for _ in _names(step)))
+        for i, step in enumerate(steps)
+        if isinstance(step, Affine)
+    }
+
+    tangents: list[Tensor | None] = [None]
+    for i in range(first, len(steps)):
+        before, done = tangents[-1], passed[i]
+        after = None if before is None else done.push(before)
+        if i in along:
+            own = along[i].moved(done)
+            after = own if after is None else after.add_(own)
+        tangents.append(after)
+    tangent = tangents.pop()
+    assert tangent is not None
+
+    chances, weights = passage.chances, weights[..., None]
+    mean = (chances * tangent).sum(-1, keepdim=True)
+    by_targets = weights * (mean - tangent)
+    pulled = weights * targets.sum(-1, keepdim=True) * chances * (tangent - mean)
+    for i in reversed(range(first, len(steps))):
+        done, before, delta = passed[i], tangents[i - first], passage.deltas[i - first]
+        pulled = done.back(pulled)
+        if i in along:
+            pulled = pulled + along[i].returned(delta, pulled.shape)
+        elif done.bend is not None and before is not None:
+            pulled = pulled + done.bend(before, delta)
+    for done in reversed(passed[:first]):
+        pulled = done.back(pulled)
+    return pulled.movedim(-1, 2) if pulled.dim() == 5 else pulled, by_targets
+
+
+@dataclass(frozen=True)
+class _Along:
+    """A direction of one layer's weights: of each lane's if `merged`, weight (K, 1, *p); else of each example's, (K, B, *p)."""
+
+    step: Affine
+    merged: bool
+    weight: Tensor
+    bias: Tensor | None = None
+
+    def moved(self, done: Passed) -> Tensor:
+        """Return the tangent of the layer's answer along the direction."""
+        assert done.columns is not None
+        bias = None if self.bias is None else self.bias.flatten(0, 1)
+        return self.step.moved(self._lanes(done.columns), self.weight.flatten(0, 1), bias).reshape(done.answer.shape)
+
+    def returned(self, delta: Tensor, entered: torch.Size) -> Tensor:
+        """Return the derivative of <direction, gradient> by what entered the layer, through its gradient."""
+        found = self.step.returned(self._lanes(delta), self.weight.flatten(0, 1), False, entered)
+        return found.reshape(entered)
+
+    def _lanes(self, each: Tensor) -> Tensor:
+        """Return (K, B, ...) as lanes with a direction of their own, (K, B, ...) or (K * B, 1, ...)."""
+        return each if self.merged else each.flatten(0, 1)[:, None]
