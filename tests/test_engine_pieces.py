@@ -12,14 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from leakbench.answers import Reconstruction
+from leakbench.attack.methods import gradient_matching
+from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.defense.clip import ClipLayers
 from leakbench.defense.soteria import Soteria
 from leakbench.defense.transform import Stations
 from leakbench.engine import memory
-from leakbench.engine.side_by_side import pieces_of, side_by_side
+from leakbench.engine.side_by_side import pieces_of, shares_of, side_by_side
 from leakbench.federated.client import runs_apart
 from leakbench.federated.view import View
 from leakbench.models import parameters
+from leakbench.recipe import construct
+from leakbench.rng import generator, generators
 from leakbench.types import Clock, Generators, Network, Signal
 
 
@@ -77,6 +82,34 @@ def test_threads_share_no_network_whose_own_code_runs() -> None:
     assert not runs_apart(sent, Stations(client=(Elsewhere(),)))
     assert not runs_apart(Network(other, parameters(other)), Stations())
     assert not runs_apart(Network(chain, parameters(chain), engine="reference"), Stations())
+
+
+def test_small_pieces_have_one_thread_each_and_few_lanes_one_piece(two_threads: None) -> None:
+    counts = side_by_side([torch.get_num_threads], 1)
+    assert (counts, torch.get_num_threads()) == ([1], 2)
+    assert side_by_side([torch.get_num_threads]) == [2]
+    assert len(shares_of(14, 3)) == len(pieces_of(14, 14)) == 2
+    # Threads that wait for each other's small operations gain nothing.
+    assert len(shares_of(7, 16)) == len(pieces_of(7, 16)) == 1
+
+
+def test_searches_in_shares_find_what_they_find_together(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = generator(0, "shares")
+    model = nn.Sequential(nn.Linear(5, 4), nn.Sigmoid(), nn.Linear(4, 3)).double()
+    weights = {n: torch.randn(p.shape, generator=rng, dtype=torch.float64) for n, p in model.named_parameters()}
+    update = {n: torch.randn(7, *w.shape, generator=rng, dtype=torch.float64) for n, w in weights.items()}
+    view = View("type-2", Network(model, weights), update, 1, (5,), 3, 0.1)
+    parts = {"labels": "last_layer", "start": "normal", "distance": "squared_l2", "descent": "lbfgs"}
+    attack = construct(GradientMatching, {**parts, "stop": {"iterations": {"limit": 5}}, "restarts": 2})
+
+    def answered(largest: int) -> Reconstruction:
+        monkeypatch.setattr(gradient_matching, "lanes_at_once", lambda views: largest)
+        return attack((view,), generators(0, "attack", [(v,) for v in range(7)]))
+
+    apart, whole = answered(3), answered(0)
+    for name in ("inputs", "labels", "certainty", "trajectory", "steps", "evaluations", "iterates", "spent"):
+        torch.testing.assert_close(getattr(apart, name), getattr(whole, name), rtol=1e-5, atol=1e-8, equal_nan=True)
+    assert apart.snapshots == whole.snapshots
 
 
 @pytest.mark.parametrize("lanes", [[0, 1, 2], [1, 2], [2], [2, 1], [0, 2], [1, 1], []])

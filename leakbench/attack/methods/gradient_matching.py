@@ -16,7 +16,7 @@ from torch import Tensor
 from leakbench.answers import Reconstruction
 from leakbench.attack.looks import averaged, lanes_at_once, responses
 from leakbench.attack.search.restarts import best_of
-from leakbench.attack.slots.descent import DESCENTS, Descent, Terms, descend
+from leakbench.attack.slots.descent import DESCENTS, Descended, Descent, Terms, descend, together
 from leakbench.attack.slots.distance import DISTANCES, Distance
 from leakbench.attack.slots.labels import LABELS, Labels
 from leakbench.attack.slots.pooling import POOLINGS, Least, Pooling
@@ -24,7 +24,7 @@ from leakbench.attack.slots.priors import PRIORS, Prior
 from leakbench.attack.slots.space import SPACES, Coordinates, Pixels, Space
 from leakbench.attack.slots.start import STARTS, Start
 from leakbench.attack.slots.stop import STOPS, Iterations, Stop
-from leakbench.engine.side_by_side import pieces_of, side_by_side
+from leakbench.engine.side_by_side import pieces_of, shares_of, side_by_side
 from leakbench.errors import InputError
 from leakbench.federated.view import View
 from leakbench.fitted import Asked
@@ -84,14 +84,21 @@ class GradientMatching:
             return values.detach(), gradients
 
         largest = lanes_at_once(views)
+        small = 1 if largest > 1 else None
 
-        def objective(some: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
+        def objective(first: int, some: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
             pieces = pieces_of(len(lanes), largest) if largest else [slice(None)]
-            done = side_by_side([partial(piece, some[where], lanes[where]) for where in pieces])
+            done = side_by_side([partial(piece, some[where], first + lanes[where]) for where in pieces], small)
             return torch.cat([values for values, _ in done]), torch.cat([gradients for _, gradients in done])
 
+        start = points.joined(z).detach()
         terms = Terms(self.stop.limit, points.size, points.project)
-        found = descend(self.descent(points.joined(z).detach(), terms), objective, self.stop)
+
+        def searched(lanes: slice) -> Descended:
+            return descend(self.descent(start[lanes], terms), partial(objective, lanes.start), self.stop)
+
+        shares = shares_of(len(start), largest) if largest else [slice(0, len(start))]
+        found = together(side_by_side([partial(searched, lanes) for lanes in shares], small))
         best, chosen = best_of(found, self.restarts)
         guesses = points.inputs(found.best)
         searches = (self.restarts, view.victims)

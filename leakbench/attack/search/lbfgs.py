@@ -187,8 +187,9 @@ class Lbfgs:
         """Return S' g and Y' g (V, used, 1) in float64; on the same way through memory the pair that is new gets its products."""
         new = self.fresh
         vectors = [gradient] if new is None else [gradient, differences[:, new]]
-        both = torch.stack(vectors, 2)
-        by_step, by_difference = torch.bmm(steps, both).double(), torch.bmm(differences, both).double()
+        both = torch.stack(vectors, 1)
+        # In this order a core reads the history about twice as fast as in the other.
+        by_step, by_difference = (torch.bmm(both, pairs.mT).mT.double() for pairs in (steps, differences))
         if new is not None:
             self.crossed[:, : new + 1, new] = by_step[:, : new + 1, 1]
             self.squared[:, : self.used, new] = self.squared[:, new, : self.used] = by_difference[:, :, 1]

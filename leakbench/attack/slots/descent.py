@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -25,6 +25,7 @@ __all__ = [
     "Terms",
     "descend",
     "snapshot_iterations",
+    "together",
 ]
 
 
@@ -80,6 +81,27 @@ class Descended:
     snapshots: Tensor
     at: tuple[int, ...]
     spent: Tensor
+
+
+def together(parts: Sequence[Descended]) -> Descended:
+    """Return what searches in several batches found as one batch's; all with the same limit."""
+    first, *others = parts
+    if not others:
+        return first
+
+    def joined(name: str, axis: int) -> Tensor:
+        return torch.cat([getattr(part, name) for part in parts], axis)
+
+    return Descended(
+        best=joined("best", 0),
+        value=joined("value", 0),
+        trajectory=joined("trajectory", 1),
+        steps=joined("steps", 0),
+        evaluations=joined("evaluations", 0),
+        snapshots=joined("snapshots", 1),
+        at=first.at,
+        spent=joined("spent", 1),
+    )
 
 
 def snapshot_iterations(limit: int) -> tuple[int, ...]:
