@@ -15,7 +15,7 @@ from leakbench.bench.plain import Step, local_training, plain_step
 from leakbench.bench.same import CHECKED, check_same, our_update
 from leakbench.bench.size import Size
 from leakbench.bench.task import BATCH, CLASSES, RATE, SHAPE, Task, defense, fresh_model, task
-from leakbench.bench.timing import in_turns, median, seconds
+from leakbench.bench.timing import Arms, either_way, in_turns, least, median, seconds
 from leakbench.bench.ways import check_way, fastest_way
 from leakbench.types import Parameters
 
@@ -33,13 +33,14 @@ def round_vs_plain(size: Size) -> Figure:
     small, mechanism = task(2, CHECKED), defense("fed_cdp")
     plain_round(small, model, step)
     small.round(mechanism)  # Both warm.
-    arms = {"plain": partial(plain_round, made, model, step), "ours": partial(made.round, mechanism)}
+    plain = either_way({"plain": partial(plain_round, made, model, step)})
+    arms: Arms = {**plain, "ours": partial(made.round, mechanism)}
     taken = in_turns(arms, size.repeats, warm=False)
     return Figure(
         "times",
-        f"a round of {size.clients} clients x {size.iterations} iterations by a plain, not private torch.optim.SGD loop over"
-        " our round of fed_cdp",
-        tuple(t["plain"] / t["ours"] for t in taken),
+        f"a round of {size.clients} clients x {size.iterations} iterations by a plain, not private torch.optim.SGD loop, with"
+        " our threads or with one, whichever is faster, over our round of fed_cdp",
+        tuple(least(t, ["plain"]) / t["ours"] for t in taken),
         {f"{arm}, s a round": median(taken, arm) for arm in arms},
     )
 

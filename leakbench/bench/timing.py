@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TypeAlias, TypeVar
 
-__all__ = ["Arms", "in_turns", "median", "seconds"]
+import torch
+
+__all__ = ["ONE", "Arms", "either_way", "in_turns", "least", "median", "seconds", "with_threads"]
+
+T = TypeVar("T")
 
 Arms: TypeAlias = Mapping[str, Callable[[], object]]
 """{name: the work}, in the order of the turns."""
@@ -18,6 +23,33 @@ def seconds(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
+
+
+ONE = ", one thread"
+"""What the name of an arm ends in that runs a reference with one thread where we have more."""
+
+
+def with_threads(count: int, work: Callable[[], T]) -> T:
+    """Return what the work returns, run with so many of PyTorch's threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        return work()
+    finally:
+        torch.set_num_threads(before)
+
+
+def either_way(arms: Mapping[str, Callable[[], T]]) -> dict[str, Callable[[], T]]:
+    """Return references with PyTorch's threads as they are, and each with one thread too: small networks are faster so."""
+    if torch.get_num_threads() == 1:
+        return dict(arms)
+    alone = {f"{name}{ONE}": partial(with_threads, 1, work) for name, work in arms.items()}
+    return {name: work for both in zip(arms.items(), alone.items(), strict=True) for name, work in both}
+
+
+def least(repeat: Mapping[str, float], names: Iterable[str]) -> float:
+    """Return the least seconds of these references in one repeat, whichever threads they had."""
+    return min(repeat[way] for name in names for way in (name, f"{name}{ONE}") if way in repeat)
 
 
 def in_turns(arms: Arms, repeats: int, warm: bool = True) -> list[dict[str, float]]:
