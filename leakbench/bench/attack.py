@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -106,7 +107,8 @@ def attack_speedup(size: Size, dataset: str, data_dir: Path | None) -> Figure:
         began = time.perf_counter()
         together = leak.attack((leak.view,), leak.rngs)
         spent = {"together": (time.perf_counter() - began) / victims}
-        for name, work in either_way({"alone": one_by_one, "lean": lean}).items():
+        references: dict[str, Callable[[], list[Alone]]] = {"alone": one_by_one, "lean": lean}
+        for name, work in either_way(references).items():
             began = time.perf_counter()
             several = work()
             spent[name] = (time.perf_counter() - began) / len(several)
