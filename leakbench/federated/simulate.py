@@ -121,9 +121,8 @@ def train(
     counts = done.counts if done else Counts.none(len(data.train_targets), federation.clients)
     judged = copy.deepcopy(network.model).eval()
     room = Room("clients", federation.clients, LOWER, say)
-    data = dataclasses.replace(
-        data, train_inputs=data.train_inputs.to(device), train_targets=data.train_targets.to(device)
-    )
+    there = ("train_inputs", "train_targets", "test_inputs", "test_targets")
+    data = dataclasses.replace(data, **{name: getattr(data, name).to(device) for name in there})
     for index in range(done.round + 1 if done else 0, federation.rounds if stop_after is None else stop_after):
         clock = defense.clock(federation, index)
         clients, complete = _cohort(clock, federation.dropout, defense, seed)
@@ -245,10 +244,11 @@ def accuracy(model: nn.Module, state: Parameters, inputs: Tensor, targets: Tenso
     device = next(iter(state.values())).device
     right, loss = 0, 0.0
     for x, y in zip(torch.split(inputs, 500), torch.split(targets, 500), strict=True):
-        logits = functional_call(model, state, (x.to(device),))
-        answered = logits.isfinite().all(1).cpu()  # The argmax of NaN is class 0, which would count as an answer.
-        right += int(((logits.argmax(1).cpu() == y) & answered).sum())
-        loss += float(nn.functional.cross_entropy(logits, y.to(device), reduction="sum"))
+        x, y = x.to(device), y.to(device)  # noqa: PLW2901
+        logits = functional_call(model, state, (x,))
+        answered = logits.isfinite().all(1)  # The argmax of NaN is class 0, which would count as an answer.
+        right += int(((logits.argmax(1) == y) & answered).sum())
+        loss += float(nn.functional.cross_entropy(logits, y, reduction="sum"))
     return right / len(targets), loss / len(targets)
 
 
