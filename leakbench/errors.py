@@ -1,8 +1,12 @@
-"""The one error that means: what was asked for cannot be done, and here is how to cure it."""
+"""The one error that means: what was asked for cannot be done, and here is how to cure it; and what says that memory ran out."""
 
+import re
 from difflib import get_close_matches
 
-__all__ = ["InputError", "nearest"]
+__all__ = ["InputError", "nearest", "out_of_memory", "wanted"]
+
+LACKS = ("not enough memory", "can't allocate memory", "out of memory", "_STATUS_ALLOC_FAILED")
+"""What stands in the text of PyTorch's RuntimeErrors: of its allocators on the CPU and on a GPU, and of CUDA's libraries."""
 
 
 class InputError(ValueError):
@@ -16,3 +20,18 @@ def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
     """Return `"; did you mean 'x'?"` for the nearest known name, or `"; known: a, b"` where none is near."""
     close = get_close_matches(name, known, n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(known))}"
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Say whether an error means that memory did not suffice, in Python, NumPy or PyTorch, on the CPU or on a GPU."""
+    if (
+        isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    ):  # torch's, who need not be imported.
+        return True
+    return isinstance(error, RuntimeError) and any(lack in str(error) for lack in LACKS)
+
+
+def wanted(error: BaseException) -> str:
+    """Return `" (tried to allocate 2.00 GiB)"` of an error for which memory did not suffice; nothing where it does not say."""
+    said = re.search(r"(tried|unable) to allocate ([\d.]+ \w+)", str(error), re.IGNORECASE)
+    return f" ({said[1].lower()} to allocate {said[2]})" if said else ""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TextIO, TypeAlias
 
-__all__ = ["Progress", "Reporter"]
+__all__ = ["Progress", "Reporter", "saying"]
 
 Progress: TypeAlias = Callable[[str, float, int | None], None]
 """(phase, done, total): called after each piece of work; within a piece, done is a fraction."""
@@ -48,10 +48,21 @@ class Reporter:
         self.stream.write(f"{line}\x1b[K\r" if self.stream.isatty() else f"{line}\n")
         self.stream.flush()
 
+    def say(self, line: str) -> None:
+        """Write a line that is no progress, also where progress is quiet; a line that is being rewritten stays above it."""
+        self.close()
+        self.stream.write(f"{line}\n")
+        self.stream.flush()
+
     def close(self) -> None:
         """End the line that is being rewritten."""
         if self._phase and not self.quiet and self.stream.isatty():
             self.stream.write("\n")
+
+
+def saying(progress: Progress) -> Callable[[str], None]:
+    """Return what writes a line beside the progress; of a function that only counts, what writes nothing."""
+    return progress.say if isinstance(progress, Reporter) else lambda _: None
 
 
 def _count(done: float) -> str:

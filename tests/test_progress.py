@@ -123,6 +123,14 @@ def test_a_quiet_reporter_writes_nothing() -> None:
     assert report.stream.getvalue() == ""
 
 
+@pytest.mark.parametrize(("quiet", "before"), [(False, "attack: 0 of 2\x1b[K\r\n"), (True, "")])
+def test_a_line_that_is_no_progress_stands_by_itself_and_is_said_to_the_quiet_too(quiet: bool, before: str) -> None:
+    report = Reporter(quiet=quiet, stream=Terminal())
+    report("attack", 0, 2)
+    report.say("half as many")
+    assert report.stream.getvalue() == f"{before}half as many\n"
+
+
 def test_a_later_chunk_goes_on_where_the_one_before_ended(tmp_path, monkeypatch) -> None:
     """Three victims, two in the first chunk: the third's share of its iterations stands above the two who are done."""
     monkeypatch.setattr("leakbench.run.stage_attack._chunk", lambda *_: 2)

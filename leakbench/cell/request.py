@@ -32,6 +32,8 @@ class Request:
     leak_rounds: round numbers, counted as rounds trained before the leak, and `last`.  join_rounds: whether one attack sees the
     same examples at all of them.  reads: `gradient`, or `weights`, whose float32 difference is rounded.
     observations: looks at each gradient, each with noise of its own.
+    device: `cpu`, `cuda`, `cuda:1`, ...; or `auto`, a GPU where there is one, which the command line asks for and scripts, whose
+    published numbers are of CPUs, do not.
     engine: one of `ENGINES`.
     knows: one of `KNOWS`, what the attacker is told of the defense in the stead of what the attack's recipe says.
     epsilon, stop_at_epsilon, stop_at_delta: see `leakbench.cell.budget`.

@@ -7,11 +7,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from leakbench.attack import Attack
 from leakbench.attack.slots.stop import MOST_ITERATIONS, limited
 from leakbench.cell.cell import Cell, identified
+from leakbench.cell.device import device_of
 from leakbench.cell.fit import check_alone, check_class, check_fit
 from leakbench.cell.looks import MOST_LOOKS, check_looks
 from leakbench.cell.request import Request, at_least, at_most, check_words, leak_rounds
@@ -39,7 +38,7 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
     check_words(request)
     if request.knows is not None:
         attack = dataclasses.replace(attack, knows=request.knows)
-    device = _device(request.device)
+    device = device_of(request.device)
     data_name, recipe, data = load_dataset(request.dataset, data_dir, progress=progress)
     if attack.needs.table and not data.features:
         raise InputError(f"attack: {attack_name!r} needs a table, {data_name!r} holds pictures (try --dataset adult)")
@@ -131,17 +130,6 @@ def _model(field: str, asked: str | None, of_recipe: str, usual: str) -> str:
     if name not in MODELS:
         raise InputError(f"{field}: unknown name {name!r}{nearest(name, list(MODELS))}")
     return name
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).cpu()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        why = str(error).splitlines()[0]
-        why = "no kind of device that torch knows" if "device type" in why else why
-        raise InputError(f"device: {name!r} cannot be used ({why}); try cpu, or cuda where there is a GPU") from None
-    return device
 
 
 def _lpips(folder: Path | None) -> tuple[Score | str, str]:

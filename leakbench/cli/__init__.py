@@ -20,12 +20,13 @@ from leakbench.cli.options import help_alone
 from leakbench.cli.privacy import audit, epsilon
 from leakbench.cli.run import compare, report, run
 from leakbench.engine.memory import keep_freed_memory
-from leakbench.errors import InputError
+from leakbench.errors import InputError, out_of_memory, wanted
 
 __all__ = ["main"]
 
 INTERRUPTED = 130
 BUG = 70
+LOWER = "lower --clients-per-round, --leak-batch, --victims or --candidates, or take a smaller network"
 
 
 def main() -> None:
@@ -43,6 +44,8 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted; what is finished is kept, the same command goes on from there", debug, INTERRUPTED)
     except Exception as error:  # whatever was not foreseen is one line too
+        if out_of_memory(error):  # Of what is not done for some victims or clients at a time.
+            _fail(f"memory: not enough{wanted(error)}; {LOWER}", debug)
         _fail(f"a bug in leakbench ({type(error).__name__}: {error}); --debug shows where", debug, BUG)
 
 

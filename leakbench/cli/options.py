@@ -118,7 +118,12 @@ attack_options = _with(
         ),
         click.option("--success", help="what counts as a reconstruction, like 'rmse<=0.1' [default: calibrated]"),
         click.option("--candidates", type=int, default=1000, show_default=True, help="k of identification among k"),
-        click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ..."),
+        click.option(
+            "--device",
+            default="auto",
+            show_default=True,
+            help="cpu, cuda, cuda:1, ...; auto: cuda where there is a GPU",
+        ),
         click.option(
             "--engine",
             default="fast",

@@ -29,8 +29,11 @@ def run(out: Path | None, as_json: bool, quiet: bool, data_dir: Path | None, **g
 
     The same command goes on where it was cut short. Without options: an undefended embedded cell, offline.
     """
+    import torch  # noqa: PLC0415
+
     from leakbench.cell import Request, identity  # noqa: PLC0415
     from leakbench.cell.budget import prepare  # noqa: PLC0415
+    from leakbench.cell.device import described  # noqa: PLC0415
     from leakbench.progress import Reporter  # noqa: PLC0415
     from leakbench.report.page import write_report  # noqa: PLC0415
     from leakbench.run.experiment import execute  # noqa: PLC0415
@@ -40,6 +43,8 @@ def run(out: Path | None, as_json: bool, quiet: bool, data_dir: Path | None, **g
     given["success"] = success(given["success"])
     reporter = Reporter(quiet=quiet)
     cell = prepare(Request(**given), data_dir, reporter)
+    if cell.settings.device != "cpu":
+        reporter.say(f"device: {described(torch.device(cell.settings.device))}")
     folder = out or Path("runs") / cell.name
     with open_run(folder, identity(cell, shlex.join(["leakbench", *sys.argv[1:]]))) as opened:
         summary = execute(cell, opened, reporter)

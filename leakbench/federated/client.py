@@ -45,6 +45,7 @@ class Examples:
 
     batch: the B that sums over a batch are divided by, the expected size of a Poisson batch.
     draws: (K, L, B, k), the numbers that a sampling network takes (`leakbench.federated.sampling`); None for zeros.
+    padded: whether some weights may be 0; where none is, nobody looks, for which a GPU would have to finish all that it was given.
     """
 
     inputs: Tensor
@@ -52,6 +53,7 @@ class Examples:
     weights: Tensor
     batch: int
     draws: Tensor | None = None
+    padded: bool = True
 
     def at(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return inputs (K, B', *s), targets (K, B', classes) and weights (K, B') of one local iteration.
@@ -64,6 +66,8 @@ class Examples:
     @cached_property
     def _largest(self) -> list[int]:
         """The place after the last example of each local iteration, in any lane; 1 where there is none."""
+        if not self.padded:
+            return [self.weights.shape[2]] * self.weights.shape[1]
         places = torch.arange(1, self.weights.shape[2] + 1, device=self.weights.device)
         found: list[int] = ((self.weights != 0) * places).amax((0, 2)).clamp_min(1).tolist()
         return found
@@ -71,7 +75,7 @@ class Examples:
     def of_lanes(self, lanes: slice) -> Examples:
         """Return those of some clients."""
         draws = None if self.draws is None else self.draws[lanes]
-        return Examples(self.inputs[lanes], self.targets[lanes], self.weights[lanes], self.batch, draws)
+        return Examples(self.inputs[lanes], self.targets[lanes], self.weights[lanes], self.batch, draws, self.padded)
 
     def draws_at(self, step: int, count: int) -> Tensor:
         """Return the draws (K, B, count) of one local iteration."""

@@ -53,12 +53,12 @@ def leak(
     victims, cohort, steps, batch = inputs.shape[:4]
     weights = inputs.new_ones(victims * cohort, steps, batch)
     numbers = draws if isinstance(draws, Tensor) else drawn(network, weights, draws)
-    examples = Examples(inputs.flatten(0, 1), targets.flatten(0, 1), weights, batch, numbers)
+    examples = Examples(inputs.flatten(0, 1), targets.flatten(0, 1), weights, batch, numbers, padded=False)
     own, network = network, network.of_client(0)
     if tap == "type-2":
         if not stations.example:  # No station mixes the batch, so the victim's gradient needs no fellows.
             x, y, w = (t[:, :1, :1] for t in (examples.inputs, examples.targets, examples.weights))
-            examples = Examples(x, y, w, 1, None if numbers is None else numbers[:, :1, :1])
+            examples = Examples(x, y, w, 1, None if numbers is None else numbers[:, :1, :1], padded=False)
         first = next(local_iterations(network, examples, learning_rate, stations, clock, rngs))
         return {n: g[:, 0] for n, g in first.examples.grads.items()}
     if not stations.client and not stations.server and cohort == 1:

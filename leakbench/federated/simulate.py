@@ -17,6 +17,7 @@ from leakbench.data.dataset import Dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense
 from leakbench.defense.transform import apply
+from leakbench.engine.room import Room, Say, unsaid
 from leakbench.engine.side_by_side import pieces_of, side_by_side
 from leakbench.federated.client import Examples, client_update, runs_apart
 from leakbench.federated.partition import Partition
@@ -36,6 +37,9 @@ __all__ = [
     "to_tensors",
     "train",
 ]
+
+LOWER = "lower --batch or --local-iterations, or take a smaller --model"
+"""What takes less memory of a client."""
 
 
 @dataclass(frozen=True)
@@ -104,19 +108,21 @@ def train(
     seed: int,
     done: Round | None = None,
     stop_after: int | None = None,
+    say: Say = unsaid,
 ) -> Iterator[Round]:
     """Train from `network` (or go on after the round `done`), yielding every round; the same seed gives the same rounds.
 
-    stop_after: train only so many of the federation's rounds, on the same schedule; None for all.
+    stop_after: train only so many of the federation's rounds, on the same schedule; None for all.  say: told where memory does not
+    suffice for the clients side by side, which are then halved. Raises InputError where it does not suffice for one client.
     """
     device = next(iter(network.parameters.values())).device
     parameters = {n: (done.parameters if done else network.parameters)[n].to(device) for n in network.parameters}
     memory = {n: m.to(device) for n, m in (done.memory if done else network.memory).items()}
     counts = done.counts if done else Counts.none(len(data.train_targets), federation.clients)
     judged = copy.deepcopy(network.model).eval()
-    data = dataclasses.replace(
-        data, train_inputs=data.train_inputs.to(device), train_targets=data.train_targets.to(device)
-    )
+    room = Room("clients", federation.clients, LOWER, say)
+    there = ("train_inputs", "train_targets", "test_inputs", "test_targets")
+    data = dataclasses.replace(data, **{name: getattr(data, name).to(device) for name in there})
     for index in range(done.round + 1 if done else 0, federation.rounds if stop_after is None else stop_after):
         clock = defense.clock(federation, index)
         clients, complete = _cohort(clock, federation.dropout, defense, seed)
@@ -124,7 +130,7 @@ def train(
         if complete or defense.on_dropout == "continue":
             held = partition.of(clients)
             network = dataclasses.replace(network, parameters=parameters, memory=memory)
-            updates, uses = _updates(network, data, clients, held, federation, defense, seed, clock)
+            updates, uses = _updates(network, data, clients, held, federation, defense, seed, clock, room)
             spread = _spread(updates.grads)
             signal = apply(
                 defense.stations.server, updates, clock.at_the_end(), generators(seed, "server noise", [(index,)])
@@ -154,6 +160,7 @@ def _updates(
     defense: Defense,
     seed: int,
     clock: Clock,
+    room: Room,
 ) -> tuple[Signal, Tensor]:
     """Return the updates of one round's clients, members of one lane, and how often each example (n,) was used."""
     uses = torch.zeros(len(data.train_targets), dtype=torch.int64)
@@ -162,9 +169,15 @@ def _updates(
     apart = runs_apart(network, defense.stations)
     most = lanes_per_chunk(network.parameters, federation.batch, bool(defense.example), apart)
     pieces = pieces_of(len(clients), most) if apart else [slice(i, i + most) for i in range(0, len(clients), most)]
-    some = partial(_some_updates, network, data, federation, defense, seed, clock)
-    work = [partial(some, clients[where], held[where]) for where in pieces]
-    done = side_by_side(work) if apart else [piece() for piece in work]
+
+    def trained(where: slice) -> tuple[Signal, Tensor]:
+        return _some_updates(network, data, federation, defense, seed, clock, clients[where], held[where])
+
+    def piece(lanes: slice) -> list[tuple[Signal, Tensor]]:
+        return [done for _, done in room(slice(lanes.start, min(lanes.stop, len(clients))), trained)]
+
+    work = [partial(piece, lanes) for lanes in pieces]
+    done = [some for each in (side_by_side(work) if apart else [one() for one in work]) for some in each]
     for _, used in done:
         uses += used
     return joined([updates for updates, _ in done]).gathered(len(clients)), uses
@@ -231,10 +244,11 @@ def accuracy(model: nn.Module, state: Parameters, inputs: Tensor, targets: Tenso
     device = next(iter(state.values())).device
     right, loss = 0, 0.0
     for x, y in zip(torch.split(inputs, 500), torch.split(targets, 500), strict=True):
-        logits = functional_call(model, state, (x.to(device),))
-        answered = logits.isfinite().all(1).cpu()  # The argmax of NaN is class 0, which would count as an answer.
-        right += int(((logits.argmax(1).cpu() == y) & answered).sum())
-        loss += float(nn.functional.cross_entropy(logits, y.to(device), reduction="sum"))
+        x, y = x.to(device), y.to(device)  # noqa: PLW2901
+        logits = functional_call(model, state, (x,))
+        answered = logits.isfinite().all(1)  # The argmax of NaN is class 0, which would count as an answer.
+        right += int(((logits.argmax(1) == y) & answered).sum())
+        loss += float(nn.functional.cross_entropy(logits, y, reduction="sum"))
     return right / len(targets), loss / len(targets)
 
 

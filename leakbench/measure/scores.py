@@ -66,7 +66,7 @@ def score(
     victims, members = order.shape
     rmse = metrics.rmse(inputs, truth.inputs)
     failed = ~rmse.isfinite()
-    first = torch.zeros_like(failed)
+    first = torch.zeros(failed.shape, dtype=torch.bool)  # On the CPU, as what `told` answers.
     first[:, 0] = True
     ranked = {name: told(rankings, name, truth)[name][:, None].expand(victims, members) for name in ONE_EACH}
     null_rmse = _null(null, null.best_for_rmse, truth)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,11 +13,14 @@ from leakbench.attack.isolation import answered
 from leakbench.attack.recipe import Method
 from leakbench.attack.slots.stop import limited
 from leakbench.cell import Cell
+from leakbench.engine.room import Room
 from leakbench.federated.partition import Partition
 from leakbench.federated.view import View
 from leakbench.fit_store import FitStore, fit_folder
 from leakbench.rng import generators
+from leakbench.run.stage_attack import LOWER
 from leakbench.run.victims import Sent, Victims, candidates, draw_victims, views_of
+from leakbench.types import Generators
 
 __all__ = ["rehearse"]
 
@@ -35,7 +39,13 @@ def rehearse(cell: Cell, partition: Partition, sent: Callable[[str], Sent]) -> N
         victims = draw_victims(cell, tap, 0, partition)
         views = tuple(v for number in cell.settings.leaks[0] for v in _views(cell, tap, number, victims, sent(tap)))
         views = tuple(dataclasses.replace(view, fits=fits) for view in views)
-        answered(method, views, generators(cell.settings.seed, "rehearsal", [(0, 0)]))
+        rngs = generators(cell.settings.seed, "rehearsal", [(0, 0)])
+        rehearsed = partial(_rehearsed, method, views, rngs)
+        list(Room("victims", 1, LOWER)(slice(0, 1), rehearsed))  # A lack of memory is one line here as well.
+
+
+def _rehearsed(method: Method, views: tuple[View, ...], rngs: Generators, lanes: slice) -> None:
+    answered(method, views, rngs)
 
 
 def _views(cell: Cell, tap: str, round_number: int, victims: Victims, sent: Sent) -> tuple[View, ...]:

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 
 import pandas as pd
 import torch
@@ -20,6 +21,8 @@ from leakbench.attack.slots.stop import searches_of, watched
 from leakbench.cell import Cell, looks_at, phase_name
 from leakbench.data.attributes import attributes_of, commonest
 from leakbench.defense.refuse import RefuseConspicuous
+from leakbench.engine.memory import memory_of
+from leakbench.engine.room import Room
 from leakbench.federated.partition import Partition
 from leakbench.federated.view import View
 from leakbench.fit_store import FitStore, fit_folder
@@ -28,7 +31,7 @@ from leakbench.measure.scores import Truth, no_reconstruction, score
 from leakbench.measure.scores_rankings import score_attributes, score_rankings
 from leakbench.measure.scores_tables import TableJudge, score_table, table_judge
 from leakbench.measure.unanswered import explained
-from leakbench.progress import Progress
+from leakbench.progress import Progress, saying
 from leakbench.rng import generator, generators
 from leakbench.run.rankings import rankings
 from leakbench.run.victims import (
@@ -42,7 +45,9 @@ from leakbench.run.victims import (
 )
 from leakbench.store import Run
 
-__all__ = ["Judge", "Leak", "attack_leak"]
+__all__ = ["LOWER", "Judge", "Leak", "attack_leak"]
+
+LOWER = "lower --leak-batch, --observations or the restarts of the attack, or take a smaller --leak-model"
 
 
 @dataclass(frozen=True)
@@ -85,43 +90,59 @@ class Leak:
 def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:
     """Attack the victims of one leakage point, chunk by chunk, as far as the run's folder does not hold them yet.
 
-    progress: of victims; within a chunk a victim counts by the share of its most iterations.
+    A chunk for which memory does not suffice is halved, and so are those after it; raises InputError where it does not suffice
+    for one victim. progress: of victims; within a chunk a victim counts by the share of its most iterations.
     """
     victims = leak.victims()
     total = len(victims.indices)
-    null: tuple[NullAttack, TableJudge | None] | None = None
+    null = cache(partial(_null, leak, victims, judge.eta))
     phase = phase_name(leak.cell, leak.tap, leak.round)
     fits = FitStore(fit_folder())
-    chunks = torch.split(torch.arange(total), _chunk(leak, victims))
-    whole = [all(run.has(f"{_piece(leak, lanes)}.{kind}") for kind in ("parquet", "safetensors")) for lanes in chunks]
-    held = next((number for number, there in enumerate(whole) if not there), len(whole))
-    progress(phase, sum(map(len, chunks[:held])), total)
-    for lanes, there in zip(chunks, whole, strict=True):
-        if there:
-            continue
-        first, many = int(lanes[0]), len(lanes)
+    say = saying(progress)
+    room = Room("victims", _chunk(leak, victims, _budget(leak)), LOWER, lambda line: say(f"{phase}: {line}"))
+    missing = _missing(leak, run, total)
+    progress(phase, missing[0].start if missing else total, total)
 
-        def tell(share: float, first: int = first, many: int = many) -> None:
-            progress(phase, first + share * many, total)
-
-        piece = _piece(leak, lanes)
+    def attacked(where: slice) -> tuple[pd.DataFrame, dict[str, Tensor]]:
+        lanes = torch.arange(where.start, where.stop)
         with run.timed(phase):
             views = tuple(dataclasses.replace(view, fits=fits) for view in leak.views(victims, lanes))
-            twin = _twin(run, piece, views, lanes)
-            if twin is None:
-                null = null or _null(leak, victims, judge.eta)
-                rows, tensors = _attack_chunk(leak, judge, *null, victims, lanes, views, tell)
-            else:
-                rows = run.read_rows(f"{twin}.parquet").assign(tap=leak.tap)
-                tensors = run.read_tensors(f"{twin}.safetensors")
-        run.write_tensors(f"{piece}.safetensors", tensors)
-        run.write_rows(f"{piece}.parquet", rows)
-        progress(phase, first + many, total)
+            twin = _twin(run, _piece(leak, where.start), views, lanes)
+            if twin is not None:
+                return run.read_rows(f"{twin}.parquet").assign(tap=leak.tap), run.read_tensors(f"{twin}.safetensors")
+
+            def tell(share: float) -> None:
+                progress(phase, where.start + share * len(lanes), total)
+
+            return _attack_chunk(leak, judge, *null(), victims, lanes, views, tell)
+
+    for gap in missing:
+        for where, (rows, tensors) in room(gap, attacked):
+            piece = _piece(leak, where.start)
+            run.write_tensors(f"{piece}.safetensors", tensors)
+            run.write_rows(f"{piece}.parquet", rows)
+            progress(phase, where.stop, total)
 
 
-def _piece(leak: Leak, lanes: Tensor) -> str:
-    """Return the name, without its ending, of what one chunk of victims leaves on disk."""
-    return f"parts/{leak.name}.{int(lanes[0]):05d}"
+def _missing(leak: Leak, run: Run, total: int) -> list[slice]:
+    """Return which victims no whole piece on disk holds; a piece says itself how many it holds, whatever fits into memory now."""
+    found, reached = [], 0
+    prefix = _piece(leak, 0)[: -len("00000")]
+    for name in sorted(n for n in list(run.manifest["files"]) if n.startswith(prefix) and n.endswith(".parquet")):
+        piece = name.removesuffix(".parquet")
+        if run.has(name) and run.has(f"{piece}.safetensors"):
+            first = int(piece.removeprefix(prefix))
+            found.append(slice(reached, first))
+            reached = first + len(run.read_tensors(f"{piece}.safetensors")["truth"])
+        else:  # What is left of it could be of more victims than the piece that will have its name.
+            run.forget(f"{piece}.")
+    found.append(slice(reached, total))
+    return [gap for gap in found if gap.start < gap.stop]
+
+
+def _piece(leak: Leak, first: int) -> str:
+    """Return the name, without its ending, of what a chunk of victims from the `first` on leaves on disk."""
+    return f"parts/{leak.name}.{first:05d}"
 
 
 def _twin(run: Run, piece: str, views: tuple[View, ...], lanes: Tensor) -> str | None:
@@ -196,6 +217,11 @@ def _null(leak: Leak, victims: Victims, eta: float) -> tuple[NullAttack, TableJu
     rng = generator(leak.cell.settings.seed, "null")
     null = null_attack(data.public_inputs, data.public_targets, len(labels), labels, eta, rng)
     return null, table_judge(data, null, labels)
+
+
+def _budget(leak: Leak) -> int:
+    """Return the bytes that a chunk may take: 3 GB, and of a small machine's or GPU's memory a quarter."""
+    return min(3_000_000_000, memory_of(torch.device(leak.cell.settings.device)) // 4)
 
 
 def _chunk(leak: Leak, victims: Victims, budget: int = 3_000_000_000) -> int:

@@ -13,7 +13,7 @@ from leakbench.defense.network import extended
 from leakbench.federated.partition import Partition
 from leakbench.federated.simulate import Round, from_tensors, sent_tensors, to_tensors, train
 from leakbench.models import build, parameters
-from leakbench.progress import Progress
+from leakbench.progress import Progress, saying
 from leakbench.rng import generator
 from leakbench.store import Run
 from leakbench.types import Network, Parameters
@@ -56,7 +56,9 @@ def train_federation(cell: Cell, run: Run, partition: Partition, progress: Progr
     total = s.federation.rounds if s.stop_after is None else s.stop_after
     progress("train", done.round + 1 if done else 0, total)
     network = Network(model, start, engine=s.engine)
-    rounds = train(network, cell.data, partition, s.federation, cell.defense, s.seed, done, s.stop_after)
+    say = saying(progress)
+    told = (done, s.stop_after, lambda line: say(f"train: {line}"))
+    rounds = train(network, cell.data, partition, s.federation, cell.defense, s.seed, *told)
     for now in rounds:
         done = now
         rows = [*rows, {name: float(getattr(now, name)) for name in ROUND_COLUMNS}]

@@ -1,0 +1,32 @@
+"""Where a cell computes: on the CPU, or on a GPU in whole single precision."""
+
+from __future__ import annotations
+
+import torch
+
+from leakbench.errors import InputError
+
+__all__ = ["AUTO", "described", "device_of"]
+
+AUTO = "auto"
+"""A GPU where CUDA finds one, else the CPU."""
+
+
+def device_of(name: str) -> torch.device:
+    """Return the device of a name as PyTorch knows them, or of `auto`; raises InputError for one that cannot be used here."""
+    try:
+        device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == AUTO else name)
+        torch.zeros(1, device=device).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        why = str(error).splitlines()[0]
+        why = "no kind of device that torch knows" if "device type" in why else why
+        raise InputError(f"device: {name!r} cannot be used ({why}); try cpu, or cuda where there is a GPU") from None
+    if device.type == "cuda":
+        # TF32 keeps 10 bits of each factor's mantissa: a gradient would differ from what leaked by more than the search has to see.
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    return device
+
+
+def described(device: torch.device) -> str:
+    """Return the name of a device, of a GPU with that of its kind."""
+    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)

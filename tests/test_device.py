@@ -1,0 +1,186 @@
+"""Where a cell computes: chosen by itself, said, and without tensors of two devices mixed; on a GPU as on the CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from command_line import called
+from far import FAR, Elsewhere
+
+from leakbench.cell import Cell, Request, identity, resolve_cell
+from leakbench.cell.device import described, device_of
+from leakbench.errors import InputError
+from leakbench.federated.simulate import train
+from leakbench.run.experiment import execute, hand_out
+from leakbench.run.stage_train import fresh_network
+from leakbench.store import open_run
+from leakbench.types import Network
+
+needs_gpu = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="no GPU, or hidden: run `pytest -m cuda` where one is"
+)
+
+SMALL = {
+    "dataset": "digits", "victims": 2, "leak_batch": 1, "iterations": 2, "train_rounds": 0, "candidates": 10,
+    "taps": ("type-2", "type-1"),
+}  # fmt: skip
+
+
+def cell(**more: Any) -> Cell:
+    return resolve_cell(Request(**{**SMALL, **more}), None)
+
+
+def on(device: str, some: Cell) -> Cell:
+    return dataclasses.replace(some, settings=dataclasses.replace(some.settings, device=device))
+
+
+def rows_of(some: Cell, folder: Path) -> pd.DataFrame:
+    with open_run(folder, identity(some, "test")) as run:
+        execute(some, run, lambda *_: None)
+    return pd.read_parquet(folder / "rows.parquet").drop(columns="fit_seconds")
+
+
+def test_auto_is_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[bool]()
+    for there in (True, False):
+        asked.append(there)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: asked[-1])
+        monkeypatch.setattr(torch, "zeros", lambda *_, device: torch.empty(0))
+        assert device_of("auto") == torch.device("cuda" if there else "cpu")
+        assert device_of("cpu") == torch.device("cpu")
+
+
+def test_what_is_asked_for_and_not_there_is_refused() -> None:
+    with pytest.raises(InputError, match="'cuda:77' cannot be used"):
+        device_of("cuda:77")
+
+
+def test_a_gpu_computes_in_whole_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "zeros", lambda *_, device: torch.empty(0))
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32
+    try:
+        products.allow_tf32 = convolutions.allow_tf32 = True
+        device_of("cpu")
+        assert products.allow_tf32 and convolutions.allow_tf32
+        device_of("cuda")
+        assert not products.allow_tf32 and not convolutions.allow_tf32
+    finally:
+        products.allow_tf32, convolutions.allow_tf32 = before
+
+
+def test_a_cell_on_the_cpu_is_the_same_whether_asked_for_or_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The identity of what was measured on CPUs stays, and so does what scripts measure."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    found, asked = cell(device="auto"), cell(device="cpu")
+    assert found.hash == asked.hash == cell().hash
+    assert identity(found, "test")["device"] == "cpu"
+
+
+LINE = [
+    "run",
+    "--dataset",
+    "digits",
+    "--attack",
+    "identification",
+    "--victims",
+    "1",
+    "--train-rounds",
+    "0",
+    "--candidates",
+    "5",
+]
+
+
+def test_another_device_than_the_cpu_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stops(*_: object) -> None:
+        raise InputError("so far")
+
+    monkeypatch.setattr("leakbench.run.experiment.execute", stops)
+    code, out, err = called(monkeypatch, capsys, *LINE, "--out", str(tmp_path / "cpu"))
+    assert (code, out, err) == (2, "", "leakbench: so far\n")
+    monkeypatch.setattr("leakbench.cell.resolve.device_of", lambda _: FAR)
+    with Elsewhere():
+        code, out, err = called(monkeypatch, capsys, *LINE, "--quiet", "--json", "--out", str(tmp_path / "far"))
+    assert (code, out, err) == (2, "", "device: meta\nleakbench: so far\n")
+
+
+LIVE = {"protocol": "live", "train_rounds": 1, "clients": 3, "local_iterations": 2, "batch": 2}
+
+CELLS = {
+    "training": {"attack": "identification", "iterations": None, "defense": "fed_cdp_valid", **LIVE},
+    "l-bfgs": {"attack": "cpl", "defense": "fed_sdp_client"},
+    "batch": {"attack": "inverting_gradients", "leak_batch": 2},
+    "whitened": {"attack": "whitened_public", "defense": "noise_gaussian"},
+    "table": {"attack": "tableak", "dataset": "cancer"},
+    "server": {"attack": "fishing", "leak_batch": 2},
+    "learned": {"attack": "lmmse", "iterations": None},
+}
+
+
+@pytest.mark.parametrize("given", CELLS.values(), ids=CELLS)
+def test_no_tensors_of_two_devices_meet(given: dict[str, Any], tmp_path: Path) -> None:
+    """The whole of a cell on a device that is the CPU under another name: nothing is mixed, and the rows are the same bits."""
+    some = cell(**{"iterations": 1, "taps": ("type-1",), **given})
+    expected = rows_of(some, tmp_path / "cpu")
+    with Elsewhere():
+        found = rows_of(on("meta", some), tmp_path / "far")
+    pd.testing.assert_frame_equal(found, expected, check_exact=True)
+
+
+def test_what_is_mixed_is_found() -> None:
+    """The device that is none takes what CUDA takes, and no more."""
+    with Elsewhere():
+        far = torch.arange(6.0).reshape(2, 3).to(FAR)
+        assert (far.sum(1) * torch.tensor(2.0)).tolist() == [6.0, 24.0]
+        assert far[torch.tensor([1])].cpu().tolist() == [[3.0, 4.0, 5.0]]
+        assert far.device == FAR and far.cpu().device.type == "cpu"
+        for mixed in (
+            lambda: far + torch.ones(3),
+            lambda: torch.ones(2, 3)[far[:, 0].long()],
+            lambda: far.new_zeros(3).index_put_((torch.tensor([0, 1]),), torch.ones(2)),
+            lambda: torch.cat([far, torch.ones(1, 3)]),
+        ):
+            with pytest.raises(RuntimeError, match="tensors of two devices"):
+                mixed()
+        with pytest.raises(TypeError, match="numpy"):
+            far.numpy()
+
+
+@pytest.mark.cuda
+@needs_gpu
+def test_an_attack_on_a_gpu_breaks_as_many_as_on_the_cpu(tmp_path: Path) -> None:
+    """20 undefended faces by CPL: the same are broken but for what rounding decides, and the command says where it ran."""
+    some = resolve_cell(
+        Request(attack="cpl", victims=20, iterations=100, leak_batch=1, train_rounds=0, taps=("type-2",)), None
+    )
+    found, expected = (rows_of(on(device, some), tmp_path / device) for device in ("cuda", "cpu"))
+    assert found["example"].tolist() == expected["example"].tolist()
+    off = abs(found["success"].mean() - expected["success"].mean())
+    assert off <= 2 * (2 * 0.25 / 20) ** 0.5
+    assert found["identified"].tolist() == expected["identified"].tolist()
+    assert "cuda" in described(device_of("auto"))
+
+
+@pytest.mark.cuda
+@needs_gpu
+@pytest.mark.parametrize("defense", ["none", "fed_cdp_valid"])
+def test_training_on_a_gpu_goes_where_it_goes_on_the_cpu(defense: str) -> None:
+    """The same batches and the same noise: after three rounds weights differ by rounding alone."""
+    device_of("cuda")
+    plain = cell(defense=defense, protocol="live", train_rounds=3, clients=6, clients_per_round=4, batch=3)
+    states = []
+    for some in (plain, on("cuda", plain)):
+        model, start = fresh_network(some, trained=True)
+        f = some.settings.federation
+        *_, last = train(Network(model, start), some.data, hand_out(some), f, some.defense, 0)
+        states.append({n: p.cpu() for n, p in last.parameters.items()})
+    for name, weights in states[0].items():
+        torch.testing.assert_close(states[1][name], weights, rtol=1e-3, atol=1e-5)
