@@ -241,11 +241,15 @@ def mean_update(
 
     The client's update is W_L - W_0 = -learning_rate * L * this; at L = 1 of SGD it is the batch's (sanitised) gradient.
     """
-    total: Parameters = {}
+    total: dict[str, Tensor] = {}
     memory: Parameters = {}
     for iteration in local_iterations(network, examples, learning_rate, stations, clock, rngs, alone):
         step, memory = iteration.direction, iteration.batch.memory
-        total = {n: total[n] + g for n, g in step.items()} if total else step
+        if not total:
+            total = {n: g.clone() for n, g in step.items()}
+        else:
+            for n, g in step.items():
+                total[n] += g
     return Signal({n: g / examples.inputs.shape[1] for n, g in total.items()}, memory=memory)
 
 
