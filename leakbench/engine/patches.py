@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Kernel", "folded", "patches"]
+__all__ = ["Kernel", "folded", "patches", "spread"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,19 @@ def folded(columns: Tensor, kernel: Kernel, height: int, width: int) -> Tensor:
     """Return (n, H, W, C), each number the sum of those of (n, H', W', k * k * C) that `patches` copies from it."""
     summed: Tensor = _Folded.apply(columns, kernel, height, width)
     return summed
+
+
+def spread(leaving: Tensor, matrix: Tensor, kernel: Kernel, height: int, width: int) -> Tensor:
+    """Return (n, H, W, C), `folded` of leaving (n, H', W', O) times a matrix (O, k * k * C), by a transposed convolution.
+
+    That never holds the columns in between, k * k times as much as it returns.
+    """
+    sides = zip((height, width), leaving.shape[1:3], kernel.size, kernel.stride, kernel.padding, strict=True)
+    unseen = [side - ((places - 1) * step + size - 2 * pad) for side, places, size, step, pad in sides]
+    weight = matrix.unflatten(1, (*kernel.size, -1)).permute(0, 3, 1, 2)
+    pictures = leaving.permute(0, 3, 1, 2)
+    entered = torch.nn.functional.conv_transpose2d(pictures, weight, None, kernel.stride, kernel.padding, unseen)
+    return entered.permute(0, 2, 3, 1)
 
 
 class _Patches(torch.autograd.Function):

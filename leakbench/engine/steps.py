@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.engine.activations import WayBack
-from leakbench.engine.patches import Kernel, folded, patches
+from leakbench.engine.patches import Kernel, patches, spread
 from leakbench.types import Parameters
 
 __all__ = ["Affine", "Back", "Flatten", "MaxPool", "Passed", "Pointwise", "Step"]
@@ -61,8 +61,14 @@ class Affine:
             answer = answer + (bias if shared else bias[:, None])
 
         def back(delta: Tensor) -> Tensor:
-            reached = _product(delta.reshape(lanes, members * places, -1), matrix.mT)
-            return self._entered(reached.reshape(lanes, members, places, taken), entering.shape)
+            if self.kernel is None:
+                return _product(delta, matrix.mT)
+            height, width = entering.shape[2:4]
+            leaving = delta.reshape(lanes, members, *self.kernel.places(height, width), -1)
+            if shared:
+                return spread(leaving.flatten(0, 1), matrix.mT, self.kernel, height, width).reshape(entering.shape)
+            pairs = zip(leaving, matrix.mT, strict=True)
+            return torch.stack([spread(one, own, self.kernel, height, width) for one, own in pairs])
 
         return Passed(self._shaped(answer, entering.shape), back, columns)
 
@@ -92,14 +98,6 @@ class Affine:
         if self.kernel is None:
             return answer.reshape(*entered[:2], -1)
         return answer.reshape(*entered[:2], *self.kernel.places(*entered[2:4]), -1)
-
-    def _entered(self, columns: Tensor, entered: torch.Size) -> Tensor:
-        if self.kernel is None:
-            return columns[:, :, 0]
-        height, width = entered[2:4]
-        places = self.kernel.places(height, width)
-        flat = columns.reshape(-1, *places, columns.shape[-1])
-        return folded(flat, self.kernel, height, width).reshape(entered)
 
 
 @dataclass(frozen=True)

@@ -146,8 +146,9 @@ def _chain(network: Network) -> Chain | None:
     return None if network.engine == "reference" or network.draws or network.statistics else chain_of(network.model)
 
 
-def _mean_signal(network: Network, examples: Examples, step: int, memory: Parameters) -> Signal:
-    chain = _chain(network)
+def _mean_signal(
+    network: Network, chain: Chain | None, examples: Examples, step: int, memory: Parameters
+) -> Signal:
     if chain is not None:
         inputs, targets, weights = examples.at(step)
         layers = chain.gradient(network.parameters, network.shared, inputs, targets, weights / examples.batch)
@@ -172,6 +173,7 @@ def _mean_signal(network: Network, examples: Examples, step: int, memory: Parame
 
 def _iteration(
     network: Network,
+    chain: Chain | None,
     examples: Examples,
     step: int,
     memory: Parameters,
@@ -182,8 +184,7 @@ def _iteration(
 ) -> tuple[Signal, Signal]:
     inputs, targets, weights = examples.at(step)
     local = Local(network, inputs, targets, weights)
-    chain = None if alone or not merges(stations.example) else _chain(network)
-    if chain is not None:
+    if chain is not None and not alone and merges(stations.example):
         each = mean = merged_signal(chain, stations.example, local, examples.batch, memory, clock, rngs)
     elif stations.example:
         plain = replace(example_signal(network, examples, step), memory=memory, local=local)
@@ -192,7 +193,7 @@ def _iteration(
         kept = {n: g * _like(weights, g) for n, g in each.grads.items()}
         mean = replace(each, grads=kept).mean(examples.batch)
     else:
-        each = mean = replace(_mean_signal(network, examples, step, memory), local=local)
+        each = mean = replace(_mean_signal(network, chain, examples, step, memory), local=local)
     return each, apply(stations.batch, mean, clock, rngs)
 
 
@@ -214,13 +215,13 @@ def local_iterations(
     Differentiable with respect to the examples' inputs and targets. alone: whether anybody reads what the `example` station makes
     of one example; where nobody does, its noise may be drawn once for them all (`leakbench.federated.merged`).
     """
-    optimizer = OPTIMIZERS[clock.client_optimizer]
+    optimizer, chain = OPTIMIZERS[clock.client_optimizer], _chain(network)
     clients, steps = examples.inputs.shape[:2]
     sent = {**network.memory, **network.statistics}
     memory = {n: m.expand(clients, 1, *m.shape) for n, m in sent.items()}
     for step in range(steps):
         now = replace(clock, local_iteration=step, local_iterations=steps)
-        each, batch = _iteration(network, examples, step, memory, stations, now, rngs, alone)
+        each, batch = _iteration(network, chain, examples, step, memory, stations, now, rngs, alone)
         direction, optimizer = optimizer(batch.grads)
         yield LocalIteration(each, batch, direction)
         memory = batch.memory
