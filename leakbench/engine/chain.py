@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from leakbench.engine.activations import ACTIVATIONS
 from leakbench.engine.factored import Factored
 from leakbench.engine.patches import Kernel
-from leakbench.engine.steps import Affine, Flatten, MaxPool, Passed, Pointwise, Step
+from leakbench.engine.steps import Affine, Crop, Flatten, MaxPool, Passed, Pointwise, Step
 from leakbench.types import Parameters
 
 __all__ = ["Chain", "chain_of"]
@@ -63,7 +64,7 @@ def chain_of(model: nn.Module) -> Chain | None:
         if step is None:
             return None
         steps.append(step)
-    steps = _pooled_first(steps)
+    steps = _cropped(_pooled_first(steps))
     # A parameter that stands for two layers has the gradient of both.
     alone = len({id(p) for p in model.parameters()}) == sum(1 for _ in model.named_parameters(remove_duplicate=False))
     return Chain(tuple(steps)) if alone and any(isinstance(s, Affine) for s in steps) else None
@@ -81,6 +82,17 @@ def _pooled_first(steps: list[Step]) -> list[Step]:
         if isinstance(one, Pointwise) and type(one.function) is nn.ReLU and isinstance(other, MaxPool):
             steps[i], steps[i + 1] = other, one
     return steps
+
+
+def _cropped(steps: list[Step]) -> list[Step]:
+    """Return the same chain without the places of its convolutions that a pool leaves over."""
+    found: list[Step] = []
+    for step, after in zip_longest(steps, steps[1:]):
+        if isinstance(step, Affine) and step.kernel is not None and isinstance(after, MaxPool):
+            if step.kernel.padding == after.kernel.padding == (0, 0):
+                found.append(Crop(step.kernel, after.kernel))
+        found.append(step)
+    return found
 
 
 def _layers(model: nn.Sequential, prefix: str) -> Iterator[tuple[str, nn.Module]]:

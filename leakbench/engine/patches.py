@@ -32,6 +32,14 @@ class Kernel:
         )
         return rows, columns
 
+    def reach(self, rows: int, columns: int) -> tuple[int, int]:
+        """Return (H, W), the sides of the smallest picture with so many places."""
+        height, width = (
+            (places - 1) * step + size - 2 * pad
+            for places, size, step, pad in zip((rows, columns), self.size, self.stride, self.padding, strict=True)
+        )
+        return height, width
+
 
 def patches(pictures: Tensor, kernel: Kernel) -> Tensor:
     """Return (n, H', W', k * k * C) of pictures (n, H, W, C); differentiable as often as one likes."""
@@ -50,8 +58,8 @@ def spread(leaving: Tensor, matrix: Tensor, kernel: Kernel, height: int, width: 
 
     That never holds the columns in between, k * k times as much as it returns.
     """
-    sides = zip((height, width), leaving.shape[1:3], kernel.size, kernel.stride, kernel.padding, strict=True)
-    unseen = [side - ((places - 1) * step + size - 2 * pad) for side, places, size, step, pad in sides]
+    reached = kernel.reach(*leaving.shape[1:3])
+    unseen = (height - reached[0], width - reached[1])
     weight = matrix.unflatten(1, (*kernel.size, -1)).permute(0, 3, 1, 2)
     pictures = leaving.permute(0, 3, 1, 2)
     entered = torch.nn.functional.conv_transpose2d(pictures, weight, None, kernel.stride, kernel.padding, unseen)
@@ -66,13 +74,12 @@ class _Patches(torch.autograd.Function):
         if top or left:
             padded = pictures.new_zeros(count, height + 2 * top, width + 2 * left, channels)
             padded[:, top : top + height, left : left + width] = pictures
-        else:
-            padded = pictures.contiguous()
-        line = padded.shape[2] * channels
+        else:  # Of a part of each picture, say, the rows may lie anywhere.
+            padded = pictures if pictures.stride()[2:] == (channels, 1) else pictures.contiguous()
+        picture, line = padded.stride()[:2]
         places = kernel.places(height, width)
         seen = padded.as_strided(
-            (count, *places, rows, columns * channels),
-            (padded.shape[1] * line, down * line, right * channels, line, 1),
+            (count, *places, rows, columns * channels), (picture, down * line, right * channels, line, 1)
         )
         if channels == 1:  # Rows of a patch are a few numbers, those of a picture many: copied place by place, then turned.
             seen = seen.permute(0, 3, 4, 1, 2).contiguous().permute(0, 3, 4, 1, 2)

@@ -18,7 +18,7 @@ from leakbench.engine.activations import WayBack
 from leakbench.engine.patches import Kernel, patches, spread
 from leakbench.types import Parameters
 
-__all__ = ["Affine", "Back", "Flatten", "MaxPool", "Passed", "Pointwise", "Step"]
+__all__ = ["Affine", "Back", "Crop", "Flatten", "MaxPool", "Passed", "Pointwise", "Step"]
 
 Back: TypeAlias = Callable[[Tensor], Tensor]
 """The derivative of the loss by what left -> by what entered."""
@@ -133,6 +133,27 @@ class MaxPool:
             return spread.permute(0, 2, 3, 1).reshape(entering.shape)
 
         return Passed(pooled.permute(0, 2, 3, 1).reshape(*entering.shape[:2], *pooled.shape[2:], -1), back)
+
+
+@dataclass(frozen=True)
+class Crop:
+    """What of a picture the windows of a pool read through the convolution before it; both without padding.
+
+    A pool of 2 x 2 leaves the last row and column over where there are 11 of each: 21 of 121 places that need no product.
+    """
+
+    convolution: Kernel
+    pool: Kernel
+
+    def __call__(self, parameters: Parameters, shared: bool, entering: Tensor) -> Passed:
+        """Leave the rows and columns behind them away."""
+        sides = entering.shape[2:4]
+        pooled = self.pool.places(*self.convolution.places(*sides))
+        height, width = self.convolution.reach(*self.pool.reach(*pooled))
+        if (height, width) == sides:
+            return Passed(entering, lambda delta: delta)
+        rest = (0, 0, 0, sides[1] - width, 0, sides[0] - height)
+        return Passed(entering[:, :, :height, :width], lambda delta: torch.nn.functional.pad(delta, rest))
 
 
 @dataclass(frozen=True)
