@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any
 
 from torch import Tensor, nn
@@ -85,14 +84,22 @@ def _pooled_first(steps: list[Step]) -> list[Step]:
 
 
 def _cropped(steps: list[Step]) -> list[Step]:
-    """Return the same chain without the places of its convolutions that a pool leaves over."""
+    """Return the same chain without the places that a stride leaves over, before the first kernel of each row that pads nothing."""
     found: list[Step] = []
-    for step, after in zip_longest(steps, steps[1:]):
-        if isinstance(step, Affine) and step.kernel is not None and isinstance(after, MaxPool):
-            if step.kernel.padding == after.kernel.padding == (0, 0):
-                found.append(Crop(step.kernel, after.kernel))
-        found.append(step)
-    return found
+    behind: tuple[Kernel, ...] = ()
+    for step in reversed(steps):
+        kernel = step.kernel if isinstance(step, Affine | MaxPool) else None
+        ends = kernel is None or kernel.padding != (0, 0)
+        if ends and not isinstance(step, Pointwise):
+            found, behind = _with_crop(found, behind), ()
+        elif kernel is not None:
+            behind = (kernel, *behind)
+        found.insert(0, step)
+    return _with_crop(found, behind)
+
+
+def _with_crop(steps: list[Step], behind: tuple[Kernel, ...]) -> list[Step]:
+    return [Crop(behind), *steps] if any(kernel.stride != (1, 1) for kernel in behind) else steps
 
 
 def _layers(model: nn.Sequential, prefix: str) -> Iterator[tuple[str, nn.Module]]:

@@ -137,19 +137,21 @@ class MaxPool:
 
 @dataclass(frozen=True)
 class Crop:
-    """What of a picture the windows of a pool read through the convolution before it; both without padding.
+    """What of a picture the convolutions and pools behind it read, first to last; none of them pads.
 
-    A pool of 2 x 2 leaves the last row and column over where there are 11 of each: 21 of 121 places that need no product.
+    A pool of 2 x 2 leaves the last row and column over where there are 11 of each: 21 of 121 places that need no product, and
+    before them two of 28 rows and columns of the picture.
     """
 
-    convolution: Kernel
-    pool: Kernel
+    behind: tuple[Kernel, ...]
 
     def __call__(self, parameters: Parameters, shared: bool, entering: Tensor) -> Passed:
         """Leave the rows and columns behind them away."""
-        sides = entering.shape[2:4]
-        pooled = self.pool.places(*self.convolution.places(*sides))
-        height, width = self.convolution.reach(*self.pool.reach(*pooled))
+        sides = height, width = entering.shape[2:4]
+        for kernel in self.behind:
+            height, width = kernel.places(height, width)
+        for kernel in reversed(self.behind):
+            height, width = kernel.reach(height, width)
         if (height, width) == sides:
             return Passed(entering, lambda delta: delta)
         rest = (0, 0, 0, sides[1] - width, 0, sides[0] - height)
