@@ -26,19 +26,13 @@ class Kernel:
 
     def places(self, height: int, width: int) -> tuple[int, int]:
         """Return (H', W'), the places of the kernel on a picture."""
-        rows, columns = (
-            (side + 2 * pad - size) // step + 1
-            for side, size, step, pad in zip((height, width), self.size, self.stride, self.padding, strict=True)
-        )
-        return rows, columns
+        (rows, columns), (down, right), (top, left) = self.size, self.stride, self.padding
+        return (height + 2 * top - rows) // down + 1, (width + 2 * left - columns) // right + 1
 
     def reach(self, rows: int, columns: int) -> tuple[int, int]:
         """Return (H, W), the sides of the smallest picture with so many places."""
-        height, width = (
-            (places - 1) * step + size - 2 * pad
-            for places, size, step, pad in zip((rows, columns), self.size, self.stride, self.padding, strict=True)
-        )
-        return height, width
+        (height, width), (down, right), (top, left) = self.size, self.stride, self.padding
+        return (rows - 1) * down + height - 2 * top, (columns - 1) * right + width - 2 * left
 
 
 def patches(pictures: Tensor, kernel: Kernel) -> Tensor:

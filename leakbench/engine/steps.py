@@ -169,7 +169,8 @@ class Flatten:
         lanes, members, *sides, channels = entering.shape
 
         def back(delta: Tensor) -> Tensor:
-            return delta.reshape(lanes, members, channels, *sides).movedim(2, -1)
+            # Turned once, so that activations and pools find numbers one after another.
+            return delta.reshape(lanes, members, channels, *sides).movedim(2, -1).contiguous()
 
         return Passed(entering.movedim(-1, 2).reshape(lanes, members, -1), back)
 
