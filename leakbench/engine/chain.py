@@ -27,6 +27,15 @@ class Chain:
 
     steps: tuple[Step, ...]
 
+    def laid_out(self, parameters: Parameters) -> Parameters:
+        """Return the same parameters, {p: (*p)} or {p: (K, *p)}, with the weights of convolutions in memory as `gradient` reads them.
+
+        Steps along its gradients, which lie alike, keep them so; else each local iteration would turn them once more.
+        """
+        kernels = [step for step in self.steps if isinstance(step, Affine) and step.kernel is not None]
+        turned = {k.weight: parameters[k.weight].movedim(-3, -1).contiguous().movedim(-1, -3) for k in kernels}
+        return {**parameters, **turned}
+
     def gradient(
         self, parameters: Parameters, shared: bool, inputs: Tensor, targets: Tensor, weights: Tensor
     ) -> tuple[Factored, ...]:

@@ -216,6 +216,8 @@ def local_iterations(
     of one example; where nobody does, its noise may be drawn once for them all (`leakbench.federated.merged`).
     """
     optimizer, chain = OPTIMIZERS[clock.client_optimizer], _chain(network)
+    if chain is not None:
+        network = replace(network, parameters=chain.laid_out(network.parameters))
     clients, steps = examples.inputs.shape[:2]
     sent = {**network.memory, **network.statistics}
     memory = {n: m.expand(clients, 1, *m.shape) for n, m in sent.items()}
