@@ -47,17 +47,18 @@ def folded(columns: Tensor, kernel: Kernel, height: int, width: int) -> Tensor:
     return summed
 
 
-def spread(leaving: Tensor, matrix: Tensor, kernel: Kernel, height: int, width: int) -> Tensor:
-    """Return (n, H, W, C), `folded` of leaving (n, H', W', O) times a matrix (O, k * k * C), by a transposed convolution.
+def spread(leaving: Tensor, matrices: Tensor, kernel: Kernel, height: int, width: int) -> Tensor:
+    """Return (K, B, H, W, C), `folded` of leaving (K, B, H', W', O) times K matrices (O, k * k * C), by a transposed convolution.
 
-    That never holds the columns in between, k * k times as much as it returns.
+    One of K groups, so one call; it never holds the columns in between, k * k times as much as it returns.
     """
-    reached = kernel.reach(*leaving.shape[1:3])
+    lanes, members, *places, left = leaving.shape
+    reached = kernel.reach(*places)
     unseen = (height - reached[0], width - reached[1])
-    weight = matrix.unflatten(1, (*kernel.size, -1)).permute(0, 3, 1, 2)
-    pictures = leaving.permute(0, 3, 1, 2)
-    entered = torch.nn.functional.conv_transpose2d(pictures, weight, None, kernel.stride, kernel.padding, unseen)
-    return entered.permute(0, 2, 3, 1)
+    weight = matrices.reshape(lanes * left, *kernel.size, -1).permute(0, 3, 1, 2)
+    beside = leaving.permute(1, 2, 3, 0, 4).reshape(members, *places, lanes * left).permute(0, 3, 1, 2)
+    entered = torch.nn.functional.conv_transpose2d(beside, weight, None, kernel.stride, kernel.padding, unseen, lanes)
+    return entered.permute(0, 2, 3, 1).reshape(members, height, width, lanes, -1).permute(3, 0, 1, 2, 4).contiguous()
 
 
 class _Patches(torch.autograd.Function):

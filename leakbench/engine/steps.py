@@ -64,11 +64,11 @@ class Affine:
             if self.kernel is None:
                 return _product(delta, matrix.mT)
             height, width = entering.shape[2:4]
-            leaving = delta.reshape(lanes, members, *self.kernel.places(height, width), -1)
-            if shared:
-                return spread(leaving.flatten(0, 1), matrix.mT, self.kernel, height, width).reshape(entering.shape)
-            pairs = zip(leaving, matrix.mT, strict=True)
-            return torch.stack([spread(one, own, self.kernel, height, width) for one, own in pairs])
+            # Examples that share their weights are members of one lane.
+            alike = (1, lanes * members) if shared else (lanes, members)
+            leaving = delta.reshape(*alike, *self.kernel.places(height, width), -1)
+            reached = spread(leaving, matrix.mT.reshape(alike[0], -1, taken), self.kernel, height, width)
+            return reached.reshape(entering.shape)
 
         return Passed(self._shaped(answer, entering.shape), back, columns)
 
