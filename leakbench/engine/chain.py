@@ -28,7 +28,7 @@ class Chain:
     steps: tuple[Step, ...]
 
     def laid_out(self, parameters: Parameters) -> Parameters:
-        """Return the same parameters, {p: (*p)} or {p: (K, *p)}, with the weights of convolutions in memory as `gradient` reads them.
+        """Return the same parameters, {p: (*p)} or {p: (K, *p)}, with weights of convolutions in memory as `gradient` reads them.
 
         Steps along its gradients, which lie alike, keep them so; else each local iteration would turn them once more.
         """

@@ -39,7 +39,7 @@ class Factored:
         # The longer rows last: a product whose rows are as short as a first layer's columns takes nearly twice as long.
         short = columns.shape[2] < deltas.shape[2]
         flat = torch.bmm(columns.mT, deltas).mT if short else torch.bmm(deltas.mT, columns)
-        return flat.unflatten(0, self.columns.shape[:2])
+        return flat.reshape(*self.columns.shape[:2], *flat.shape[1:])
 
     @cached_property
     def sums(self) -> Tensor:

@@ -76,7 +76,8 @@ class _Patches(torch.autograd.Function):
         seen = padded.as_strided(
             (count, *places, rows, columns * channels), (picture, down * line, right * channels, line, 1)
         )
-        if channels == 1:  # Rows of a patch are a few numbers, those of a picture many: copied place by place, then turned.
+        if channels == 1:
+            # Rows of a patch are a few numbers, those of a picture many: copied place by place, then turned.
             seen = seen.permute(0, 3, 4, 1, 2).contiguous().permute(0, 3, 4, 1, 2)
         return seen.reshape(count, *places, rows * columns * channels)
 

@@ -146,9 +146,7 @@ def _chain(network: Network) -> Chain | None:
     return None if network.engine == "reference" or network.draws or network.statistics else chain_of(network.model)
 
 
-def _mean_signal(
-    network: Network, chain: Chain | None, examples: Examples, step: int, memory: Parameters
-) -> Signal:
+def _mean_signal(network: Network, chain: Chain | None, examples: Examples, step: int, memory: Parameters) -> Signal:
     if chain is not None:
         inputs, targets, weights = examples.at(step)
         layers = chain.gradient(network.parameters, network.shared, inputs, targets, weights / examples.batch)
@@ -244,12 +242,12 @@ def mean_update(
 
     The client's update is W_L - W_0 = -learning_rate * L * this; at L = 1 of SGD it is the batch's (sanitised) gradient.
     """
-    total: dict[str, Tensor] = {}
+    total: Parameters = {}
     memory: Parameters = {}
     for iteration in local_iterations(network, examples, learning_rate, stations, clock, rngs, alone):
         step, memory = iteration.direction, iteration.batch.memory
         if not total:
-            total = {n: g.clone() for n, g in step.items()}
+            total = {n: g.clone() for n, g in step.items()}  # What is added to must be nobody else's.
         else:
             for n, g in step.items():
                 total[n] += g

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import torch
-from torch import Tensor
-
 from leakbench.defense.by_norm import ByNorm
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import Transform
@@ -63,8 +60,7 @@ def merged_signal(
     signal = dataclasses.replace(signal, grads=merged)
     if noise is None:
         return signal
-    # Of padding, whose weight is zero, none.
+    # What the members would have drawn; padding, whose weight is zero, draws none.
     length = weights.square().sum(1).sqrt() / batch
-    return dataclasses.replace(
-        noise.times(length, dataclasses.replace(signal, averaged=1), clock, rngs), averaged=signal.averaged
-    )
+    noised = noise.times(length, dataclasses.replace(signal, averaged=1), clock, rngs)
+    return dataclasses.replace(noised, averaged=batch)
