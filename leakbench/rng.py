@@ -37,6 +37,7 @@ def normal(like: Tensor, rngs: Generators | None, members: int) -> Tensor:
         return like.new_zeros(like.shape[0], members, *like.shape[2:])
     if len(rngs) != like.shape[0]:
         raise ValueError(f"rngs: got {len(rngs)} generators, expected one for each of {like.shape[0]} lanes")
-    shape = (members, *like.shape[2:])
-    drawn = torch.stack([torch.randn(shape, generator=rng, dtype=like.dtype) for rng in rngs])
+    drawn = torch.empty(len(rngs), members, *like.shape[2:], dtype=like.dtype)
+    for lane, rng in zip(drawn, rngs, strict=True):
+        lane.normal_(generator=rng)
     return drawn.to(like.device)

@@ -127,7 +127,7 @@ class Network:
 
     def moved(self, direction: Parameters, length: float) -> Network:
         """Return the network after a step of -length along {p: (K, *p)}, a set of parameters a lane."""
-        stepped = {n: self.parameters[n] - length * g for n, g in direction.items()}
+        stepped = {n: torch.sub(self.parameters[n], g, alpha=length) for n, g in direction.items()}
         return dataclasses.replace(self, parameters=stepped, shared=False)
 
     @property

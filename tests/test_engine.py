@@ -79,8 +79,11 @@ def chained(model: nn.Module) -> Chain:
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("name", PICTURES + ROWS)
 def test_each_gradient_and_its_derivative_are_those_of_torch_func(name: str, shared: bool) -> None:
+    check_gradients(*made(name), shared)
+
+
+def check_gradients(model: nn.Module, shape: tuple[int, ...], shared: bool) -> None:
     rng = torch.Generator().manual_seed(1)
-    model, shape = made(name)
     parameters, some = sent(model, shared, rng), examples(shape, rng)
     layers = chained(model).gradient(parameters, shared, *some.at(0))
     ours = {n: g for layer in layers for n, g in layer.each().items()}
@@ -94,6 +97,31 @@ def test_each_gradient_and_its_derivative_are_those_of_torch_func(name: str, sha
     for n, g in theirs.items():
         assert torch.allclose(ours[n], g, rtol=1e-9, atol=1e-12 * float(g.detach().abs().max())), n
     assert torch.allclose(*pulled, rtol=1e-8, atol=1e-12 * float(pulled[1].abs().max()))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(
+    "layers, places",
+    [
+        # 14 x 13 -> 12 x 11 -> 6 x 5 -> 4 x 3 -> 2 x 1: of the second convolution a column is left over, before it more.
+        ((nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 4, 3), nn.MaxPool2d(2)), (12 * 8, 4 * 2)),
+        # A stride that leaves a row over, before a convolution that pads.
+        ((nn.Conv2d(2, 3, 3, stride=2), nn.Conv2d(3, 4, 3, padding=1)), (6 * 6, 6 * 6)),
+        # Behind one that pads, only what the pool leaves over of its answer can go, and nothing before it.
+        ((nn.Conv2d(2, 3, 3, padding=1), nn.MaxPool2d(3, 2), nn.Conv2d(3, 4, 2, 3)), (14 * 13, 2 * 2)),
+        ((nn.Conv2d(2, 3, 2), nn.MaxPool2d(2, padding=1), nn.Conv2d(3, 4, 2, 3)), (13 * 12, 2 * 2)),
+    ],
+)
+def test_places_that_nothing_reads_are_left_away_and_no_others(
+    layers: tuple[nn.Module, ...], places: tuple[int, ...], shared: bool
+) -> None:
+    body = nn.Sequential(*layers, nn.Flatten()).double()
+    entering = body(torch.zeros(1, 2, 14, 13, dtype=torch.float64)).shape[1]
+    model = nn.Sequential(*body, nn.Linear(entering, CLASSES).double())
+    check_gradients(model, (2, 14, 13), shared)
+    rng = torch.Generator().manual_seed(8)
+    found = chained(model).gradient(sent(model, shared, rng), shared, *examples((2, 14, 13), rng).at(0))
+    assert tuple(layer.columns.shape[2] for layer in found[:-1]) == places
 
 
 @pytest.mark.parametrize("merged", [True, False])
@@ -164,18 +192,19 @@ def test_norms_and_weighted_sums_are_those_of_the_gradients_one_by_one(name: str
     *(st.integers(0, 2) for _ in range(2)),
     st.integers(4, 7),
     st.integers(3, 6),
+    st.sampled_from([1, 3]),
 )
 def test_patches_are_unfolds_and_folding_is_their_adjoint(
-    rows: int, columns: int, down: int, right: int, top: int, left: int, height: int, width: int
+    rows: int, columns: int, down: int, right: int, top: int, left: int, height: int, width: int, channels: int
 ) -> None:
     rng = torch.Generator().manual_seed(3)
     kernel = Kernel((rows, columns), (down, right), (top, left))
-    pictures = torch.randn(2, height, width, 3, generator=rng, dtype=torch.float64)
+    pictures = torch.randn(2, height, width, channels, generator=rng, dtype=torch.float64)
     taken = patches(pictures, kernel)
     unfolded = nn.functional.unfold(
         pictures.permute(0, 3, 1, 2), kernel.size, padding=kernel.padding, stride=kernel.stride
     )
-    expected = unfolded.reshape(2, 3, rows * columns, -1).permute(0, 3, 2, 1).reshape(taken.shape)
+    expected = unfolded.reshape(2, channels, rows * columns, -1).permute(0, 3, 2, 1).reshape(taken.shape)
     assert torch.equal(taken, expected)
     other = torch.randn(taken.shape, generator=rng, dtype=torch.float64)
     product = (folded(other, kernel, height, width) * pictures).sum()

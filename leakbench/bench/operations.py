@@ -2,7 +2,8 @@
 
 Counted are products of matrices alone, which is where the work is: a layer with P places, Q numbers that enter at each and O that
 leave multiplies and adds P * Q * O times in one of them, for one example. What is added elsewhere (activations, patches, clips,
-noise, distances) is left out, so that the count is a floor. Letters as in `leakbench.engine.steps`.
+noise, distances) is left out, so that the count is a floor of a plain backward. Places that a pool leaves over count too, although
+the engine skips them (21 of 121 in the papers' second convolution). Letters as in `leakbench.engine.steps`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import torch
 from torch import nn
 
 from leakbench.bench.timing import seconds
-from leakbench.engine.chain import chain_of
+from leakbench.engine.chain import Chain, chain_of
+from leakbench.engine.steps import Crop
 
 __all__ = ["ceiling", "gradient_operations", "layer_products", "matching_operations"]
 
@@ -29,6 +31,7 @@ def layer_products(model: nn.Module, shape: tuple[int, ...], classes: int) -> tu
     chain = chain_of(model)
     if chain is None:
         raise ValueError(f"{type(model).__name__}: no chain of layers, so its products cannot be counted")
+    chain = Chain(tuple(step for step in chain.steps if not isinstance(step, Crop)))
     parameters = {n: p.detach() for n, p in model.named_parameters()}
     one = torch.ones(1, 1)
     layers = chain.gradient(parameters, True, torch.zeros(1, 1, *shape), torch.zeros(1, 1, classes), one)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from leakbench.engine.activations import ACTIVATIONS
 from leakbench.engine.factored import Factored
 from leakbench.engine.patches import Kernel
-from leakbench.engine.steps import Affine, Flatten, MaxPool, Passed, Pointwise, Step
+from leakbench.engine.steps import Affine, Crop, Flatten, MaxPool, Passed, Pointwise, Step
 from leakbench.types import Parameters
 
 __all__ = ["Chain", "ThereAndBack", "chain_of"]
@@ -26,6 +26,15 @@ class Chain:
     """The layers of a network, first to last."""
 
     steps: tuple[Step, ...]
+
+    def laid_out(self, parameters: Parameters) -> Parameters:
+        """Return the same parameters, {p: (*p)} or {p: (K, *p)}, with weights of convolutions in memory as `gradient` reads them.
+
+        Steps along its gradients, which lie alike, keep them so; else each local iteration would turn them once more.
+        """
+        kernels = [step for step in self.steps if isinstance(step, Affine) and step.kernel is not None]
+        turned = {k.weight: parameters[k.weight].movedim(-3, -1).contiguous().movedim(-1, -3) for k in kernels}
+        return {**parameters, **turned}
 
     def gradient(
         self, parameters: Parameters, shared: bool, inputs: Tensor, targets: Tensor, weights: Tensor
@@ -94,7 +103,7 @@ def chain_of(model: nn.Module) -> Chain | None:
         if step is None:
             return None
         steps.append(step)
-    steps = _pooled_first(steps)
+    steps = _cropped(_pooled_first(steps))
     # A parameter that stands for two layers has the gradient of both.
     alone = len({id(p) for p in model.parameters()}) == sum(1 for _ in model.named_parameters(remove_duplicate=False))
     return Chain(tuple(steps)) if alone and any(isinstance(s, Affine) for s in steps) else None
@@ -112,6 +121,25 @@ def _pooled_first(steps: list[Step]) -> list[Step]:
         if isinstance(one, Pointwise) and type(one.function) is nn.ReLU and isinstance(other, MaxPool):
             steps[i], steps[i + 1] = other, one
     return steps
+
+
+def _cropped(steps: list[Step]) -> list[Step]:
+    """Return the same chain without the places that a stride leaves over, before the first kernel of each row that pads nothing."""
+    found: list[Step] = []
+    behind: tuple[Kernel, ...] = ()
+    for step in reversed(steps):
+        kernel = step.kernel if isinstance(step, Affine | MaxPool) else None
+        ends = kernel is None or kernel.padding != (0, 0)
+        if ends and not isinstance(step, Pointwise):
+            found, behind = _with_crop(found, behind), ()
+        elif kernel is not None:
+            behind = (kernel, *behind)
+        found.insert(0, step)
+    return _with_crop(found, behind)
+
+
+def _with_crop(steps: list[Step], behind: tuple[Kernel, ...]) -> list[Step]:
+    return [Crop(behind), *steps] if any(kernel.stride != (1, 1) for kernel in behind) else steps
 
 
 def _layers(model: nn.Sequential, prefix: str) -> Iterator[tuple[str, nn.Module]]:

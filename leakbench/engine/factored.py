@@ -35,9 +35,11 @@ class Factored:
     @cached_property
     def products(self) -> Tensor:
         """(K, B, O, Q), every example's gradient."""
-        lanes, members, _, taken = self.columns.shape
-        flat = torch.bmm(self.deltas.flatten(0, 1).mT, self.columns.flatten(0, 1))
-        return flat.reshape(lanes, members, -1, taken)
+        columns, deltas = self.columns.flatten(0, 1), self.deltas.flatten(0, 1)
+        # The longer rows last: a product whose rows are as short as a first layer's columns takes nearly twice as long.
+        short = columns.shape[2] < deltas.shape[2]
+        flat = torch.bmm(columns.mT, deltas).mT if short else torch.bmm(deltas.mT, columns)
+        return flat.reshape(*self.columns.shape[:2], *flat.shape[1:])
 
     @cached_property
     def sums(self) -> Tensor:
@@ -46,7 +48,8 @@ class Factored:
 
     def each(self) -> Parameters:
         """Return every example's gradient, {p: (K, B, *p)}."""
-        return self._named(self.products, self.sums)
+        found = self._weight(self.products)
+        return found if self.layer.bias is None else {**found, self.layer.bias: self.sums}
 
     def norms(self) -> dict[str, Tensor]:
         """Return the L2 norm of each tensor of each example, {p: (K, B)}."""
@@ -69,11 +72,10 @@ class Factored:
         else:
             deltas = (self.deltas * factor[..., None, None]).reshape(lanes, members * places, -1)
             weight = torch.bmm(deltas.mT, self.columns.reshape(lanes, members * places, -1))
-        bias = self.sums
+        found = self._weight(weight[:, None])
         if self.layer.bias is not None:
-            bias = torch.bmm(factors[self.layer.bias][:, None], bias)
-        return self._named(weight[:, None], bias)
+            found[self.layer.bias] = torch.bmm(factors[self.layer.bias][:, None], self.sums)
+        return found
 
-    def _named(self, weight: Tensor, bias: Tensor) -> Parameters:
-        found = {self.layer.weight: self.layer.weight_like(weight, self.like)}
-        return found if self.layer.bias is None else {**found, self.layer.bias: bias}
+    def _weight(self, products: Tensor) -> Parameters:
+        return {self.layer.weight: self.layer.weight_like(products, self.like)}

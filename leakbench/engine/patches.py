@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Kernel", "folded", "patches"]
+__all__ = ["Kernel", "folded", "patches", "spread"]
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,13 @@ class Kernel:
 
     def places(self, height: int, width: int) -> tuple[int, int]:
         """Return (H', W'), the places of the kernel on a picture."""
-        rows, columns = (
-            (side + 2 * pad - size) // step + 1
-            for side, size, step, pad in zip((height, width), self.size, self.stride, self.padding, strict=True)
-        )
-        return rows, columns
+        (rows, columns), (down, right), (top, left) = self.size, self.stride, self.padding
+        return (height + 2 * top - rows) // down + 1, (width + 2 * left - columns) // right + 1
+
+    def reach(self, rows: int, columns: int) -> tuple[int, int]:
+        """Return (H, W), the sides of the smallest picture with so many places."""
+        (height, width), (down, right), (top, left) = self.size, self.stride, self.padding
+        return (rows - 1) * down + height - 2 * top, (columns - 1) * right + width - 2 * left
 
 
 def patches(pictures: Tensor, kernel: Kernel) -> Tensor:
@@ -45,6 +47,20 @@ def folded(columns: Tensor, kernel: Kernel, height: int, width: int) -> Tensor:
     return summed
 
 
+def spread(leaving: Tensor, matrices: Tensor, kernel: Kernel, height: int, width: int) -> Tensor:
+    """Return (K, B, H, W, C), `folded` of leaving (K, B, H', W', O) times K matrices (O, k * k * C), by a transposed convolution.
+
+    One of K groups, so one call; it never holds the columns in between, k * k times as much as it returns.
+    """
+    lanes, members, *places, left = leaving.shape
+    reached = kernel.reach(*places)
+    unseen = (height - reached[0], width - reached[1])
+    weight = matrices.reshape(lanes * left, *kernel.size, -1).permute(0, 3, 1, 2)
+    beside = leaving.permute(1, 2, 3, 0, 4).reshape(members, *places, lanes * left).permute(0, 3, 1, 2)
+    entered = torch.nn.functional.conv_transpose2d(beside, weight, None, kernel.stride, kernel.padding, unseen, lanes)
+    return entered.permute(0, 2, 3, 1).reshape(members, height, width, lanes, -1).permute(3, 0, 1, 2, 4).contiguous()
+
+
 class _Patches(torch.autograd.Function):
     @staticmethod
     def forward(pictures: Tensor, kernel: Kernel) -> Tensor:
@@ -53,14 +69,16 @@ class _Patches(torch.autograd.Function):
         if top or left:
             padded = pictures.new_zeros(count, height + 2 * top, width + 2 * left, channels)
             padded[:, top : top + height, left : left + width] = pictures
-        else:
-            padded = pictures.contiguous()
-        line = padded.shape[2] * channels
+        else:  # Of a part of each picture, say, the rows may lie anywhere.
+            padded = pictures if pictures.stride()[2:] == (channels, 1) else pictures.contiguous()
+        picture, line = padded.stride()[:2]
         places = kernel.places(height, width)
         seen = padded.as_strided(
-            (count, *places, rows, columns * channels),
-            (padded.shape[1] * line, down * line, right * channels, line, 1),
+            (count, *places, rows, columns * channels), (picture, down * line, right * channels, line, 1)
         )
+        if channels == 1:
+            # Rows of a patch are a few numbers, those of a picture many: copied place by place, then turned.
+            seen = seen.permute(0, 3, 4, 1, 2).contiguous().permute(0, 3, 4, 1, 2)
         return seen.reshape(count, *places, rows * columns * channels)
 
     @staticmethod

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.engine.activations import Ways
-from leakbench.engine.patches import Kernel, patches
+from leakbench.engine.patches import Kernel, patches, spread
 from leakbench.engine.transposed import Transposed
 from leakbench.types import Parameters
 
-__all__ = ["Affine", "Bend", "Flatten", "Linear", "MaxPool", "Passed", "Pointwise", "Step"]
+__all__ = ["Affine", "Bend", "Crop", "Flatten", "Linear", "MaxPool", "Passed", "Pointwise", "Step"]
 
 Linear: TypeAlias = Callable[[Tensor], Tensor]
 """A linear map of derivatives or of tangents."""
@@ -82,15 +82,17 @@ class Affine:
         lanes, members = delta.shape[:2]
         if self.kernel is None:
             return _product(delta, weight)
-        if shared and self.kernel.stride == (1, 1):
-            pictures = delta.flatten(0, 1).permute(0, 3, 1, 2)
-            found = torch.conv_transpose2d(pictures, weight, None, 1, self.kernel.padding).permute(0, 2, 3, 1)
-            return found.reshape(lanes, members, *found.shape[1:])
+        if self.kernel.stride == (1, 1):
+            # Examples that share their weights are members of one lane.
+            alike = (1, lanes * members) if shared else (lanes, members)
+            leaving = delta.reshape(*alike, *delta.shape[2:])
+            matrices = self._matrix(weight, shared).mT
+            matrices = matrices.reshape(alike[0], *matrices.shape[-2:])
+            return spread(leaving, matrices, self.kernel, *entered[2:4]).reshape(lanes, members, *entered[2:])
         way = Transposed(self.kernel, *entered[2:4])
         columns = way.columns(delta.flatten(0, 1))
         product = _product(columns.reshape(lanes, -1, columns.shape[-1]), way.matrix(weight))
-        found = way.entered(product.reshape(*columns.shape[:-1], -1))
-        return found.reshape(lanes, members, *found.shape[1:])
+        return way.entered(product.reshape(*columns.shape[:-1], -1)).reshape(lanes, members, *entered[2:])
 
     def moved(self, columns: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return the tangent (K, B * P, O) of the answer as each lane's weights move: weight (K, *p), bias (K, O)."""
@@ -192,6 +194,33 @@ class MaxPool:
 
 
 @dataclass(frozen=True)
+class Crop:
+    """What of a picture the convolutions and pools behind it read, first to last; none of them pads.
+
+    A pool of 2 x 2 leaves the last row and column over where there are 11 of each: 21 of 121 places that need no product, and
+    before them two of 28 rows and columns of the picture.
+    """
+
+    behind: tuple[Kernel, ...]
+
+    def __call__(self, parameters: Parameters, shared: bool, entering: Tensor) -> Passed:
+        """Leave the rows and columns behind them away."""
+        sides = height, width = entering.shape[2:4]
+        for kernel in self.behind:
+            height, width = kernel.places(height, width)
+        for kernel in reversed(self.behind):
+            height, width = kernel.reach(height, width)
+        if (height, width) == sides:
+            return Passed(entering, lambda delta: delta, lambda tangent: tangent)
+        rest = (0, 0, 0, sides[1] - width, 0, sides[0] - height)
+
+        def push(tangent: Tensor) -> Tensor:
+            return tangent[:, :, :height, :width]
+
+        return Passed(push(entering), lambda delta: torch.nn.functional.pad(delta, rest), push)
+
+
+@dataclass(frozen=True)
 class Flatten:
     """A picture's numbers in a row, channel by channel, as PyTorch orders them."""
 
@@ -202,7 +231,8 @@ class Flatten:
         lanes, members, *sides, channels = entering.shape
 
         def back(delta: Tensor) -> Tensor:
-            return delta.reshape(lanes, members, channels, *sides).movedim(2, -1)
+            # Turned once, so that activations and pools find numbers one after another.
+            return delta.reshape(lanes, members, channels, *sides).movedim(2, -1).contiguous()
 
         def push(tangent: Tensor) -> Tensor:
             return tangent.movedim(-1, 2).reshape(lanes, members, -1)

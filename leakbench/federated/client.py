@@ -153,8 +153,7 @@ def _chain(network: Network) -> Chain | None:
     return None if network.engine == "reference" or network.draws or network.statistics else chain_of(network.model)
 
 
-def _mean_signal(network: Network, examples: Examples, step: int, memory: Parameters) -> Signal:
-    chain = _chain(network)
+def _mean_signal(network: Network, chain: Chain | None, examples: Examples, step: int, memory: Parameters) -> Signal:
     if chain is not None:
         inputs, targets, weights = examples.at(step)
         weights = weights / examples.batch
@@ -183,6 +182,7 @@ def _mean_signal(network: Network, examples: Examples, step: int, memory: Parame
 
 def _iteration(
     network: Network,
+    chain: Chain | None,
     examples: Examples,
     step: int,
     memory: Parameters,
@@ -193,8 +193,7 @@ def _iteration(
 ) -> tuple[Signal, Signal]:
     inputs, targets, weights = examples.at(step)
     local = Local(network, inputs, targets, weights)
-    chain = None if alone or not merges(stations.example) else _chain(network)
-    if chain is not None:
+    if chain is not None and not alone and merges(stations.example):
         each = mean = merged_signal(chain, stations.example, local, examples.batch, memory, clock, rngs)
     elif stations.example:
         plain = replace(example_signal(network, examples, step), memory=memory, local=local)
@@ -203,7 +202,7 @@ def _iteration(
         kept = {n: g * _like(weights, g) for n, g in each.grads.items()}
         mean = replace(each, grads=kept).mean(examples.batch)
     else:
-        each = mean = replace(_mean_signal(network, examples, step, memory), local=local)
+        each = mean = replace(_mean_signal(network, chain, examples, step, memory), local=local)
     return each, apply(stations.batch, mean, clock, rngs)
 
 
@@ -225,13 +224,15 @@ def local_iterations(
     Differentiable with respect to the examples' inputs and targets. alone: whether anybody reads what the `example` station makes
     of one example; where nobody does, its noise may be drawn once for them all (`leakbench.federated.merged`).
     """
-    optimizer = OPTIMIZERS[clock.client_optimizer]
+    optimizer, chain = OPTIMIZERS[clock.client_optimizer], _chain(network)
+    if chain is not None:
+        network = replace(network, parameters=chain.laid_out(network.parameters))
     clients, steps = examples.inputs.shape[:2]
     sent = {**network.memory, **network.statistics}
     memory = {n: m.expand(clients, 1, *m.shape) for n, m in sent.items()}
     for step in range(steps):
         now = replace(clock, local_iteration=step, local_iterations=steps)
-        each, batch = _iteration(network, examples, step, memory, stations, now, rngs, alone)
+        each, batch = _iteration(network, chain, examples, step, memory, stations, now, rngs, alone)
         direction, optimizer = optimizer(batch.grads)
         yield LocalIteration(each, batch, direction)
         memory = batch.memory
@@ -256,7 +257,11 @@ def mean_update(
     memory: Parameters = {}
     for iteration in local_iterations(network, examples, learning_rate, stations, clock, rngs, alone):
         step, memory = iteration.direction, iteration.batch.memory
-        total = {n: total[n] + g for n, g in step.items()} if total else step
+        if not total:
+            total = {n: g.clone() for n, g in step.items()}  # What is added to must be nobody else's.
+        else:
+            for n, g in step.items():
+                total[n] += g
     return Signal({n: g / examples.inputs.shape[1] for n, g in total.items()}, memory=memory)
 
 

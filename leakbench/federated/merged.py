@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import torch
-from torch import Tensor
-
 from leakbench.defense.by_norm import ByNorm
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import Transform
@@ -47,9 +44,9 @@ def merged_signal(
     assert weights is not None
     layers = chain.gradient(network.parameters, network.shared, local.inputs, local.targets, weights)
     norms = {name: norm for layer in layers for name, norm in layer.norms().items()}
-    factors = dict.fromkeys(norms, weights)
+    factors = dict.fromkeys(norms, weights / batch)
     signal = Signal({}, averaged=batch, memory=memory, local=local)
-    noise: Transform | None = None
+    noise: GaussianNoise | None = None
     for transform in station:
         if isinstance(transform, ByNorm):
             made = transform.by_norm(norms, signal.sensitivity, clock)
@@ -57,19 +54,13 @@ def merged_signal(
                 norms = {n: norm * made.factors[n] for n, norm in norms.items()}
                 factors = {n: factor * made.factors[n] for n, factor in factors.items()}
             signal = dataclasses.replace(signal, sensitivity=made.sensitivity, facts=(*signal.facts, *made.facts))
-        else:
+        elif isinstance(transform, GaussianNoise):
             noise = transform
-    merged = {n: g / batch for layer in layers for n, g in layer.merged(factors).items()}
+    merged = {n: g for layer in layers for n, g in layer.merged(factors).items()}
     signal = dataclasses.replace(signal, grads=merged)
-    return signal if noise is None else _with_noise(noise, signal, weights, batch, clock, rngs)
-
-
-def _with_noise(
-    noise: Transform, signal: Signal, weights: Tensor, batch: int, clock: Clock, rngs: Generators | None
-) -> Signal:
-    """Return the mean with the noise that its members would have drawn; of padding, whose weight is zero, none."""
-    zeros = {name: torch.zeros_like(g) for name, g in signal.grads.items()}
-    drawn = noise(dataclasses.replace(signal, grads=zeros, averaged=1), clock, rngs)
+    if noise is None:
+        return signal
+    # What the members would have drawn; padding, whose weight is zero, draws none.
     length = weights.square().sum(1).sqrt() / batch
-    grads = {n: g + drawn.grads[n] * length.reshape(-1, *[1] * (g.dim() - 1)) for n, g in signal.grads.items()}
-    return dataclasses.replace(drawn, grads=grads, averaged=signal.averaged)
+    noised = noise.times(length, dataclasses.replace(signal, averaged=1), clock, rngs)
+    return dataclasses.replace(noised, averaged=batch)
