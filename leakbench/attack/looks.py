@@ -56,8 +56,8 @@ def chooses(stations: Stations) -> bool:
     return any(isinstance(transform, Chooses) for name in STATIONS for transform in getattr(stations, name))
 
 
-def lanes_at_once(views: tuple[View, ...], budget: int = 8_000_000) -> int:
-    """Return how many victims' gradients stay within `budget` bytes, about a core's cache; 0 where threads cannot share the views.
+def lanes_at_once(views: tuple[View, ...], budget: int = 16_000_000) -> int:
+    """Return how many victims' gradients stay within `budget` bytes; 0 where threads cannot share the views.
 
     They cannot where a network's own code runs (its parameters are swapped meanwhile), nor need they on a GPU.
     """
