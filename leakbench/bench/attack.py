@@ -154,17 +154,17 @@ def attack_floor_ratio(size: Size, dataset: str, data_dir: Path | None) -> Figur
     operations = matching_operations(layer_products(leak.view.network.model, shape, classes))
     descent = _TimedDescent()
     dataclasses.replace(leak.attack, descent=descent)((leak.view,), leak.rngs)
-    timed = descent.taken[1:]  # The first prepares what the others find.
-    victims = leak.view.victims
-    each = [seconds / victims for seconds, _ in timed]
+    victims, tops = leak.view.victims, [ceiling() for _ in range(size.repeats)]
+    # Shares of the victims run side by side; the first evaluations prepare what the others find.
+    each = [max(together) / victims for step, together in sorted(descent.taken.items()) if step]
     return Figure(
         "times",
         f"one evaluation of gradient matching, {victims} victims of {leak.cell.names['dataset']} together, over its arithmetic"
         " at the ceiling of a large product of matrices",
-        tuple(seconds / (operations / top) for seconds, (_, top) in zip(each, timed, strict=True)),
+        tuple(seconds / (operations / top) for seconds, top in zip(each, tops, strict=True)),
         {
             "MFLOP a victim": operations / 1e6,
-            "ceiling, GFLOP/s": statistics.median(top for _, top in timed) / 1e9,
+            "ceiling, GFLOP/s": statistics.median(tops) / 1e9,
             "ms a victim": statistics.median(each) * 1e3,
         },
     )
@@ -172,20 +172,22 @@ def attack_floor_ratio(size: Size, dataset: str, data_dir: Path | None) -> Figur
 
 @dataclass
 class _Timed:
-    """Searches that stay where they are; each step evaluates there a few times and notes the seconds, beside the ceiling."""
+    """Searches that stay where they are; each step evaluates there a few times and notes the seconds of one evaluation."""
 
     points: Tensor
     evaluations: Tensor
     settled: Tensor
-    taken: list[tuple[float, float]]
+    taken: dict[int, list[float]]
+    steps: int = 0
 
     def step(self, objective: Objective) -> Tensor:
         """Evaluate."""
-        top, lanes = ceiling(), torch.arange(len(self.points))
+        lanes = torch.arange(len(self.points))
         began = time.perf_counter()
         for _ in range(EVALUATIONS):
             values, _ = objective(self.points, lanes)
-        self.taken.append(((time.perf_counter() - began) / EVALUATIONS, top))
+        self.taken.setdefault(self.steps, []).append((time.perf_counter() - began) / EVALUATIONS)
+        self.steps += 1
         return values
 
     def keep(self, lanes: Tensor) -> None:
@@ -194,7 +196,9 @@ class _Timed:
 
 @dataclass(frozen=True)
 class _TimedDescent:
-    taken: list[tuple[float, float]] = field(default_factory=list)
+    """taken: {step: seconds of one evaluation, of each share of the victims}."""
+
+    taken: dict[int, list[float]] = field(default_factory=dict)
 
     def __call__(self, start: Tensor, terms: Terms) -> Search:
         """Begin."""
