@@ -77,11 +77,13 @@ def test_threads_share_no_network_whose_own_code_runs() -> None:
 
     chain, other = nn.Sequential(nn.Linear(3, 2)), nn.Linear(3, 2)
     sent = Network(chain, parameters(chain))
-    assert runs_apart(sent, Stations(example=(ClipLayers(norm=1.0),)))
-    assert not runs_apart(sent, Stations(example=(Soteria(share=0.5),)))
-    assert not runs_apart(sent, Stations(client=(Elsewhere(),)))
-    assert not runs_apart(Network(other, parameters(other)), Stations())
-    assert not runs_apart(Network(chain, parameters(chain), engine="reference"), Stations())
+    assert runs_apart(sent, Stations(example=(ClipLayers(norm=1.0),)), (3,))
+    assert not runs_apart(sent, Stations(example=(Soteria(share=0.5),)), (3,))
+    assert not runs_apart(sent, Stations(client=(Elsewhere(),)), (3,))
+    assert not runs_apart(Network(other, parameters(other)), Stations(), (3,))
+    assert not runs_apart(Network(chain, parameters(chain), engine="reference"), Stations(), (3,))
+    # On rows of three numbers a linear layer acts on each row: code of the network's own.
+    assert not runs_apart(sent, Stations(), (2, 3))
 
 
 def test_small_pieces_have_one_thread_each_and_few_lanes_one_piece(two_threads: None) -> None:

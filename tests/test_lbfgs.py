@@ -156,3 +156,38 @@ def test_who_is_done_leaves_and_the_others_do_not_notice() -> None:
     together.step(objective)
     alone.step(objective)
     torch.testing.assert_close(together.points, alone.points, rtol=0, atol=0)
+
+
+def test_directions_are_those_of_the_recursion_over_the_pairs() -> None:
+    """Nocedal and Wright, Algorithm 7.4, on histories of other lengths, one of them full and turned over, to 1e-9."""
+    rng = torch.Generator().manual_seed(11)
+    curvature = torch.rand(3, 40, generator=rng, dtype=torch.float64) * 9 + 0.1
+    ends = torch.tensor([3, 7, 16])
+    pairs: list[list[tuple[Tensor, Tensor]]] = [[], [], []]
+    search = Lbfgs(torch.randn(3, 40, generator=rng, dtype=torch.float64), history=6, inner=1, tolerance_change=0.0)
+    last = was = search.points.clone()
+    for step in range(16):
+        search.settled |= step >= ends
+        moving, before = (step < ends).tolist(), search.points.clone()
+        gradient = curvature * before
+        search.step(lambda points, lanes: ((curvature[lanes] * points.square()).sum(1) / 2, curvature[lanes] * points))
+        for lane in range(3):
+            if moving[lane] and step:
+                y, s = gradient[lane] - last[lane], before[lane] - was[lane]
+                pairs[lane] = [*pairs[lane], (s, y)][-6:] if s @ y > 1e-10 else pairs[lane]
+            if moving[lane] and len(pairs[lane]) > 1:
+                expected = recursion(gradient[lane], pairs[lane])
+                torch.testing.assert_close(search.direction[lane], expected, rtol=1e-9, atol=1e-12)
+        last, was = gradient, before
+
+
+def recursion(gradient: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
+    q, factors = -gradient.clone(), []
+    for s, y in reversed(pairs):
+        factors.append((s @ q) / (y @ s))
+        q = q - factors[-1] * y
+    s, y = pairs[-1]
+    q = q * (s @ y) / (y @ y)
+    for (s, y), a in zip(pairs, reversed(factors), strict=True):
+        q = q + s * (a - (y @ q) / (y @ s))
+    return q

@@ -61,7 +61,7 @@ def lanes_at_once(views: tuple[View, ...], budget: int = 16_000_000) -> int:
 
     They cannot where a network's own code runs (its parameters are swapped meanwhile), nor need they on a GPU.
     """
-    if any(not runs_apart(v.network, v.stations) for v in views):
+    if any(not runs_apart(v.network, v.stations, v.shape) for v in views):
         return 0
     view = views[0]
     numbers = sum(u[0].numel() for u in view.update.values()) + view.examples * math.prod(view.shape)

@@ -93,7 +93,6 @@ def attack_speedup(size: Size, dataset: str, data_dir: Path | None) -> Figure:
 
     taken: list[dict[str, float]] = []
     found: dict[int, Alone] = {}
-    evaluations: dict[str, float] = {}
     together: Reconstruction | None = None
     for turn in range(turns):
         mine = order[turn::turns].tolist()
@@ -111,8 +110,9 @@ def attack_speedup(size: Size, dataset: str, data_dir: Path | None) -> Figure:
         for name, work in either_way(references).items():
             began = time.perf_counter()
             several = work()
-            spent[name] = (time.perf_counter() - began) / len(several)
-            evaluations[name] = sum(a.evaluations for a in several) / len(several)
+            seconds = time.perf_counter() - began
+            spent[name] = seconds / len(several)
+            spent[f"{name}, an evaluation"] = seconds / sum(a.evaluations for a in several)
             found |= dict(zip(mine, several, strict=True)) if name == "alone" else {}
         taken.append(spent)
     assert together is not None
@@ -127,7 +127,7 @@ def attack_speedup(size: Size, dataset: str, data_dir: Path | None) -> Figure:
         {
             "together, s a victim": median(taken, "together"),
             **{
-                f"{label}{threads}, ms an evaluation": median(taken, arm + threads) / evaluations[arm + threads] * 1e3
+                f"{label}{threads}, ms an evaluation": median(taken, f"{arm}{threads}, an evaluation") * 1e3
                 for arm, label in (("alone", "one by one"), ("lean", "the same without the derivatives by the weights"))
                 for threads in ("", ONE)
                 if arm + threads in taken[0]

@@ -45,7 +45,8 @@ class Task:
     def held(self, client: int) -> tuple[Tensor, Tensor]:
         """Return the examples of one client, inputs (|D_i|, *s) and labels (|D_i|,), in an order of its own."""
         order = torch.randperm(HELD, generator=generator(0, "bench order", client))
-        mine = self.partition.indices[client][order]
+        [held] = self.partition.of(torch.tensor([client]))
+        mine = held[order]
         return self.data.train_inputs[mine], self.data.train_targets[mine]
 
 

@@ -62,6 +62,19 @@ class Chain:
             deltas.append(done.back(deltas[-1]))
         return ThereAndBack(self, tuple(passed), chances, tuple(reversed(deltas)))
 
+    def takes(self, shape: tuple[int, ...]) -> bool:
+        """Return whether examples of that shape fit: convolutions and pools see pictures, linear layers rows.
+
+        PyTorch's linear layers also act on the last side of more; such a network is no chain here.
+        """
+        sides = len(shape)
+        for step in self.steps:
+            if isinstance(step, Flatten):
+                sides = 1
+            elif isinstance(step, Affine | MaxPool) and sides != (1 if step.kernel is None else 3):
+                return False
+        return True
+
     @property
     def first(self) -> int:
         """The place of the first step that has weights."""
@@ -70,9 +83,10 @@ class Chain:
 
 @dataclass(frozen=True)
 class ThereAndBack:
-    """One passage through a chain: what each step did, the softmax of the logits (K, B, classes), and on the way back
+    """One passage through a chain.
 
-    deltas: the derivatives of the loss by what left each step from the first one with weights on.
+    passed: what each step did.  chances: the softmax of the logits (K, B, classes).  deltas: on the way back the derivatives of
+    the loss by what left each step, from the first one with weights on.
     """
 
     chain: Chain
@@ -165,7 +179,7 @@ def _step(name: str, layer: Any) -> Step | None:
         step = _convolution(name, layer)
     elif kind is nn.MaxPool2d and _pair(layer.dilation) == (1, 1) and not layer.ceil_mode and not layer.return_indices:
         step = MaxPool(Kernel(_pair(layer.kernel_size), _pair(layer.stride), _pair(layer.padding)))
-    elif kind in ACTIVATIONS and getattr(layer, "approximate", "none") == "none":
+    elif kind in ACTIVATIONS and _alike(_pure(layer), layer):
         step = Pointwise(_pure(layer), ACTIVATIONS[kind])
     return None if _hooked(layer) else step
 
@@ -183,5 +197,11 @@ def _pair(size: Any) -> tuple[int, int]:
 
 
 def _pure(layer: nn.Module) -> nn.Module:
-    """Return an activation that overwrites nothing."""
-    return type(layer)() if getattr(layer, "inplace", False) else layer
+    """Return an activation as PyTorch makes it, which overwrites nothing."""
+    return type(layer)()
+
+
+def _alike(one: nn.Module, other: nn.Module) -> bool:
+    """Say whether two activations of a kind are the same, but for where they write: their ways back know of no setting."""
+    settings = ({n: v for n, v in vars(layer).items() if n not in ("inplace", "training")} for layer in (one, other))
+    return next(settings) == next(settings)

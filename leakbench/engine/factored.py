@@ -27,11 +27,6 @@ class Factored:
     deltas: Tensor
     like: Tensor
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of its parameters."""
-        return (self.layer.weight,) if self.layer.bias is None else (self.layer.weight, self.layer.bias)
-
     @cached_property
     def products(self) -> Tensor:
         """(K, B, O, Q), every example's gradient."""
@@ -62,19 +57,24 @@ class Factored:
             found[self.layer.bias] = self.sums.norm(dim=2)
         return found
 
-    def merged(self, factors: dict[str, Tensor]) -> Parameters:
-        """Return the sum over the members, each tensor times its factor {p: (K, B)}: {p: (K, 1, *p)}."""
+    def merged(self, factors: dict[str, Tensor] | None = None) -> Parameters:
+        """Return the sum over the members, each tensor times its factor {p: (K, B)}, 1 by default: {p: (K, 1, *p)}."""
         lanes, members, places, _ = self.columns.shape
-        factors = {name: factor.to(self.deltas) for name, factor in factors.items()}
-        factor = factors[self.layer.weight]
-        if places > 1 and "products" in vars(self):  # They are there, since their norms were asked for.
+        factors = None if factors is None else {name: factor.to(self.deltas) for name, factor in factors.items()}
+        if factors is not None and places > 1 and "products" in vars(self):
+            # They are there, since their norms were asked for.
+            factor = factors[self.layer.weight]
             weight = torch.bmm(factor[:, None], self.products.flatten(2)).reshape(lanes, *self.products.shape[2:])
         else:
-            deltas = (self.deltas * factor[..., None, None]).reshape(lanes, members * places, -1)
-            weight = torch.bmm(deltas.mT, self.columns.reshape(lanes, members * places, -1))
+            deltas = self.deltas if factors is None else self.deltas * factors[self.layer.weight][..., None, None]
+            rows = deltas.reshape(lanes, members * places, -1)
+            weight = torch.bmm(rows.mT, self.columns.reshape(lanes, members * places, -1))
         found = self._weight(weight[:, None])
         if self.layer.bias is not None:
-            found[self.layer.bias] = torch.bmm(factors[self.layer.bias][:, None], self.sums)
+            sums = self.sums
+            found[self.layer.bias] = (
+                sums.sum(1, keepdim=True) if factors is None else torch.bmm(factors[self.layer.bias][:, None], sums)
+            )
         return found
 
     def _weight(self, products: Tensor) -> Parameters:

@@ -19,10 +19,26 @@ from leakbench.engine.chain import Chain, ThereAndBack
 from leakbench.engine.steps import Affine, Passed
 from leakbench.types import Parameters
 
-__all__ = ["gradients_once", "searched"]
+__all__ = ["gradients", "gradients_once"]
 
 
-def searched(parameters: Parameters, shared: bool, inputs: Tensor) -> bool:
+def gradients(
+    chain: Chain,
+    parameters: Parameters,
+    shared: bool,
+    inputs: Tensor,
+    targets: Tensor,
+    weights: Tensor,
+    merged: bool,
+) -> Parameters:
+    """Return every example's gradient {p: (K, B, *p)}, or if `merged` their sums {p: (K, 1, *p)}; see `Chain.gradient`."""
+    if _searched(parameters, shared, inputs):
+        return gradients_once(chain, parameters, inputs, targets, weights, merged)
+    layers = chain.gradient(parameters, shared, inputs, targets, weights)
+    return {n: g for layer in layers for n, g in (layer.merged() if merged else layer.each()).items()}
+
+
+def _searched(parameters: Parameters, shared: bool, inputs: Tensor) -> bool:
     """Return whether `gradients_once` applies: a network that stands still is differentiated by the examples, once.
 
     What `torch.func` transforms it differentiates by its own rules.
@@ -36,17 +52,10 @@ def searched(parameters: Parameters, shared: bool, inputs: Tensor) -> bool:
 def gradients_once(
     chain: Chain, parameters: Parameters, inputs: Tensor, targets: Tensor, weights: Tensor, merged: bool
 ) -> Parameters:
-    """Return every example's gradient {p: (K, B, *p)}, or if `merged` their sums {p: (K, 1, *p)}; see `Chain.gradient`.
-
-    Differentiable once, by inputs and targets.
-    """
+    """Return what `gradients` does of parameters that all lanes share; differentiable once, by inputs and targets."""
     found = _Once.apply(chain, parameters, weights, merged, inputs, targets)
-    names = [name for step in chain.steps if isinstance(step, Affine) for name in _names(step)]
+    names = [name for step in chain.steps if isinstance(step, Affine) for name in step.names]
     return dict(zip(names, found, strict=True))
-
-
-def _names(step: Affine) -> tuple[str, ...]:
-    return (step.weight,) if step.bias is None else (step.weight, step.bias)
 
 
 class _Once(torch.autograd.Function):
@@ -62,10 +71,9 @@ class _Once(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         passage = chain.there_and_back(parameters, True, inputs, targets, weights)
         ctx.passage, ctx.merged, ctx.weights, ctx.targets = passage, merged, weights, targets
-        ones = torch.ones_like(weights)
         found: list[Tensor] = []
         for layer in passage.layers(parameters):
-            grads = layer.merged(dict.fromkeys(layer.names, ones)) if merged else layer.each()
+            grads = layer.merged() if merged else layer.each()
             found += grads.values()
         return tuple(found)
 
@@ -83,7 +91,7 @@ def _pulled(
     steps, passed, first = passage.chain.steps, passage.passed, passage.chain.first
     given = iter(directions)
     along = {
-        i: _Along(step, merged, *(next(given) for _ in _names(step)))
+        i: _Along(step, merged, *(next(given) for _ in step.names))
         for i, step in enumerate(steps)
         if isinstance(step, Affine)
     }

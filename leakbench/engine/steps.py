@@ -33,7 +33,7 @@ class Passed:
     """What one step did: its answer, and of a layer with weights the columns (K, B, P, Q) that it multiplied.
 
     back: the derivative of the loss by what left -> by what entered.  push: the tangent of what entered -> of what left, at fixed
-    weights.  bend: None where the step is linear in what entered, nearly everywhere.
+    weights that all lanes share.  bend: None where the step is linear in what entered, nearly everywhere.
     """
 
     answer: Tensor
@@ -57,6 +57,11 @@ class Affine:
     weight: str
     bias: str | None
     kernel: Kernel | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its parameters."""
+        return (self.weight,) if self.bias is None else (self.weight, self.bias)
 
     def __call__(self, parameters: Parameters, shared: bool, entering: Tensor) -> Passed:
         """Multiply."""
@@ -101,10 +106,8 @@ class Affine:
 
     def _pushed(self, tangent: Tensor, weight: Tensor, shared: bool) -> Tensor:
         lanes, members = tangent.shape[:2]
-        if self.kernel is None or not shared:
-            columns = self._columns(tangent)
-            rows = columns.reshape(lanes, -1, columns.shape[-1])
-            return self._shaped(_product(rows, self._matrix(weight, shared)), tangent.shape)
+        if self.kernel is None:
+            return _product(tangent, self._matrix(weight, shared))
         # Nobody needs the columns of a tangent, and one convolution for all is faster than copying them.
         pictures, (down, right), (top, left) = (
             tangent.flatten(0, 1).permute(0, 3, 1, 2),
@@ -178,10 +181,10 @@ class MaxPool:
 
         def back(delta: Tensor) -> Tensor:
             leaving = delta.reshape(-1, *delta.shape[2:]).permute(0, 3, 1, 2)
-            spread: Tensor = torch.ops.aten.max_pool2d_with_indices_backward(
+            entered: Tensor = torch.ops.aten.max_pool2d_with_indices_backward(
                 leaving, pictures, *where, (1, 1), False, chosen
             )
-            return spread.permute(0, 2, 3, 1).reshape(entering.shape)
+            return entered.permute(0, 2, 3, 1).reshape(entering.shape)
 
         def push(tangent: Tensor) -> Tensor:
             entered = tangent.flatten(0, 1).permute(0, 3, 1, 2).flatten(2)

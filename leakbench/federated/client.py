@@ -19,7 +19,7 @@ from torch.func import functional_call, grad, vmap
 
 from leakbench.defense.transform import RunsNetwork, Stations, apply
 from leakbench.engine.chain import Chain, chain_of
-from leakbench.engine.once import gradients_once, searched
+from leakbench.engine.once import gradients
 from leakbench.errors import InputError
 from leakbench.federated.merged import merged_signal, merges
 from leakbench.federated.optimizer import OPTIMIZERS
@@ -122,12 +122,9 @@ def example_signal(network: Network, examples: Examples, step: int) -> Signal:
     """
     if mixes_examples(network.model):
         raise InputError(f"victim-mode: {NO_EXAMPLE}; choose eval")
-    chain = _chain(network)
+    chain = _chain(network, examples.inputs.shape[3:])
     if chain is not None:
-        if searched(network.parameters, network.shared, examples.inputs):
-            return Signal(gradients_once(chain, network.parameters, *examples.at(step), merged=False))
-        layers = chain.gradient(network.parameters, network.shared, *examples.at(step))
-        return Signal({name: g for layer in layers for name, g in layer.each().items()})
+        return Signal(gradients(chain, network.parameters, network.shared, *examples.at(step), merged=False))
 
     def one(p: Parameters, x: Tensor, y: Tensor, w: Tensor, d: Tensor) -> Tensor:
         return _loss(network.model, {**p, **network.statistics}, x[None], y[None], w[None], d[None])
@@ -137,7 +134,7 @@ def example_signal(network: Network, examples: Examples, step: int) -> Signal:
     return Signal(vmap(over_batch, in_dims=(network.axis, 0, 0, 0, 0))(network.parameters, *examples.at(step), draws))
 
 
-def runs_apart(network: Network, stations: Stations) -> bool:
+def runs_apart(network: Network, stations: Stations, shape: tuple[int, ...]) -> bool:
     """Return whether several threads can train clients at once: on the CPU, where no code of the network's own runs.
 
     While it runs, its parameters are swapped for others. A part from elsewhere may run it unasked.
@@ -145,24 +142,22 @@ def runs_apart(network: Network, stations: Stations) -> bool:
     on_cpu = all(p.device.type == "cpu" for p in network.parameters.values())
     transforms = (*stations.example, *stations.batch, *stations.client, *stations.server)
     ours = all(type(t).__module__.startswith("leakbench.") and not isinstance(t, RunsNetwork) for t in transforms)
-    return on_cpu and ours and _chain(network) is not None
+    return on_cpu and ours and _chain(network, shape) is not None
 
 
-def _chain(network: Network) -> Chain | None:
-    """Return the network's chain of layers; None where `torch.func` has to differentiate it."""
-    return None if network.engine == "reference" or network.draws or network.statistics else chain_of(network.model)
+def _chain(network: Network, shape: tuple[int, ...]) -> Chain | None:
+    """Return the network's chain of layers for examples of that shape; None where `torch.func` has to differentiate it."""
+    if network.engine == "reference" or network.draws or network.statistics:
+        return None
+    chain = chain_of(network.model)
+    return chain if chain is not None and chain.takes(shape) else None
 
 
 def _mean_signal(network: Network, chain: Chain | None, examples: Examples, step: int, memory: Parameters) -> Signal:
     if chain is not None:
         inputs, targets, weights = examples.at(step)
         weights = weights / examples.batch
-        if searched(network.parameters, network.shared, inputs):
-            merged = gradients_once(chain, network.parameters, inputs, targets, weights, merged=True)
-            return Signal(merged, averaged=examples.batch, memory=memory)
-        layers = chain.gradient(network.parameters, network.shared, inputs, targets, weights)
-        ones = torch.ones_like(weights)
-        merged = {n: g for layer in layers for n, g in layer.merged(dict.fromkeys(layer.names, ones)).items()}
+        merged = gradients(chain, network.parameters, network.shared, inputs, targets, weights, merged=True)
         return Signal(merged, averaged=examples.batch, memory=memory)
 
     def mean(p: Parameters, s: Parameters, x: Tensor, y: Tensor, w: Tensor, d: Tensor) -> tuple[Tensor, Parameters]:
@@ -224,7 +219,7 @@ def local_iterations(
     Differentiable with respect to the examples' inputs and targets. alone: whether anybody reads what the `example` station makes
     of one example; where nobody does, its noise may be drawn once for them all (`leakbench.federated.merged`).
     """
-    optimizer, chain = OPTIMIZERS[clock.client_optimizer], _chain(network)
+    optimizer, chain = OPTIMIZERS[clock.client_optimizer], _chain(network, examples.inputs.shape[3:])
     if chain is not None:
         network = replace(network, parameters=chain.laid_out(network.parameters))
     clients, steps = examples.inputs.shape[:2]

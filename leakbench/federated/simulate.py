@@ -166,7 +166,7 @@ def _updates(
     uses = torch.zeros(len(data.train_targets), dtype=torch.int64)
     if not len(clients):
         return _of_nobody(network, data, defense, clock), uses
-    apart = runs_apart(network, defense.stations)
+    apart = runs_apart(network, defense.stations, data.shape)
     most = lanes_per_chunk(network.parameters, federation.batch, bool(defense.example), apart)
     pieces = pieces_of(len(clients), most) if apart else [slice(i, i + most) for i in range(0, len(clients), most)]
 

@@ -141,7 +141,7 @@ def _fresh(cell: Cell, number: int) -> Network:
     """Return the network that leaks at other first weights, as an honest server could have drawn them."""
     seed = generator(cell.settings.seed, "honest models", number).initial_seed()
     other = dataclasses.replace(cell, settings=dataclasses.replace(cell.settings, seed=seed))
-    return Network(*fresh_network(other, trained=cell.settings.protocol == "live"))
+    return Network(*fresh_network(other, trained=cell.settings.protocol == "live"), engine=cell.settings.engine)
 
 
 def _other_batches(cell: Cell, victims: Tensor, many: int, partition: Partition) -> Tensor:
