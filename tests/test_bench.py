@@ -21,7 +21,7 @@ from leakbench.bench import ways
 from leakbench.bench.alone import search_alone
 from leakbench.bench.bench import AIMS, KEYS, Bench
 from leakbench.bench.figure import Figure, absent
-from leakbench.bench.machine import machine
+from leakbench.bench.machine import Machine, machine
 from leakbench.bench.operations import gradient_operations, layer_products, matching_operations
 from leakbench.bench.page import page
 from leakbench.bench.pictures import made_up
@@ -199,7 +199,7 @@ def test_a_figure_has_its_spread() -> None:
 
 def measured(quick: bool = False, load: float = 0.0) -> Bench:
     figures = {"ranking_seconds": Figure("s", "ranked", (1.0,)), "round_vs_flower": absent("no Flower")}
-    return Bench(figures, machine(load), quick, "leakbench bench")
+    return Bench(figures, whole(load), quick, "leakbench bench")
 
 
 def test_the_page_says_what_was_measured_and_what_was_not() -> None:
@@ -213,9 +213,17 @@ def test_the_page_says_what_was_measured_and_what_was_not() -> None:
 
 
 def test_half_the_cores_is_not_busy() -> None:
-    cores = machine(0.0).cores
-    assert not machine(cores / 2).warnings()
-    assert machine(cores / 2 + 0.1).warnings()
+    all_threads = whole(0.0)
+    assert not whole(all_threads.cores / 2).warnings()
+    assert whole(all_threads.cores / 2 + 0.1).warnings()
+    [few] = dataclasses.replace(all_threads, threads=1, cores=4).warnings()
+    assert few == "PyTorch has 1 of 4 threads (OMP_NUM_THREADS): the aims are for all"
+
+
+def whole(load: float) -> Machine:
+    """This machine as if PyTorch had all of its cores."""
+    here = machine(load)
+    return dataclasses.replace(here, threads=here.cores)
 
 
 def test_every_key_has_a_work_and_an_aim() -> None:

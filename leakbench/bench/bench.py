@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -129,10 +128,15 @@ def _table(found: Bench) -> list[str]:
     return lines
 
 
+def _parts(key: str, figure: Figure) -> list[str]:
+    """Return what a figure holds against what, and of what it is made."""
+    return [f"{key}: {figure.said}", *(f"    {value:<10.4g}{name}" for name, value in figure.parts.items())]
+
+
 def _about(found: Bench) -> list[str]:
     m = found.machine
     loads = ", ".join("unknown" if x is None else f"{x:.1f}" for x in (m.load_before, m.load_after))
     warnings = [f"warning: {text}" for text in m.warnings()]
     about = f"{m.cpu}, {m.cores} cores, {m.threads} threads, torch {m.versions['torch']}; load before, after: {loads}"
-    parts = [f"{key}: {json.dumps(dict(f.parts), default=float)}" for key, f in found.figures.items() if f.parts]
+    parts = [line for key, figure in found.figures.items() if figure.values for line in _parts(key, figure)]
     return [about, *warnings, *parts]

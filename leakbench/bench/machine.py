@@ -31,12 +31,14 @@ class Machine:
 
     def warnings(self) -> tuple[str, ...]:
         """Say where times mean little."""
-        before = self.load_before or 0.0
-        if before <= self.cores / 2:
-            return ()
-        return (
-            f"load was {before:.1f} on {self.cores} cores before it began: others were at work, so that times mean little",
-        )
+        found, before = [], self.load_before or 0.0
+        if before > self.cores / 2:
+            found.append(
+                f"load was {before:.1f} on {self.cores} cores before it began: others were at work, so that times mean little"
+            )
+        if self.threads < self.cores:
+            found.append(f"PyTorch has {self.threads} of {self.cores} threads (OMP_NUM_THREADS): the aims are for all")
+        return tuple(found)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON."""

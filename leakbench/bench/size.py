@@ -67,6 +67,6 @@ QUICK = Size(
     flower_rounds=2,
     few=10,
     steps=10,
-    whitened=2,
+    whitened=8,
     ranked=50,
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from leakbench.cli.options import FOLDER
+from leakbench.errors import InputError
 
 __all__ = ["bench"]
 
@@ -25,7 +26,9 @@ __all__ = ["bench"]
     "--dataset", default="faces", show_default=True, help="whose victims are attacked; published figures: lfw"
 )
 @click.option("--data-dir", type=FOLDER, help="where data sets lie [default: $LEAKBENCH_DATA, the user's cache]")
-@click.option("--page", type=FOLDER, metavar="FOLDER", help="also write FOLDER/bench.md and FOLDER/bench.json")
+@click.option(
+    "--page", type=FOLDER, metavar="FOLDER", help="also write bench.md and bench.json into this folder, which is there"
+)
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
 def bench(
     quick: bool,
@@ -49,7 +52,10 @@ def bench(
 
     reporter = Reporter()
     command = shlex.join(["leakbench", *sys.argv[1:]])
-    found = measure(only, quick, repeats, outer, dataset, data_dir, command, reporter)
+    try:
+        found = measure(only, quick, repeats, outer, dataset, data_dir, command, reporter)
+    except KeyboardInterrupt:
+        raise InputError("interrupted; of a bench nothing is kept") from None
     reporter.close()
     if page is not None:
         from leakbench.bench.page import write_page  # noqa: PLC0415

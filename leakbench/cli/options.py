@@ -128,7 +128,8 @@ attack_options = _with(
             "--engine",
             default="fast",
             show_default=True,
-            help="gradients by: fast (products of matrices, where layers are a chain), reference (torch.func)",
+            help="gradients by: fast (products of matrices, where layers are a chain; noise of a batch drawn once), reference"
+            " (torch.func); training under noise draws other numbers of the same distribution",
         ),
         click.option("--lpips-weights", type=FOLDER, help="folder with torchvision's squeezenet or alexnet weights"),
     ]
