@@ -23,7 +23,7 @@ from leakbench.bench.bench import AIMS, KEYS, Bench
 from leakbench.bench.figure import Figure, absent
 from leakbench.bench.machine import Machine, machine
 from leakbench.bench.operations import gradient_operations, layer_products, matching_operations
-from leakbench.bench.page import page
+from leakbench.bench.page import page, write_page
 from leakbench.bench.pictures import made_up
 from leakbench.bench.plain import local_training, per_example_step, plain_step
 from leakbench.bench.rounds import plain_round
@@ -210,6 +210,23 @@ def test_the_page_says_what_was_measured_and_what_was_not() -> None:
     assert "trial" not in text and "Warning" not in text
     busy = page(measured(quick=True, load=1000.0))
     assert "**A trial (`--quick`)" in busy and "**Warning: load was 1000.0 on" in busy
+
+
+def test_a_page_keeps_what_was_not_measured_again_on_the_same_machine(tmp_path: Path) -> None:
+    first, again = measured(), Figure("s", "ranked", (2.0,), command="leakbench bench --only ranking_seconds")
+    spread = Figure("times", "rounds", (3.0, 4.0), {"ours, s": 1.5}, command="leakbench bench")
+    write_page(dataclasses.replace(first, figures={**first.figures, "round_vs_plain": spread}), tmp_path)
+    write_page(dataclasses.replace(first, figures={"ranking_seconds": again}), tmp_path)
+    text = (tmp_path / "bench.md").read_text(encoding="utf-8")
+    assert "| `ranking_seconds` | 2 | 2 | 2 |" in text and "| `round_vs_plain` | 3 | 3.5 | 4 |" in text
+    assert "- `leakbench bench --only ranking_seconds`: `ranking_seconds`" in text
+    assert "- `leakbench bench`: `round_vs_plain`" in text and "| ours, s | 1.5 |" in text
+    for other in (
+        measured(quick=True),
+        dataclasses.replace(first, machine=dataclasses.replace(whole(0.0), cpu="another")),
+    ):
+        write_page(dataclasses.replace(other, figures={"ranking_seconds": again}), tmp_path)
+        assert "round_vs_plain" not in (tmp_path / "bench.md").read_text(encoding="utf-8")
 
 
 def test_half_the_cores_is_not_busy() -> None:

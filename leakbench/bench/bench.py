@@ -86,7 +86,7 @@ def bench(
     figures = {}
     for number, key in enumerate(chosen):
         tell(f"bench, {key}", number, len(chosen))
-        figures[key] = works[key]()
+        figures[key] = dataclasses.replace(works[key](), command=command)
     tell("bench", len(chosen), len(chosen))
     return Bench(figures, machine(before), quick, command)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Figure", "absent"]
+__all__ = ["Figure", "absent", "figure_of"]
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Figure:
 
     values: one a repeat, in `unit`; empty where nothing was measured, and then `reason` says why.
     said: what was held against what, in one sentence.  parts: what the values were made of, medians over the repeats, the unit
-    in each name.
+    in each name.  command: that measured it.
     """
 
     unit: str
@@ -24,6 +24,7 @@ class Figure:
     values: tuple[float, ...] = ()
     parts: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
+    command: str = ""
 
     @property
     def minimum(self) -> float:
@@ -52,7 +53,13 @@ class Figure:
             "values": list(self.values),
             "parts": dict(self.parts),
             "said": self.said,
+            "command": self.command,
         }
+
+
+def figure_of(read: Mapping[str, Any]) -> Figure:
+    """Return the figure that `Figure.as_dict` wrote."""
+    return Figure(read["unit"], read["said"], tuple(read["values"]), read["parts"], command=read["command"])
 
 
 def absent(reason: str) -> Figure:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 from leakbench.bench.bench import AIMS, Bench
+from leakbench.bench.figure import figure_of
 from leakbench.scripts import markdown_table
 from leakbench.store import write_atomically
 
@@ -13,10 +15,35 @@ __all__ = ["page", "write_page"]
 
 
 def write_page(found: Bench, folder: Path) -> None:
-    """Write FOLDER/bench.md and FOLDER/bench.json."""
+    """Write FOLDER/bench.md and FOLDER/bench.json; figures that stand there and were not measured now stay, if of the same kind."""
+    found = _with_those_before(found, folder / "bench.json")
     text = json.dumps(found.as_dict(), indent=1) + "\n"
     write_atomically(folder / "bench.json", lambda path: path.write_text(text, encoding="utf-8"))
     write_atomically(folder / "bench.md", lambda path: path.write_text(page(found), encoding="utf-8"))
+
+
+def _with_those_before(found: Bench, path: Path) -> Bench:
+    if not path.is_file():
+        return found
+    read = json.loads(path.read_text(encoding="utf-8"))
+    now, then = found.machine.as_dict(), read["machine"]
+    alike = all(now[name] == then[name] for name in ("cpu", "cores", "threads", "versions"))
+    if not alike or read["quick"] != found.quick:
+        return found
+    before = {key: figure_of(figure) for key, figure in read["figures"].items() if figure and key in AIMS}
+    figures = {key: found.figures.get(key, before.get(key)) for key in AIMS}
+    return dataclasses.replace(found, figures={key: figure for key, figure in figures.items() if figure is not None})
+
+
+def _commands(found: Bench) -> list[str]:
+    """Return a line for each command by which the figures were measured."""
+    by: dict[str, list[str]] = {}
+    for key, figure in found.figures.items():
+        by.setdefault(figure.command or found.command, []).append(f"`{key}`")
+    if len(by) == 1:
+        return [f"Measured by `{next(iter(by))}`; the same numbers are in bench.json."]
+    each = [f"- `{command}`: {', '.join(keys)}" for command, keys in by.items()]
+    return ["Measured on one machine; the same numbers are in bench.json:", "", *each, ""]
 
 
 def page(found: Bench) -> str:
@@ -34,7 +61,7 @@ def page(found: Bench) -> str:
     lines = [
         "# How fast",
         "",
-        f"Measured by `{found.command}`; the same numbers are in bench.json.",
+        *_commands(found),
         f"On {m.cpu}, {m.cores} cores; PyTorch with {m.threads} threads, the references with as many.",
         f"Load average before and after: {loads}.",
         f"Versions: {packages}.",

@@ -27,7 +27,10 @@ __all__ = ["bench"]
 )
 @click.option("--data-dir", type=FOLDER, help="where data sets lie [default: $LEAKBENCH_DATA, the user's cache]")
 @click.option(
-    "--page", type=FOLDER, metavar="FOLDER", help="also write bench.md and bench.json into this folder, which is there"
+    "--page",
+    type=FOLDER,
+    metavar="FOLDER",
+    help="also write bench.md and bench.json into this folder; what stands there of keys not measured now stays",
 )
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
 def bench(
