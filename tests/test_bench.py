@@ -30,7 +30,7 @@ from leakbench.bench.rounds import plain_round
 from leakbench.bench.same import CHECKED, check_same, our_update
 from leakbench.bench.size import QUICK
 from leakbench.bench.task import BATCH, CLASSES, RATE, SHAPE, Task, defense, fresh_model, task
-from leakbench.bench.timing import in_turns
+from leakbench.bench.timing import ONE, Arms, in_turns
 from leakbench.defense.clip import ClipLayers
 from leakbench.defense.transform import Stations
 from leakbench.engine.chain import chain_of
@@ -83,6 +83,30 @@ def test_matching_counts_are_those_of_a_double_backward(name: str) -> None:
         torch.autograd.grad(distance, x)
     more = counted.get_total_flops() / matching_operations(layer_products(model, (1, 18, 18), 4))
     assert more == 1 if name == "mlp" else 1 <= more < 1.1
+
+
+def test_ratios_are_of_the_faster_reference_over_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of made-up times: 8 s and 6 s with one thread, ours 2 and 4."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    rounds, private = (importlib.import_module(f"leakbench.bench.{name}") for name in ("rounds", "private"))
+
+    def timed(arms: Arms, repeats: int, warm: bool = True) -> list[dict[str, float]]:
+        ours, *_ = [n for n in arms if n in ("ours", "fed_cdp")]
+        made = {n: (6.0 if n.endswith(ONE) else 8.0) for n in arms} | {ours: 2.0}
+        return [made | ({f"{ours}{ONE}": 4.0} if f"{ours}{ONE}" in arms else {})] * repeats
+
+    size = dataclasses.replace(QUICK, clients=2, iterations=2, few=4, steps=2, repeats=2)
+    for module in (rounds, private):
+        monkeypatch.setattr(module, "in_turns", timed)
+        monkeypatch.setattr(module, "task", lambda clients, steps: task(clients, steps, population=10, examples=600))
+    plain = rounds.round_vs_plain(size)
+    assert plain.values == (3.0, 3.0) and plain.parts["times, one thread each"] == 1.5
+    assert private.dp_over_nonprivate(size).values == (0.25, 0.25)
+    monkeypatch.setattr(private, "check_way", lambda made, kind: None)
+    monkeypatch.setattr(private, "private_step", lambda kind, model: (model, None))
+    opacus = private._vs_opacus(size)  # Ours trains four clients meanwhile.
+    assert opacus.values == (12.0, 12.0) and opacus.parts["times, one thread each"] == 6.0
+    assert opacus.parts["ours, ms an iteration"] == 1000 * 2.0 / 8
 
 
 def test_arms_take_turns() -> None:

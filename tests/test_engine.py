@@ -119,6 +119,8 @@ def check_gradients(model: nn.Module, shape: tuple[int, ...], shared: bool) -> N
     [
         # 14 x 13 -> 12 x 11 -> 6 x 5 -> 4 x 3 -> 2 x 1: of the second convolution a column is left over, before it more.
         ((nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 4, 3), nn.MaxPool2d(2)), (12 * 8, 4 * 2)),
+        # Only a ReLU may come after the pool that follows it: of other activations the largest is not that of the largest.
+        ((nn.Conv2d(2, 3, 3), nn.GELU(), nn.MaxPool2d(2), nn.Conv2d(3, 4, 3), nn.MaxPool2d(2)), (12 * 8, 4 * 2)),
         # A stride that leaves a row over, before a convolution that pads.
         ((nn.Conv2d(2, 3, 3, stride=2), nn.Conv2d(3, 4, 3, padding=1)), (6 * 6, 6 * 6)),
         # Behind one that pads, only what the pool leaves over of its answer can go, and nothing before it.
@@ -297,6 +299,24 @@ def test_a_cell_by_either_engine_finds_the_same_but_for_rounding(tmp_path: Path)
         found[engine] = torch.tensor(pd.read_parquet(rows)["rmse"].to_numpy())
     assert bool((found["reference"] < 0.32).all())  # On their way from noise, whose RMSE is above 1.
     torch.testing.assert_close(found["fast"], found["reference"], rtol=0.03, atol=0.0)
+
+
+def test_behind_merged_noise_the_mean_is_still_known_as_one_of_a_batch() -> None:
+    """By its size the batch station scales the noise that it declares on the sum."""
+    rng = torch.Generator().manual_seed(9)
+    model, shape = made("mlp")
+    network, some = Network(model, sent(model, True, rng)), examples(shape, rng)
+    example = (ClipLayers(norm=0.1), GaussianNoise(multiplier=1e-6, to="each"))
+    sums = GaussianNoise(multiplier=2.0, to="sum", uncalibrated=True)
+    found = []
+    for stations in (Stations(example=example, batch=(sums,)), Stations(example=example)):
+        rngs = generators(0, "n", [(i,) for i in range(LANES)])
+        update = client_update(network, some, 0.1, stations, CLOCK, rngs, alone=False)
+        found.append(torch.cat([g.detach().flatten() for g in update.grads.values()]) / 0.1)
+    scale = float((found[0] - found[1]).std())
+    alone = client_update(network, some, 0.1, Stations(example=example, batch=(sums,)), CLOCK, rngs, alone=True)
+    apart = torch.cat([g.detach().flatten() for g in alone.grads.values()]) / 0.1
+    assert scale == pytest.approx(float((apart - found[1]).std()), rel=0.1)
 
 
 def test_noise_behind_the_mean_is_that_of_the_members_and_none_of_the_padding() -> None:

@@ -95,14 +95,17 @@ def test_small_pieces_have_one_thread_each_and_few_lanes_one_piece(two_threads: 
     assert len(shares_of(7, 16)) == len(pieces_of(7, 16)) == 1
 
 
-def test_searches_in_shares_find_what_they_find_together(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_searches_in_shares_find_what_they_find_together(
+    restarts: int, two_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = generator(0, "shares")
     model = nn.Sequential(nn.Linear(5, 4), nn.Sigmoid(), nn.Linear(4, 3)).double()
     weights = {n: torch.randn(p.shape, generator=rng, dtype=torch.float64) for n, p in model.named_parameters()}
     update = {n: torch.randn(7, *w.shape, generator=rng, dtype=torch.float64) for n, w in weights.items()}
     view = View("type-2", Network(model, weights), update, 1, (5,), 3, 0.1)
     parts = {"labels": "last_layer", "start": "normal", "distance": "squared_l2", "descent": "lbfgs"}
-    attack = construct(GradientMatching, {**parts, "stop": {"iterations": {"limit": 5}}, "restarts": 2})
+    attack = construct(GradientMatching, {**parts, "stop": {"iterations": {"limit": 5}}, "restarts": restarts})
 
     def answered(largest: int) -> Reconstruction:
         monkeypatch.setattr(gradient_matching, "lanes_at_once", lambda views: largest)

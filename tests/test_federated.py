@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.prune import PruneThresholdReleased
 from leakbench.defense.sensitivity import L2Max
 from leakbench.defense.transform import Stations, stations_before
+from leakbench.federated import simulate
 from leakbench.federated.client import Examples, example_signal, mean_update
 from leakbench.federated.leakage import TAPS, leak
 from leakbench.federated.sampling import draw_batches, draw_clients
@@ -256,6 +258,30 @@ def test_rounds_do_not_depend_on_how_many_clients_run_side_by_side(chunk: int, m
     together = run(defense)
     monkeypatch.setattr("leakbench.federated.simulate.lanes_per_chunk", lambda *_: chunk)
     assert far(together[-1], run(defense)[-1]) < 1e-5
+
+
+def test_a_client_draws_its_noise_from_a_stream_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not from the one by which its batches are drawn, say."""
+    seen: list[int] = []
+    plain = simulate.client_update
+
+    def watched(*given: Any, alone: bool) -> Signal:
+        seen.extend(rng.initial_seed() for rng in given[-1])
+        return plain(*given, alone=alone)
+
+    monkeypatch.setattr(simulate, "client_update", watched)
+    drawn: list[tuple[str, int]] = []
+    made = simulate.generators
+
+    def generated(seed: int, purpose: str, lanes: Any) -> Any:
+        found = made(seed, purpose, lanes)
+        drawn.extend((purpose, rng.initial_seed()) for rng in found)
+        return found
+
+    monkeypatch.setattr(simulate, "generators", generated)
+    run(dataclasses.replace(UNDEFENDED, client=(ClipWhole(1.0), GaussianNoise(0.1, "each"))))
+    assert seen and set(seen) == {number for purpose, number in drawn if purpose == "noise"}
+    assert len({number for _, number in drawn}) == len(drawn)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ from leakbench.bench.alone import Alone, search_alone
 from leakbench.bench.figure import Figure
 from leakbench.bench.operations import ceiling, layer_products, matching_operations
 from leakbench.bench.size import Size
-from leakbench.bench.timing import ONE, either_way, least, median
+from leakbench.bench.timing import ONE, either_way, least, median, one_thread_each
 from leakbench.cell import Cell, Request, resolve_cell
 from leakbench.federated.view import View
 from leakbench.measure.metrics import success_threshold
@@ -103,9 +104,11 @@ def attack_speedup(size: Size, dataset: str, data_dir: Path | None) -> Figure:
         def lean(first: int = mine[0]) -> list[Alone]:
             return [_alone(leak, start, targets, first, min(LEAN, size.outer), lean=True)]
 
-        began = time.perf_counter()
-        together = leak.attack((leak.view,), leak.rngs)
-        spent = {"together": (time.perf_counter() - began) / victims}
+        spent = {}
+        for name, search in either_way({"together": partial(leak.attack, (leak.view,), leak.rngs)}).items():
+            began = time.perf_counter()
+            together = search()
+            spent[name] = (time.perf_counter() - began) / victims
         references: dict[str, Callable[[], list[Alone]]] = {"alone": one_by_one, "lean": lean}
         for name, work in either_way(references).items():
             began = time.perf_counter()
@@ -132,11 +135,13 @@ def attack_speedup(size: Size, dataset: str, data_dir: Path | None) -> Figure:
                 for threads in ("", ONE)
                 if arm + threads in taken[0]
             },
+            **one_thread_each(taken, ["alone"], "together"),
             "one by one, ASR": leak.success(answers, lanes),
             "together, ASR of the same victims": leak.success(together.inputs[lanes, 0], lanes),
             "together, ASR of all": leak.success(together.inputs[:, 0], everyone),
             "one by one, evaluations a victim": sum(a.evaluations for a in found.values()) / len(found),
-            "together, evaluations a victim": float(together.evaluations[lanes].float().mean()),
+            "together, evaluations of the same victims": float(together.evaluations[lanes].float().mean()),
+            "together, evaluations of all": float(together.evaluations.float().mean()),
         },
     )
 

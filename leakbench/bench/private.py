@@ -9,7 +9,7 @@ from leakbench.bench.figure import Figure, absent
 from leakbench.bench.plain import local_training
 from leakbench.bench.size import Size
 from leakbench.bench.task import BATCH, defense, task
-from leakbench.bench.timing import either_way, in_turns, least, median
+from leakbench.bench.timing import either_way, in_turns, least, median, one_thread_each
 from leakbench.bench.ways import WAYS, check_way, private_step, without_hook_warnings
 
 __all__ = ["alpha_over_dp", "dp_over_nonprivate", "dp_vs_opacus", "flat_over_nonprivate"]
@@ -59,14 +59,14 @@ def _vs_opacus(size: Size) -> Figure:
         check_way(made, kind)
         model, step = private_step(kind, made.model)
         arms[kind] = partial(local_training, model, made.start, step, inputs, labels, BATCH, size.steps)
-    ours = {"ours": partial(made.round, defense("fed_cdp"))}
-    ways = either_way(arms)
-    taken = in_turns({**ways, **ours}, size.repeats)
-    each = {**dict.fromkeys(ways, 1000 / size.steps), "ours": 1000 / (size.few * size.steps)}
+    ways = either_way({**arms, "ours": partial(made.round, defense("fed_cdp"))})
+    taken = in_turns(ways, size.repeats)
+    each = {arm: 1000 / (size.steps * (size.few if arm.startswith("ours") else 1)) for arm in ways}
     return Figure(
         "times",
         "a client's local iteration with Opacus (the fastest way of each repeat, with our threads or with one; one client) over one"
         f" of fed_cdp by our engine ({size.few} clients)",
-        tuple(least(t, arms) * (1000 / size.steps) / (t["ours"] * each["ours"]) for t in taken),
-        {f"{arm}, ms an iteration": median(taken, arm) * ms for arm, ms in each.items()},
+        tuple(least(t, arms) * size.few / t["ours"] for t in taken),
+        {f"{arm}, ms an iteration": median(taken, arm) * ms for arm, ms in each.items()}
+        | one_thread_each(taken, list(arms), "ours", 1 / size.few),
     )

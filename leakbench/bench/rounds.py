@@ -15,7 +15,7 @@ from leakbench.bench.plain import Step, local_training, plain_step
 from leakbench.bench.same import CHECKED, check_same, our_update
 from leakbench.bench.size import Size
 from leakbench.bench.task import BATCH, CLASSES, RATE, SHAPE, Task, defense, fresh_model, task
-from leakbench.bench.timing import Arms, either_way, in_turns, least, median, seconds
+from leakbench.bench.timing import Arms, either_way, in_turns, least, median, one_thread_each, seconds
 from leakbench.bench.ways import check_way, fastest_way
 from leakbench.types import Parameters
 
@@ -33,15 +33,14 @@ def round_vs_plain(size: Size) -> Figure:
     small, mechanism = task(2, CHECKED), defense("fed_cdp")
     plain_round(small, model, step)
     small.round(mechanism)  # Both warm.
-    plain = either_way({"plain": partial(plain_round, made, model, step)})
-    arms: Arms = {**plain, "ours": partial(made.round, mechanism)}
+    arms: Arms = either_way({"plain": partial(plain_round, made, model, step), "ours": partial(made.round, mechanism)})
     taken = in_turns(arms, size.repeats, warm=False)
     return Figure(
         "times",
         f"a round of {size.clients} clients x {size.iterations} iterations by a plain, not private torch.optim.SGD loop, with"
         " our threads or with one, whichever is faster, over our round of fed_cdp",
         tuple(least(t, ["plain"]) / t["ours"] for t in taken),
-        {f"{arm}, s a round": median(taken, arm) for arm in arms},
+        {f"{arm}, s a round": median(taken, arm) for arm in arms} | one_thread_each(taken, ["plain"], "ours"),
     )
 
 
@@ -69,8 +68,8 @@ def flop_efficiency(size: Size) -> Figure:
         taken.append(seconds(lambda: made.round(mechanism)))
     return Figure(
         "share",
-        f"the arithmetic of a round of fed_cdp, {size.clients} clients x {size.iterations}, at the ceiling of a large"
-        " product of matrices, over the time it took",
+        f"the arithmetic of a round of fed_cdp, {size.clients} clients x {size.iterations}, as plain layers count it (our engine"
+        " leaves out a fifth, the places that a pool leaves over), at the ceiling of a large product, over the time it took",
         tuple(operations / top / took for top, took in zip(tops, taken, strict=True)),
         {
             "GFLOP a round": operations / 1e9,

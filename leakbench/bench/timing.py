@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 
 import torch
 
-__all__ = ["ONE", "Arms", "either_way", "in_turns", "least", "median", "seconds", "with_threads"]
+__all__ = ["ONE", "Arms", "either_way", "in_turns", "least", "median", "one_thread_each", "seconds", "with_threads"]
 
 T = TypeVar("T")
 
@@ -50,6 +50,20 @@ def either_way(arms: Mapping[str, Callable[[], T]]) -> dict[str, Callable[[], T]
 def least(repeat: Mapping[str, float], names: Iterable[str]) -> float:
     """Return the least seconds of these references in one repeat, whichever threads they had."""
     return min(repeat[way] for name in names for way in (name, f"{name}{ONE}") if way in repeat)
+
+
+def one_thread_each(
+    repeats: Sequence[Mapping[str, float]], names: Sequence[str], ours: str, factor: float = 1.0
+) -> dict[str, float]:
+    """Return how many times as long the fastest reference takes as ours where both have one thread, for a figure's parts.
+
+    Ours works with all cores on one piece of work, and a reference's one process may not. factor: of ours in a unit of the
+    reference's.
+    """
+    if f"{ours}{ONE}" not in repeats[0]:
+        return {}
+    ratios = [min(t[f"{name}{ONE}"] for name in names) / (t[f"{ours}{ONE}"] * factor) for t in repeats]
+    return {"times, one thread each": statistics.median(ratios)}
 
 
 def in_turns(arms: Arms, repeats: int, warm: bool = True) -> list[dict[str, float]]:
