@@ -5,8 +5,16 @@ from difflib import get_close_matches
 
 __all__ = ["InputError", "nearest", "out_of_memory", "wanted"]
 
-LACKS = ("not enough memory", "can't allocate memory", "out of memory", "_STATUS_ALLOC_FAILED")
-"""What stands in the text of PyTorch's RuntimeErrors: of its allocators on the CPU and on a GPU, and of CUDA's libraries."""
+LACKS = (
+    "not enough memory",
+    "can't allocate memory",
+    "out of memory",
+    "_STATUS_ALLOC_FAILED",
+    "could not create a primitive",
+    "could not create a memory object",
+)
+"""What stands in the text of PyTorch's RuntimeErrors: of its allocators on the CPU and on a GPU, of CUDA's libraries, and of
+oneDNN, which does not say why."""
 
 
 class InputError(ValueError):

@@ -286,6 +286,31 @@ def test_a_network_is_a_chain_for_examples_that_its_layers_take_and_activations_
     assert not chained(nn.Sequential(nn.Conv2d(2, 3, 3), nn.Linear(3, 2))).takes((2, 5, 5))
     assert chain_of(nn.Sequential(nn.Linear(6, 2), nn.ReLU(inplace=True))) is not None
     assert chain_of(nn.Sequential(nn.Linear(6, 2), nn.GELU(approximate="tanh"))) is None
+    assert not chained(nn.Sequential(nn.Conv2d(2, 3, 3))).takes((2, 3, 3))  # Logits are rows.
+
+
+def test_a_layer_that_stands_twice_acts_twice() -> None:
+    twice, pool = nn.Tanh(), nn.MaxPool2d(2)
+    model = nn.Sequential(
+        nn.Conv2d(2, 3, 3), twice, pool, nn.Conv2d(3, 4, 3), twice, pool, nn.Flatten(), nn.Linear(8, CLASSES)
+    )
+    check_gradients(model.double(), (2, 14, 13), shared=True)
+
+
+def test_a_layer_in_which_code_of_somebodys_own_runs_is_no_step_of_a_chain() -> None:
+    def of(layer: nn.Module) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 3), layer, nn.Linear(3, 2))
+
+    patched, hooked = nn.Sigmoid(), nn.Sigmoid()
+    patched.forward = torch.sin  # type: ignore[method-assign]
+    hooked.register_full_backward_hook(lambda *_: None)
+    assert chain_of(of(nn.Sigmoid())) is not None
+    assert chain_of(of(patched)) is None and chain_of(of(hooked)) is None
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert chain_of(of(nn.Sigmoid())) is None
+    finally:
+        handle.remove()
 
 
 def test_a_cell_by_either_engine_finds_the_same_but_for_rounding(tmp_path: Path) -> None:

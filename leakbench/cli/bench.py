@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -53,6 +54,8 @@ def bench(
     from leakbench.bench.bench import bench as measure  # noqa: PLC0415
     from leakbench.progress import Reporter  # noqa: PLC0415
 
+    if page is not None and not os.access(page, os.W_OK | os.X_OK):
+        raise InputError(f"page: {page} cannot be written to")
     reporter = Reporter()
     command = shlex.join(["leakbench", *sys.argv[1:]])
     try:
@@ -60,9 +63,9 @@ def bench(
     except KeyboardInterrupt:
         raise InputError("interrupted; of a bench nothing is kept") from None
     reporter.close()
+    for line in [json.dumps(found.as_dict(), indent=1)] if as_json else found.lines():
+        click.echo(line)
     if page is not None:
         from leakbench.bench.page import write_page  # noqa: PLC0415
 
         write_page(found, page)
-    for line in [json.dumps(found.as_dict(), indent=1)] if as_json else found.lines():
-        click.echo(line)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from leakbench.engine.activations import ACTIVATIONS
@@ -73,7 +74,7 @@ class Chain:
                 sides = 1
             elif isinstance(step, Affine | MaxPool) and sides != (1 if step.kernel is None else 3):
                 return False
-        return True
+        return sides == 1
 
     @property
     def first(self) -> int:
@@ -157,7 +158,8 @@ def _with_crop(steps: list[Step], behind: tuple[Kernel, ...]) -> list[Step]:
 
 
 def _layers(model: nn.Sequential, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    for name, layer in model.named_children():
+    for name, layer in model._modules.items():  # `named_children` leaves out a layer that it has met before.
+        assert layer is not None
         if type(layer) is nn.Sequential and not _hooked(layer):
             yield from _layers(layer, f"{prefix}{name}.")
         else:
@@ -165,7 +167,9 @@ def _layers(model: nn.Sequential, prefix: str) -> Iterator[tuple[str, nn.Module]
 
 
 def _hooked(layer: nn.Module) -> bool:
-    return bool(layer._forward_hooks or layer._forward_pre_hooks)
+    """Say whether code of somebody's own runs when the layer does, or its derivative is taken."""
+    own = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    return any(own) or "forward" in vars(layer) or torch.nn.modules.module._has_any_global_hook()  # type: ignore[no-untyped-call]
 
 
 def _step(name: str, layer: Any) -> Step | None:
