@@ -221,4 +221,4 @@ def test_from_the_command_line_it_is_learned_once(dataset, more, times, tmp_path
         assert shown["failures"] == 0
         assert shown["fit_public"] > 100
     if dataset == "digits":  # The public mean gets .25.
-        assert next(iter(json.loads(out)["taps"].values()))["rmse"] < 0.2
+        assert next(iter(json.loads(out)["taps"].values()))["rmse"] < 0.22

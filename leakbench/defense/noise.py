@@ -51,7 +51,7 @@ class GaussianNoise:
         deviation = (1.0 if scale is None else scale) * (length * (multiplier / divisor))
         grads = {}
         for name, g in signal.grads.items():
-            by_lane = torch.as_tensor(deviation, dtype=g.dtype, device=g.device)
+            by_lane = deviation.to(g) if isinstance(deviation, Tensor) else g.new_full((1,), deviation)
             # One pass over the gradient: noise, its scale and their sum in three are a tenth of a private iteration.
             grads[name] = torch.addcmul(g, normal(g, rngs, drawn), by_lane.reshape(-1, *[1] * (g.dim() - 1)))
         return signal.replace(grads, scale, self._fact(signal, multiplier, items))
