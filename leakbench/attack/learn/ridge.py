@@ -24,14 +24,14 @@ def leave_one_out(gram: Tensor, inputs: Tensor) -> float:
     few, apart = _centred(_centred(gram[:FEW, :FEW]).T), _centred(inputs[:FEW])
     n, diagonal = len(few), few.diagonal().mean()
     values, directions = torch.linalg.eigh(few)
-    along, turned = directions.T @ apart, directions.float()
+    along, turned, squares = directions.T @ apart, directions.float(), directions.square()
 
     def error(share: float) -> float:
         ridge = share * diagonal
         shrunk = 1 / (values.clamp_min(0) + ridge)
-        own = directions.square() @ shrunk - 1 / (n * ridge)
+        own = squares @ shrunk - 1 / (n * ridge)
         # Thirteen products of all examples, of which only the least sum of squares is asked: in single precision.
-        residual = turned @ (along * shrunk[:, None]).float() / own[:, None]
+        residual = turned @ (along * shrunk[:, None]).float() / own[:, None].float()
         return float(residual.square().mean())
 
     return float(min(SHARES, key=error) * diagonal)
