@@ -62,7 +62,7 @@ def page(found: Bench) -> str:
         "# How fast",
         "",
         *_commands(found),
-        f"On {m.cpu}, {m.cores} cores; PyTorch with {m.threads} threads, the references with as many.",
+        f"On {m.cpu}, {m.cores} cores; PyTorch with {m.threads} threads, the references with as many and with one.",
         f"Load average before and after: {loads}.",
         f"Versions: {packages}.",
         "",
