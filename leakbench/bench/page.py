@@ -43,7 +43,8 @@ def _commands(found: Bench) -> list[str]:
     if len(by) == 1:
         return [f"Measured by `{next(iter(by))}`; the same numbers are in bench.json."]
     each = [f"- `{command}`: {', '.join(keys)}" for command, keys in by.items()]
-    return ["Measured on one machine, at several times and states of the code, of which load and versions are the last; the same in bench.json:", "", *each, ""]
+    said = "Measured on one machine, at several times and states of the code, of which load and versions are the last;"
+    return [f"{said} the same in bench.json:", "", *each, ""]
 
 
 def page(found: Bench) -> str:
