@@ -16,6 +16,12 @@ LACKS = (
 """What stands in the text of PyTorch's RuntimeErrors: of its allocators on the CPU and on a GPU, of CUDA's libraries, and of
 oneDNN, which does not say why."""
 
+NAMED = ("OutOfMemoryError", "ArrowMemoryError")
+"""Those of PyTorch and of Arrow, which need not be imported here."""
+
+UNLOADED = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")
+"""What the loader of shared libraries says, in an ImportError."""
+
 
 class InputError(ValueError):
     """Wrong input from the user: the command line prints its one line on stderr and exits with 2.
@@ -32,10 +38,10 @@ def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
 
 def out_of_memory(error: BaseException) -> bool:
     """Say whether an error means that memory did not suffice, in Python, NumPy or PyTorch, on the CPU or on a GPU."""
-    if (
-        isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    ):  # torch's, who need not be imported.
+    if isinstance(error, MemoryError) or type(error).__name__ in NAMED:
         return True
+    if isinstance(error, ImportError):
+        return any(lack in str(error) for lack in UNLOADED)
     return isinstance(error, RuntimeError) and any(lack in str(error) for lack in LACKS)
 
 

@@ -86,13 +86,14 @@ def test_matching_counts_are_those_of_a_double_backward(name: str) -> None:
 
 
 def test_ratios_are_of_the_faster_reference_over_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of made-up times: 8 s and 6 s with one thread, ours 2 and 4."""
+    """Of made-up times: 8 s and 6 s with one thread, each further reference a second more, ours 2 and 4."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     rounds, private = (importlib.import_module(f"leakbench.bench.{name}") for name in ("rounds", "private"))
 
     def timed(arms: Arms, repeats: int, warm: bool = True) -> list[dict[str, float]]:
         ours, *_ = [n for n in arms if n in ("ours", "fed_cdp")]
-        made = {n: (6.0 if n.endswith(ONE) else 8.0) for n in arms} | {ours: 2.0}
+        others = [n for n in arms if n.removesuffix(ONE) != ours]
+        made = {n: (6.0 if n.endswith(ONE) else 8.0) + i // 2 for i, n in enumerate(others)} | {ours: 2.0}
         return [made | ({f"{ours}{ONE}": 4.0} if f"{ours}{ONE}" in arms else {})] * repeats
 
     size = dataclasses.replace(QUICK, clients=2, iterations=2, few=4, steps=2, repeats=2)
@@ -326,6 +327,11 @@ def test_keys_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         (("--outer", "0"), "outer: got 0, expected at least 1"),
         (("--dataset", "lwf"), "did you mean 'lfw'?"),
         (("--page", "nowhere"), "'nowhere' does not exist"),
+        (
+            ("--only", "ranking_seconds", "--dataset", "lfw"),
+            "dataset: got lfw, which only attack_speedup and attack_floor_ratio would use, and --only leaves that out",
+        ),
+        (("--only", "attack_floor_ratio", "--outer", "3"), "outer: got 3, which only attack_speedup would use"),
     ],
 )
 def test_wrong_input_is_one_line(

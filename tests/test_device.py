@@ -58,6 +58,9 @@ def test_auto_is_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_is_asked_for_and_not_there_is_refused() -> None:
     with pytest.raises(InputError, match="'cuda:77' cannot be used"):
         device_of("cuda:77")
+    with pytest.raises(InputError, match="device: 'cpu:1': all cores are one device, which is cpu"):
+        device_of("cpu:1")
+    assert str(device_of("cpu:0")) == "cpu"
 
 
 def test_a_gpu_computes_in_whole_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:

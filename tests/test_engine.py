@@ -23,7 +23,7 @@ from leakbench.defense.prune import PruneThreshold
 from leakbench.defense.sensitivity import L2Max, L2MaxReleased
 from leakbench.defense.transform import Stations, Transform
 from leakbench.engine.chain import Chain, chain_of
-from leakbench.engine.once import gradients_once
+from leakbench.engine.once import gradients, gradients_once
 from leakbench.engine.patches import Kernel, folded, patches
 from leakbench.engine.transposed import Transposed
 from leakbench.federated.client import Examples, client_update
@@ -159,6 +159,27 @@ def test_the_derivative_by_inputs_and_targets_in_one_pass_is_that_of_torch_func(
         assert torch.allclose(ours[n], g, rtol=1e-9, atol=1e-12 * float(g.detach().abs().max())), n
     for one, other in zip(*pulled, strict=True):
         assert torch.allclose(one, other, rtol=1e-8, atol=1e-12 * float(other.abs().max()))
+
+
+@pytest.mark.parametrize("searched", ["inputs", "weights"])
+def test_what_is_differentiated_by_the_weights_too_takes_the_way_that_can(searched: str) -> None:
+    """The one pass knows no derivative by the weights, which must not be lost without a word."""
+    model, shape = made("lenet_cpl")
+    rng = torch.Generator().manual_seed(3)
+    parameters, some = sent(model, True, rng), examples(shape, rng)
+    if searched == "weights":
+        parameters = {n: p.requires_grad_() for n, p in parameters.items()}
+    chain = chain_of(model)
+    assert chain is not None
+    x, y, w = some.inputs[:, 0], some.targets[:, 0], some.weights[:, 0]
+    by = [x, *parameters.values()] if searched == "weights" else [x]
+
+    def twice(grads: Parameters) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(torch.stack([g.square().sum() for g in grads.values()]).sum(), by)
+
+    plain = {n: g for layer in chain.gradient(parameters, True, x, y, w) for n, g in layer.each().items()}
+    for one, other in zip(twice(gradients(chain, parameters, True, x, y, w, False)), twice(plain), strict=True):
+        assert torch.allclose(one, other, rtol=1e-6, atol=1e-12)
 
 
 @settings(max_examples=60, deadline=None)

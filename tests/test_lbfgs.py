@@ -191,3 +191,16 @@ def recursion(gradient: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
     for (s, y), a in zip(pairs, reversed(factors), strict=True):
         q = q + s * (a - (y @ q) / (y @ s))
     return q
+
+
+def test_who_has_no_direction_of_descent_stays_for_ever() -> None:
+    """One gradient's square is below the least change that counts (1e-9), though it is above the least gradient (1e-7)."""
+
+    def objective(points: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
+        slope = torch.tensor([[1e-6], [1.0]], dtype=torch.float64)[lanes]
+        return (slope * points).sum(1), slope.expand_as(points)
+
+    search = Lbfgs(torch.ones(2, 1, dtype=torch.float64))
+    search.step(objective)
+    assert search.settled.tolist() == [True, False]
+    assert search.points[0] == 1 and search.points[1] < 1

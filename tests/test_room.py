@@ -65,6 +65,8 @@ def test_what_runs_out_of_memory_is_known(lack: Any) -> None:
     assert out_of_memory(caught.value)
     assert not out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     assert not out_of_memory(ValueError("out of memory"))
+    assert out_of_memory(ImportError("libtorch_cpu.so: failed to map segment from shared object"))
+    assert not out_of_memory(ImportError("No module named 'opacus'"))
 
 
 def test_lanes_are_halved_once_and_stay_so() -> None:
@@ -115,6 +117,21 @@ def test_an_odd_count_is_halved_up_to_one_and_one_that_lacks_is_one_line() -> No
     assert tried == [7, 4, 2, 1]
     line = "memory: not enough for one of the clients alone (tried to allocate 4000000000000000 bytes); lower --batch"
     assert str(caught.value) == line
+
+
+def test_two_threads_that_lack_memory_halve_once_and_say_so_once() -> None:
+    """While one of them lacks memory for ten, the other has gone on with five."""
+    said = list[str]()
+    room = Room("victims", 10, "lower it", said.append)
+
+    def work(where: slice) -> int:
+        if where.stop - where.start > 5:
+            room.most = 5
+            lacking()
+        return where.stop - where.start
+
+    assert [many for _, many in room(slice(0, 10), work)] == [5, 5]
+    assert said == [] and room.most == 5
 
 
 def test_other_errors_are_no_lack_of_memory() -> None:

@@ -40,6 +40,14 @@ AIMS = {
 
 KEYS = tuple(AIMS)
 
+DATASET = "faces"
+"""Whose victims are attacked: of the embedded data the one with faces."""
+
+ATTACKS = ("attack_speedup", "attack_floor_ratio")
+
+USED = {"outer": ("attack_speedup",), "dataset": ATTACKS, "data-dir": ATTACKS}
+"""{option: the keys that it changes}."""
+
 
 @dataclass(frozen=True)
 class Bench:
@@ -71,7 +79,7 @@ def bench(
     quick: bool,
     repeats: int | None,
     outer: int | None,
-    dataset: str,
+    dataset: str | None,
     data_dir: Path | None,
     command: str,
     tell: Callable[[str, float, int | None], None],
@@ -80,15 +88,24 @@ def bench(
     for key in only:
         if key not in KEYS:
             raise InputError(f"only: unknown key {key!r}{nearest(key, KEYS)}")
-    size, before = _size(quick, repeats, outer), load()
-    works = _works(size, dataset, data_dir)
     chosen = [key for key in KEYS if not only or key in only]
+    _check_used(chosen, {"outer": outer, "dataset": dataset, "data-dir": data_dir})
+    size, before = _size(quick, repeats, outer), load()
+    works = _works(size, dataset or DATASET, data_dir)
     figures = {}
     for number, key in enumerate(chosen):
         tell(f"bench, {key}", number, len(chosen))
         figures[key] = dataclasses.replace(works[key](), command=command)
     tell("bench", len(chosen), len(chosen))
     return Bench(figures, machine(before), quick, command)
+
+
+def _check_used(chosen: list[str], given: dict[str, Any]) -> None:
+    """Raise InputError for an option that changes none of the keys that are measured."""
+    for option, value in given.items():
+        if value is not None and not set(USED[option]) & set(chosen):
+            keys = " and ".join(USED[option])
+            raise InputError(f"{option}: got {value}, which only {keys} would use, and --only leaves that out")
 
 
 def _size(quick: bool, repeats: int | None, outer: int | None) -> Size:

@@ -14,6 +14,12 @@ from leakbench.store import write_atomically
 __all__ = ["page", "write_page"]
 
 
+LEGEND = (
+    "`minimum`, `median` and `maximum` are over the repeats. `times` is the reference's time over ours where more is better (aim `>=`),",
+    "ours over the reference's where less is (`<=`); `share` is of the arithmetic's ceiling.",
+)
+
+
 def write_page(found: Bench, folder: Path) -> None:
     """Write FOLDER/bench.md and FOLDER/bench.json; figures that stand there and were not measured now stay, if of the same kind."""
     found = _with_those_before(found, folder / "bench.json")
@@ -72,6 +78,8 @@ def page(found: Bench) -> str:
         "",
         "Reference and ours take turns in one process (Flower's engine needs its own); times are wall time, ratios are of one",
         "repeat each. The aims are for two idle cores.",
+        "",
+        *LEGEND,
         "",
         markdown_table(heads, figures),
         "",

@@ -1,4 +1,4 @@
-"""How much of each work is done: the published figures, and the same keys in less than a minute."""
+"""How much of each work is done: the published figures, and the same keys in about a minute."""
 
 from __future__ import annotations
 

@@ -21,6 +21,12 @@ def device_of(name: str) -> torch.device:
         why = str(error).splitlines()[0].split(". ")[0].split(" The '")[0]
         why = "no kind of device that torch knows" if "device type" in why else why
         raise InputError(f"device: {name!r} cannot be used ({why}); try cpu, or cuda where there is a GPU") from None
+    if device.type == "cpu":
+        if device.index:
+            raise InputError(
+                f"device: {name!r}: all cores are one device, which is cpu (OMP_NUM_THREADS says how many work)"
+            )
+        return torch.device("cpu")
     if device.type == "cuda":
         # TF32 keeps 10 bits of each factor's mantissa: a gradient would differ from what leaked by more than the search has to see.
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False

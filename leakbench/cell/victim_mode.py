@@ -27,7 +27,7 @@ MODES = ("train", "eval")
 def check_mode_word(mode: str | None) -> None:
     """Raise InputError for a word that is no mode; None asks for none."""
     if mode is not None and mode not in MODES:
-        raise InputError(f"victim-mode: got {mode!r}{nearest(mode, MODES)}, expected {' or '.join(MODES)}")
+        raise InputError(f"victim-mode: got {mode!r}{nearest(mode, MODES)}")
 
 
 def leaks_by_batch(mode: str | None, name: str, shape: Shape, classes: int) -> bool:

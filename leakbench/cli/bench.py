@@ -17,14 +17,15 @@ __all__ = ["bench"]
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="the same keys from less work, in less than a minute on two idle cores")
+@click.option("--quick", is_flag=True, help="the same keys from less work: about a minute on two idle cores")
 @click.option("--only", multiple=True, metavar="KEY", help="measure this key alone; may be given again")
 @click.option("--repeats", type=int, help="how often each is measured [default: 5, of slow work 3; --quick: 3 and 1]")
 @click.option(
     "--outer", type=int, help="iterations of CPL in attack_speedup, its own are 300 [default: 100; --quick: 3]"
 )
 @click.option(
-    "--dataset", default="faces", show_default=True, help="whose victims are attacked; published figures: lfw"
+    "--dataset",
+    help="whose victims attack_speedup and attack_floor_ratio attack [default: faces]; published figures: lfw",
 )
 @click.option("--data-dir", type=FOLDER, help="where data sets lie [default: $LEAKBENCH_DATA, the user's cache]")
 @click.option(
@@ -39,7 +40,7 @@ def bench(
     only: tuple[str, ...],
     repeats: int | None,
     outer: int | None,
-    dataset: str,
+    dataset: str | None,
     data_dir: Path | None,
     page: Path | None,
     as_json: bool,
