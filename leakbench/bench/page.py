@@ -15,8 +15,8 @@ __all__ = ["page", "write_page"]
 
 
 LEGEND = (
-    "`minimum`, `median` and `maximum` are over the repeats. `times` is the reference's time over ours where more is better (aim `>=`),",
-    "ours over the reference's where less is (`<=`); `share` is of the arithmetic's ceiling.",
+    "`minimum`, `median` and `maximum` are over the repeats. `times` is the reference's time over ours where more is better",
+    "(aim `>=`), ours over the reference's where less is (`<=`); `share` is of the arithmetic's ceiling.",
 )
 
 
