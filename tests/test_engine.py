@@ -278,7 +278,7 @@ def test_an_update_of_two_iterations_is_that_of_the_reference(station: str, name
 
     def update(engine: str, alone: bool) -> Signal:
         by = dataclasses.replace(network, engine=engine)
-        return client_update(by, some, 0.1, stations, CLOCK, generators(0, "n", rngs), alone)
+        return client_update(by, dataclasses.replace(some, alone=alone), 0.1, stations, CLOCK, generators(0, "n", rngs))
 
     expected = update("reference", True)
     for alone in (True, False):
@@ -293,7 +293,9 @@ def test_an_update_of_two_iterations_is_that_of_the_reference(station: str, name
     pulled = []
     for engine, alone in (("fast", True), ("fast", False), ("reference", True)):
         by = dataclasses.replace(network, engine=engine)
-        grads = client_update(by, whole, 0.1, stations, CLOCK, generators(0, "n", rngs), alone).grads
+        grads = client_update(
+            by, dataclasses.replace(whole, alone=alone), 0.1, stations, CLOCK, generators(0, "n", rngs)
+        ).grads
         length = torch.stack([g.square().sum() for g in grads.values()]).sum()
         pulled.append(torch.autograd.grad(length, whole.inputs)[0])
     for one in pulled[:2]:
@@ -357,10 +359,10 @@ def test_behind_merged_noise_the_mean_is_still_known_as_one_of_a_batch() -> None
     found = []
     for stations in (Stations(example=example, batch=(sums,)), Stations(example=example)):
         rngs = generators(0, "n", [(i,) for i in range(LANES)])
-        update = client_update(network, some, 0.1, stations, CLOCK, rngs, alone=False)
+        update = client_update(network, dataclasses.replace(some, alone=False), 0.1, stations, CLOCK, rngs)
         found.append(torch.cat([g.detach().flatten() for g in update.grads.values()]) / 0.1)
     scale = float((found[0] - found[1]).std())
-    alone = client_update(network, some, 0.1, Stations(example=example, batch=(sums,)), CLOCK, rngs, alone=True)
+    alone = client_update(network, some, 0.1, Stations(example=example, batch=(sums,)), CLOCK, rngs)
     apart = torch.cat([g.detach().flatten() for g in alone.grads.values()]) / 0.1
     assert scale == pytest.approx(float((apart - found[1]).std()), rel=0.1)
 
@@ -375,8 +377,9 @@ def test_noise_behind_the_mean_is_that_of_the_members_and_none_of_the_padding() 
     for alone, seen in drawn.items():
         for trial in range(40):
             rngs = generators(trial, f"noise {alone}", [(i,) for i in range(LANES)])
-            went = client_update(network, some, 1.0, stations, CLOCK, rngs, alone).grads
-            still = client_update(network, some, 1.0, stations, CLOCK, None, alone).grads
+            read = dataclasses.replace(some, alone=alone)
+            went = client_update(network, read, 1.0, stations, CLOCK, rngs).grads
+            still = client_update(network, read, 1.0, stations, CLOCK, None).grads
             seen.append(torch.cat([(went[n] - still[n]).detach().flatten(1) for n in went], 1))
     noise = {alone: torch.stack(t) for alone, t in drawn.items()}  # (trials, lanes, numbers)
     # Lane 0 has one example of padding: three of four draw.

@@ -19,7 +19,7 @@ from leakbench.defense.clip import ClipLayers
 from leakbench.defense.soteria import Soteria
 from leakbench.defense.transform import Stations
 from leakbench.engine import memory
-from leakbench.engine.side_by_side import pieces_of, shares_of, side_by_side
+from leakbench.engine.side_by_side import Cut, pieces_of, shares_of, side_by_side
 from leakbench.federated.client import runs_apart
 from leakbench.federated.view import View
 from leakbench.models import parameters
@@ -107,11 +107,11 @@ def test_searches_in_shares_find_what_they_find_together(
     parts = {"labels": "last_layer", "start": "normal", "distance": "squared_l2", "descent": "lbfgs"}
     attack = construct(GradientMatching, {**parts, "stop": {"iterations": {"limit": 5}}, "restarts": restarts})
 
-    def answered(largest: int) -> Reconstruction:
-        monkeypatch.setattr(gradient_matching, "lanes_at_once", lambda views: largest)
+    def answered(size: int | None) -> Reconstruction:
+        monkeypatch.setattr(gradient_matching, "cut_of", lambda views: Cut(size))
         return attack((view,), generators(0, "attack", [(v,) for v in range(7)]))
 
-    apart, whole = answered(3), answered(0)
+    apart, whole = answered(3), answered(None)
     for name in ("inputs", "labels", "certainty", "trajectory", "steps", "evaluations", "iterates", "spent"):
         torch.testing.assert_close(getattr(apart, name), getattr(whole, name), rtol=1e-5, atol=1e-8, equal_nan=True)
     assert apart.snapshots == whole.snapshots

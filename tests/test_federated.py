@@ -265,9 +265,9 @@ def test_a_client_draws_its_noise_from_a_stream_of_its_own(monkeypatch: pytest.M
     seen: list[int] = []
     plain = simulate.client_update
 
-    def watched(*given: Any, alone: bool) -> Signal:
+    def watched(*given: Any) -> Signal:
         seen.extend(rng.initial_seed() for rng in given[-1])
-        return plain(*given, alone=alone)
+        return plain(*given)
 
     monkeypatch.setattr(simulate, "client_update", watched)
     drawn: list[tuple[str, int]] = []

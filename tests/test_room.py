@@ -22,6 +22,7 @@ from leakbench.cell import Cell, Request, identity, resolve_cell
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
+from leakbench.engine import budget
 from leakbench.engine.memory import memory_of
 from leakbench.engine.room import Room
 from leakbench.errors import InputError, out_of_memory
@@ -393,7 +394,5 @@ def test_a_client_who_does_not_fit_is_one_line() -> None:
 def test_a_small_machine_gets_smaller_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     there = memory_of(torch.device("cpu"))
     assert 10**8 < there < 10**14
-    monkeypatch.setattr(stage_attack, "memory_of", lambda _: 400)
-    cell = small()
-    sent = {0: None}
-    assert stage_attack._budget(stage_attack.Leak(cell, hand_out(cell), sent, "type-1")) == 100  # type: ignore[arg-type]
+    monkeypatch.setattr(budget, "memory_of", lambda _: 400)
+    assert budget.memory_budget(torch.device("cpu")) == 100

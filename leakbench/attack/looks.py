@@ -11,11 +11,13 @@ from torch import Tensor
 
 from leakbench.defense.guess import Chooses
 from leakbench.defense.transform import STATIONS, Stations
+from leakbench.engine.budget import ALL_CACHES, lanes_within
+from leakbench.engine.side_by_side import Cut
 from leakbench.federated.client import runs_apart
 from leakbench.federated.view import View
 from leakbench.types import Parameters
 
-__all__ = ["averaged", "chooses", "lanes_at_once", "releases", "responses"]
+__all__ = ["averaged", "chooses", "cut_of", "releases", "responses"]
 
 
 def releases(views: tuple[View, ...]) -> tuple[tuple[View, ...], ...]:
@@ -56,16 +58,17 @@ def chooses(stations: Stations) -> bool:
     return any(isinstance(transform, Chooses) for name in STATIONS for transform in getattr(stations, name))
 
 
-def lanes_at_once(views: tuple[View, ...], budget: int = 16_000_000) -> int:
-    """Return how many victims' gradients stay within `budget` bytes; 0 where threads cannot share the views.
+def cut_of(views: tuple[View, ...]) -> Cut:
+    """Return how the searches of the views' victims are cut into pieces for threads, by what a victim's gradient takes.
 
-    They cannot where a network's own code runs (its parameters are swapped meanwhile), nor need they on a GPU.
+    Not at all where threads cannot share the views: where a network's own code runs (its parameters are swapped meanwhile), nor on
+    a GPU.
     """
     if any(not runs_apart(v.network, v.stations, v.shape) for v in views):
-        return 0
+        return Cut(None)
     view = views[0]
     numbers = sum(u[0].numel() for u in view.update.values()) + view.examples * math.prod(view.shape)
-    return max(1, budget // (4 * numbers))
+    return Cut(lanes_within(ALL_CACHES, 4 * numbers))
 
 
 def responses(

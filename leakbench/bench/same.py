@@ -27,11 +27,11 @@ def our_update(
     used = iterations * BATCH
     x = inputs[:used].reshape(1, iterations, BATCH, *inputs.shape[1:])
     y = one_hot(labels[:used], CLASSES).reshape(1, iterations, BATCH, CLASSES)
-    examples = Examples(x, y, torch.ones(1, iterations, BATCH), BATCH)
+    examples = Examples(x, y, torch.ones(1, iterations, BATCH), BATCH, alone=False)
     stations = Stations(example=station)
     with torch.no_grad():
         update = client_update(
-            Network(task.model, task.start), examples, RATE, stations, Clock(0, 0, 1, iterations), None, alone=False
+            Network(task.model, task.start), examples, RATE, stations, Clock(0, 0, 1, iterations), None
         )
     return {n: u[0, 0] for n, u in update.grads.items()}
 

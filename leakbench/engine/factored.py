@@ -61,8 +61,9 @@ class Factored:
         """Return the sum over the members, each tensor times its factor {p: (K, B)}, 1 by default: {p: (K, 1, *p)}."""
         lanes, members, places, _ = self.columns.shape
         factors = None if factors is None else {name: factor.to(self.deltas) for name, factor in factors.items()}
-        if factors is not None and places > 1 and "products" in vars(self):
-            # They are there, since their norms were asked for.
+        if (
+            factors is not None and places > 1 and "products" in vars(self)
+        ):  # A cached property that is there, since norms were asked for.
             factor = factors[self.layer.weight]
             weight = torch.bmm(factor[:, None], self.products.flatten(2)).reshape(lanes, *self.products.shape[2:])
         else:

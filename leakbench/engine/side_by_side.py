@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
 import torch
 
-__all__ = ["pieces_of", "shares_of", "side_by_side"]
+__all__ = ["Cut", "pieces_of", "shares_of", "side_by_side"]
 
 T = TypeVar("T")
 
@@ -75,3 +76,22 @@ def _paying(count: int, size: int) -> int:
 def _equal(count: int, pieces: int) -> list[slice]:
     ends = [round(count * i / pieces) for i in range(pieces + 1)]
     return [slice(a, b) for a, b in pairwise(ends)]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How lanes are cut into pieces for threads: `size` of them fill the caches; None: all lanes are one piece."""
+
+    size: int | None
+
+    def pieces(self, count: int) -> list[slice]:
+        """Return `pieces_of` so many lanes."""
+        return [slice(0, count)] if self.size is None else pieces_of(count, self.size)
+
+    def shares(self, count: int) -> list[slice]:
+        """Return `shares_of` so many lanes."""
+        return [slice(0, count)] if self.size is None else shares_of(count, self.size)
+
+    def __call__(self, work: Sequence[Callable[[], T]]) -> list[T]:
+        """Return what each piece returns, `side_by_side`; a lane that fills the caches alone gets several threads."""
+        return side_by_side(work, 1 if self.size is not None and self.size > 1 else None)

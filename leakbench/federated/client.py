@@ -46,6 +46,8 @@ class Examples:
     batch: the B that sums over a batch are divided by, the expected size of a Poisson batch.
     draws: (K, L, B, k), the numbers that a sampling network takes (`leakbench.federated.sampling`); None for zeros.
     padded: whether some weights may be 0; where none is, nobody looks, for which a GPU would have to finish all that it was given.
+    alone: whether anybody reads what the `example` station makes of one example; where nobody does, its noise may be drawn once for
+    them all (`leakbench.federated.merged`).
     """
 
     inputs: Tensor
@@ -54,6 +56,7 @@ class Examples:
     batch: int
     draws: Tensor | None = None
     padded: bool = True
+    alone: bool = True
 
     def at(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return inputs (K, B', *s), targets (K, B', classes) and weights (K, B') of one local iteration.
@@ -75,7 +78,9 @@ class Examples:
     def of_lanes(self, lanes: slice) -> Examples:
         """Return those of some clients."""
         draws = None if self.draws is None else self.draws[lanes]
-        return Examples(self.inputs[lanes], self.targets[lanes], self.weights[lanes], self.batch, draws, self.padded)
+        return replace(
+            self, inputs=self.inputs[lanes], targets=self.targets[lanes], weights=self.weights[lanes], draws=draws
+        )
 
     def draws_at(self, step: int, count: int) -> Tensor:
         """Return the draws (K, B, count) of one local iteration."""
@@ -184,11 +189,10 @@ def _iteration(
     stations: Stations,
     clock: Clock,
     rngs: Generators | None,
-    alone: bool,
 ) -> tuple[Signal, Signal]:
     inputs, targets, weights = examples.at(step)
     local = Local(network, inputs, targets, weights)
-    if chain is not None and not alone and merges(stations.example):
+    if chain is not None and not examples.alone and merges(stations.example):
         each = mean = merged_signal(chain, stations.example, local, examples.batch, memory, clock, rngs)
     elif stations.example:
         plain = replace(example_signal(network, examples, step), memory=memory, local=local)
@@ -212,12 +216,10 @@ def local_iterations(
     stations: Stations,
     clock: Clock,
     rngs: Generators | None,
-    alone: bool = True,
 ) -> Iterator[LocalIteration]:
     """Yield each of L local iterations (Wei et al., TPDS 2023, Algorithm 1, lines 6 to 20), of SGD or what the clock says.
 
-    Differentiable with respect to the examples' inputs and targets. alone: whether anybody reads what the `example` station makes
-    of one example; where nobody does, its noise may be drawn once for them all (`leakbench.federated.merged`).
+    Differentiable with respect to the examples' inputs and targets.
     """
     optimizer, chain = OPTIMIZERS[clock.client_optimizer], _chain(network, examples.inputs.shape[3:])
     if chain is not None:
@@ -227,7 +229,7 @@ def local_iterations(
     memory = {n: m.expand(clients, 1, *m.shape) for n, m in sent.items()}
     for step in range(steps):
         now = replace(clock, local_iteration=step, local_iterations=steps)
-        each, batch = _iteration(network, chain, examples, step, memory, stations, now, rngs, alone)
+        each, batch = _iteration(network, chain, examples, step, memory, stations, now, rngs)
         direction, optimizer = optimizer(batch.grads)
         yield LocalIteration(each, batch, direction)
         memory = batch.memory
@@ -242,7 +244,6 @@ def mean_update(
     stations: Stations,
     clock: Clock,
     rngs: Generators | None,
-    alone: bool = True,
 ) -> Signal:
     """Return the mean over the L local iterations of what a client descends along: K lanes of one member.
 
@@ -250,7 +251,7 @@ def mean_update(
     """
     total: Parameters = {}
     memory: Parameters = {}
-    for iteration in local_iterations(network, examples, learning_rate, stations, clock, rngs, alone):
+    for iteration in local_iterations(network, examples, learning_rate, stations, clock, rngs):
         step, memory = iteration.direction, iteration.batch.memory
         if not total:
             total = {n: g.clone() for n, g in step.items()}  # What is added to must be nobody else's.
@@ -267,10 +268,9 @@ def client_update(
     stations: Stations,
     clock: Clock,
     rngs: Generators | None,
-    alone: bool = True,
 ) -> Signal:
     """Return the clients' updates W_L - W_0 after the `client` station: K lanes of one member."""
-    mean = mean_update(network, examples, learning_rate, stations, clock, rngs, alone)
+    mean = mean_update(network, examples, learning_rate, stations, clock, rngs)
     length = -learning_rate * examples.inputs.shape[1]
     update = Signal(
         {n: g * length for n, g in mean.grads.items()},

@@ -17,6 +17,7 @@ from leakbench.data.dataset import Dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense
 from leakbench.defense.transform import apply
+from leakbench.engine.budget import ALL_CACHES, CORE_CACHE, lanes_within
 from leakbench.engine.room import Room, Say, unsaid
 from leakbench.engine.side_by_side import pieces_of, side_by_side
 from leakbench.federated.client import Examples, client_update, runs_apart
@@ -94,9 +95,8 @@ def lanes_per_chunk(parameters: Parameters, batch: int, per_example: bool, apart
 
     apart: whether each core has lanes of its own, and so only its own cache.
     """
-    budget = 8_000_000 if apart else 16_000_000
     size = 4 * sum(p.numel() for p in parameters.values()) * (batch if per_example else 3)
-    return max(1, min(64, budget // max(size, 1)))
+    return lanes_within(CORE_CACHE if apart else ALL_CACHES, size, most=64)
 
 
 def train(
@@ -207,9 +207,9 @@ def _some_updates(
     targets = one_hot(data.train_targets[chosen], data.classes)
     weights = batches.weights.to(targets)
     draws = drawn(network, weights, generators(seed, "draws", lanes))
-    examples = Examples(data.train_inputs[chosen], targets, weights, f.batch, draws)
+    examples = Examples(data.train_inputs[chosen], targets, weights, f.batch, draws, alone=False)
     rngs = generators(seed, "noise", lanes)
-    return client_update(network, examples, f.learning_rate, defense.stations, clock, rngs, alone=False), uses
+    return client_update(network, examples, f.learning_rate, defense.stations, clock, rngs), uses
 
 
 def _of_nobody(network: Network, data: Dataset, defense: Defense, clock: Clock) -> Signal:

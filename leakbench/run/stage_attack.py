@@ -21,7 +21,7 @@ from leakbench.attack.slots.stop import searches_of, watched
 from leakbench.cell import Cell, looks_at, phase_name
 from leakbench.data.attributes import attributes_of, commonest
 from leakbench.defense.refuse import RefuseConspicuous
-from leakbench.engine.memory import memory_of
+from leakbench.engine.budget import lanes_within, memory_budget
 from leakbench.engine.room import Room
 from leakbench.federated.partition import Partition
 from leakbench.federated.view import View
@@ -99,7 +99,7 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:
     phase = phase_name(leak.cell, leak.tap, leak.round)
     fits = FitStore(fit_folder())
     say = saying(progress)
-    room = Room("victims", _chunk(leak, victims, _budget(leak)), LOWER, lambda line: say(f"{phase}: {line}"))
+    room = Room("victims", _chunk(leak, victims), LOWER, lambda line: say(f"{phase}: {line}"))
     missing = _missing(leak, run, total)
     progress(phase, missing[0].start if missing else total, total)
 
@@ -219,13 +219,8 @@ def _null(leak: Leak, victims: Victims, eta: float) -> tuple[NullAttack, TableJu
     return null, table_judge(data, null, labels)
 
 
-def _budget(leak: Leak) -> int:
-    """Return the bytes that a chunk may take: 3 GB, and of a small machine's or GPU's memory a quarter."""
-    return min(3_000_000_000, memory_of(torch.device(leak.cell.settings.device)) // 4)
-
-
-def _chunk(leak: Leak, victims: Victims, budget: int = 3_000_000_000) -> int:
-    """Return how many victims fit side by side into `budget` bytes: gradients, twice differentiated, and 200 vectors of history."""
+def _chunk(leak: Leak, victims: Victims) -> int:
+    """Return how many victims memory has room for side by side: gradients, twice differentiated, and 200 vectors of history."""
     network = next(iter(leak.sent.values())).network
     weights = len(leak.sent) * sum(p.numel() for p in network.parameters.values())
     looks = looks_at(leak.cell, leak.tap)
@@ -235,4 +230,4 @@ def _chunk(leak: Leak, victims: Victims, budget: int = 3_000_000_000) -> int:
     # Looks share the guess's gradient where the defense makes no choice; each is kept, and so is its difference to the guess.
     gradients = 6 * (steps + 1) * (looks if chooses(leak.cell.defense.stations) else 1) + 2 * (looks - 1)
     per_victim = 4 * restarts * (weights * gradients + pixels * (200 + 400))
-    return max(1, min(100, budget // per_victim))
+    return lanes_within(memory_budget(torch.device(leak.cell.settings.device)), per_victim, most=100)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
-from leakbench.attack.looks import averaged, lanes_at_once, responses
+from leakbench.attack.looks import averaged, cut_of, responses
 from leakbench.attack.search.restarts import best_of
 from leakbench.attack.slots.descent import DESCENTS, Descended, Descent, Terms, descend, together
 from leakbench.attack.slots.distance import DISTANCES, Distance
@@ -24,7 +24,6 @@ from leakbench.attack.slots.priors import PRIORS, Prior
 from leakbench.attack.slots.space import SPACES, Coordinates, Pixels, Space
 from leakbench.attack.slots.start import STARTS, Start
 from leakbench.attack.slots.stop import STOPS, Iterations, Stop
-from leakbench.engine.side_by_side import pieces_of, shares_of, side_by_side
 from leakbench.errors import InputError
 from leakbench.federated.view import View
 from leakbench.fitted import Asked
@@ -74,31 +73,7 @@ class GradientMatching:
         drawn = [(self.labels(view, rngs), space.encode(self.start(view, rngs))) for _ in range(self.restarts)]
         z, targets = torch.cat([z for _, z in drawn]), torch.cat([guess.targets for guess, _ in drawn])
         points = _Points(space, z.shape[1:], targets, drawn[0][0].joint)
-
-        def piece(some: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
-            with torch.enable_grad():
-                leaf = some.detach().requires_grad_()
-                inputs, labels = points.split(leaf, lanes)
-                values = self._value(views, space, inputs, labels, lanes % view.victims)
-                (gradients,) = torch.autograd.grad(values.sum(), leaf)
-            return values.detach(), gradients
-
-        largest = lanes_at_once(views)
-        small = 1 if largest > 1 else None
-
-        def objective(first: int, some: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
-            pieces = pieces_of(len(lanes), largest) if largest else [slice(None)]
-            done = side_by_side([partial(piece, some[where], first + lanes[where]) for where in pieces], small)
-            return torch.cat([values for values, _ in done]), torch.cat([gradients for _, gradients in done])
-
-        start = points.joined(z).detach()
-        terms = Terms(self.stop.limit, points.size, points.project)
-
-        def searched(lanes: slice) -> Descended:
-            return descend(self.descent(start[lanes], terms), partial(objective, lanes.start), self.stop)
-
-        shares = shares_of(len(start), largest) if largest else [slice(0, len(start))]
-        found = together(side_by_side([partial(searched, lanes) for lanes in shares], small))
+        found = self._searched(views, points, points.joined(z).detach())
         best, chosen = best_of(found, self.restarts)
         guesses = points.inputs(found.best)
         searches = (self.restarts, view.victims)
@@ -116,6 +91,29 @@ class GradientMatching:
             spent=best.spent,
             fit=asked.fit,
         )
+
+    def _searched(self, views: tuple[View, ...], points: _Points, start: Tensor) -> Descended:
+        """Search from the points `start` (lanes, d), in shares and pieces of the lanes side by side."""
+        cut = cut_of(views)
+
+        def piece(some: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
+            with torch.enable_grad():
+                leaf = some.detach().requires_grad_()
+                inputs, labels = points.split(leaf, lanes)
+                values = self._value(views, points.space, inputs, labels, lanes % views[0].victims)
+                (gradients,) = torch.autograd.grad(values.sum(), leaf)
+            return values.detach(), gradients
+
+        def objective(first: int, some: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
+            done = cut([partial(piece, some[where], first + lanes[where]) for where in cut.pieces(len(lanes))])
+            return torch.cat([values for values, _ in done]), torch.cat([gradients for _, gradients in done])
+
+        terms = Terms(self.stop.limit, points.size, points.project)
+
+        def share(lanes: slice) -> Descended:
+            return descend(self.descent(start[lanes], terms), partial(objective, lanes.start), self.stop)
+
+        return together(cut([partial(share, lanes) for lanes in cut.shares(len(start))]))
 
     def _value(
         self, views: tuple[View, ...], space: Coordinates, z: Tensor, targets: Tensor, victims: Tensor
