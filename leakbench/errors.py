@@ -16,8 +16,8 @@ LACKS = (
 """What stands in the text of PyTorch's RuntimeErrors: of its allocators on the CPU and on a GPU, of CUDA's libraries, and of
 oneDNN, which does not say why."""
 
-NAMED = ("OutOfMemoryError", "ArrowMemoryError")
-"""Those of PyTorch and of Arrow, which need not be imported here."""
+NAMED = ("OutOfMemoryError",)
+"""That of PyTorch, which need not be imported here; Arrow's is a MemoryError."""
 
 UNLOADED = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")
 """What the loader of shared libraries says, in an ImportError."""

@@ -8,6 +8,7 @@ import json
 import math
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,14 +17,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from leakbench.attack import Attack
 from leakbench.attack.slots.stop import Iterations
+from leakbench.bench import attack, ways
 from leakbench.bench import bench as keys
-from leakbench.bench import ways
 from leakbench.bench.alone import search_alone
 from leakbench.bench.bench import AIMS, KEYS, Bench
 from leakbench.bench.figure import Figure, absent
 from leakbench.bench.machine import Machine, machine
 from leakbench.bench.operations import gradient_operations, layer_products, matching_operations
-from leakbench.bench.page import page, write_page
+from leakbench.bench.page import check_page, page, write_page
 from leakbench.bench.pictures import made_up
 from leakbench.bench.plain import local_training, per_example_step, plain_step
 from leakbench.bench.rounds import plain_round
@@ -34,6 +35,7 @@ from leakbench.bench.timing import ONE, Arms, in_turns
 from leakbench.defense.clip import ClipLayers
 from leakbench.defense.transform import Stations
 from leakbench.engine.chain import chain_of
+from leakbench.errors import InputError
 from leakbench.federated.leakage import leak
 from leakbench.federated.simulate import train
 from leakbench.federated.view import View
@@ -108,6 +110,34 @@ def test_ratios_are_of_the_faster_reference_over_ours(monkeypatch: pytest.Monkey
     opacus = private._vs_opacus(size)  # Ours trains four clients meanwhile.
     assert opacus.values == (12.0, 12.0) and opacus.parts["times, one thread each"] == 6.0
     assert opacus.parts["ours, ms an iteration"] == 1000 * 2.0 / 8
+
+
+def test_the_attack_s_ratio_is_of_the_faster_reference_over_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of made-up times: 8 s one by one, 6 with one thread, ours 2 and 4."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    together, alone = attack._timed_together, attack._timed_alone
+
+    def timed_alone(*given: Any) -> tuple[Any, dict[str, float]]:
+        made = {f"{arm}{threads}": 6.0 if threads else 8.0 for arm in ("alone", "lean") for threads in ("", ONE)}
+        return alone(*given)[0], made | {f"{name}, an evaluation": 0.5 for name in made}
+
+    spent = {"together": 2.0, f"together{ONE}": 4.0}
+    monkeypatch.setattr(attack, "_timed_together", lambda leak: (together(leak)[0], spent))
+    monkeypatch.setattr(attack, "_timed_alone", timed_alone)
+    found = attack.attack_speedup(dataclasses.replace(QUICK, victims=2, turns=2, outer=1), "digits", None)
+    assert found.values == (3.0, 3.0) and found.parts["times, one thread each"] == 1.5
+
+
+def test_an_evaluation_lasts_until_its_slowest_share_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Made(dict[int, list[float]]):
+        def items(self) -> Any:
+            return [(0, [9.0]), (1, [1.0, 3.0]), (2, [4.0, 2.0])]
+
+    monkeypatch.setattr(attack, "_TimedDescent", lambda made=attack._TimedDescent: made(Made()))
+    monkeypatch.setattr(attack, "ceiling", lambda: 1e9)
+    found = attack.attack_floor_ratio(dataclasses.replace(QUICK, lanes=2, repeats=2), "digits", None)
+    floor = found.parts["MFLOP a victim"] * 1e6 / 1e9
+    assert found.values == pytest.approx((1.5 / floor, 2.0 / floor))
 
 
 def test_arms_take_turns() -> None:
@@ -246,12 +276,37 @@ def test_a_page_keeps_what_was_not_measured_again_on_the_same_machine(tmp_path: 
     assert "| `ranking_seconds` | 2 | 2 | 2 |" in text and "| `round_vs_plain` | 3 | 3.5 | 4 |" in text
     assert "- `leakbench bench --only ranking_seconds`: `ranking_seconds`" in text
     assert "- `leakbench bench`: `round_vs_plain`" in text and "| ours, s | 1.5 |" in text
-    for other in (
-        measured(quick=True),
-        dataclasses.replace(first, machine=dataclasses.replace(whole(0.0), cpu="another")),
+    # What could not be measured now keeps its figure.
+    write_page(dataclasses.replace(first, figures={"round_vs_plain": absent("no such package")}), tmp_path)
+    assert "| `round_vs_plain` | 3 | 3.5 | 4 |" in (tmp_path / "bench.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["cpu", "cores", "threads", "versions"])
+def test_a_page_of_another_machine_stays_as_it_is(name: str, tmp_path: Path) -> None:
+    """And that of a full bench beside a trial."""
+    here = machine(0.0)
+    write_page(dataclasses.replace(measured(), machine=here), tmp_path)
+    check_page(tmp_path, quick=False)
+    with pytest.raises(
+        InputError, match=r"bench.json is of another scale \(--quick or not\); give another folder, or remove it"
     ):
-        write_page(dataclasses.replace(other, figures={"ranking_seconds": again}), tmp_path)
-        assert "round_vs_plain" not in (tmp_path / "bench.md").read_text(encoding="utf-8")
+        check_page(tmp_path, quick=True)
+    read = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
+    read["machine"][name] = "another"
+    (tmp_path / "bench.json").write_text(json.dumps(read), encoding="utf-8")
+    with pytest.raises(InputError, match=f"bench.json is of another {name};"):
+        check_page(tmp_path, quick=False)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", "no JSON"])
+def test_what_no_bench_wrote_is_named_before_anything_is_measured(
+    text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "bench.json").write_text(text, encoding="utf-8")
+    code, out, err = called(monkeypatch, capsys, "bench", "--quick", "--page", str(tmp_path))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "bench.json was written by no bench; give another folder, or remove it" in err
+    assert (tmp_path / "bench.json").read_text(encoding="utf-8") == text
 
 
 def test_half_the_cores_is_not_busy() -> None:

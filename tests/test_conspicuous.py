@@ -244,6 +244,13 @@ def test_a_cell_of_a_lying_server_has_all_statistics_and_an_honest_one_none():
     assert found_of(cell_of(attack="rows")) == Conspicuous(None, {"conspicuous": HONEST})
 
 
+def test_honest_models_are_differentiated_by_the_engine_of_the_cell():
+    for engine in ("fast", "reference"):
+        cell = cell_of(attack="quantile_rows")
+        cell = dataclasses.replace(cell, settings=dataclasses.replace(cell.settings, engine=engine))
+        assert stage._fresh(cell, 0).engine == engine
+
+
 def test_what_is_missing_has_a_reason():
     """Of one example nothing that compares several; a sigmoid network has no row that is dark."""
     alone = found_of(cell_of(attack="trap", leak_batch=1))

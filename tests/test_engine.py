@@ -324,11 +324,12 @@ def test_a_layer_in_which_code_of_somebodys_own_runs_is_no_step_of_a_chain() -> 
     def of(layer: nn.Module) -> nn.Module:
         return nn.Sequential(nn.Linear(6, 3), layer, nn.Linear(3, 2))
 
-    patched, hooked = nn.Sigmoid(), nn.Sigmoid()
+    patched, hooked, before = nn.Linear(3, 3), nn.Sigmoid(), nn.Sigmoid()
+    assert chain_of(of(patched)) is not None and chain_of(of(hooked)) is not None
     patched.forward = torch.sin  # type: ignore[method-assign]
     hooked.register_full_backward_hook(lambda *_: None)
-    assert chain_of(of(nn.Sigmoid())) is not None
-    assert chain_of(of(patched)) is None and chain_of(of(hooked)) is None
+    before.register_full_backward_pre_hook(lambda *_: None)
+    assert chain_of(of(patched)) is None and chain_of(of(hooked)) is None and chain_of(of(before)) is None
     handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
     try:
         assert chain_of(of(nn.Sigmoid())) is None

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from leakbench.answers import Reconstruction
+from leakbench.attack.looks import cut_of
 from leakbench.attack.methods import gradient_matching
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.defense.clip import ClipLayers
 from leakbench.defense.soteria import Soteria
 from leakbench.defense.transform import Stations
 from leakbench.engine import memory
+from leakbench.engine.budget import lanes_within
 from leakbench.engine.side_by_side import Cut, pieces_of, shares_of, side_by_side
 from leakbench.federated.client import runs_apart
 from leakbench.federated.view import View
@@ -84,6 +86,43 @@ def test_threads_share_no_network_whose_own_code_runs() -> None:
     assert not runs_apart(Network(chain, parameters(chain), engine="reference"), Stations(), (3,))
     # On rows of three numbers a linear layer acts on each row: code of the network's own.
     assert not runs_apart(sent, Stations(), (2, 3))
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 9))
+def test_shares_cover_all_lanes_once_and_none_is_empty(count: int, size: int, threads: int) -> None:
+    """Also of fewer lanes than threads, of which each fills the caches alone."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(torch, "get_num_threads", lambda: threads)
+        found = shares_of(count, size)
+    assert [i for share in found for i in range(share.start, share.stop)] == list(range(count))
+    assert all(share.start < share.stop for share in found) and len(found) <= threads
+
+
+def test_a_cut_says_which_pieces_and_with_how_many_threads(two_threads: None) -> None:
+    assert Cut(None).pieces(7) == Cut(None).shares(7) == [slice(0, 7)]
+    assert Cut(2).pieces(8) == pieces_of(8, 2) and Cut(2).shares(8) == shares_of(8, 2)
+    one = [torch.get_num_threads]
+    assert (Cut(None)(one), Cut(1)(one), Cut(2)(one)) == ([2], [2], [1])
+
+
+def test_searches_are_cut_where_threads_may_share_the_network() -> None:
+    chain = nn.Sequential(nn.Linear(3, 2))
+
+    def shown(engine: str = "fast", stations: Stations = Stations(), model: nn.Module = chain) -> View:  # noqa: B008
+        network = Network(model, parameters(model), engine=engine)
+        update = {n: torch.zeros(2, *p.shape) for n, p in model.named_parameters()}
+        return View("type-2", network, update, 1, (3,), 2, 0.1, stations=stations)
+
+    # A gradient of 8 numbers and an input of 3, 4 bytes each, in 16 MB.
+    assert cut_of((shown(),)) == Cut(16_000_000 // 44)
+    assert cut_of((shown(engine="reference"),)) == Cut(None)
+    assert cut_of((shown(stations=Stations(example=(Soteria(share=0.5),))),)) == Cut(None)
+    assert cut_of((shown(), shown(engine="reference"))) == Cut(None)
+
+
+def test_lanes_within_a_budget() -> None:
+    assert [lanes_within(100, each) for each in (1, 30, 1000, 0)] == [100, 3, 1, 100]
+    assert lanes_within(100, 1, most=64) == 64 and lanes_within(100, 30, most=64) == 3
 
 
 def test_small_pieces_have_one_thread_each_and_few_lanes_one_piece(two_threads: None) -> None:

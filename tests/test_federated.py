@@ -260,6 +260,18 @@ def test_rounds_do_not_depend_on_how_many_clients_run_side_by_side(chunk: int, m
     assert far(together[-1], run(defense)[-1]) < 1e-5
 
 
+def test_clients_of_a_network_whose_own_code_runs_share_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parameters are swapped meanwhile."""
+    threaded: list[bool] = []
+    plain = simulate.side_by_side
+    monkeypatch.setattr(simulate, "side_by_side", lambda work: threaded.append(True) or plain(work))
+    run(UNDEFENDED, rounds=1)
+    assert threaded == [True]
+    monkeypatch.setattr(simulate, "runs_apart", lambda *_: False)
+    run(UNDEFENDED, rounds=1)
+    assert threaded == [True]
+
+
 def test_a_client_draws_its_noise_from_a_stream_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not from the one by which its batches are drawn, say."""
     seen: list[int] = []

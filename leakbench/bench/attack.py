@@ -84,72 +84,98 @@ def attack_speedup(size: Size, dataset: str, data_dir: Path | None) -> Figure:
     Each repeat searches all together, then some one by one, others each time, spread over all; they stand for all.
     """
     leak = leaked(dataset, data_dir, size.victims, size.outer)
-    victims, everyone = leak.view.victims, torch.arange(leak.view.victims)
-    rngs = leak.rngs
-    targets, start = leak.attack.labels(leak.view, rngs).targets, leak.attack.start(leak.view, rngs)
+    victims = leak.view.victims
     turns = min(size.turns, victims)
     order = torch.linspace(0, victims - 1, min(victims, size.alone * turns)).round().long()
     dataclasses.replace(leak.attack, stop=Iterations(limit=1))((leak.view,), leak.rngs)  # warm
-    _alone(leak, start, targets, 0, 1)
-
+    starts = _Starts(leak)
+    starts.search(0, 1)
     taken: list[dict[str, float]] = []
     found: dict[int, Alone] = {}
     together: Reconstruction | None = None
     for turn in range(turns):
-        mine = order[turn::turns].tolist()
-
-        def one_by_one(mine: list[int] = mine) -> list[Alone]:
-            return [_alone(leak, start, targets, victim, size.outer) for victim in mine]
-
-        def lean(first: int = mine[0]) -> list[Alone]:
-            return [_alone(leak, start, targets, first, min(LEAN, size.outer), lean=True)]
-
-        spent = {}
-        for name, search in either_way({"together": partial(leak.attack, (leak.view,), leak.rngs)}).items():
-            began = time.perf_counter()
-            together = search()
-            spent[name] = (time.perf_counter() - began) / victims
-        references: dict[str, Callable[[], list[Alone]]] = {"alone": one_by_one, "lean": lean}
-        for name, work in either_way(references).items():
-            began = time.perf_counter()
-            several = work()
-            seconds = time.perf_counter() - began
-            spent[name] = seconds / len(several)
-            spent[f"{name}, an evaluation"] = seconds / sum(a.evaluations for a in several)
-            found |= dict(zip(mine, several, strict=True)) if name == "alone" else {}
-        taken.append(spent)
+        together, spent = _timed_together(leak)
+        alone, seconds = _timed_alone(starts, order[turn::turns].tolist(), size.outer)
+        taken.append(spent | seconds)
+        found |= alone
     assert together is not None
-    lanes = torch.tensor(sorted(found))
-    answers = torch.cat([found[int(v)].inputs for v in lanes])
     return Figure(
         "times",
         f"CPL on {leak.cell.names['dataset']}, {size.outer} outer iterations at most: torch.optim.LBFGS one by one"
         f" ({len(found)} victims; with our threads or with one, whichever is faster) over {victims} victims together, seconds"
         " a victim, the same starts, labels and stop",
         tuple(least(t, ["alone"]) / t["together"] for t in taken),
-        {
-            "together, s a victim": median(taken, "together"),
-            **{
-                f"{label}{threads}, ms an evaluation": median(taken, f"{arm}{threads}, an evaluation") * 1e3
-                for arm, label in (("alone", "one by one"), ("lean", "the same without the derivatives by the weights"))
-                for threads in ("", ONE)
-                if arm + threads in taken[0]
-            },
-            **one_thread_each(taken, ["alone"], "together"),
-            "one by one, ASR": leak.success(answers, lanes),
-            "together, ASR of the same victims": leak.success(together.inputs[lanes, 0], lanes),
-            "together, ASR of all": leak.success(together.inputs[:, 0], everyone),
-            "one by one, evaluations a victim": sum(a.evaluations for a in found.values()) / len(found),
-            "together, evaluations of the same victims": float(together.evaluations[lanes].float().mean()),
-            "together, evaluations of all": float(together.evaluations.float().mean()),
-        },
+        _parts(leak, taken, found, together),
     )
 
 
-def _alone(leak: Leaked, start: Tensor, targets: Tensor, victim: int, outer: int, lean: bool = False) -> Alone:
-    network = leak.view.network
-    own = {n: u[victim] for n, u in leak.view.update.items()}
-    return search_alone(network.model, network.parameters, own, start[victim], targets[victim], outer, lean)
+@dataclass
+class _Starts:
+    """Where the searches of a leak begin, for one victim after another."""
+
+    leak: Leaked
+
+    def __post_init__(self) -> None:
+        rngs = self.leak.rngs
+        self.targets = self.leak.attack.labels(self.leak.view, rngs).targets
+        self.start = self.leak.attack.start(self.leak.view, rngs)
+
+    def search(self, victim: int, outer: int, lean: bool = False) -> Alone:
+        """Search for one victim with torch.optim.LBFGS."""
+        network = self.leak.view.network
+        own = {n: u[victim] for n, u in self.leak.view.update.items()}
+        start, targets = self.start[victim], self.targets[victim]
+        return search_alone(network.model, network.parameters, own, start, targets, outer, lean)
+
+
+def _timed_together(leak: Leaked) -> tuple[Reconstruction, dict[str, float]]:
+    """Search for all together; return the last answer, and {with which threads: seconds a victim}."""
+    spent = {}
+    for name, search in either_way({"together": partial(leak.attack, (leak.view,), leak.rngs)}).items():
+        began = time.perf_counter()
+        answer = search()
+        spent[name] = (time.perf_counter() - began) / leak.view.victims
+    return answer, spent
+
+
+def _timed_alone(starts: _Starts, victims: list[int], outer: int) -> tuple[dict[int, Alone], dict[str, float]]:
+    """Search for some one by one; return {victim: answer}, and {which way: seconds a victim, or an evaluation}."""
+    references: dict[str, Callable[[], list[Alone]]] = {
+        "alone": lambda: [starts.search(victim, outer) for victim in victims],
+        "lean": lambda: [starts.search(victims[0], min(LEAN, outer), lean=True)],
+    }
+    spent, found = {}, dict[int, Alone]()
+    for name, work in either_way(references).items():
+        began = time.perf_counter()
+        several = work()
+        seconds = time.perf_counter() - began
+        spent[name] = seconds / len(several)
+        spent[f"{name}, an evaluation"] = seconds / sum(a.evaluations for a in several)
+        found |= dict(zip(victims, several, strict=True)) if name == "alone" else {}
+    return found, spent
+
+
+def _parts(
+    leak: Leaked, taken: list[dict[str, float]], found: dict[int, Alone], together: Reconstruction
+) -> dict[str, float]:
+    lanes = torch.tensor(sorted(found))
+    answers = torch.cat([found[int(v)].inputs for v in lanes])
+    return {
+        "together, s a victim": median(taken, "together"),
+        **{
+            f"{label}{threads}, ms an evaluation": median(taken, f"{arm}{threads}, an evaluation") * 1e3
+            for arm, label in (("alone", "one by one"), ("lean", "the same without the derivatives by the weights"))
+            for threads in ("", ONE)
+            if arm + threads in taken[0]
+        },
+        **one_thread_each(taken, ["alone"], "together"),
+        "one by one, ASR": leak.success(answers, lanes),
+        "together, ASR of the same victims": leak.success(together.inputs[lanes, 0], lanes),
+        "together, ASR of all": leak.success(together.inputs[:, 0], torch.arange(leak.view.victims)),
+        "one by one, evaluations a victim": sum(a.evaluations for a in found.values()) / len(found),
+        "together, evaluations of the same victims": float(together.evaluations[lanes].float().mean()),
+        "together, evaluations of all": float(together.evaluations.float().mean()),
+    }
 
 
 def attack_floor_ratio(size: Size, dataset: str, data_dir: Path | None) -> Figure:

@@ -91,7 +91,7 @@ def bench(
     chosen = [key for key in KEYS if not only or key in only]
     _check_used(chosen, {"outer": outer, "dataset": dataset, "data-dir": data_dir})
     size, before = _size(quick, repeats, outer), load()
-    works = _works(size, dataset or DATASET, data_dir)
+    works = _works(size, DATASET if dataset is None else dataset, data_dir)
     figures = {}
     for number, key in enumerate(chosen):
         tell(f"bench, {key}", number, len(chosen))

@@ -59,7 +59,7 @@ class Figure:
 
 def figure_of(read: Mapping[str, Any]) -> Figure:
     """Return the figure that `Figure.as_dict` wrote."""
-    return Figure(read["unit"], read["said"], tuple(read["values"]), read["parts"], command=read["command"])
+    return Figure(read["unit"], read["said"], tuple(read["values"]), read["parts"], command=read.get("command", ""))
 
 
 def absent(reason: str) -> Figure:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 from leakbench.bench.bench import AIMS, Bench
 from leakbench.bench.figure import figure_of
+from leakbench.bench.machine import machine
+from leakbench.errors import InputError
 from leakbench.scripts import markdown_table
 from leakbench.store import write_atomically
 
-__all__ = ["page", "write_page"]
+__all__ = ["check_page", "page", "write_page"]
 
+
+ALIKE = ("cpu", "cores", "threads", "versions")
+"""Of a machine, what figures on one page have in common."""
 
 LEGEND = (
     "`minimum`, `median` and `maximum` are over the repeats. `times` is the reference's time over ours where more is better",
@@ -20,24 +26,50 @@ LEGEND = (
 )
 
 
+def check_page(folder: Path, quick: bool) -> None:
+    """Raise InputError where a bench.json that stands in the folder is of another kind, or no bench.json.
+
+    So a trial never takes the place of published figures, nor do figures of another machine.
+    """
+    read = _read(folder / "bench.json")
+    if read is None:
+        return
+    here = machine(None).as_dict()
+    other = [name for name in ALIKE if here[name] != read["machine"].get(name)]
+    if read["quick"] != quick:
+        other = ["scale (--quick or not)", *other]
+    if other:
+        raise InputError(
+            f"page: {folder / 'bench.json'} is of another {', '.join(other)}; give another folder, or remove it"
+        )
+
+
 def write_page(found: Bench, folder: Path) -> None:
-    """Write FOLDER/bench.md and FOLDER/bench.json; figures that stand there and were not measured now stay, if of the same kind."""
-    found = _with_those_before(found, folder / "bench.json")
+    """Write FOLDER/bench.md and FOLDER/bench.json; figures that stand there and were not measured now stay (`check_page`)."""
+    found = _with_those_before(found, _read(folder / "bench.json"))
     text = json.dumps(found.as_dict(), indent=1) + "\n"
     write_atomically(folder / "bench.json", lambda path: path.write_text(text, encoding="utf-8"))
     write_atomically(folder / "bench.md", lambda path: path.write_text(page(found), encoding="utf-8"))
 
 
-def _with_those_before(found: Bench, path: Path) -> Bench:
+def _read(path: Path) -> dict[str, Any] | None:
+    """Return what a bench.json holds, None where there is none; raises InputError for another file."""
     if not path.is_file():
-        return found
-    read = json.loads(path.read_text(encoding="utf-8"))
-    now, then = found.machine.as_dict(), read["machine"]
-    alike = all(now[name] == then[name] for name in ("cpu", "cores", "threads", "versions"))
-    if not alike or read["quick"] != found.quick:
-        return found
-    before = {key: figure_of(figure) for key, figure in read["figures"].items() if figure and key in AIMS}
-    figures = {key: found.figures.get(key, before.get(key)) for key in AIMS}
+        return None
+    try:
+        read = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        read = None
+    if not isinstance(read, dict) or not {"machine", "quick", "figures"} <= set(read):
+        raise InputError(f"page: {path} was written by no bench; give another folder, or remove it")
+    return read
+
+
+def _with_those_before(found: Bench, read: dict[str, Any] | None) -> Bench:
+    """Return a bench with the figures of one before that have no values now."""
+    before = {key: figure_of(figure) for key, figure in (read or {"figures": {}})["figures"].items() if figure}
+    now = {key: figure for key, figure in found.figures.items() if figure.values or key not in before}
+    figures = {key: now.get(key, before.get(key)) for key in AIMS}
     return dataclasses.replace(found, figures={key: figure for key, figure in figures.items() if figure is not None})
 
 

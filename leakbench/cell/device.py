@@ -17,7 +17,7 @@ def device_of(name: str) -> torch.device:
     try:
         device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == AUTO else name)
         torch.zeros(1, device=device).cpu()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         why = str(error).splitlines()[0].split(". ")[0].split(" The '")[0]
         why = "no kind of device that torch knows" if "device type" in why else why
         raise InputError(f"device: {name!r} cannot be used ({why}); try cpu, or cuda where there is a GPU") from None

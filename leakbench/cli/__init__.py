@@ -16,7 +16,7 @@ from leakbench.cli.bench import bench
 from leakbench.cli.catalog import list_, schema, show
 from leakbench.cli.conformance import conformance
 from leakbench.cli.data import data
-from leakbench.cli.options import help_alone
+from leakbench.cli.options import INTERRUPTED, help_alone
 from leakbench.cli.privacy import audit, epsilon
 from leakbench.cli.run import compare, report, run
 from leakbench.engine.memory import keep_freed_memory
@@ -24,7 +24,6 @@ from leakbench.errors import InputError, out_of_memory, wanted
 
 __all__ = ["main"]
 
-INTERRUPTED = 130
 BUG = 70
 LOWER = "lower --clients-per-round, --leak-batch, --victims or --candidates, or take a smaller network"
 

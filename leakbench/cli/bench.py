@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from leakbench.cli.options import FOLDER
+from leakbench.cli.options import FOLDER, INTERRUPTED
 from leakbench.errors import InputError
 
 __all__ = ["bench"]
@@ -32,7 +32,7 @@ __all__ = ["bench"]
     "--page",
     type=FOLDER,
     metavar="FOLDER",
-    help="also write bench.md and bench.json into this folder; what stands there of keys not measured now stays",
+    help="also write bench.md and bench.json into this folder; keys not measured now stay as they stand there",
 )
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
 def bench(
@@ -49,24 +49,27 @@ def bench(
 
     References are torch.optim.LBFGS one victim after another, a plain PyTorch loop, and, where they are installed
     (pip install 'leakbench[bench]'), Opacus and Flower's simulation; without them their keys are null, and the exit code
-    stays 0. All have PyTorch's threads as they are (OMP_NUM_THREADS), and for all alike the process keeps the memory that it
-    freed, as every command of leakbench does. Figures of a machine with other work on it mean little: a warning says so.
+    stays 0. References run with PyTorch's threads as they are (OMP_NUM_THREADS) and with one, of which the faster counts; Flower's
+    clients have a core each. For all alike the process keeps the memory that it freed, as every command of leakbench does.
+    Figures of a machine with other work on it mean little: a warning says so.
     """
     from leakbench.bench.bench import bench as measure  # noqa: PLC0415
+    from leakbench.bench.page import check_page, write_page  # noqa: PLC0415
     from leakbench.progress import Reporter  # noqa: PLC0415
 
     if page is not None and not os.access(page, os.W_OK | os.X_OK):
         raise InputError(f"page: {page} cannot be written to")
+    if page is not None:
+        check_page(page, quick)
     reporter = Reporter()
     command = shlex.join(["leakbench", *sys.argv[1:]])
     try:
         found = measure(only, quick, repeats, outer, dataset, data_dir, command, reporter)
     except KeyboardInterrupt:
-        raise InputError("interrupted; of a bench nothing is kept") from None
+        click.echo("leakbench: interrupted; of a bench nothing is kept", err=True)
+        sys.exit(INTERRUPTED)
     reporter.close()
     for line in [json.dumps(found.as_dict(), indent=1)] if as_json else found.lines():
         click.echo(line)
     if page is not None:
-        from leakbench.bench.page import write_page  # noqa: PLC0415
-
         write_page(found, page)

@@ -11,9 +11,12 @@ import click
 
 from leakbench.errors import InputError
 
-__all__ = ["FOLDER", "attack_options", "federation_options", "help_alone", "success", "words"]
+__all__ = ["FOLDER", "INTERRUPTED", "attack_options", "federation_options", "help_alone", "success", "words"]
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+
+INTERRUPTED = 130
+"""The exit code of who was interrupted, as a shell gives it."""
 
 NAME = "name in the catalog, or a .yaml of your own"
 OF_DATASET = "[default: the dataset's]"

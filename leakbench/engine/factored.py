@@ -59,24 +59,27 @@ class Factored:
 
     def merged(self, factors: dict[str, Tensor] | None = None) -> Parameters:
         """Return the sum over the members, each tensor times its factor {p: (K, B)}, 1 by default: {p: (K, 1, *p)}."""
-        lanes, members, places, _ = self.columns.shape
-        factors = None if factors is None else {name: factor.to(self.deltas) for name, factor in factors.items()}
-        if (
-            factors is not None and places > 1 and "products" in vars(self)
-        ):  # A cached property that is there, since norms were asked for.
-            factor = factors[self.layer.weight]
-            weight = torch.bmm(factor[:, None], self.products.flatten(2)).reshape(lanes, *self.products.shape[2:])
-        else:
-            deltas = self.deltas if factors is None else self.deltas * factors[self.layer.weight][..., None, None]
-            rows = deltas.reshape(lanes, members * places, -1)
-            weight = torch.bmm(rows.mT, self.columns.reshape(lanes, members * places, -1))
-        found = self._weight(weight[:, None])
+        at = {} if factors is None else {name: factor.to(self.deltas) for name, factor in factors.items()}
+        found = self._weight(self._merged_weight(at.get(self.layer.weight))[:, None])
         if self.layer.bias is not None:
-            sums = self.sums
-            found[self.layer.bias] = (
-                sums.sum(1, keepdim=True) if factors is None else torch.bmm(factors[self.layer.bias][:, None], sums)
-            )
+            factor = at.get(self.layer.bias)
+            sums = self.sums.sum(1, keepdim=True) if factor is None else torch.bmm(factor[:, None], self.sums)
+            found[self.layer.bias] = sums
         return found
+
+    def _merged_weight(self, factor: Tensor | None) -> Tensor:
+        """Return the sum (K, O, Q) over the members of their gradients by the weight, each times its factor (K, B)."""
+        lanes, members, places, _ = self.columns.shape
+        if factor is not None and places > 1 and self._has_products:
+            return torch.bmm(factor[:, None], self.products.flatten(2)).reshape(lanes, *self.products.shape[2:])
+        deltas = self.deltas if factor is None else self.deltas * factor[..., None, None]
+        rows = deltas.reshape(lanes, members * places, -1)
+        return torch.bmm(rows.mT, self.columns.reshape(lanes, members * places, -1))
+
+    @property
+    def _has_products(self) -> bool:
+        """Whether somebody, as for norms, has asked for `products` before, so that they cost nothing more."""
+        return "products" in vars(self)
 
     def _weight(self, products: Tensor) -> Parameters:
         return {self.layer.weight: self.layer.weight_like(products, self.like)}

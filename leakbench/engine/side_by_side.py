@@ -66,7 +66,7 @@ def pieces_of(count: int, size: int) -> list[slice]:
 
 def shares_of(count: int, size: int) -> list[slice]:
     """Return slices of `count` lanes, as equal as can be, one for each thread that pays where `size` lanes fill a core's cache."""
-    return _equal(count, _paying(count, size))
+    return _equal(count, max(1, min(count, _paying(count, size))))
 
 
 def _paying(count: int, size: int) -> int:

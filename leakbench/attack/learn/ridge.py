@@ -22,19 +22,20 @@ def leave_one_out(gram: Tensor, inputs: Tensor) -> float:
     (Allen's PRESS, 1974; the last term is the mean's share of the leverage).
     """
     few, apart = _centred(_centred(gram[:FEW, :FEW]).T), _centred(inputs[:FEW])
-    n, diagonal = len(few), few.diagonal().mean()
-    values, directions = torch.linalg.eigh(few)
+    n, diagonal = len(few), float(few.diagonal().mean())
+    if not diagonal > 0:  # No two public gradients differ.
+        return 0.0
+    values, directions = torch.linalg.eigh(few / diagonal)
     along, turned, squares = directions.T @ apart, directions.float(), directions.square()
 
-    def error(share: float) -> float:
-        ridge = share * diagonal
+    def error(ridge: float) -> float:
         shrunk = 1 / (values.clamp_min(0) + ridge)
         own = squares @ shrunk - 1 / (n * ridge)
         # Thirteen products of all examples, of which only the least sum of squares is asked: in single precision.
         residual = turned @ (along * shrunk[:, None]).float() / own[:, None].float()
         return float(residual.square().mean())
 
-    return float(min(SHARES, key=error) * diagonal)
+    return min(SHARES, key=error) * diagonal
 
 
 def _centred(rows: Tensor) -> Tensor:
