@@ -324,7 +324,7 @@ def test_a_layer_in_which_code_of_somebodys_own_runs_is_no_step_of_a_chain() -> 
     def of(layer: nn.Module) -> nn.Module:
         return nn.Sequential(nn.Linear(6, 3), layer, nn.Linear(3, 2))
 
-    patched, hooked, before = nn.Linear(3, 3), nn.Sigmoid(), nn.Sigmoid()
+    patched, hooked, before = (nn.Linear(3, 3) for _ in range(3))
     assert chain_of(of(patched)) is not None and chain_of(of(hooked)) is not None
     patched.forward = torch.sin  # type: ignore[method-assign]
     hooked.register_full_backward_hook(lambda *_: None)
