@@ -1,4 +1,4 @@
-"""The pages of leakage_tables.py in Markdown: which columns each kind of page has, and what they mean."""
+"""Which columns each kind of page has, and what they mean."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
-from leakbench.scripts import markdown_table
-
-__all__ = ["COLUMNS", "page_of", "text_of"]
+__all__ = ["COLUMNS", "Column", "Row", "text_of"]
 
 Row: TypeAlias = dict[Any, Any]
 
@@ -186,23 +184,3 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     ),
 }
 """{what a page is about: its columns}; one in which no row has anything is left out."""
-
-AGAIN = (
-    'A row is measured again by `python results/leakage_tables.py PAGE --only "ROW"`, PAGE being the name of this file and ROW '
-    "its name without a leakage point (`type-2`, `type-1`, `type-0` or `global`) at the end; seed 0 throughout."
-)
-
-
-def page_of(page: dict[str, Any], rows: pd.DataFrame) -> str:
-    """Return the page in Markdown."""
-    shown = [
-        (column, [column.show(row) for row in rows.to_dict("records")])
-        for column in COLUMNS[page.get("columns", "claims")]
-    ]
-    shown = [(column, cells) for column, cells in shown if set(cells) != {"-"}]
-    table = markdown_table((column.heading for column, _ in shown), zip(*(cells for _, cells in shown), strict=True))
-    lines = [f"# {page['title']}", "", page["text"].strip(), "", table]
-    lacking = [row["name"] for row in page["rows"] if row["name"] not in set(rows["cell"])]
-    missing = [f"Not measured yet: {'; '.join(lacking)}.", ""] if lacking else []
-    legend = [f"- {column.heading}: {column.meaning}." for column, _ in shown if column.meaning]
-    return "\n".join([*lines, "", *missing, *legend, "", AGAIN, "", page.get("found", "").strip()]).rstrip() + "\n"
