@@ -18,6 +18,7 @@ from leakbench.progress import Reporter
 from leakbench.recipe import names
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.grid import spelled_out
+from leakbench.reproduce.index import BEGIN, END, index_of
 from leakbench.reproduce.page import claims_of, page_of
 from leakbench.reproduce.reproduce import reproduce
 from leakbench.reproduce.table import Table, read_table, table_names
@@ -42,7 +43,7 @@ def test_rows_are_measurements_of_cells_of_the_page(name: str) -> None:
     cells = {line.name: line for line in TABLES[name].lines}
     assert list(dict.fromkeys(rows.index)) == [row for row in cells if row in rows.index]
     for row, found in rows.iterrows():
-        given, claim = cells[str(row)].given, cells[str(row)].claim
+        given, claim = cells[str(row)].given, cells[str(row)].claimed(str(found["point"]))
         assert (found["dataset"], found["attack"]) == (given["dataset"], Path(given["attack"]).stem)
         if given["attack"] == "identification":
             assert pd.isna(found["asr"])
@@ -80,15 +81,15 @@ def test_every_cell_of_every_page_can_be_asked_for() -> None:
     for table in TABLES.values():
         for line in table.lines:
             for scale in ("quick", "full"):
-                request = line.request(scale, {})
-                assert request.attack in names("attacks") or Path(request.attack).is_file()
-                assert request.defense in names("defenses") or Path(request.defense).is_file()
+                for request in line.requests(scale, {}):
+                    assert request.attack in names("attacks") or Path(request.attack).is_file()
+                    assert request.defense in names("defenses") or Path(request.defense).is_file()
 
 
 def test_the_null_is_taken_off() -> None:
     """ASR .6 above a null of .2: .5."""
-    row = pd.read_csv(RESULTS / "leakage_table_1.csv").head(1).assign(asr=0.6, null_asr=0.2)
-    assert "| 0.20 | 0.50 |" in page_of(TABLES["leakage_table_1"], row)
+    row = pd.read_csv(RESULTS / "fed_alpha_cdp_table_1.csv").head(1).assign(asr=0.6, null_asr=0.2)
+    assert "| 0.20 | 0.50 |" in page_of(TABLES["fed_alpha_cdp_table_1"], row)
 
 
 @pytest.mark.parametrize(
@@ -239,23 +240,90 @@ def test_a_page_has_the_claims_with_their_verdicts(tmp_path: Path) -> None:
     assert json.loads(rows["versions"].iloc[0])["torch"] and (rows["seeds"] == 1).all()
 
 
+def test_claims_of_less_work_are_not_comparable(tmp_path: Path) -> None:
+    """Fewer victims are the same work, fewer iterations are not."""
+    for quick, verdict in (({"victims": 1}, {"holds", "does not hold"}), ({"iterations": 1}, {"not comparable"})):
+        folder = tmp_path / str(len(verdict))
+        folder.mkdir()
+        table = read_table(str(tiny(folder, quick=quick)))
+        [claim] = claims_of(table, measure(table, folder, scale="quick")[1])
+        assert claim.verdict in verdict
+    assert claim.reason == "of less work than the paper's (scale quick: iterations)"
+
+
+def test_a_claim_of_one_leakage_point_is_its_own(tmp_path: Path) -> None:
+    claim = {"rmse": 0.5, "type-1": {"asr": 0.25, "rmse": 0.7}}
+    row = {"name": "cpl", "given": {"taps": ["type-2", "type-1"], "leak_batch": 1}, "claim": claim}
+    table = read_table(str(tiny(tmp_path, rows=[row])))
+    _, rows = measure(table, tmp_path)
+    found = {(c.row, c.what): c.claimed for c in claims_of(table, rows)}
+    assert found == {("cpl, type-2", "rmse"): 0.5, ("cpl, type-1", "rmse"): 0.7, ("cpl, type-1", "asr"): 0.25}
+
+
+def test_numbers_are_printed_in_the_order_of_the_combinations() -> None:
+    row = {"name": "{a} {b}", "each": {"a": [1, 2], "b": [3, 4]}, "printed": {"accuracy": [0.1, 0.2, None, 0.4]}}
+    assert [spelled.get("claim") for spelled in spelled_out([row])] == [
+        {"accuracy": 0.1},
+        {"accuracy": 0.2},
+        None,
+        {"accuracy": 0.4},
+    ]
+    with pytest.raises(InputError, match=r"row '\{a\} \{b\}': printed: accuracy: got 1 numbers for 4 combinations"):
+        list(spelled_out([{**row, "printed": {"accuracy": [0.1]}}]))
+
+
+def test_accuracy_is_over_the_seeds(tmp_path: Path) -> None:
+    """Of one seed Wilson's interval of the test examples, of several Student's of the seeds."""
+    training = {"defense": "none", "dataset": "digits", "clients": 10, "clients_per_round": 2, "local_iterations": 5}
+    given = {**TINY["given"], "iterations": 1, "victims": 1, "train_rounds": 2, **training}  # type: ignore[dict-item]
+    rows = [{"name": "one"}, {"name": "three", "seeds": 3}]
+    table = read_table(str(tiny(tmp_path, given=given, rows=rows, columns="accuracy", quick={})))
+    _, found = measure(table, tmp_path)
+    one, three = found.to_dict("records")
+    assert (one["seeds"], three["seeds"], one["rounds"]) == (1, 3, 2)
+    assert one["hash"] != three["hash"] and len(list((tmp_path / "runs").iterdir())) == 3
+    for row in (one, three):
+        assert 0 <= row["trained_accuracy_low"] < row["trained_accuracy"] < row["trained_accuracy_high"] <= 1
+    assert "| three |" in page_of(table, found)
+
+
+def test_the_index_counts_what_the_rows_say(tmp_path: Path) -> None:
+    """Of the pages in results/, each claim once; the sums stand below."""
+    text = (RESULTS / "README.md").read_text(encoding="utf-8")
+    within = text.partition(BEGIN)[2].partition(END)[0].strip()
+    assert within == index_of(RESULTS)
+    claims = [c for name in WRITTEN for c in claims_of(TABLES[name], pd.read_csv(RESULTS / f"{name}.csv"))]
+    counts = [sum(c.verdict == word for c in claims) for word in ("holds", "does not hold", "not comparable")]
+    assert sum(counts) == len(claims) > 0
+    assert within.splitlines()[-1] == f"| all | {' | '.join(map(str, counts))} |  |  |  |"
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (("leakage_table_2",), "table: unknown name 'leakage_table_2'; did you mean 'leakage_table_1'?"),
         (
-            ("leakage_table_1", "--set", "victims", "--out", "x"),
+            ("fed_alpha_cdp_tabel_1",),
+            "table: unknown name 'fed_alpha_cdp_tabel_1'; did you mean 'fed_alpha_cdp_table_1'?",
+        ),
+        (
+            ("fed_alpha_cdp_table_1", "--set", "victims", "--out", "x"),
             "set: got 'victims', expected NAME=VALUE, as victims=20",
         ),
-        (("leakage_table_1", "--set", "victim=2", "--out", "x"), "set: 'victim' is no number of a cell; did you mean"),
-        (("leakage_table_1", "--set", "attack=2", "--out", "x"), "set: 'attack' is no number of a cell"),
-        (("leakage_table_1", "--set", "victims=few", "--out", "x"), "set: victims: got 'few', expected a whole number"),
-        (("leakage_table_1", "--set", "victims=2"), "set: measures a trial, which would take the place of"),
-        (("leakage_table_1", "--only", "mnits"), "only: no row's name holds 'mnits'"),
-        (("leakage_table_1", "--scale", "fast"), "scale: got 'fast'"),
-        (("leakage_table_1", "--page", "--out", "x"), "page: there are no rows in x/leakage_table_1.csv"),
+        (
+            ("fed_alpha_cdp_table_1", "--set", "victim=2", "--out", "x"),
+            "set: 'victim' is no number of a cell; did you mean",
+        ),
+        (("fed_alpha_cdp_table_1", "--set", "attack=2", "--out", "x"), "set: 'attack' is no number of a cell"),
+        (
+            ("fed_alpha_cdp_table_1", "--set", "victims=few", "--out", "x"),
+            "set: victims: got 'few', expected a whole number",
+        ),
+        (("fed_alpha_cdp_table_1", "--set", "victims=2"), "set: measures a trial, which would take the place of"),
+        (("fed_alpha_cdp_table_1", "--only", "mnits"), "only: no row's name holds 'mnits'"),
+        (("fed_alpha_cdp_table_1", "--scale", "fast"), "scale: got 'fast'"),
+        (("fed_alpha_cdp_table_1", "--page", "--out", "x"), "page: there are no rows in x/fed_alpha_cdp_table_1.csv"),
         (("nowhere.yaml",), "table: no file 'nowhere.yaml'"),
-        (("leakage_table_1", "--data-dir", "nowhere"), "'nowhere' does not exist"),
+        (("fed_alpha_cdp_table_1", "--data-dir", "nowhere"), "'nowhere' does not exist"),
     ],
 )
 def test_wrong_input_is_one_line(

@@ -32,11 +32,19 @@ def number(key: str, digits: int = 2) -> Callable[[Row], str]:
     return lambda row: text_of(row.get(key), digits)
 
 
-def interval(key: str) -> Callable[[Row], str]:
+def interval(key: str, digits: int = 2) -> Callable[[Row], str]:
     """Return what shows a share with its 95 % interval."""
+    ends = [f"{key}_low", f"{key}_high"]
     return lambda row: (
-        "-" if pd.isna(row[key]) else f"{row[key]:.2f} [{row[key + '_low']:.2f}, {row[key + '_high']:.2f}]"
+        "-"
+        if pd.isna(row.get(key))
+        else f"{text_of(row[key], digits)} [{', '.join(text_of(row[end], digits) for end in ends)}]"
     )
+
+
+def yes(key: str) -> Callable[[Row], str]:
+    """Return what shows 1 as yes and 0 as no."""
+    return lambda row: "-" if pd.isna(row.get(key)) else "yes" if row[key] else "no"
 
 
 def above_null(row: Row) -> str:
@@ -87,6 +95,41 @@ IDENTIFIED = Column(
 SIZE = Column("victims x batch, limit", size, "what was attacked, and after how many iterations a search ends at most")
 
 COLUMNS: dict[str, tuple[Column, ...]] = {
+    "accuracy": (
+        ROW,
+        Column("accuracy claimed", number("claimed_accuracy", 3)),
+        Column(
+            "accuracy [95 % CI]",
+            interval("trained_accuracy", 3),
+            "on the test examples after the last round: over the seeds, or of one seed by how many test examples there are",
+        ),
+        Column("rounds", number("rounds", 0)),
+        Column("seeds", number("seeds", 0)),
+        Column("epsilon claimed", number("epsilon_claimed", 3), "by the recipe's own formula"),
+        Column(
+            "epsilon valid", number("epsilon_valid", 3), "against who sees the released models; none where none follows"
+        ),
+        Column("scale", lambda row: str(row.get("scale", "-"))),
+        Column("minutes", number("wall_minutes", 1), "of all seeds, on two shared cores"),
+    ),
+    "points": (
+        ROW,
+        Column("resilient claimed", yes("claimed_resilient")),
+        Column("verdict", lambda row: str(row.get("verdict", "-"))),
+        Column("RMSE claimed", number("claimed_rmse", 4)),
+        RMSE,
+        NULL_RMSE,
+        ASR,
+        NULL_ASR,
+        Column("iterations claimed", number("claimed_iterations", 0)),
+        Column(
+            "iterations",
+            number("iterations", 0),
+            "the median until which an answer came within eta to stay; none where fewer than half did",
+        ),
+        IDENTIFIED,
+        SIZE,
+    ),
     "claims": (
         ROW,
         Column("ASR claimed", number("claimed_asr", 3)),

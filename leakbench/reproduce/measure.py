@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,15 @@ from torch import Tensor
 
 from leakbench.cell import Cell
 from leakbench.cell.budget import prepare
-from leakbench.measure.statistics import median_interval
+from leakbench.measure.statistics import mean_interval, median_interval, wilson
 from leakbench.progress import Reporter
 from leakbench.provenance import versions
 from leakbench.reproduce.any_row import in_any_row
 from leakbench.reproduce.rows import Row, executed, limit_of, minutes_of
 from leakbench.reproduce.table import Line, Table
+from leakbench.store import Run, content_hash
 
-__all__ = ["measured"]
+__all__ = ["accuracy_of", "cells_of", "hash_of", "measured"]
 
 MEASURES = (
     *("asr", "asr_low", "asr_high", "null_asr", "rmse", "null_rmse", "psnr", "ssim", "label_accuracy"),
@@ -42,36 +42,72 @@ OTHERS = 500
 """Among how many examples an answer picks its own, on pages about servers."""
 
 
+def cells_of(
+    line: Line, scale: str, changed: dict[str, Any], data_dir: Path | None, reporter: Reporter | None = None
+) -> list[Cell]:
+    """Return the cells of a line, one for each seed."""
+    return [prepare(request, data_dir, reporter) for request in line.requests(scale, changed)]
+
+
+def hash_of(cells: list[Cell]) -> str:
+    """Return the hash of a cell, or of several seeds."""
+    return (cells[0].hash if len(cells) == 1 else content_hash([cell.hash for cell in cells]))[:12]
+
+
 def measured(
     table: Table, line: Line, scale: str, changed: dict[str, Any], runs: Path, data_dir: Path | None, reporter: Reporter
 ) -> list[Row]:
-    """Run one cell of a table at a scale in a folder of its own in `runs`, where it goes on if it was cut short: its rows."""
-    cell = prepare(line.request(scale, changed), data_dir, reporter)
+    """Run a line's cells at a scale, each in a folder of its own in `runs`, where it goes on if it was cut short: its rows.
+
+    All of a row is of the first seed, but for the accuracy and the time, which are of all seeds.
+    """
+    cells = cells_of(line, scale, changed, data_dir, reporter)
     command = f'leakbench reproduce {table.name} --scale {scale} --only "{line.name}"'
-    with executed(cell, runs, command, reporter) as (summary, run):
-        rows, tensors = run.read_rows("rows.parquet"), run.read_tensors("reconstructions.safetensors")
-        rounds = run.read_rows("rounds.parquet")["accuracy"]
-        seconds = sum(run.manifest["phases"].values())
-    trained = rounds if cell.settings.protocol == "live" else pd.Series(dtype=float)
+    ended, seconds, found = list[float](), 0.0, list[Row]()
+    for cell in cells:
+        with executed(cell, runs, command, reporter) as (summary, run):
+            ended += [] if summary["accuracy"] is None else [float(summary["accuracy"])]
+            seconds += sum(run.manifest["phases"].values())
+            found = found or _points(table, line, cell, summary, run)
+    first = cells[0]
     same = {
         "dataset": line.given["dataset"],
-        "attack": cell.names["attack"],
-        "defense": cell.names["defense"],
-        "limit": limit_of(cell),
-        **{f"claimed_{key}": value for key, value in line.claim.items()},
-        "hash": cell.hash[:12],
+        "attack": first.names["attack"],
+        "defense": first.names["defense"],
+        "limit": limit_of(first),
+        "hash": hash_of(cells),
         "scale": scale,
-        "seeds": 1,
+        "seeds": len(cells),
+        **accuracy_of(ended, len(first.data.test_targets)),
         "wall_minutes": round(seconds / 60, 1),
         "versions": json.dumps(versions(), sort_keys=True),
     }
+    return [same | row for row in found]
+
+
+def accuracy_of(ended: list[float], examples: int) -> Row:
+    """Return the mean accuracy of trained networks with its 95 % interval; of one that of its share of the test examples."""
+    if not ended:
+        return dict.fromkeys(("trained_accuracy", "trained_accuracy_low", "trained_accuracy_high"))
+    alone = (ended[0], *wilson(ended[0] * examples, examples))
+    mean, low, high = alone if len(ended) == 1 else mean_interval(ended)
+    return {"trained_accuracy": mean, "trained_accuracy_low": low, "trained_accuracy_high": high}
+
+
+def _points(table: Table, line: Line, cell: Cell, summary: dict[str, Any], run: Run) -> list[Row]:
+    """Return what each leakage point of a run gives a row."""
+    rows, tensors = run.read_rows("rows.parquet"), run.read_tensors("reconstructions.safetensors")
+    live = cell.settings.protocol == "live"
+    trained = run.read_rows("rounds.parquet")["accuracy"] if live else pd.Series(dtype=float)
     several = len(summary["taps"]) > 1
     return [
-        same
+        {f"claimed_{key}": value for key, value in line.claimed(point).items()}
         | _point(tap, _of(rows, tap, point))
         | (_of_servers(cell, tap, point, _of(rows, tap, point), tensors) if table.columns == "servers" else {})
         | {"above": sum(broken["tap"] == point for broken in summary["violations"])}
-        | {"accuracy": trained.get(tap["round"] - 1)}
+        | {"accuracy": trained.get(tap["round"] - 1), "rounds": summary["rounds"]}
+        | {"verdict": tap["verdict"], "resilient": float(tap["verdict"] == "protected")}
+        | {f"epsilon_{name}": summary["epsilon"][name] for name in ("claimed", "valid")}
         | {"row": f"{line.name}, {point}" if several else line.name, "cell": line.name, "point": point}
         for point, tap in summary["taps"].items()
     ]
@@ -94,7 +130,7 @@ def _point(tap: dict[str, Any], rows: pd.DataFrame) -> Row:
         "batch": tap["batch"],
         "victims": tap["victims"],
         **{key: tap[key] for key in MEASURES},
-        **{key: None if math.isinf(end) else end for key, end in ends.items()},
+        **ends,
         "minutes": minutes_of(tap),
     }
 

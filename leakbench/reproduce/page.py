@@ -8,7 +8,7 @@ import pandas as pd
 
 from leakbench.reproduce.columns import COLUMNS, text_of
 from leakbench.reproduce.table import Table
-from leakbench.reproduce.verdict import CLAIMS, Compared, compared, digits_of
+from leakbench.reproduce.verdict import CLAIMS, FAILS, Compared, compared, digits_of
 from leakbench.scripts import markdown_table
 
 __all__ = ["claims_of", "page_of"]
@@ -24,9 +24,14 @@ HEADS = ("row", "what", "claimed", "measured", "95 % interval", "verdict", "reas
 def claims_of(table: Table, rows: pd.DataFrame) -> list[Compared]:
     """Return every claim of the rows that were measured, beside its number."""
     lines = {line.name: line for line in table.lines}
-    digits = digits_of(line.claim for line in table.lines)
+    digits = digits_of(claim for line in table.lines for claim in line.claims.values())
     of = [(row, lines[row["cell"]]) for row in rows.to_dict("records") if row["cell"] in lines]
-    return [found for row, line in of for found in compared(row, line.claim, line.apart, line.because, digits)]
+    found = list[Compared]()
+    for row, line in of:
+        claim = line.claimed(row["point"])
+        apart = dict.fromkeys(claim, line.less()) if row.get("scale") == "quick" and line.less() else {}
+        found += compared(row, claim, {**line.apart, **apart}, line.because, digits)
+    return found
 
 
 def page_of(table: Table, rows: pd.DataFrame) -> str:
@@ -52,11 +57,23 @@ def page_of(table: Table, rows: pd.DataFrame) -> str:
 def _verdicts(claims: Iterable[Compared]) -> list[str]:
     """Return the table of claims and verdicts; nothing where nothing is claimed."""
     rows = [
-        (c.row, CLAIMS[c.what], f"{c.claimed:g}", text_of(c.value, 3), _interval(c), f"**{c.verdict}**", c.reason)
+        (
+            c.row,
+            CLAIMS[c.what].heading,
+            f"{c.claimed:g}",
+            text_of(c.value, 3),
+            _interval(c),
+            f"**{c.verdict}**",
+            c.reason or _unexplained(c),
+        )
         for c in claims
     ]
     rule = "A claim holds where its number, as printed, lies in the interval of what was measured."
     return ["## Claims", "", rule, "", markdown_table(HEADS, rows), ""] if rows else []
+
+
+def _unexplained(c: Compared) -> str:
+    return "no reason was found" if c.verdict == FAILS else ""
 
 
 def _interval(c: Compared) -> str:

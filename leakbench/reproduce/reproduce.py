@@ -9,10 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from leakbench.cell.budget import prepare
 from leakbench.progress import Reporter
 from leakbench.reproduce.choose import chosen
-from leakbench.reproduce.measure import measured
+from leakbench.reproduce.index import write_index
+from leakbench.reproduce.measure import cells_of, hash_of, measured
 from leakbench.reproduce.page import page_of
 from leakbench.reproduce.rows import Row, held
 from leakbench.reproduce.table import SCALES, Line, Table
@@ -54,9 +54,10 @@ def reproduce(
 
 
 def write_page(table: Table, rows: pd.DataFrame, out: Path) -> Path:
-    """Write the page of the rows into `out`, and return its path."""
+    """Write the page of the rows into `out`, and return its path; the index of `out`/README.md follows."""
     path = out / f"{table.name}.md"
     write_atomically(path, lambda file: file.write_text(page_of(table, rows), encoding="utf-8"))
+    write_index(out)
     return path
 
 
@@ -68,7 +69,7 @@ def _stands(rows: pd.DataFrame, line: Line, scale: str, changed: dict[str, Any],
     """Return whether a row is the measurement of just this cell, at this scale or at `full`."""
     hashes = set(rows.loc[rows["cell"] == line.name, "hash"]) if "hash" in rows else set()
     scales = [scale, *(s for s in SCALES if s == "full" and s != scale)]
-    return bool(hashes) and any(prepare(line.request(s, changed), data_dir).hash[:12] in hashes for s in scales)
+    return bool(hashes) and any(hash_of(cells_of(line, s, changed, data_dir)) in hashes for s in scales)
 
 
 def _ordered(rows: pd.DataFrame, table: Table) -> pd.DataFrame:

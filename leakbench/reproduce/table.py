@@ -4,7 +4,9 @@ title:    of its page.            cite:  the paper, where it is one's table.    
 columns:  a set of `leakbench.reproduce.columns`.
 given:    fields of `leakbench.cell.Request` for all cells; the path of a recipe begins where the file lies.
 quick:    what `--scale quick` gives in the stead of them; `quick: false` in a row leaves the row out there.
-rows:     [{name, given, each, claim, apart, because, quick}], see `Line` and `leakbench.reproduce.grid`.
+apart:    {what papers print that is not comparable in any row: why}; a row may have its own.
+seeds:    how often each cell is run, with other seeds; 1 if it is not said.
+rows:     [{name, given, each, printed, claim, apart, because, seeds, quick}], see `Line` and `leakbench.reproduce.grid`.
 found:    what the numbers come to, beneath them.
 """
 
@@ -30,32 +32,57 @@ SCALES = ("quick", "full")
 
 RECIPES = ("defense", "attack")
 
+COUNTS = ("victims", "candidates", "seeds")
+"""Of which fewer make wider intervals, and no other number."""
+
 
 @dataclass(frozen=True)
 class Line:
     """A cell of a table.
 
-    given: fields of a `Request`.  claim: {what the paper prints: the number}.  apart: {what of it is not comparable: why}.
-    because: why what is claimed does not hold, as far as it was found.  quick: what the scale `quick` gives in the stead of
-    some fields; None where it leaves the cell out.
+    given: fields of a `Request`.  claims: {leakage point, "" for every one: {what the paper prints: the number}}.  apart: {what of
+    it is not comparable: why}.
+    because: why what is claimed does not hold, as far as it was found.  seeds: how often the cell is run, with other seeds; the
+    accuracy is that of all.  quick: what the scale `quick` gives in the stead of some fields and of `seeds`; None where it leaves
+    the cell out.
     """
 
     name: str
     given: Mapping[str, Any]
-    claim: Mapping[str, float] = field(default_factory=dict)
+    claims: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     apart: Mapping[str, str] = field(default_factory=dict)
     because: str = ""
+    seeds: int = 1
     quick: Mapping[str, Any] | None = field(default_factory=dict)
 
-    def request(self, scale: str, changed: Mapping[str, Any]) -> Request:
-        """Return what is asked for at a scale, some fields changed; raises InputError for fields that a request has not."""
-        given = {**self.given, **((self.quick or {}) if scale == "quick" else {}), **changed}
+    def claimed(self, point: str) -> dict[str, float]:
+        """Return what is claimed of a leakage point: `type-1`, or `type-1@5` after five rounds."""
+        return {
+            **self.claims.get("", {}),
+            **self.claims.get(point.split("@", maxsplit=1)[0], {}),
+            **self.claims.get(point, {}),
+        }
+
+    def less(self) -> str:
+        """Return why numbers of the scale `quick` are not held against claims: of other work, not of fewer victims or seeds."""
+        cut = [name for name in self.quick or {} if name not in COUNTS]
+        return f"of less work than the paper's (scale quick: {', '.join(cut)})" if cut else ""
+
+    def requests(self, scale: str, changed: Mapping[str, Any]) -> list[Request]:
+        """Return what is asked for at a scale, some fields changed: one for each seed.
+
+        Raises InputError for fields that a request has not.
+        """
+        quick = dict(self.quick or {}) if scale == "quick" else {}
+        seeds = int(quick.pop("seeds", self.seeds))
+        given = {**self.given, **quick, **changed}
         known = [f.name for f in dataclasses.fields(Request)]
         for name in given:
             if name not in known:
                 raise InputError(f"table: row {self.name!r}: {name!r} is no field of a cell{nearest(name, known)}")
         fields: dict[str, Any] = {k: tuple(map(str, v)) if isinstance(v, list) else v for k, v in given.items()}
-        return Request(**fields)
+        first = Request(**fields)
+        return [dataclasses.replace(first, seed=first.seed + i) for i in range(seeds)]
 
 
 @dataclass(frozen=True)
@@ -99,13 +126,17 @@ def read_table(name: str) -> Table:
             raise InputError(f"table: unknown name {name!r}{nearest(name, known)} (or a path that ends in .yaml)")
         path = tables_folder() / f"{name}.yaml"
     body = _read(path)
-    _check(path, body, ("title", "text", "given", "rows"), ("cite", "columns", "found", "quick"))
+    _check(path, body, ("title", "text", "given", "rows"), ("cite", "columns", "found", "apart", "quick", "seeds"))
     columns = body.get("columns", "claims")
     if columns not in COLUMNS:
         raise InputError(f"{path}: columns: got {columns!r}{nearest(columns, list(COLUMNS))}")
     for row in body["rows"]:
         _check(
-            path, row, ("name",), ("given", "each", "claim", "apart", "because", "quick"), f"row {row.get('name')!r}: "
+            path,
+            row,
+            ("name",),
+            ("given", "each", "printed", "claim", "apart", "because", "seeds", "quick"),
+            f"row {row.get('name')!r}: ",
         )
     lines = tuple(_line(path, body, row) for row in spelled_out(body["rows"]))
     for name_ in {line.name for line in lines if [other.name for other in lines].count(line.name) > 1}:
@@ -117,15 +148,23 @@ def read_table(name: str) -> Table:
 def _line(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Line:
     given = {**body["given"], **row.get("given", {})}
     own = {slot: str(path.parent / given[slot]) for slot in RECIPES if str(given.get(slot, "")).endswith(".yaml")}
-    claim, apart = row.get("claim", {}), row.get("apart", {})
-    for name in (*claim, *apart):
+    claims, apart = _by_point(row.get("claim", {})), {**body.get("apart", {}), **row.get("apart", {})}
+    for name in (*(what for claim in claims.values() for what in claim), *apart):
         if name not in CLAIMS:
             raise InputError(
                 f"{path}: row {row['name']!r}: claim: {name!r} is not measured{nearest(name, list(CLAIMS))}"
             )
     quick = row.get("quick", {})
     quick = None if quick is False else {**body.get("quick", {}), **quick}
-    return Line(row["name"], given | own, claim, apart, row.get("because", ""), quick)
+    seeds = row.get("seeds", body.get("seeds", 1))
+    return Line(row["name"], given | own, claims, apart, row.get("because", ""), seeds, quick)
+
+
+def _by_point(claim: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Return {leakage point, "" for every one: {what: number}} of a row's claim, which may have some of a point's own."""
+    own = {name: dict(claimed) for name, claimed in claim.items() if isinstance(claimed, Mapping)}
+    every = {name: claimed for name, claimed in claim.items() if name not in own}
+    return {**({"": every} if every else {}), **own}
 
 
 def _check(path: Path, body: Mapping[str, Any], must: tuple[str, ...], may: tuple[str, ...], where: str = "") -> None:

@@ -8,18 +8,33 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-__all__ = ["APART", "CLAIMS", "FAILS", "HOLDS", "Compared", "compared", "digits_of"]
+__all__ = ["APART", "CLAIMS", "FAILS", "HOLDS", "Compared", "Measure", "compared", "digits_of"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a claim is held against: its name on the page, its column of the rows (by default the claim's name) and whether that is
+    exact, a count or a formula's value, which has no interval.
+    """
+
+    heading: str
+    column: str = ""
+    exact: bool = False
+
 
 HOLDS, FAILS, APART = "holds", "does not hold", "not comparable"
 
 CLAIMS = {
-    "asr": "ASR",
-    "rmse": "RMSE",
-    "iterations": "iterations",
-    "recall": "recall",
-    "accuracy": "accuracy",
+    "asr": Measure("ASR"),
+    "rmse": Measure("RMSE"),
+    "iterations": Measure("iterations"),
+    "recall": Measure("recall"),
+    "accuracy": Measure("accuracy", "trained_accuracy"),
+    "resilient": Measure("resilient (1 yes, 0 no)", exact=True),
+    "epsilon": Measure("epsilon as claimed", "epsilon_claimed", exact=True),
+    "rounds": Measure("rounds", exact=True),
 }
-"""{what a table may claim of a row: its name on the page}; the column `claimed_NAME` of the CSV."""
+"""{what a table may claim of a row: what measures it}."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +58,16 @@ def compared(
     because: str,
     digits: Mapping[str, int],
 ) -> list[Compared]:
-    """Return each claim of a row beside the row's columns `NAME`, `NAME_low` and `NAME_high`.
+    """Return each claim of a row beside the row's column of that name and the ends of its interval, `_low` and `_high`.
 
     Holds: the printed number, within half of its last digit, lies in the interval; digits: {NAME: how many behind the point are
     printed}. A claim of what was not measured, or whose interval is not known, is not comparable.
     """
     found = []
     for what, claimed in claim.items():
-        value, low, high = (_number(row.get(f"{what}{end}")) for end in ("", "_low", "_high"))
+        measure = CLAIMS[what]
+        ends = ("", "", "") if measure.exact else ("", "_low", "_high")
+        value, low, high = (_number(row.get(f"{measure.column or what}{end}")) for end in ends)
         why = apart.get(what) or _lacking(value, low, high)
         half = 0.5 * 10.0 ** -digits[what]
         inside = low - half <= claimed <= high + half
