@@ -17,12 +17,13 @@ from unittest.mock import patch
 
 import torch
 from bounds_hold_page import page_of
-from shared.options import checked, chosen, parser
-from shared.rows import Row, executed, held, measured, there
+from shared.options import checked, parser
 from torch import Tensor
 
 from leakbench.cell import Request
 from leakbench.cell.budget import prepare
+from leakbench.reproduce.choose import chosen
+from leakbench.reproduce.rows import Row, executed, held, measured, there
 from leakbench.rng import normal
 from leakbench.scripts import one_line
 from leakbench.summary.bound import BOUNDS

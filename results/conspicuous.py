@@ -17,8 +17,7 @@ from typing import Any
 import pandas as pd
 import torch
 from conspicuous_page import page_of
-from shared.options import checked, chosen, parser
-from shared.rows import there
+from shared.options import checked, parser
 from torch import Tensor
 
 from leakbench.attack.servers.first_layer import QuantileRows, TrapWeights
@@ -34,6 +33,8 @@ from leakbench.federated.simulate import train
 from leakbench.federated.view import Knowledge, Public
 from leakbench.models import build, parameters
 from leakbench.models.gates import gated_biases
+from leakbench.reproduce.choose import chosen
+from leakbench.reproduce.rows import there
 from leakbench.rng import generator
 from leakbench.run.conspicuous import seen_of
 from leakbench.scripts import one_line

@@ -14,8 +14,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 from fishing_page import NETWORKS, ROWS, name_of, page
-from shared.options import checked, chosen, parser
-from shared.rows import Row, held, measured, there
+from shared.options import checked, parser
 from torch import Tensor, nn
 
 from leakbench.answers import Reconstruction
@@ -31,6 +30,8 @@ from leakbench.measure.metrics import rmse, success_threshold
 from leakbench.models import one_hot
 from leakbench.models.layers import entering
 from leakbench.recipe import catalog_folder, load
+from leakbench.reproduce.choose import chosen
+from leakbench.reproduce.rows import Row, held, measured, there
 from leakbench.rng import generator, generators
 from leakbench.run.experiment import hand_out
 from leakbench.run.stage_train import fresh_network

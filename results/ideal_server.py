@@ -16,7 +16,6 @@ import torch
 from scipy.integrate import quad
 from scipy.stats import norm
 from shared.options import parser
-from shared.rows import Row, there
 from torch import Tensor
 
 from leakbench.attack.search.shrinkage import shrinkage_of
@@ -24,6 +23,7 @@ from leakbench.cell import Request
 from leakbench.cell.budget import prepare
 from leakbench.limits.reference import DRAWS, PUBLIC, ideal
 from leakbench.privacy.bounds import Seen
+from leakbench.reproduce.rows import Row, there
 from leakbench.scripts import markdown_table, one_line
 
 HERE = Path(__file__).parent

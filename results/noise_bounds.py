@@ -21,11 +21,12 @@ import torch
 from noise_bounds_floors import floors
 from noise_bounds_page import draw, page_of
 from scipy import stats
-from shared.options import checked, chosen, parser
-from shared.rows import Row, executed, held, limit_of, measured, minutes_of, there
+from shared.options import checked, parser
 
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
+from leakbench.reproduce.choose import chosen
+from leakbench.reproduce.rows import Row, executed, held, limit_of, measured, minutes_of, there
 from leakbench.scripts import one_line
 
 HERE = Path(__file__).parent

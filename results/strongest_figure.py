@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from shared.options import checked, chosen, parser
-from shared.rows import Row, executed, held, limit_of, measured, minutes_of, there
+from shared.options import checked, parser
 from strongest_figure_draw import draw
 from strongest_figure_faces import Sheet
 from strongest_figure_numbers import PICTURES, SIGMAS
@@ -25,6 +24,8 @@ from strongest_figure_page import filled, whole
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
 from leakbench.measure.statistics import wilson
+from leakbench.reproduce.choose import chosen
+from leakbench.reproduce.rows import Row, executed, held, limit_of, measured, minutes_of, there
 from leakbench.scripts import one_line
 from leakbench.store import Run
 

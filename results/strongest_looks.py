@@ -2,7 +2,7 @@
 
     python results/strongest_looks.py
 
-Writes strongest_looks.png beside itself; the rows are measured by `python results/leakage_tables.py strongest_looks`.
+Writes strongest_looks.png beside itself; the rows are measured by `leakbench reproduce strongest_looks`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main() -> None:
     parser(__doc__).parse_args()
     table = HERE / "strongest_looks.csv"
     if not table.exists():
-        raise InputError(f"{table.name}: is not there; `python results/leakage_tables.py strongest_looks` measures it")
+        raise InputError(f"{table.name}: is not there; `leakbench reproduce strongest_looks` measures it")
     drawn(pd.read_csv(table)).savefig(HERE / "strongest_looks.png", dpi=110)
 
 

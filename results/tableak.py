@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 import torch
 import yaml
-from shared.options import checked, chosen, parser
+from shared.options import checked, parser
 from tableak_page import KEYS, page
 from torch import Tensor, nn
 
@@ -30,6 +30,7 @@ from leakbench.data.dataset import Dataset
 from leakbench.measure.scores_tables import TABLE_COLUMNS
 from leakbench.models import parameters
 from leakbench.progress import Reporter
+from leakbench.reproduce.choose import chosen
 from leakbench.run.experiment import hand_out
 from leakbench.run.stage_attack import Judge, Leak, attack_leak
 from leakbench.run.stage_train import fresh_network

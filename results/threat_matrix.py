@@ -2,7 +2,7 @@
 
     python results/threat_matrix.py
 
-Writes threat_matrix.md beside itself from the rows that are there; they are measured by `leakage_tables.py servers_matrix`.
+Writes threat_matrix.md beside itself from the rows that are there; they are measured by `leakbench reproduce servers_matrix`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-from shared.rows import there
 
+from leakbench.reproduce.rows import there
 from leakbench.scripts import markdown_table, one_line
 
 HERE = Path(__file__).parent

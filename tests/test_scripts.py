@@ -11,13 +11,13 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from shared.options import chosen, numbers
 
 from leakbench.errors import InputError
+from leakbench.reproduce.choose import chosen, numbers
 from leakbench.scripts import existing, markdown_table, one_line
 
 HOME = Path(__file__).parent.parent
-SCRIPTS = {"leakage_tables": "results", "tableak": "results", "priority": "results", "epsilon_tables": "results"}
+SCRIPTS = {"tableak": "results", "priority": "results", "epsilon_tables": "results"}
 SCRIPTS |= {"peer_scorers": "benchmarks"}
 
 
@@ -46,27 +46,8 @@ def contents(folder: Path) -> dict[Path, bytes]:
 @pytest.mark.parametrize(
     ("name", "given", "says"),
     [
-        ("leakage_tables", "leakage_table_2", "PAGE: unknown name 'leakage_table_2'; did you mean 'leakage_table_1'?"),
-        ("leakage_tables", "leakage_table_1 --set victims", "--set: got 'victims', expected NAME=VALUE, as victims=20"),
-        (
-            "leakage_tables",
-            "leakage_table_1 --set victim=2",
-            "--set: 'victim' is no number of a cell; did you mean 'victims'?",
-        ),
-        ("leakage_tables", "leakage_table_1 --set attack=2", "--set: 'attack' is no number of a cell"),
-        ("leakage_tables", "leakage_table_1 --set victims=few", "--set: victims: got 'few', expected a whole number"),
-        ("leakage_tables", "leakage_table_1 --set victims=2.5", "--set: victims: got '2.5', expected a whole number"),
-        (
-            "leakage_tables",
-            "leakage_table_1 --set victims=0 --only mnist --out results",
-            "victims: got 0, expected at least 1",
-        ),
-        ("leakage_tables", "leakage_table_1 --data-dir nowhere", "--data-dir: no folder 'nowhere'"),
-        ("leakage_tables", "leakage_table_1 --only mnits", "--only: no row's name holds 'mnits'"),
-        ("leakage_tables", "leakage_table_1 --only mnits --page", "--only: no row's name holds 'mnits'"),
-        ("leakage_tables", "leakage_table_1 --set victims=2", "--set: measures a trial, which would take the place of"),
-        ("tableak", "--only tabelak", "--only: no row's name holds 'tabelak'"),
-        ("tableak", "--only tabelak --page", "--only: no row's name holds 'tabelak'"),
+        ("tableak", "--only tabelak", "only: no row's name holds 'tabelak'"),
+        ("tableak", "--only tabelak --page", "only: no row's name holds 'tabelak'"),
         ("tableak", "--data-dir nowhere", "--data-dir: no folder 'nowhere'"),
         ("priority", "--data-dir nowhere", "--data-dir: no folder 'nowhere'"),
         ("epsilon_tables", "table_9", "TABLE: unknown name 'table_9'; did you mean 'table_"),
@@ -91,18 +72,6 @@ def test_wrong_input_is_one_line(
     assert contents(tmp_path) == before
 
 
-def test_a_page_without_rows_is_not_written(load: Any, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    """With --page and no CSV there is nothing to write."""
-    script = load("leakage_tables")
-    (tmp_path / "results" / "leakage_table_1.csv").unlink()
-    before = contents(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["leakage_tables.py", "leakage_table_1", "--page"])
-    with pytest.raises(SystemExit, match="2"):
-        one_line(script.main)
-    assert "there is no leakage_table_1.csv to write it from" in capsys.readouterr().err
-    assert contents(tmp_path) == before
-
-
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert existing("--data-dir", tmp_path) == tmp_path
@@ -117,39 +86,6 @@ def test_what_is_said_in_several_lines_is_said_in_one(capsys: Any) -> None:
     with pytest.raises(SystemExit, match="2"):
         one_line(main)
     assert capsys.readouterr().err.endswith(": field: got this, expected that\n")
-
-
-def test_a_row_that_is_measured_again_takes_the_place_of_the_old_one(
-    load: Any, tmp_path: Path, monkeypatch: Any
-) -> None:
-    """Of a page's CSV the named row alone is measured; it stands once, in its place, and all others as they were.
-
-    What is set for a trial holds together, and the published rows stay.
-    """
-    script, trial = load("leakage_tables"), tmp_path / "trial"
-    shutil.copytree(tmp_path / "results", trial)
-    path, published = trial / "leakage_table_1.csv", contents(tmp_path / "results")
-    kept, asked = pd.read_csv(path), []
-
-    def measure(name: str, given: dict[str, Any], *_: Any) -> list[dict[str, Any]]:
-        asked.append((name, given["victims"], given["iterations"]))
-        return [{**kept[kept["row"] == name].iloc[0].to_dict(), "asr": 0.125, "minutes": 1.0}]
-
-    monkeypatch.setattr(script, "measure", measure)
-    words = ["leakage_tables.py", "leakage_table_1", "--only", "mnist cpl"]
-    words += ["--set", "victims=7", "--set", "iterations=3"]
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit):
-        one_line(script.main)
-    monkeypatch.setattr(sys, "argv", [*words, "--out", str(trial)])
-    one_line(script.main)
-    assert asked == [("mnist cpl", 7, 3)]
-    assert contents(tmp_path / "results") == published
-    rows, mine = pd.read_csv(path), kept["row"] == "mnist cpl"
-    assert list(rows["row"]) == list(kept["row"])
-    assert rows.loc[mine, "asr"].tolist() == [0.125]
-    pd.testing.assert_frame_equal(rows[~mine], kept[~mine])
-    assert "| mnist cpl | 1.000 | 0.12 [" in path.with_suffix(".md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -172,7 +108,7 @@ def test_rows_are_chosen_by_their_cells_name(only: str, found: list[str]) -> Non
 
 @pytest.mark.parametrize("only", ["a, B = 2", "a, B = 1, type-3", "a, B = 1, c", "c type-2", "type-2@0", "A"])
 def test_a_row_that_is_of_no_cell_is_refused(only: str) -> None:
-    with pytest.raises(InputError, match=f"^--only: no row's name holds '{only}'"):
+    with pytest.raises(InputError, match=f"^only: no row's name holds '{only}'"):
         chosen(["a, B = 1", "a, B = 16", "a", "c"], only)
 
 
@@ -184,7 +120,7 @@ def test_a_table_in_markdown() -> None:
 def test_numbers_are_those_of_their_fields() -> None:
     assert numbers(["victims=20", "dropout=0.5", "success=1"]) == {"victims": 20, "dropout": 0.5, "success": 1}
     for word in ("victims=true", "victims=1.0", "dropout=yes"):
-        with pytest.raises(InputError, match=r"^--set: "):
+        with pytest.raises(InputError, match=r"^set: "):
             numbers([word])
 
 

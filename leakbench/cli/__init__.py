@@ -16,8 +16,10 @@ from leakbench.cli.bench import bench
 from leakbench.cli.catalog import list_, schema, show
 from leakbench.cli.conformance import conformance
 from leakbench.cli.data import data
+from leakbench.cli.gate import baseline, gate
 from leakbench.cli.options import INTERRUPTED, help_alone
 from leakbench.cli.privacy import audit, epsilon
+from leakbench.cli.reproduce import reproduce
 from leakbench.cli.run import compare, report, run
 from leakbench.engine.memory import keep_freed_memory
 from leakbench.errors import InputError, out_of_memory, wanted
@@ -65,5 +67,20 @@ def commands(context: click.Context) -> None:
     help_alone(context)
 
 
-for command in (run, list_, show, schema, epsilon, audit, conformance, bench, report, compare, data):
+for command in (
+    run,
+    list_,
+    show,
+    schema,
+    epsilon,
+    audit,
+    conformance,
+    reproduce,
+    bench,
+    report,
+    compare,
+    baseline,
+    gate,
+    data,
+):
     commands.add_command(command)

@@ -18,7 +18,18 @@ from leakbench.measure.statistics import paired_means
 from leakbench.rng import generator
 from leakbench.store import read_manifest, written
 
-__all__ = ["Difference", "as_dicts", "compare", "left_out", "lines"]
+__all__ = [
+    "ENOUGH",
+    "RULERS",
+    "SAME",
+    "Difference",
+    "as_dicts",
+    "compare",
+    "differences",
+    "left_out",
+    "lines",
+    "rows_of",
+]
 
 SAME = ["tap", "round", "victim", "member", "example", "label"]
 """By what examples of two runs are the same."""
@@ -64,7 +75,14 @@ def compare(one: Path, other: Path) -> list[Difference]:
 
     Raises InputError where they attacked different examples, or have no leakage point in common.
     """
-    (rows, data), (others, other_data) = _rows(one), _rows(other)
+    return differences(rows_of(one), rows_of(other), (str(one), str(other)))
+
+
+def differences(
+    one: tuple[pd.DataFrame, str], other: tuple[pd.DataFrame, str], names: tuple[str, str]
+) -> list[Difference]:
+    """Return what `compare` does of (the rows, the data set) of each, by these names."""
+    (rows, data), (others, other_data) = one, other
     if data != other_data:
         raise InputError(
             f"compare: the runs are of the data sets {data!r} and {other_data!r}; expected the same in both"
@@ -72,7 +90,7 @@ def compare(one: Path, other: Path) -> list[Difference]:
     points, theirs = _points(rows), _points(others)
     shared = [p for p in points if p in theirs]
     if not shared:
-        raise InputError(f"compare: {str(one)!r} and {str(other)!r} have no leakage point at the same round in common")
+        raise InputError(f"compare: {names[0]!r} and {names[1]!r} have no leakage point at the same round in common")
     several = rows.groupby("tap")["round"].nunique()
     return [
         dataclasses.replace(found, point=f"{point[0]}@{point[1]}" if several[point[0]] > 1 else found.point)
@@ -83,7 +101,7 @@ def compare(one: Path, other: Path) -> list[Difference]:
 
 def left_out(one: Path, other: Path) -> list[str]:
     """Return the leakage points, `tap@round`, of two finished runs that only one of them has."""
-    mine, theirs = (_points(_rows(folder)[0]) for folder in (one, other))
+    mine, theirs = (_points(rows_of(folder)[0]) for folder in (one, other))
     return [
         f"{tap}@{number}" for tap, number in (*mine, *theirs) if ((tap, number) in mine) != ((tap, number) in theirs)
     ]
@@ -112,7 +130,8 @@ def lines(found: list[Difference]) -> Iterator[str]:
     yield from NOTES
 
 
-def _rows(folder: Path) -> tuple[pd.DataFrame, str]:
+def rows_of(folder: Path) -> tuple[pd.DataFrame, str]:
+    """Return (the rows, the data set) of a finished run; raises InputError for another."""
     manifest: dict[str, Any] = read_manifest(folder)
     if not manifest.get("complete"):
         raise InputError(f"compare: the run in {str(folder)!r} is not finished; run it again to go on")

@@ -21,12 +21,14 @@ Row: TypeAlias = dict[str, Any]
 
 
 @contextmanager
-def executed(cell: Cell, runs: Path, command: str) -> Iterator[tuple[dict[str, Any], Run]]:
+def executed(
+    cell: Cell, runs: Path, command: str, reporter: Reporter | None = None
+) -> Iterator[tuple[dict[str, Any], Run]]:
     """Run a cell in a folder of its own in `runs`, or read it where it is whole; give (its summary, the run, open)."""
-    reporter = Reporter()
+    told = reporter or Reporter()
     with open_run(runs / cell.name, identity(cell, command)) as run:
-        yield execute(cell, run, reporter), run
-    reporter.close()
+        yield execute(cell, run, told), run
+    told.close()
 
 
 def limit_of(cell: Cell) -> int | None:

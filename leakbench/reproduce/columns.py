@@ -1,4 +1,4 @@
-"""The pages of leakage_tables.py in Markdown: which columns each kind of page has, and what they mean."""
+"""Which columns each kind of page has, and what they mean."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
-from leakbench.scripts import markdown_table
-
-__all__ = ["COLUMNS", "page_of", "text_of"]
+__all__ = ["COLUMNS", "Column", "Row", "text_of"]
 
 Row: TypeAlias = dict[Any, Any]
 
@@ -34,11 +32,19 @@ def number(key: str, digits: int = 2) -> Callable[[Row], str]:
     return lambda row: text_of(row.get(key), digits)
 
 
-def interval(key: str) -> Callable[[Row], str]:
+def interval(key: str, digits: int = 2) -> Callable[[Row], str]:
     """Return what shows a share with its 95 % interval."""
+    ends = [f"{key}_low", f"{key}_high"]
     return lambda row: (
-        "-" if pd.isna(row[key]) else f"{row[key]:.2f} [{row[key + '_low']:.2f}, {row[key + '_high']:.2f}]"
+        "-"
+        if pd.isna(row.get(key))
+        else f"{text_of(row[key], digits)} [{', '.join(text_of(row[end], digits) for end in ends)}]"
     )
+
+
+def yes(key: str) -> Callable[[Row], str]:
+    """Return what shows 1 as yes and 0 as no."""
+    return lambda row: "-" if pd.isna(row.get(key)) else "yes" if row[key] else "no"
 
 
 def above_null(row: Row) -> str:
@@ -89,6 +95,41 @@ IDENTIFIED = Column(
 SIZE = Column("victims x batch, limit", size, "what was attacked, and after how many iterations a search ends at most")
 
 COLUMNS: dict[str, tuple[Column, ...]] = {
+    "accuracy": (
+        ROW,
+        Column("accuracy claimed", number("claimed_accuracy", 3)),
+        Column(
+            "accuracy [95 % CI]",
+            interval("trained_accuracy", 3),
+            "on the test examples after the last round: over the seeds, or of one seed by how many test examples there are",
+        ),
+        Column("rounds", number("rounds", 0)),
+        Column("seeds", number("seeds", 0)),
+        Column("epsilon claimed", number("epsilon_claimed", 3), "by the recipe's own formula"),
+        Column(
+            "epsilon valid", number("epsilon_valid", 3), "against who sees the released models; none where none follows"
+        ),
+        Column("scale", lambda row: str(row.get("scale", "-"))),
+        Column("minutes", number("wall_minutes", 1), "of all seeds, on two shared cores"),
+    ),
+    "points": (
+        ROW,
+        Column("resilient claimed", yes("claimed_resilient")),
+        Column("verdict", lambda row: str(row.get("verdict", "-"))),
+        Column("RMSE claimed", number("claimed_rmse", 4)),
+        RMSE,
+        NULL_RMSE,
+        ASR,
+        NULL_ASR,
+        Column("iterations claimed", number("claimed_iterations", 0)),
+        Column(
+            "iterations",
+            number("iterations", 0),
+            "the median until which an answer came within eta to stay; none where fewer than half did",
+        ),
+        IDENTIFIED,
+        SIZE,
+    ),
     "claims": (
         ROW,
         Column("ASR claimed", number("claimed_asr", 3)),
@@ -186,23 +227,3 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     ),
 }
 """{what a page is about: its columns}; one in which no row has anything is left out."""
-
-AGAIN = (
-    'A row is measured again by `python results/leakage_tables.py PAGE --only "ROW"`, PAGE being the name of this file and ROW '
-    "its name without a leakage point (`type-2`, `type-1`, `type-0` or `global`) at the end; seed 0 throughout."
-)
-
-
-def page_of(page: dict[str, Any], rows: pd.DataFrame) -> str:
-    """Return the page in Markdown."""
-    shown = [
-        (column, [column.show(row) for row in rows.to_dict("records")])
-        for column in COLUMNS[page.get("columns", "claims")]
-    ]
-    shown = [(column, cells) for column, cells in shown if set(cells) != {"-"}]
-    table = markdown_table((column.heading for column, _ in shown), zip(*(cells for _, cells in shown), strict=True))
-    lines = [f"# {page['title']}", "", page["text"].strip(), "", table]
-    lacking = [row["name"] for row in page["rows"] if row["name"] not in set(rows["cell"])]
-    missing = [f"Not measured yet: {'; '.join(lacking)}.", ""] if lacking else []
-    legend = [f"- {column.heading}: {column.meaning}." for column, _ in shown if column.meaning]
-    return "\n".join([*lines, "", *missing, *legend, "", AGAIN, "", page.get("found", "").strip()]).rstrip() + "\n"

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from leakbench.errors import InputError
+
 __all__ = ["spelled_out"]
 
 
@@ -13,18 +15,28 @@ def spelled_out(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield every row of a page singly; one with `each` is a row for each combination, the last setting the fastest.
 
     each: {setting: its values}, which are a list; or {what a row calls it: value}; or {what a row calls it: {field: value}}
-    where it is no field or several.  Such a row's `name` has {setting} where what that is called goes.
+    where it is no field or several.  Such a row's `name` has {setting} where what that is called goes, and its `printed` is
+    {what is claimed: a number for each combination, in their order; null where nothing is printed}.
+    Raises InputError where there are not as many numbers as combinations.
     """
     for row in rows:
         each = row.get("each", {})
-        for taken in itertools.product(*(_values(setting, values) for setting, values in each.items())):
+        combinations = list(itertools.product(*(_values(setting, values) for setting, values in each.items())))
+        for what, numbers in row.get("printed", {}).items():
+            if len(numbers) != len(combinations):
+                said = f"got {len(numbers)} numbers for {len(combinations)} combinations"
+                raise InputError(f"table: row {row['name']!r}: printed: {what}: {said}")
+        for place, taken in enumerate(combinations):
             called = {setting: name for setting, (name, _) in zip(each, taken, strict=True)}
             given = {field: value for _, fields in taken for field, value in fields.items()}
-            same = {key: value for key, value in row.items() if key != "each"}
+            printed = {what: numbers[place] for what, numbers in row.get("printed", {}).items()}
+            claim = {what: number for what, number in printed.items() if number is not None}
+            same = {key: value for key, value in row.items() if key not in ("each", "printed")}
             yield {
                 **same,
                 "name": row["name"].format(**called) if each else row["name"],
                 "given": {**row.get("given", {}), **given},
+                **({"claim": {**row.get("claim", {}), **claim}} if claim else {}),
             }
 
 

@@ -1,0 +1,74 @@
+"""The commands for CI: keep what a run showed, and hold a later run against it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+import click
+
+__all__ = ["baseline", "gate"]
+
+FAILED = 1
+
+PATH = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("folder", type=PATH)
+def baseline(folder: Path) -> None:
+    """Print of the finished run in FOLDER what `leakbench gate` needs, as JSON small enough to commit; no pictures."""
+    from leakbench.gate.baseline import baseline_of  # noqa: PLC0415
+
+    click.echo(json.dumps(baseline_of(folder), separators=(",", ":")))
+
+
+@click.command()
+@click.argument("folder", type=PATH)
+@click.option(
+    "--baseline", "before", type=PATH, required=True, help="a run's folder, or a file that `leakbench baseline` printed"
+)
+@click.option("--max-asr", type=float, help="fail where a leakage point's ASR is above this")
+@click.option("--min-accuracy", type=float, help="fail where the trained accuracy is below this")
+@click.option("--max-epsilon", type=float, help="fail where the valid epsilon is above this, or there is none")
+@click.option("--markdown", "page", type=PATH, metavar="FILE", help="also write a page for a pull request")
+@click.option("--junit", "suite", type=PATH, metavar="FILE", help="also write JUnit XML")
+def gate(
+    folder: Path,
+    before: Path,
+    max_asr: float | None,
+    min_accuracy: float | None,
+    max_epsilon: float | None,
+    page: Path | None,
+    suite: Path | None,
+) -> None:
+    """Hold the finished run in FOLDER against a baseline on the same victims; exit code 1 where more leaks, 0 where not.
+
+    More leaks where ASR or identification rose beyond the paired 95 % interval and the exact sign test agrees, or a limit is
+    passed.
+    """
+    from leakbench.errors import InputError  # noqa: PLC0415
+    from leakbench.gate.gate import Limits  # noqa: PLC0415
+    from leakbench.gate.gate import gate as checked  # noqa: PLC0415
+    from leakbench.gate.report import junit, lines, markdown  # noqa: PLC0415
+    from leakbench.store import write_atomically  # noqa: PLC0415
+
+    for name, share in (("max-asr", max_asr), ("min-accuracy", min_accuracy)):
+        if share is not None and not 0 <= share <= 1:
+            raise InputError(f"{name}: got {share:g}, expected a share from 0 to 1")
+    if max_epsilon is not None and not max_epsilon >= 0:
+        raise InputError(f"max-epsilon: got {max_epsilon:g}, expected 0 or more")
+    checks = checked(folder, before, Limits(max_asr, min_accuracy, max_epsilon))
+    for path, text in ((page, markdown(checks, folder.name)), (suite, junit(checks, folder.name))):
+        if path is not None:
+            write_atomically(path, partial(_fill, text))
+    for line in lines(checks):
+        click.echo(line)
+    if not all(check.holds for check in checks):
+        sys.exit(FAILED)
+
+
+def _fill(text: str, file: Path) -> None:
+    file.write_text(text, encoding="utf-8")

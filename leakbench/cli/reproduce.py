@@ -1,0 +1,95 @@
+"""The command that measures a table of a paper, or one of our own, and writes it beside what is claimed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from leakbench.cli.options import FOLDER
+
+__all__ = ["reproduce"]
+
+
+@click.command()
+@click.argument("table", required=False)
+@click.option(
+    "--scale", default="quick", show_default=True, help="quick: about 15 minutes on two cores; full: the paper's size"
+)
+@click.option(
+    "--only",
+    default="",
+    metavar="TEXT",
+    help="rows whose name holds this text; the one of this very name, where there is one",
+)
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="a trial: another number in every cell, as victims=20; needs --out",
+)
+@click.option(
+    "--runs",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="where cells are kept, each by its hash",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="where TABLE.csv and TABLE.md are written [default: results]"
+)
+@click.option("--data-dir", type=FOLDER, help="where data sets lie [default: $LEAKBENCH_DATA, the user's cache]")
+@click.option(
+    "--again",
+    is_flag=True,
+    help="measure also the rows that are there (cells that are whole in --runs are read, not run)",
+)
+@click.option("--page", is_flag=True, help="measure nothing, write the page of the rows that are there")
+def reproduce(
+    table: str | None,
+    scale: str,
+    only: str,
+    changes: tuple[str, ...],
+    runs: Path,
+    out: Path | None,
+    data_dir: Path | None,
+    again: bool,
+    page: bool,
+) -> None:
+    """Measure TABLE cell by cell and write its rows and its page: claim, measured, interval, verdict.
+
+    A cell that was measured is not measured again; a killed command goes on where it stopped. Without TABLE: the names of all.
+    """
+    from leakbench.errors import InputError, nearest  # noqa: PLC0415
+    from leakbench.progress import Reporter  # noqa: PLC0415
+    from leakbench.reproduce.choose import numbers  # noqa: PLC0415
+    from leakbench.reproduce.columns import text_of  # noqa: PLC0415
+    from leakbench.reproduce.reproduce import reproduce as measure  # noqa: PLC0415
+    from leakbench.reproduce.reproduce import write_page  # noqa: PLC0415
+    from leakbench.reproduce.rows import held  # noqa: PLC0415
+    from leakbench.reproduce.table import SCALES, read_table, table_names  # noqa: PLC0415
+
+    if table is None:
+        for name in table_names():
+            click.echo(f"{name:<24}{read_table(name).title}")
+        return
+    if scale not in SCALES:
+        raise InputError(f"scale: got {scale!r}{nearest(scale, SCALES)}")
+    changed = numbers(changes)
+    if changed and out is None:
+        raise InputError("set: measures a trial, which would take the place of published rows; give --out FOLDER")
+    asked, folder = read_table(table), out or Path("results")
+    if page:
+        rows = held(folder / f"{asked.name}.csv")
+        if not len(rows):
+            raise InputError(f"page: there are no rows in {folder / asked.name}.csv to write it from; measure first")
+        click.echo(f"page: {write_page(asked, rows, folder)}")
+        return
+
+    def say(row: dict[str, Any]) -> None:
+        click.echo(f"{row['row']}: ASR {text_of(row['asr'])}, RMSE {text_of(row['rmse'], 3)}, {row['minutes']} min")
+
+    measure(asked, scale, only, changed, runs, folder, data_dir, say, Reporter(), again)
+    click.echo(f"rows: {folder / asked.name}.csv   page: {folder / asked.name}.md")

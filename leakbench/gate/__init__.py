@@ -1,0 +1,1 @@
+"""A gate for CI: a run beside a baseline, and whether resilience fell."""

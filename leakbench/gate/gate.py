@@ -1,0 +1,97 @@
+"""Whether a run passes: no more leaks than its baseline had, and none of the limits that were set is passed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from leakbench.gate.baseline import kept_of
+from leakbench.summary.compare import ENOUGH, Difference, differences
+
+__all__ = ["LEAKS", "Check", "Limits", "gate"]
+
+LEAKS = {"asr": "success", "identified": "identified"}
+"""{measure of a comparison: its column}; of both, more is a worse defense."""
+
+LEVEL = 0.05
+"""A rise that chance would show as often or more is none; shared by all that is checked for a rise."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds that a run must keep whatever its baseline; None for none.
+
+    max_asr: at each leakage point.  min_accuracy: after the last round.  max_epsilon: of the valid epsilon.
+    """
+
+    max_asr: float | None = None
+    min_accuracy: float | None = None
+    max_epsilon: float | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was checked: what, whether it holds, and in words what was found; victims: who broke."""
+
+    name: str
+    holds: bool
+    said: str
+    victims: tuple[int, ...] = ()
+
+
+def gate(run: Path, baseline: Path, limits: Limits) -> list[Check]:
+    """Return every check of a finished run beside a baseline, a run's folder or a file.
+
+    A measure rose where the 95 % interval of the paired difference lies above zero and the exact one-sided sign test over victims
+    rejects at 5 %, divided by how many rises are looked for. Raises InputError where the two attacked other examples.
+    """
+    rows, data, told = kept_of(run)
+    before, before_data, _ = kept_of(baseline)
+    found = differences((rows, data), (before, before_data), (str(run), str(baseline)))
+    leaks = [d for d in found if d.measure in LEAKS]
+    checks = [_risen(d, rows, before, LEVEL / max(1, len(leaks))) for d in leaks]
+    return [*checks, *_within(rows, told, limits)]
+
+
+def _risen(d: Difference, rows: pd.DataFrame, before: pd.DataFrame, level: float) -> Check:
+    # The sign test's p is of both sides; of a rise alone it is half.
+    risen = d.low > 0 and d.sign / 2 < level
+    column = LEAKS[d.measure]
+    tap, _, number = d.point.partition("@")
+    now, then = (_at(r, tap, number) for r in (rows, before))
+    broke = now[(now[column] == 1).to_numpy() & (then[column] != 1).to_numpy()]
+    victims = tuple(sorted(set(broke["victim"].astype(int))))
+    said = (
+        f"{d.second:.2f} before, {d.first:.2f} now ({d.difference:+.2f}, 95 % interval [{d.low:+.2f}, {d.high:+.2f}])"
+    )
+    few = f"; {d.victims} victims are too few to see a rise" if d.victims < ENOUGH else ""
+    return Check(f"{d.point} {d.measure}", not risen, said + few, victims if risen else ())
+
+
+def _at(rows: pd.DataFrame, tap: str, number: str) -> pd.DataFrame:
+    mine = rows[(rows["tap"] == tap) & ((rows["round"] == int(number)) if number else True)]
+    ordered: pd.DataFrame = mine.sort_values(["round", "victim", "member"]).reset_index(drop=True)
+    return ordered
+
+
+def _within(rows: pd.DataFrame, told: dict[str, Any], limits: Limits) -> list[Check]:
+    checks = []
+    if limits.max_asr is not None:
+        for (tap, number), some in rows.groupby(["tap", "round"], sort=False):
+            asr = float((some["success"] == 1).mean())
+            said = f"{asr:.2f}, at most {limits.max_asr:g} is allowed"
+            checks.append(Check(f"{tap}@{number} max-asr", asr <= limits.max_asr, said))
+    if limits.min_accuracy is not None:
+        accuracy = told["accuracy"]
+        said = "nothing was trained" if accuracy is None else f"{accuracy:.3f}"
+        holds = accuracy is not None and accuracy >= limits.min_accuracy
+        checks.append(Check("min-accuracy", holds, f"{said}, at least {limits.min_accuracy:g} is asked for"))
+    if limits.max_epsilon is not None:
+        epsilon = told["epsilon"]
+        said = "no valid epsilon" if epsilon is None else f"{epsilon:.4g}"
+        holds = epsilon is not None and epsilon <= limits.max_epsilon
+        checks.append(Check("max-epsilon", holds, f"{said}, at most {limits.max_epsilon:g} is allowed"))
+    return checks

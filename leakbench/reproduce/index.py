@@ -1,0 +1,58 @@
+"""The index of what was measured: of every table how many claims hold, from its rows, into the page that lists them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pandas as pd
+
+from leakbench.reproduce.columns import text_of
+from leakbench.reproduce.page import claims_of
+from leakbench.reproduce.table import read_table, table_names
+from leakbench.reproduce.verdict import APART, FAILS, HOLDS
+from leakbench.scripts import markdown_table
+from leakbench.store import write_atomically
+
+__all__ = ["BEGIN", "END", "index_of", "write_index"]
+
+BEGIN, END = "<!-- verdicts -->", "<!-- end -->"
+"""Between these lines of README.md the index stands."""
+
+HEADS = ("table", HOLDS, FAILS, APART, "cells measured", "scale", "minutes")
+
+
+def index_of(out: Path) -> str:
+    """Return a table of the tables that have claims and rows in `out`, with the sums of their verdicts."""
+    lines, sums = [], Counter[str]()
+    for name in table_names():
+        csv = out / f"{name}.csv"
+        table = read_table(name)
+        if not csv.is_file() or not any(line.claims.values() for line in table.lines):
+            continue
+        rows = pd.read_csv(csv)
+        found = Counter(claim.verdict for claim in claims_of(table, rows))
+        if not found:
+            continue
+        sums += found
+        cells = f"{rows['cell'].nunique()} of {len(table.lines)}"
+        scales = ", ".join(sorted(set(rows["scale"].dropna()))) if "scale" in rows else "full"
+        minutes = rows.drop_duplicates("cell")["wall_minutes"].sum() if "wall_minutes" in rows else None
+        lines.append((f"[{table.title}]({name}.md)", *_three(found), cells, scales, text_of(minutes, 0)))
+    total = ("all", *_three(sums), "", "", "")
+    return markdown_table(HEADS, [*lines, total])
+
+
+def write_index(out: Path) -> None:
+    """Put the index between the two lines of `out`/README.md, where it has them."""
+    path = out / "README.md"
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if begin and end:
+        new = f"{before}{BEGIN}\n{index_of(out)}\n{END}{after}"
+        write_atomically(path, lambda file: file.write_text(new, encoding="utf-8"))
+
+
+def _three(found: Counter[str]) -> tuple[int, int, int]:
+    return found[HOLDS], found[FAILS], found[APART]

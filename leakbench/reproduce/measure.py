@@ -1,0 +1,157 @@
+"""A cell of a table, run or read where it is whole, and its rows: one for each leakage point, of several rounds one each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from leakbench.cell import Cell
+from leakbench.cell.budget import prepare
+from leakbench.measure.statistics import mean_interval, median_interval, wilson
+from leakbench.progress import Reporter
+from leakbench.provenance import versions
+from leakbench.reproduce.any_row import in_any_row
+from leakbench.reproduce.rows import Row, executed, limit_of, minutes_of
+from leakbench.reproduce.table import Line, Table
+from leakbench.store import Run, content_hash
+
+__all__ = ["accuracy_of", "cells_of", "hash_of", "measured"]
+
+MEASURES = (
+    *("asr", "asr_low", "asr_high", "null_asr", "rmse", "null_rmse", "psnr", "ssim", "label_accuracy"),
+    *("identified", "iterations", "asr_bound", "rmse_floor", "identified_low", "identified_high", "identified_bound"),
+    *("label_ranked", "label_ranked_bound", "observations", "candidates"),
+)
+"""Copied from the summary of a leakage point."""
+
+OF_SERVERS = (
+    *("precision", "verbatim", "verbatim_low", "verbatim_high", "alone_expected"),
+    *("asr_ideal", "rmse_ideal", "verdict"),
+)
+"""Copied on pages about servers, beside `within_tenth` and `in_any_row`."""
+
+TENTH = 0.1
+"""An RMSE by which a picture is still known."""
+
+OTHERS = 500
+"""Among how many examples an answer picks its own, on pages about servers."""
+
+
+def cells_of(
+    line: Line, scale: str, changed: dict[str, Any], data_dir: Path | None, reporter: Reporter | None = None
+) -> list[Cell]:
+    """Return the cells of a line, one for each seed."""
+    return [prepare(request, data_dir, reporter) for request in line.requests(scale, changed)]
+
+
+def hash_of(cells: list[Cell]) -> str:
+    """Return the hash of a cell, or of several seeds."""
+    return (cells[0].hash if len(cells) == 1 else content_hash([cell.hash for cell in cells]))[:12]
+
+
+def measured(
+    table: Table, line: Line, scale: str, changed: dict[str, Any], runs: Path, data_dir: Path | None, reporter: Reporter
+) -> list[Row]:
+    """Run a line's cells at a scale, each in a folder of its own in `runs`, where it goes on if it was cut short: its rows.
+
+    All of a row is of the first seed, but for the accuracy and the time, which are of all seeds.
+    """
+    cells = cells_of(line, scale, changed, data_dir, reporter)
+    command = f'leakbench reproduce {table.name} --scale {scale} --only "{line.name}"'
+    ended, seconds, found = list[float](), 0.0, list[Row]()
+    for cell in cells:
+        with executed(cell, runs, command, reporter) as (summary, run):
+            ended += [] if summary["accuracy"] is None else [float(summary["accuracy"])]
+            seconds += sum(run.manifest["phases"].values())
+            found = found or _points(table, line, cell, summary, run)
+    first = cells[0]
+    same = {
+        "dataset": line.given["dataset"],
+        "attack": first.names["attack"],
+        "defense": first.names["defense"],
+        "limit": limit_of(first),
+        "hash": hash_of(cells),
+        "scale": scale,
+        "seeds": len(cells),
+        **accuracy_of(ended, len(first.data.test_targets)),
+        "wall_minutes": round(seconds / 60, 1),
+        "versions": json.dumps(versions(), sort_keys=True),
+    }
+    return [same | row for row in found]
+
+
+def accuracy_of(ended: list[float], examples: int) -> Row:
+    """Return the mean accuracy of trained networks with its 95 % interval; of one that of its share of the test examples."""
+    if not ended:
+        return dict.fromkeys(("trained_accuracy", "trained_accuracy_low", "trained_accuracy_high"))
+    alone = (ended[0], *wilson(ended[0] * examples, examples))
+    mean, low, high = alone if len(ended) == 1 else mean_interval(ended)
+    return {"trained_accuracy": mean, "trained_accuracy_low": low, "trained_accuracy_high": high}
+
+
+def _points(table: Table, line: Line, cell: Cell, summary: dict[str, Any], run: Run) -> list[Row]:
+    """Return what each leakage point of a run gives a row."""
+    rows, tensors = run.read_rows("rows.parquet"), run.read_tensors("reconstructions.safetensors")
+    live = cell.settings.protocol == "live"
+    trained = run.read_rows("rounds.parquet")["accuracy"] if live else pd.Series(dtype=float)
+    several = len(summary["taps"]) > 1
+    return [
+        {f"claimed_{key}": value for key, value in line.claimed(point).items()}
+        | _point(tap, _of(rows, tap, point))
+        | (_of_servers(cell, tap, point, _of(rows, tap, point), tensors) if table.columns == "servers" else {})
+        | {"above": sum(broken["tap"] == point for broken in summary["violations"])}
+        | {"accuracy": trained.get(tap["round"] - 1), "rounds": summary["rounds"]}
+        | {"verdict": tap["verdict"], "resilient": float(tap["verdict"] == "protected")}
+        | {f"epsilon_{name}": summary["epsilon"][name] for name in ("claimed", "valid")}
+        | {"row": f"{line.name}, {point}" if several else line.name, "cell": line.name, "point": point}
+        for point, tap in summary["taps"].items()
+    ]
+
+
+def _of(rows: pd.DataFrame, tap: dict[str, Any], point: str) -> pd.DataFrame:
+    """Return the examples under attack at one leakage point, of one round."""
+    found: pd.DataFrame = rows[(rows["round"] == tap["round"]) & (rows["tap"] == point.split("@", maxsplit=1)[0])]
+    return found
+
+
+def _point(tap: dict[str, Any], rows: pd.DataFrame) -> Row:
+    """Return what a row takes from one leakage point, with intervals of its medians over victims."""
+    by_victim = rows.groupby("victim")[["rmse", "iterations_to_success"]].median()
+    ends: dict[str, float] = {}
+    for name, column in (("rmse", "rmse"), ("iterations", "iterations_to_success")):
+        _, low, high = median_interval(by_victim[column].to_numpy())
+        ends |= {f"{name}_low": low, f"{name}_high": high}
+    return {
+        "batch": tap["batch"],
+        "victims": tap["victims"],
+        **{key: tap[key] for key in MEASURES},
+        **ends,
+        "minutes": minutes_of(tap),
+    }
+
+
+def _of_servers(cell: Cell, tap: dict[str, Any], point: str, rows: pd.DataFrame, tensors: dict[str, Tensor]) -> Row:
+    """Return what a row of a page about servers takes beside."""
+    name = point.split("@", maxsplit=1)[0]
+    answers, truth = (tensors[f"{name}.round{tap['round']}.{what}"] for what in ("reconstruction", "truth"))
+    free = cell.data.victims[~torch.isin(cell.data.victims, torch.tensor(rows["example"].to_numpy()))]
+    others = cell.data.train_inputs[free[: OTHERS - 1]]
+    flat = (each.flatten(end_dim=-len(cell.data.shape) - 1).flatten(1) for each in (answers, truth, others))
+    return {
+        **{key: tap[key] for key in OF_SERVERS},
+        "within_tenth": float((rows["rmse"] <= TENTH).mean()),
+        "in_any_row": in_any_row(cell, name),
+        "picked": _picked(*flat),
+    }
+
+
+def _picked(answers: Tensor, truth: Tensor, others: Tensor) -> float:
+    """Return how often an answer (n, d) is nearer to its truth (n, d) than to any of the others (k, d); none is nowhere near."""
+    own = (answers - truth).square().sum(1)
+    nearest = torch.cdist(answers.nan_to_num(nan=0.0), others).square().amin(1)
+    return float((own < nearest).double().mean())

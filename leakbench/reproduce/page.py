@@ -1,0 +1,96 @@
+"""The page of a table in Markdown: what was measured, which claims hold, what the columns mean, how a row is measured again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from leakbench.reproduce.columns import COLUMNS, text_of
+from leakbench.reproduce.table import Table
+from leakbench.reproduce.verdict import CLAIMS, FAILS, Compared, compared, digits_of
+from leakbench.scripts import markdown_table
+
+__all__ = ["claims_of", "page_of"]
+
+AGAIN = (
+    'A row is measured again by `leakbench reproduce {name} --only "ROW"`, ROW being its name without a leakage point (`type-2`,'
+    " `type-1`, `type-0` or `global`) at the end; seed 0 throughout."
+)
+
+HEADS = ("row", "what", "claimed", "measured", "95 % interval", "verdict", "reason")
+
+
+def claims_of(table: Table, rows: pd.DataFrame) -> list[Compared]:
+    """Return every claim of the rows that were measured, beside its number."""
+    lines = {line.name: line for line in table.lines}
+    digits = digits_of(claim for line in table.lines for claim in line.claims.values())
+    of = [(row, lines[row["cell"]]) for row in rows.to_dict("records") if row["cell"] in lines]
+    found = list[Compared]()
+    for row, line in of:
+        claim = line.claimed(row["point"])
+        apart = dict.fromkeys(claim, line.less()) if row.get("scale") == "quick" and line.less() else {}
+        found += compared(row, claim, {**line.apart, **apart}, line.because, digits)
+    return found
+
+
+def page_of(table: Table, rows: pd.DataFrame) -> str:
+    """Return the page."""
+    shown = [(column, [column.show(row) for row in rows.to_dict("records")]) for column in COLUMNS[table.columns]]
+    shown = [(column, cells) for column, cells in shown if set(cells) != {"-"}]
+    measured = markdown_table((c.heading for c, _ in shown), zip(*(cells for _, cells in shown), strict=True))
+    lacking = [line.name for line in table.lines if line.name not in set(rows["cell"])]
+    missing = [f"Not measured yet: {'; '.join(lacking)}.", ""] if lacking else []
+    legend = [f"- {column.heading}: {column.meaning}." for column, _ in shown if column.meaning]
+    cite = [table.cite, ""] if table.cite else []
+    lines = [
+        *(f"# {table.title}", "", *cite, table.text, "", measured, "", *missing, *legend, ""),
+        *_verdicts(claims_of(table, rows)),
+        *_at_quick(table, rows),
+        AGAIN.format(name=table.name),
+        "",
+        table.found,
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _verdicts(claims: Iterable[Compared]) -> list[str]:
+    """Return the table of claims and verdicts; nothing where nothing is claimed."""
+    rows = [
+        (
+            c.row,
+            CLAIMS[c.what].heading,
+            f"{c.claimed:g}",
+            text_of(c.value, 3),
+            _interval(c),
+            f"**{c.verdict}**",
+            c.reason or _unexplained(c),
+        )
+        for c in claims
+    ]
+    rule = "A claim holds where its number, as printed, lies in the interval of what was measured."
+    return ["## Claims", "", rule, "", markdown_table(HEADS, rows), ""] if rows else []
+
+
+def _unexplained(c: Compared) -> str:
+    return "no reason was found" if c.verdict == FAILS else ""
+
+
+def _interval(c: Compared) -> str:
+    return "-" if pd.isna(c.low) and pd.isna(c.high) else f"[{text_of(c.low, 3)}, {text_of(c.high, 3)}]"
+
+
+def _at_quick(table: Table, rows: pd.DataFrame) -> list[str]:
+    """Return what was cut of the rows of the scale `quick`."""
+    quick = set(rows.loc[rows["scale"] == "quick", "cell"]) if "scale" in rows else set()
+    cut: dict[str, list[str]] = {}
+    for line in table.lines:
+        if line.name in quick and line.quick:
+            said = ", ".join(
+                f"{name} {value} for {line.given.get(name, 'its own')}" for name, value in line.quick.items()
+            )
+            cut.setdefault(said, []).append(line.name)
+    left = [line.name for line in table.lines if line.quick is None] if quick else []
+    lines = [f"- {said}: {'; '.join(names)}." for said, names in cut.items()]
+    lines += [f"- left out: {'; '.join(left)}."] if left else []
+    return ["At the scale `quick`, with less of each than the paper has:", "", *lines, ""] if lines else []

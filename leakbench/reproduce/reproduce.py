@@ -1,0 +1,78 @@
+"""Measure a table: each cell once, kept as soon as it is whole; what a row of the CSV already holds is not measured again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from leakbench.progress import Reporter
+from leakbench.reproduce.choose import chosen
+from leakbench.reproduce.index import write_index
+from leakbench.reproduce.measure import cells_of, hash_of, measured
+from leakbench.reproduce.page import page_of
+from leakbench.reproduce.rows import Row, held
+from leakbench.reproduce.table import SCALES, Line, Table
+from leakbench.store import write_atomically
+
+__all__ = ["reproduce", "write_page"]
+
+
+def reproduce(
+    table: Table,
+    scale: str,
+    only: str,
+    changed: dict[str, Any],
+    runs: Path,
+    out: Path,
+    data_dir: Path | None,
+    say: Callable[[Row], None],
+    reporter: Reporter,
+    again: bool = False,
+) -> pd.DataFrame:
+    """Measure the cells of a table that `out` has no row of, and return all of its rows; the page is written after each.
+
+    scale: one of `SCALES`; a row of the scale `full` stands for both.  only: text that the names hold.  changed: {field of a
+    cell: number} for a trial.  again: measure also what is there.  Raises InputError for names and fields that there are not.
+    """
+    lines = {line.name: line for line in table.at(scale)}
+    csv = out / f"{table.name}.csv"
+    rows = held(csv, ("row", "cell"))
+    for name in chosen(lines, only):
+        if not again and _stands(rows, lines[name], scale, changed, data_dir):
+            continue
+        found = measured(table, lines[name], scale, changed, runs, data_dir, reporter)
+        rows = _ordered(pd.concat([rows[rows["cell"] != name], pd.DataFrame(found)], ignore_index=True), table)
+        write_atomically(csv, partial(_to_csv, rows))
+        write_page(table, rows, out)
+        for row in found:
+            say(row)
+    return rows
+
+
+def write_page(table: Table, rows: pd.DataFrame, out: Path) -> Path:
+    """Write the page of the rows into `out`, and return its path; the index of `out`/README.md follows."""
+    path = out / f"{table.name}.md"
+    write_atomically(path, lambda file: file.write_text(page_of(table, rows), encoding="utf-8"))
+    write_index(out)
+    return path
+
+
+def _to_csv(rows: pd.DataFrame, path: Path) -> None:
+    rows.to_csv(path, index=False)
+
+
+def _stands(rows: pd.DataFrame, line: Line, scale: str, changed: dict[str, Any], data_dir: Path | None) -> bool:
+    """Return whether a row is the measurement of just this cell, at this scale or at `full`."""
+    hashes = set(rows.loc[rows["cell"] == line.name, "hash"]) if "hash" in rows else set()
+    scales = [scale, *(s for s in SCALES if s == "full" and s != scale)]
+    return bool(hashes) and any(hash_of(cells_of(line, s, changed, data_dir)) in hashes for s in scales)
+
+
+def _ordered(rows: pd.DataFrame, table: Table) -> pd.DataFrame:
+    """Return the rows in the order of the table's cells."""
+    order = {line.name: place for place, line in enumerate(table.lines)}
+    return rows.sort_values("cell", key=lambda listed: listed.map(order), kind="stable").reset_index(drop=True)

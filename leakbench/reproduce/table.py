@@ -1,0 +1,186 @@
+"""A table: one YAML file in `results/tables/` with its cells, what a paper prints of them, and what was found.
+
+title:    of its page.            cite:  the paper, where it is one's table.     text:  what was measured, under the title.
+columns:  a set of `leakbench.reproduce.columns`.
+given:    fields of `leakbench.cell.Request` for all cells; the path of a recipe begins where the file lies.
+quick:    what `--scale quick` gives in the stead of them; `quick: false` in a row leaves the row out there.
+apart:    {what papers print that is not comparable in any row: why}; a row may have its own.
+seeds:    how often each cell is run, with other seeds; 1 if it is not said.
+rows:     [{name, given, each, printed, claim, apart, because, seeds, quick}], see `Line` and `leakbench.reproduce.grid`.
+found:    what the numbers come to, beneath them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from leakbench.cell import Request
+from leakbench.errors import InputError, nearest
+from leakbench.reproduce.columns import COLUMNS
+from leakbench.reproduce.grid import spelled_out
+from leakbench.reproduce.verdict import CLAIMS
+
+__all__ = ["SCALES", "Line", "Table", "read_table", "table_names"]
+
+SCALES = ("quick", "full")
+
+RECIPES = ("defense", "attack")
+
+COUNTS = ("victims", "candidates", "seeds")
+"""Of which fewer make wider intervals, and no other number."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A cell of a table.
+
+    given: fields of a `Request`.  claims: {leakage point, "" for every one: {what the paper prints: the number}}.  apart: {what of
+    it is not comparable: why}.
+    because: why what is claimed does not hold, as far as it was found.  seeds: how often the cell is run, with other seeds; the
+    accuracy is that of all.  quick: what the scale `quick` gives in the stead of some fields and of `seeds`; None where it leaves
+    the cell out.
+    """
+
+    name: str
+    given: Mapping[str, Any]
+    claims: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    apart: Mapping[str, str] = field(default_factory=dict)
+    because: str = ""
+    seeds: int = 1
+    quick: Mapping[str, Any] | None = field(default_factory=dict)
+
+    def claimed(self, point: str) -> dict[str, float]:
+        """Return what is claimed of a leakage point: `type-1`, or `type-1@5` after five rounds."""
+        return {
+            **self.claims.get("", {}),
+            **self.claims.get(point.split("@", maxsplit=1)[0], {}),
+            **self.claims.get(point, {}),
+        }
+
+    def less(self) -> str:
+        """Return why numbers of the scale `quick` are not held against claims: of other work, not of fewer victims or seeds."""
+        cut = [name for name in self.quick or {} if name not in COUNTS]
+        return f"of less work than the paper's (scale quick: {', '.join(cut)})" if cut else ""
+
+    def requests(self, scale: str, changed: Mapping[str, Any]) -> list[Request]:
+        """Return what is asked for at a scale, some fields changed: one for each seed.
+
+        Raises InputError for fields that a request has not.
+        """
+        quick = dict(self.quick or {}) if scale == "quick" else {}
+        seeds = int(quick.pop("seeds", self.seeds))
+        given = {**self.given, **quick, **changed}
+        known = [f.name for f in dataclasses.fields(Request)]
+        for name in given:
+            if name not in known:
+                raise InputError(f"table: row {self.name!r}: {name!r} is no field of a cell{nearest(name, known)}")
+        fields: dict[str, Any] = {k: tuple(map(str, v)) if isinstance(v, list) else v for k, v in given.items()}
+        first = Request(**fields)
+        return [dataclasses.replace(first, seed=first.seed + i) for i in range(seeds)]
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a file of a table says."""
+
+    name: str
+    title: str
+    text: str
+    lines: tuple[Line, ...]
+    cite: str = ""
+    columns: str = "claims"
+    found: str = ""
+
+    def at(self, scale: str) -> tuple[Line, ...]:
+        """Return the cells of a scale: `quick` has those that fit into it."""
+        return tuple(line for line in self.lines if scale != "quick" or line.quick is not None)
+
+
+def tables_folder() -> Path:
+    """Return where the tables lie: inside the wheel, or in a checkout."""
+    package = Path(__file__).parents[1]
+    inside = package / "catalog" / "tables"
+    return inside if inside.is_dir() else package.parent / "results" / "tables"
+
+
+def table_names() -> list[str]:
+    """Return the names of all tables, sorted: a file's name is its table's."""
+    return sorted(path.stem for path in tables_folder().glob("*.yaml"))
+
+
+def read_table(name: str) -> Table:
+    """Return a table by its name, or by the path of a file of one's own; raises InputError for what is none, or wrong."""
+    if name.endswith((".yaml", ".yml")):
+        path = Path(name)
+        if not path.is_file():
+            raise InputError(f"table: no file {name!r}")
+    else:
+        known = table_names()
+        if name not in known:
+            raise InputError(f"table: unknown name {name!r}{nearest(name, known)} (or a path that ends in .yaml)")
+        path = tables_folder() / f"{name}.yaml"
+    body = _read(path)
+    _check(path, body, ("title", "text", "given", "rows"), ("cite", "columns", "found", "apart", "quick", "seeds"))
+    columns = body.get("columns", "claims")
+    if columns not in COLUMNS:
+        raise InputError(f"{path}: columns: got {columns!r}{nearest(columns, list(COLUMNS))}")
+    for row in body["rows"]:
+        _check(
+            path,
+            row,
+            ("name",),
+            ("given", "each", "printed", "claim", "apart", "because", "seeds", "quick"),
+            f"row {row.get('name')!r}: ",
+        )
+    lines = tuple(_line(path, body, row) for row in spelled_out(body["rows"]))
+    for name_ in {line.name for line in lines if [other.name for other in lines].count(line.name) > 1}:
+        raise InputError(f"{path}: rows: two are called {name_!r}")
+    words = {key: str(body.get(key, "")).strip() for key in ("title", "text", "cite", "found")}
+    return Table(path.stem, lines=lines, columns=columns, **words)
+
+
+def _line(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Line:
+    given = {**body["given"], **row.get("given", {})}
+    own = {slot: str(path.parent / given[slot]) for slot in RECIPES if str(given.get(slot, "")).endswith(".yaml")}
+    claims, apart = _by_point(row.get("claim", {})), {**body.get("apart", {}), **row.get("apart", {})}
+    for name in (*(what for claim in claims.values() for what in claim), *apart):
+        if name not in CLAIMS:
+            raise InputError(
+                f"{path}: row {row['name']!r}: claim: {name!r} is not measured{nearest(name, list(CLAIMS))}"
+            )
+    quick = row.get("quick", {})
+    quick = None if quick is False else {**body.get("quick", {}), **quick}
+    seeds = row.get("seeds", body.get("seeds", 1))
+    return Line(row["name"], given | own, claims, apart, row.get("because", ""), seeds, quick)
+
+
+def _by_point(claim: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Return {leakage point, "" for every one: {what: number}} of a row's claim, which may have some of a point's own."""
+    own = {name: dict(claimed) for name, claimed in claim.items() if isinstance(claimed, Mapping)}
+    every = {name: claimed for name, claimed in claim.items() if name not in own}
+    return {**({"": every} if every else {}), **own}
+
+
+def _check(path: Path, body: Mapping[str, Any], must: tuple[str, ...], may: tuple[str, ...], where: str = "") -> None:
+    for name in must:
+        if name not in body:
+            raise InputError(f"{path}: {where}field {name!r} is missing")
+    for name in body:
+        if name not in (*must, *may):
+            raise InputError(f"{path}: {where}unknown field {name!r}{nearest(str(name), (*must, *may))}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        body = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: no YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(body, dict):
+        raise InputError(f"{path}: expected the fields of a table, got {type(body).__name__}")
+    return body

@@ -1,0 +1,183 @@
+"""`leakbench gate`: a weakened defense fails, an unchanged one passes, and what it says stands in a pull request and in JUnit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+from command_line import called
+
+from leakbench.errors import InputError
+from leakbench.gate.baseline import baseline_of, kept_of
+from leakbench.gate.gate import Check, Limits, gate
+from leakbench.gate.report import junit, lines, markdown
+
+DEFENSE = """
+title: A clip and noise of {sigma} times its norm
+cite: none
+unit: example
+example: [{{clip_whole: {{norm: 1.0}}}}, {{gaussian_noise: {{multiplier: {sigma}, to: each}}}}]
+claim: {{none: {{reason: a test}}}}
+"""
+
+Runs = Callable[..., Path]
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Runs:
+    """Run a cell behind noise of that sigma, in a folder of its own."""
+
+    def of(sigma: float, seed: int = 0, victims: int = 20, **more: Any) -> Path:
+        recipe = tmp_path / f"sigma_{sigma:g}.yaml".replace("0.", "0_")
+        recipe.write_text(DEFENSE.format(sigma=sigma), encoding="utf-8")
+        folder = tmp_path / f"run-{sigma:g}-{seed}-{victims}-{len(list(tmp_path.iterdir()))}"
+        asked = f"run --quiet --json --dataset digits --attack lmmse --taps type-2 --train-rounds 0 --candidates 20 --seed {seed}"
+        options = [word for name, value in more.items() for word in (f"--{name}", str(value))]
+        line = [*asked.split(), "--defense", str(recipe), "--victims", str(victims), "--out", str(folder), *options]
+        code, _, err = called(monkeypatch, capsys, *line)
+        assert code == 0, err
+        return folder
+
+    return of
+
+
+def file_of(folder: Path) -> Path:
+    path = folder.with_suffix(".json")
+    path.write_text(json.dumps(baseline_of(folder)), encoding="utf-8")
+    return path
+
+
+def by_name(checks: list[Check]) -> dict[str, Check]:
+    return {check.name: check for check in checks}
+
+
+def test_an_unchanged_defense_passes_and_a_hundredth_of_the_noise_fails(runs: Runs) -> None:
+    before = file_of(runs(1.0))
+    assert all(check.holds for check in gate(runs(1.0), before, Limits()))
+    weak = runs(0.01)
+    checks = by_name(gate(weak, before, Limits()))
+    found = checks["type-2 identified"]
+    assert not found.holds
+    now, then = pd.read_parquet(weak / "rows.parquet"), kept_of(before)[0]
+    broke = now["victim"][(now["identified"] == 1) & (then["identified"] != 1)]
+    assert found.victims == tuple(sorted(broke)) and len(found.victims) > 5
+    # And a defense that got better passes.
+    assert all(check.holds for check in gate(runs(1.0), file_of(weak), Limits()))
+
+
+@pytest.mark.long
+def test_twenty_seeds_each_way(runs: Runs) -> None:
+    """An unchanged defense at another seed of its noise cannot be had (a seed draws the victims too): the same cell again."""
+    for seed in range(20):
+        before = file_of(runs(1.0, seed))
+        assert all(check.holds for check in gate(runs(1.0, seed), before, Limits())), seed
+        assert not all(check.holds for check in gate(runs(0.01, seed), before, Limits())), seed
+
+
+def test_a_folder_and_its_file_are_the_same_baseline(runs: Runs) -> None:
+    before, now = runs(1.0), runs(0.01)
+    path = file_of(before)
+    folder, file = gate(now, before, Limits()), gate(now, path, Limits())
+    assert [(c.name, c.holds, c.victims) for c in folder] == [(c.name, c.holds, c.victims) for c in file]
+    assert path.stat().st_size < 4000
+
+
+def test_few_victims_say_so(runs: Runs) -> None:
+    checks = by_name(gate(runs(0.01, victims=3), runs(1.0, victims=3), Limits()))
+    assert checks["type-2 identified"].holds
+    assert checks["type-2 identified"].said.endswith("3 victims are too few to see a rise")
+
+
+def test_limits_hold_whatever_the_baseline(runs: Runs) -> None:
+    run = runs(0.01)
+    rows = pd.read_parquet(run / "rows.parquet")
+    asr = float(rows["success"].mean())
+    checks = by_name(gate(run, run, Limits(max_asr=asr, min_accuracy=0.5, max_epsilon=8.0)))
+    assert checks["type-2@0 max-asr"].holds
+    assert not by_name(gate(run, run, Limits(max_asr=asr - 0.01)))["type-2@0 max-asr"].holds
+    # Nothing was trained, so there is no accuracy, and no epsilon that would follow.
+    assert not checks["min-accuracy"].holds and "nothing was trained" in checks["min-accuracy"].said
+    assert checks["max-epsilon"].said.endswith("at most 8 is allowed")
+
+
+def test_other_victims_are_no_baseline(runs: Runs) -> None:
+    with pytest.raises(InputError, match="attacked different examples"):
+        gate(runs(1.0), runs(1.0, seed=1), Limits())
+
+
+def test_from_the_command_line(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    before, weak = runs(1.0), runs(0.01)
+    code, out, _ = called(monkeypatch, capsys, "baseline", str(before))
+    kept = tmp_path / "baseline.json"
+    kept.write_text(out, encoding="utf-8")
+    page, suite = tmp_path / "gate.md", tmp_path / "gate.xml"
+    reports = ["--markdown", str(page), "--junit", str(suite)]
+    code, out, err = called(monkeypatch, capsys, "gate", str(weak), "--baseline", str(kept), *reports)
+    assert (code, err) == (1, "")
+    assert "FAILED  type-2 identified: " in out and "victims that broke: " in out and out.endswith("checks failed\n")
+    assert "| **failed** | type-2 identified |" in page.read_text(encoding="utf-8")
+    found = ElementTree.parse(suite).getroot()
+    assert found.get("failures") == str(len(found.findall("testcase/failure"))) != "0"
+    code, out, _ = called(monkeypatch, capsys, "gate", str(before), "--baseline", str(kept))
+    assert (code, out.splitlines()[-1]) == (0, "gate: passed")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "baseline: no file or folder"),
+        ("", "cannot be read"),
+        ("[1]", "is none (write one by `leakbench baseline RUN > kept.json`)"),
+        ('{"leakbench baseline": 2}', "is none"),
+        ('{"leakbench baseline": 1, "examples": 2, "rows": {}}', "is damaged (KeyError: 'tap')"),
+    ],
+)
+def test_what_is_no_baseline_is_one_line(
+    text: str | None,
+    says: str,
+    runs: Runs,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    run, kept = runs(1.0, victims=2), tmp_path / "kept.json"
+    if text is not None:
+        kept.write_text(text, encoding="utf-8")
+    code, out, err = called(monkeypatch, capsys, "gate", str(run), "--baseline", str(kept))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert says in err
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("--max-asr", "1.5"), "max-asr: got 1.5, expected a share from 0 to 1"),
+        (("--min-accuracy", "nan"), "min-accuracy: got nan"),
+        (("--max-epsilon", "-1"), "max-epsilon: got -1, expected 0 or more"),
+        (("--max-epsilon", "few"), "'few' is not a valid float"),
+    ],
+)
+def test_wrong_limits_are_one_line(
+    given: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = called(monkeypatch, capsys, "gate", "run", "--baseline", "run", *given)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert says in err
+
+
+def test_words_of_others_stay_words() -> None:
+    """In Markdown and in XML, of a folder's name as of a point's."""
+    checks = [Check("type-2 <b>", False, "a | b & <script>", (1,))]
+    page = markdown(checks, "<i>run</i>")
+    assert "<" not in page and "a \\| b &amp; &lt;script>" in page
+    suite = ElementTree.fromstring(junit(checks, 'a"<b>'))
+    assert suite.get("name") == 'leakbench gate a"<b>'
+    assert suite.find("testcase/failure").get("message") == "a | b & <script>; victims that broke: 1"  # type: ignore[union-attr]
+    assert lines(checks)[-1] == "gate: 1 of 1 checks failed"

@@ -1,0 +1,387 @@
+"""`leakbench reproduce`: tables, their cells, verdicts and pages; the pages that stand in results/ say what their rows say."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import strongest_looks
+import yaml
+from command_line import called
+
+from leakbench.errors import InputError
+from leakbench.progress import Reporter
+from leakbench.recipe import names
+from leakbench.reproduce.choose import chosen
+from leakbench.reproduce.grid import spelled_out
+from leakbench.reproduce.index import BEGIN, END, index_of
+from leakbench.reproduce.page import claims_of, page_of
+from leakbench.reproduce.reproduce import reproduce
+from leakbench.reproduce.table import Table, read_table, table_names
+from leakbench.reproduce.verdict import compared, digits_of
+
+RESULTS = Path(__file__).parent.parent / "results"
+TABLES = {name: read_table(name) for name in table_names()}
+WRITTEN = [name for name in TABLES if (RESULTS / f"{name}.csv").exists()]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_page_is_made_of_its_rows(name: str) -> None:
+    """Written anew from the CSV it is the same, and a row that changes changes it."""
+    rows, kept = pd.read_csv(RESULTS / f"{name}.csv"), (RESULTS / f"{name}.md").read_text()
+    assert page_of(TABLES[name], rows) == kept
+    assert page_of(TABLES[name], rows.assign(asr=0.123)) != kept
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_rows_are_measurements_of_cells_of_the_page(name: str) -> None:
+    rows = pd.read_csv(RESULTS / f"{name}.csv").set_index("cell")
+    cells = {line.name: line for line in TABLES[name].lines}
+    assert list(dict.fromkeys(rows.index)) == [row for row in cells if row in rows.index]
+    for row, found in rows.iterrows():
+        given, claim = cells[str(row)].given, cells[str(row)].claimed(str(found["point"]))
+        assert (found["dataset"], found["attack"]) == (given["dataset"], Path(given["attack"]).stem)
+        if given["attack"] == "identification":
+            assert pd.isna(found["asr"])
+        else:
+            assert found["asr_low"] <= found["asr"] <= found["asr_high"]
+        assert 0 <= found["identified"] <= 1
+        assert all(found[f"claimed_{key}"] == value for key, value in claim.items())
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_row_chooses_its_cell_as_the_page_prints_it(name: str) -> None:
+    rows, cells = pd.read_csv(RESULTS / f"{name}.csv"), [line.name for line in TABLES[name].lines]
+    for row, cell in zip(rows["row"], rows["cell"], strict=True):
+        assert chosen(cells, row) == chosen(cells, cell) == [cell]
+
+
+def test_a_grid_is_a_row_for_each_combination() -> None:
+    """Of a list, of values with names of their own, and of several fields; the last setting the fastest, single rows between."""
+    each = {"data": {"digits": {"dataset": "mnist", "victims": 5}}, "batch": {"B 1": 1, 8: 8}, "attack": ["cpl", "dlg"]}
+    rows: list[dict[str, Any]] = [
+        {"name": "first {}", "given": {"attack": "dlg"}},
+        {"name": "{data} {attack}, {batch}", "each": each, "given": {"victims": 9, "seed": 1}, "claim": {"asr": 1.0}},
+    ]
+    digits = {"victims": 5, "seed": 1, "dataset": "mnist"}
+    assert list(spelled_out(rows)) == [
+        rows[0],
+        {"name": "digits cpl, B 1", "given": {**digits, "batch": 1, "attack": "cpl"}, "claim": {"asr": 1.0}},
+        {"name": "digits dlg, B 1", "given": {**digits, "batch": 1, "attack": "dlg"}, "claim": {"asr": 1.0}},
+        {"name": "digits cpl, 8", "given": {**digits, "batch": 8, "attack": "cpl"}, "claim": {"asr": 1.0}},
+        {"name": "digits dlg, 8", "given": {**digits, "batch": 8, "attack": "dlg"}, "claim": {"asr": 1.0}},
+    ]
+
+
+def test_every_cell_of_every_page_can_be_asked_for() -> None:
+    for table in TABLES.values():
+        for line in table.lines:
+            for scale in ("quick", "full"):
+                for request in line.requests(scale, {}):
+                    assert request.attack in names("attacks") or Path(request.attack).is_file()
+                    assert request.defense in names("defenses") or Path(request.defense).is_file()
+
+
+def test_the_null_is_taken_off() -> None:
+    """ASR .6 above a null of .2: .5."""
+    row = pd.read_csv(RESULTS / "fed_alpha_cdp_table_1.csv").head(1).assign(asr=0.6, null_asr=0.2)
+    assert "| 0.20 | 0.50 |" in page_of(TABLES["fed_alpha_cdp_table_1"], row)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "verdict", "reason"),
+    [
+        (0.686, "holds", ""),
+        (0.7004, "holds", ""),  # May be printed of .7.
+        (0.7006, "does not hold", "another network"),
+        (0.75, "does not hold", "another network"),
+        (0.5, "does not hold", "another network"),
+    ],
+)
+def test_a_claim_holds_where_it_lies_in_the_interval(claimed: float, verdict: str, reason: str) -> None:
+    row = {"row": "mnist dlg", "asr": 0.65, "asr_low": 0.6, "asr_high": 0.7}
+    [found] = compared(row, {"asr": claimed}, {}, "another network", {"asr": 3})
+    assert (found.value, found.low, found.high) == (0.65, 0.6, 0.7)
+    assert (found.verdict, found.reason) == (verdict, reason)
+
+
+@pytest.mark.parametrize(
+    ("ends", "apart", "reason"),
+    [
+        ({}, {}, "not measured"),
+        ({"rmse": 0.1}, {}, "no interval was measured"),
+        ({"rmse": 0.1, "rmse_low": -math.inf, "rmse_high": math.inf}, {}, "too few victims bound a median"),
+        ({"rmse": 0.1, "rmse_low": 0.0, "rmse_high": 1.0}, {"rmse": "judged by eye"}, "judged by eye"),
+    ],
+)
+def test_what_cannot_be_held_against_a_claim_is_not_comparable(
+    ends: dict[str, float], apart: dict[str, str], reason: str
+) -> None:
+    [found] = compared({"row": "a", **ends}, {"rmse": 0.1}, apart, "because", {"rmse": 2})
+    assert (found.verdict, found.reason) == ("not comparable", reason)
+
+
+def test_digits_are_those_of_the_number_that_has_most() -> None:
+    """YAML reads 1.000 as 1.0."""
+    claims = [{"asr": 1.0, "iterations": 846.0}, {"asr": 0.754, "iterations": 18.4}, {"asr": 0.9}, {"rounds": 100.0}]
+    assert digits_of(claims) == {"asr": 3, "iterations": 1, "rounds": 0}
+
+
+TINY = {
+    "title": "A small table",
+    "cite": "Nobody, 2026",
+    "text": "Of digits.",
+    "given": {"dataset": "digits", "attack": "cpl", "victims": 2, "taps": ["type-2"], "train_rounds": 0}
+    | {"candidates": 10, "iterations": 2},
+    "quick": {"victims": 1},
+    "rows": [
+        {"name": "cpl", "claim": {"asr": 1.0}, "because": "too short"},
+        {"name": "dlg", "given": {"attack": "dlg"}, "quick": False},
+    ],
+    "found": "Little.",
+}
+
+
+def tiny(folder: Path, **changes: Any) -> Path:
+    path = folder / "tiny.yaml"
+    path.write_text(yaml.safe_dump({**TINY, **changes}), encoding="utf-8")
+    return path
+
+
+def small(folder: Path) -> Table:
+    return read_table(str(tiny(folder)))
+
+
+def measure(table: Table, folder: Path, **asked: Any) -> tuple[list[str], pd.DataFrame]:
+    """Return (the rows that were measured now, all rows)."""
+    told: list[str] = []
+    given = {"scale": "full", "only": "", "changed": {}, "again": False, **asked}
+    rows = reproduce(
+        table,
+        given["scale"],
+        given["only"],
+        given["changed"],
+        folder / "runs",
+        folder,
+        None,
+        lambda row: told.append(row["row"]),
+        Reporter(quiet=True),
+        given["again"],
+    )
+    return told, rows
+
+
+def test_a_cell_is_measured_once(tmp_path: Path) -> None:
+    table = small(tmp_path)
+    assert measure(table, tmp_path, only="cpl")[0] == ["cpl"]
+    told, rows = measure(table, tmp_path)
+    assert told == ["dlg"] and list(rows["row"]) == ["cpl", "dlg"]
+    first = (tmp_path / "tiny.csv").read_bytes()
+    assert measure(table, tmp_path)[0] == []
+    assert (tmp_path / "tiny.csv").read_bytes() == first
+    # A row of `full` stands for `quick` too, and what is lost is measured again, to the same numbers.
+    assert measure(table, tmp_path, scale="quick")[0] == []
+    (tmp_path / "tiny.csv").write_bytes(first.splitlines(keepends=True)[0] + first.splitlines(keepends=True)[2])
+    told, rows = measure(table, tmp_path)
+    assert told == ["cpl"] and (tmp_path / "tiny.csv").read_bytes() == first
+    assert measure(table, tmp_path, again=True)[0] == ["cpl", "dlg"]
+
+
+def test_a_killed_table_goes_on_and_repeats_no_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed between a cell's end and its row, and in a cell."""
+    from leakbench.reproduce import measure as measuring  # noqa: PLC0415
+
+    table, executed = small(tmp_path), measuring.executed
+    begun: list[str] = []
+
+    def killed(cell: Any, *given: Any) -> Any:
+        begun.append(cell.name)
+        with executed(cell, *given):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(measuring, "executed", killed)
+    with pytest.raises(KeyboardInterrupt):
+        measure(table, tmp_path)
+    monkeypatch.setattr(measuring, "executed", executed)
+    [run] = (tmp_path / "runs").iterdir()
+    rows_before = (run / "rows.parquet").stat().st_mtime_ns
+    told, rows = measure(table, tmp_path)
+    assert told == ["cpl", "dlg"] and len(begun) == 1
+    assert (run / "rows.parquet").stat().st_mtime_ns == rows_before
+    whole = measure(table, tmp_path / "other")[1]
+    times = ["minutes", "wall_minutes"]
+    pd.testing.assert_frame_equal(rows.drop(columns=times), whole.drop(columns=times))
+
+
+def test_quick_is_less_and_says_so(tmp_path: Path) -> None:
+    table = small(tmp_path)
+    told, rows = measure(table, tmp_path, scale="quick")
+    assert told == ["cpl"] and list(rows["victims"]) == [1] and list(rows["scale"]) == ["quick"]
+    page = (tmp_path / "tiny.md").read_text()
+    assert "- victims 1 for 2: cpl." in page and "- left out: dlg." in page and "Not measured yet: dlg." in page
+    # The paper's size then takes its place.
+    told, rows = measure(table, tmp_path)
+    assert told == ["cpl", "dlg"] and list(rows["scale"]) == ["full", "full"]
+    assert "At the scale `quick`" not in (tmp_path / "tiny.md").read_text()
+
+
+def test_a_page_has_the_claims_with_their_verdicts(tmp_path: Path) -> None:
+    table = small(tmp_path)
+    _, rows = measure(table, tmp_path)
+    [claim] = claims_of(table, rows)
+    assert (claim.row, claim.claimed, claim.verdict) == ("cpl", 1.0, "does not hold" if claim.high < 0.5 else "holds")
+    page = page_of(table, rows.assign(asr=0.1, asr_low=0.0, asr_high=0.3))
+    assert "Nobody, 2026" in page
+    assert "| cpl | ASR | 1 | 0.100 | [0.000, 0.300] | **does not hold** | too short |" in page
+    assert json.loads(rows["versions"].iloc[0])["torch"] and (rows["seeds"] == 1).all()
+
+
+def test_claims_of_less_work_are_not_comparable(tmp_path: Path) -> None:
+    """Fewer victims are the same work, fewer iterations are not."""
+    for quick, verdict in (({"victims": 1}, {"holds", "does not hold"}), ({"iterations": 1}, {"not comparable"})):
+        folder = tmp_path / str(len(verdict))
+        folder.mkdir()
+        table = read_table(str(tiny(folder, quick=quick)))
+        [claim] = claims_of(table, measure(table, folder, scale="quick")[1])
+        assert claim.verdict in verdict
+    assert claim.reason == "of less work than the paper's (scale quick: iterations)"
+
+
+def test_a_claim_of_one_leakage_point_is_its_own(tmp_path: Path) -> None:
+    claim = {"rmse": 0.5, "type-1": {"asr": 0.25, "rmse": 0.7}}
+    row = {"name": "cpl", "given": {"taps": ["type-2", "type-1"], "leak_batch": 1}, "claim": claim}
+    table = read_table(str(tiny(tmp_path, rows=[row])))
+    _, rows = measure(table, tmp_path)
+    found = {(c.row, c.what): c.claimed for c in claims_of(table, rows)}
+    assert found == {("cpl, type-2", "rmse"): 0.5, ("cpl, type-1", "rmse"): 0.7, ("cpl, type-1", "asr"): 0.25}
+
+
+def test_numbers_are_printed_in_the_order_of_the_combinations() -> None:
+    row = {"name": "{a} {b}", "each": {"a": [1, 2], "b": [3, 4]}, "printed": {"accuracy": [0.1, 0.2, None, 0.4]}}
+    assert [spelled.get("claim") for spelled in spelled_out([row])] == [
+        {"accuracy": 0.1},
+        {"accuracy": 0.2},
+        None,
+        {"accuracy": 0.4},
+    ]
+    with pytest.raises(InputError, match=r"row '\{a\} \{b\}': printed: accuracy: got 1 numbers for 4 combinations"):
+        list(spelled_out([{**row, "printed": {"accuracy": [0.1]}}]))
+
+
+def test_accuracy_is_over_the_seeds(tmp_path: Path) -> None:
+    """Of one seed Wilson's interval of the test examples, of several Student's of the seeds."""
+    training = {"defense": "none", "dataset": "digits", "clients": 10, "clients_per_round": 2, "local_iterations": 5}
+    given = {**TINY["given"], "iterations": 1, "victims": 1, "train_rounds": 2, **training}  # type: ignore[dict-item]
+    rows = [{"name": "one"}, {"name": "three", "seeds": 3}]
+    table = read_table(str(tiny(tmp_path, given=given, rows=rows, columns="accuracy", quick={})))
+    _, found = measure(table, tmp_path)
+    one, three = found.to_dict("records")
+    assert (one["seeds"], three["seeds"], one["rounds"]) == (1, 3, 2)
+    assert one["hash"] != three["hash"] and len(list((tmp_path / "runs").iterdir())) == 3
+    for row in (one, three):
+        assert 0 <= row["trained_accuracy_low"] < row["trained_accuracy"] < row["trained_accuracy_high"] <= 1
+    assert "| three |" in page_of(table, found)
+
+
+def test_the_index_counts_what_the_rows_say(tmp_path: Path) -> None:
+    """Of the pages in results/, each claim once; the sums stand below."""
+    text = (RESULTS / "README.md").read_text(encoding="utf-8")
+    within = text.partition(BEGIN)[2].partition(END)[0].strip()
+    assert within == index_of(RESULTS)
+    claims = [c for name in WRITTEN for c in claims_of(TABLES[name], pd.read_csv(RESULTS / f"{name}.csv"))]
+    counts = [sum(c.verdict == word for c in claims) for word in ("holds", "does not hold", "not comparable")]
+    assert sum(counts) == len(claims) > 0
+    assert within.splitlines()[-1] == f"| all | {' | '.join(map(str, counts))} |  |  |  |"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            ("fed_alpha_cdp_tabel_1",),
+            "table: unknown name 'fed_alpha_cdp_tabel_1'; did you mean 'fed_alpha_cdp_table_1'?",
+        ),
+        (
+            ("fed_alpha_cdp_table_1", "--set", "victims", "--out", "x"),
+            "set: got 'victims', expected NAME=VALUE, as victims=20",
+        ),
+        (
+            ("fed_alpha_cdp_table_1", "--set", "victim=2", "--out", "x"),
+            "set: 'victim' is no number of a cell; did you mean",
+        ),
+        (("fed_alpha_cdp_table_1", "--set", "attack=2", "--out", "x"), "set: 'attack' is no number of a cell"),
+        (
+            ("fed_alpha_cdp_table_1", "--set", "victims=few", "--out", "x"),
+            "set: victims: got 'few', expected a whole number",
+        ),
+        (("fed_alpha_cdp_table_1", "--set", "victims=2"), "set: measures a trial, which would take the place of"),
+        (("fed_alpha_cdp_table_1", "--only", "mnits"), "only: no row's name holds 'mnits'"),
+        (("fed_alpha_cdp_table_1", "--scale", "fast"), "scale: got 'fast'"),
+        (("fed_alpha_cdp_table_1", "--page", "--out", "x"), "page: there are no rows in x/fed_alpha_cdp_table_1.csv"),
+        (("nowhere.yaml",), "table: no file 'nowhere.yaml'"),
+        (("fed_alpha_cdp_table_1", "--data-dir", "nowhere"), "'nowhere' does not exist"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    given: tuple[str, ...],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = called(monkeypatch, capsys, "reproduce", *given)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert says in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"rows": [{"name": "a", "claims": {"asr": 1}}]}, "row 'a': unknown field 'claims'; did you mean 'claim'?"),
+        ({"rows": [{"given": {}}]}, "row None: field 'name' is missing"),
+        ({"rows": [{"name": "a"}, {"name": "a"}]}, "rows: two are called 'a'"),
+        (
+            {"rows": [{"name": "a", "claim": {"assr": 1}}]},
+            "row 'a': claim: 'assr' is not measured; did you mean 'asr'?",
+        ),
+        ({"columns": "claim"}, "columns: got 'claim'; did you mean 'claims'?"),
+        ({"tittle": "A"}, "unknown field 'tittle'; did you mean 'title'?"),
+    ],
+)
+def test_a_wrong_table_is_named_with_its_field(changes: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read_table(str(tiny(tmp_path, **changes)))
+    assert says in str(caught.value) and "tiny.yaml" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_field_that_no_cell_has_is_named(tmp_path: Path) -> None:
+    table = read_table(str(tiny(tmp_path, given={**TINY["given"], "victim": 1})))  # type: ignore[dict-item]
+    with pytest.raises(InputError, match="row 'cpl': 'victim' is no field of a cell; did you mean 'victims'"):
+        measure(table, tmp_path)
+
+
+def test_the_figure_of_looks_shows_its_rows() -> None:
+    """A solid line of what was measured and a dashed one of its bound for each sigma, in a panel each."""
+    rows = pd.DataFrame(
+        [
+            {"dataset": dataset, "defense": f"clip_4_sigma_{sigma}", "observations": n, "identified": n / 200}
+            | {"identified_bound": n / 100, "label_ranked": n / 150, "label_ranked_bound": n / 110}
+            for dataset in ("mnist", "lfw")
+            for sigma in ("0_3", "6")
+            for n in (100, 1, 10)
+        ]
+    )
+    figure = strongest_looks.drawn(rows)
+    assert len(figure.axes) == 3
+    for axes, share in zip(figure.axes, (200, 200, 150), strict=True):
+        measured, bound = axes.lines[0], axes.lines[1]
+        assert list(measured.get_xdata()) == [1, 10, 100]
+        assert list(measured.get_ydata()) == pytest.approx([n / share for n in (1, 10, 100)])
+        assert list(bound.get_ydata()) == pytest.approx([n / (100 if share == 200 else 110) for n in (1, 10, 100)])
+        assert axes.lines[2].get_label() == "sigma 6"
