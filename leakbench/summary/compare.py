@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,6 +37,9 @@ SAME = ["tap", "round", "victim", "member", "example", "label"]
 
 RULERS = ("eta", "candidates")
 """By what the same answer would be scored the same."""
+
+SAME_RULER = 1e-5
+"""Up to where thresholds are the same: other threads add the same numbers in another order."""
 
 MEANS = ("rmse", "feature_accuracy", "record_match")
 """Scores that are compared by their means."""
@@ -159,7 +163,7 @@ def _at(point: tuple[Any, ...], rows: pd.DataFrame, others: pd.DataFrame) -> Ite
         )
     for ruler in RULERS:
         one, other = rows[ruler].iloc[0], others[ruler].iloc[0]
-        if one != other:
+        if not math.isclose(one, other, rel_tol=SAME_RULER):
             raise InputError(
                 f"compare: at {point[0]} the runs have {ruler} {one:g} and {other:g}; expected the same in both"
             )
