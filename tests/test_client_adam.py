@@ -102,9 +102,9 @@ def test_every_round_begins_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Parameters, Examples]] = []
     plain = simulate.client_update
 
-    def watched(sent: Network, chosen: Examples, *rest: Any, alone: bool) -> Any:
+    def watched(sent: Network, chosen: Examples, *rest: Any) -> Any:
         seen.append((sent.parameters, chosen))
-        return plain(sent, chosen, *rest, alone)
+        return plain(sent, chosen, *rest)
 
     monkeypatch.setattr(simulate, "client_update", watched)
     _, recipe, data = load_dataset("cancer")

@@ -234,7 +234,7 @@ def test_small_cells_are_measured_written_and_drawn(scripts, elsewhere: Path, mo
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--only", "whitend"], "--only: no row's name holds 'whitend'"),
+        (["--only", "whitend"], "only: no row's name holds 'whitend'"),
         (["--data-dir", "/nowhere"], "--data-dir: no folder '/nowhere'"),
         (["--page"], "--page: there is no strongest_figure.csv to write it from; measure first"),
     ],

@@ -209,8 +209,8 @@ def test_the_server_sends_the_plain_mean_of_the_clients_statistics(monkeypatch: 
     sent: list[Parameters] = []
     plain = simulate.client_update
 
-    def watched(network: Network, *rest: Any, alone: bool) -> Any:
-        signal = plain(network, *rest, alone)
+    def watched(network: Network, *rest: Any) -> Any:
+        signal = plain(network, *rest)
         sent.append(network.statistics)
         arrived.append(signal.memory)
         return signal
