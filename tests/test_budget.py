@@ -9,7 +9,8 @@ from probes import probe
 
 from leakbench.cell import Cell, Request, identity
 from leakbench.cell.accounting import cell_curve, cell_epsilon
-from leakbench.cell.budget import louder, prepare
+from leakbench.cell.budget import prepare
+from leakbench.cell.factors import louder
 from leakbench.data.recipe import Federation
 from leakbench.decay import Linear
 from leakbench.defense import Defense, phases

@@ -9,17 +9,15 @@ from typing import Any
 
 from scipy import optimize
 
-from leakbench.cell import Cell, Request, identified, leak_rounds, probe_of, resolve_cell
+from leakbench.cell import Cell, Request, identified, leak_rounds, resolve_cell
 from leakbench.cell.accounting import cell_epsilon
-from leakbench.decay import Scaled
-from leakbench.defense import Defense, facts_at
-from leakbench.defense.transform import STATIONS
+from leakbench.cell.factors import check_louder, louder, with_factors
 from leakbench.errors import InputError
 from leakbench.privacy.budget import Budget
 from leakbench.privacy.epsilon import Epsilon
 from leakbench.run.experiment import hand_out
 
-__all__ = ["louder", "prepare", "rounds_in_budget", "with_epsilon"]
+__all__ = ["prepare", "rounds_in_budget", "with_epsilon"]
 
 EXACT = 5e-4
 """How closely, relative, the noise of a target epsilon is found; always on its safe side."""
@@ -35,6 +33,9 @@ def prepare(request: Request, data_dir: Path | None, progress: Any = None, delta
     budget after which training stops, instead of the recipe's own.
     """
     cell = resolve_cell(request, data_dir, progress)
+    if request.epsilon is not None and request.noise_factor is not None:
+        raise InputError("noise-factor: got --epsilon beside it, which chooses the factor; expected one of them")
+    cell = with_factors(cell, request.noise_factor, request.clip_factor)
     if request.epsilon is not None:
         cell = with_epsilon(cell, request.epsilon, delta)
     stop = _stop(request) or cell.defense.budget
@@ -68,7 +69,7 @@ def with_epsilon(cell: Cell, target: float, delta: float = 1e-5) -> Cell:
     if not 0 < target < math.inf:
         raise InputError(f"epsilon: got {target}, expected a number > 0")
     partition = hand_out(cell)
-    _check_scalable(cell)
+    check_louder(cell, "epsilon")
     own = cell_epsilon(cell.defense, cell.data, cell.settings, partition, None, delta)
     if own.valid is None:
         raise InputError(f"epsilon: {cell.names['defense']} has no valid epsilon to be set ({own.reason})")
@@ -94,37 +95,6 @@ def with_epsilon(cell: Cell, target: float, delta: float = 1e-5) -> Cell:
     # Epsilon falls with the noise, nearly along a line in these logarithms; one more EXACT of noise stays below the target.
     found = optimize.brentq(excess, soft, loud, xtol=EXACT)
     return identified(dataclasses.replace(cell, defense=louder(cell.defense, math.exp(found + EXACT))))
-
-
-def _check_scalable(cell: Cell) -> None:
-    """Raise InputError where a transform adds noise that a factor on multipliers does not reach."""
-    probe = probe_of(cell.defense, cell.data, cell.settings)
-    now = cell.defense.clock(probe.federation, 0)
-    before, after = (facts_at(d, probe, now) for d in (cell.defense, louder(cell.defense, 2.0)))
-    for station, done in before.items():
-        for plain, doubled in zip(done, after[station], strict=True):
-            if plain.std > 0 and not math.isclose(doubled.std, 2 * plain.std, rel_tol=1e-6):
-                raise InputError(
-                    f"epsilon: the noise of {cell.names['defense']} at the {station} station follows other settings than a "
-                    "multiplier; set these in a recipe of your own"
-                )
-
-
-def louder(defense: Defense, factor: float) -> Defense:
-    """Return the defense with the noise multiplier of each of its transforms, and of its claim, times a factor."""
-
-    def scaled(part: Any, field: str) -> Any:
-        noise = getattr(part, field, None)
-        if noise is None:
-            return part
-        return dataclasses.replace(part, **{field: Scaled(noise, factor) if callable(noise) else noise * factor})
-
-    stations: dict[str, Any] = {
-        name: tuple(scaled(t, "multiplier") for t in getattr(defense, name)) for name in STATIONS
-    }
-    fields = {f.name for f in dataclasses.fields(defense.claim)}  # type: ignore[arg-type]
-    claim = scaled(defense.claim, "noise_multiplier") if "noise_multiplier" in fields else defense.claim
-    return dataclasses.replace(defense, **stations, claim=claim)
 
 
 def rounds_in_budget(cell: Cell, budget: Budget) -> int:

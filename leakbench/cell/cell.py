@@ -44,7 +44,8 @@ class Cell:
     @property
     def name(self) -> str:
         """A name for its folder."""
-        return "-".join([self.names["dataset"], self.names["defense"], self.names["attack"], self.hash[:8]])
+        defense = self.names["defense"].partition(" (")[0]
+        return "-".join([self.names["dataset"], defense, self.names["attack"], self.hash[:8]])
 
 
 def identified(cell: Cell) -> Cell:

@@ -36,6 +36,7 @@ class Request:
     published numbers are of CPUs, do not.
     engine: one of `ENGINES`.
     knows: one of `KNOWS`, what the attacker is told of the defense in the stead of what the attack's recipe says.
+    noise_factor, clip_factor: see `leakbench.cell.factors`.
     epsilon, stop_at_epsilon, stop_at_delta: see `leakbench.cell.budget`.
     """
 
@@ -67,6 +68,8 @@ class Request:
     success: float | None = None
     candidates: int = 1000
     lpips_weights: Path | None = None
+    noise_factor: float | None = None
+    clip_factor: float | None = None
     epsilon: float | None = None
     stop_at_epsilon: float | None = None
     stop_at_delta: float | None = None

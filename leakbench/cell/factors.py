@@ -1,0 +1,103 @@
+"""A cell's defense with all its noise, or all its clips, times one factor: how a sweep moves through them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from leakbench.cell.cell import Cell, identified
+from leakbench.cell.network import probe_of
+from leakbench.decay import Scaled
+from leakbench.defense import Defense, facts_at
+from leakbench.defense.clip import ClipLayers, ClipLayersShared, ClipWhole
+from leakbench.defense.transform import STATIONS
+from leakbench.errors import InputError
+from leakbench.types import Fact
+
+__all__ = ["check_louder", "louder", "wider", "with_factors"]
+
+CLIPS = (ClipWhole, ClipLayers, ClipLayersShared)
+
+
+def with_factors(cell: Cell, noise: float | None, clip: float | None) -> Cell:
+    """Return the cell with the noise multipliers of its defense times `noise` and its clip norms times `clip`; None leaves them.
+
+    The name says so. Noise that is calibrated to a clip follows it, as sigma C does. Raises InputError for a factor that is no
+    finite number > 0, and for a defense with nothing that it reaches.
+    """
+    said = []
+    for field, factor in (("noise-factor", noise), ("clip-factor", clip)):
+        if factor is not None and not 0 < factor < math.inf:
+            raise InputError(f"{field}: got {factor}, expected a finite number > 0")
+    defense = cell.defense
+    if noise is not None:
+        check_louder(cell, "noise-factor", some=True)
+        defense, said = louder(defense, noise), [f"noise x {noise:g}"]
+    if clip is not None:
+        _check_wider(cell)
+        defense, said = wider(defense, clip), [*said, f"clip x {clip:g}"]
+    if not said:
+        return cell
+    # What a paper prints is of its own noise and clip.
+    defense = dataclasses.replace(defense, printed={})
+    names = {**cell.names, "defense": f"{cell.names['defense']} ({', '.join(said)})"}
+    return identified(dataclasses.replace(cell, defense=defense, names=names))
+
+
+def louder(defense: Defense, factor: float) -> Defense:
+    """Return the defense with the noise multiplier of each of its transforms, and of its claim, times a factor."""
+
+    def scaled(part: Any, field: str) -> Any:
+        noise = getattr(part, field, None)
+        if noise is None:
+            return part
+        return dataclasses.replace(part, **{field: Scaled(noise, factor) if callable(noise) else noise * factor})
+
+    stations: dict[str, Any] = {
+        name: tuple(scaled(t, "multiplier") for t in getattr(defense, name)) for name in STATIONS
+    }
+    fields = {f.name for f in dataclasses.fields(defense.claim)}  # type: ignore[arg-type]
+    claim = scaled(defense.claim, "noise_multiplier") if "noise_multiplier" in fields else defense.claim
+    return dataclasses.replace(defense, **stations, claim=claim)
+
+
+def wider(defense: Defense, factor: float) -> Defense:
+    """Return the defense with the norm of each of its fixed clips times a factor."""
+    stations: dict[str, Any] = {
+        name: tuple(
+            dataclasses.replace(t, norm=t.norm * factor) if isinstance(t, CLIPS) else t for t in getattr(defense, name)
+        )
+        for name in STATIONS
+    }
+    return dataclasses.replace(defense, **stations)
+
+
+def check_louder(cell: Cell, field: str, some: bool = False) -> None:
+    """Raise InputError where a transform adds noise that a factor on multipliers misses; some: also where none adds any."""
+    pairs = [(plain, other) for plain, other in _pairs(cell, louder(cell.defense, 2.0)) if plain.std > 0]
+    if some and not pairs:
+        raise InputError(f"{field}: {cell.names['defense']} adds no noise")
+    if not all(math.isclose(other.std, 2 * plain.std, rel_tol=1e-6) for plain, other in pairs):
+        raise InputError(
+            f"{field}: the noise of {cell.names['defense']} follows other settings than a multiplier; set these in a recipe "
+            "of your own"
+        )
+
+
+def _check_wider(cell: Cell) -> None:
+    pairs = [(plain, other) for plain, other in _pairs(cell, wider(cell.defense, 2.0)) if plain.kind == "clip"]
+    if not pairs:
+        raise InputError(f"clip-factor: {cell.names['defense']} has no clip")
+    if not all(math.isclose(other.norm, 2 * plain.norm, rel_tol=1e-6) for plain, other in pairs):
+        raise InputError(
+            f"clip-factor: the clip of {cell.names['defense']} is no fixed norm; set it in a recipe of your own"
+        )
+
+
+def _pairs(cell: Cell, changed: Defense) -> list[tuple[Fact, Fact]]:
+    """Return every fact of the first moment beside what it becomes."""
+    probe = probe_of(cell.defense, cell.data, cell.settings)
+    now = cell.defense.clock(probe.federation, 0)
+    before, after = (facts_at(defense, probe, now) for defense in (cell.defense, changed))
+    return [pair for station, done in before.items() for pair in zip(done, after[station], strict=True)]
