@@ -20,6 +20,7 @@ from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.grid import spelled_out
 from leakbench.reproduce.index import BEGIN, END, index_of
 from leakbench.reproduce.page import claims_of, page_of
+from leakbench.reproduce.reached import reached
 from leakbench.reproduce.reproduce import reproduce
 from leakbench.reproduce.table import Table, read_table, table_names
 from leakbench.reproduce.verdict import compared, digits_of
@@ -34,7 +35,7 @@ def test_a_page_is_made_of_its_rows(name: str) -> None:
     """Written anew from the CSV it is the same, and a row that changes changes it."""
     rows, kept = pd.read_csv(RESULTS / f"{name}.csv"), (RESULTS / f"{name}.md").read_text()
     assert page_of(TABLES[name], rows) == kept
-    assert page_of(TABLES[name], rows.assign(asr=0.123)) != kept
+    assert page_of(TABLES[name], rows.assign(asr=0.123, trained_accuracy=0.123)) != kept
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -285,6 +286,32 @@ def test_accuracy_is_over_the_seeds(tmp_path: Path) -> None:
     for row in (one, three):
         assert 0 <= row["trained_accuracy_low"] < row["trained_accuracy"] < row["trained_accuracy_high"] <= 1
     assert "| three |" in page_of(table, found)
+
+
+def test_the_first_of_a_sweep_that_reaches_its_aim() -> None:
+    """In the table's order, from the most noise on; by the interval's upper end; a sweep in which none does says so."""
+    rows = pd.DataFrame(
+        [
+            {"cell": f"{sweep}, sigma = {sigma}", "aim": 0.9, "trained_accuracy": high - 0.02}
+            | {"trained_accuracy_low": high - 0.04, "trained_accuracy_high": high, "epsilon_valid": 1 / sigma}
+            for sweep, sigma, high in [
+                ("a", 6, 0.5),
+                ("a", 3, 0.9),
+                ("a", 1, 0.95),
+                ("b, c", 6, 0.2),
+                ("b, c", 3, 0.89),
+            ]
+        ]
+    )
+    one, other = reached(rows)
+    assert (one.sweep, one.cell, one.accuracy, one.claimed, one.valid) == (
+        "a",
+        "sigma = 3",
+        "0.880 [0.860, 0.900]",
+        "-",
+        "0.333",
+    )
+    assert (other.sweep, other.cell, other.accuracy) == ("b, c", "none of those measured", "-")
 
 
 def test_the_index_counts_what_the_rows_say(tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     "accuracy": (
         ROW,
         Column("accuracy claimed", number("claimed_accuracy", 3)),
+        Column("accuracy aimed at", number("aim", 3)),
         Column(
             "accuracy [95 % CI]",
             interval("trained_accuracy", 3),

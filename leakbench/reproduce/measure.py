@@ -75,6 +75,7 @@ def measured(
         "attack": first.names["attack"],
         "defense": first.names["defense"],
         "limit": limit_of(first),
+        **({} if line.aim is None else {"aim": line.aim}),
         "hash": hash_of(cells),
         "scale": scale,
         "seeds": len(cells),

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from leakbench.reproduce.columns import COLUMNS, text_of
+from leakbench.reproduce.reached import reached
 from leakbench.reproduce.table import Table
 from leakbench.reproduce.verdict import CLAIMS, FAILS, Compared, compared, digits_of
 from leakbench.scripts import markdown_table
@@ -46,6 +47,7 @@ def page_of(table: Table, rows: pd.DataFrame) -> str:
     lines = [
         *(f"# {table.title}", "", *cite, table.text, "", measured, "", *missing, *legend, ""),
         *_verdicts(claims_of(table, rows)),
+        *_reached(rows),
         *_at_quick(table, rows),
         AGAIN.format(name=table.name),
         "",
@@ -70,6 +72,14 @@ def _verdicts(claims: Iterable[Compared]) -> list[str]:
     ]
     rule = "A claim holds where its number, as printed, lies in the interval of what was measured."
     return ["## Claims", "", rule, "", markdown_table(HEADS, rows), ""] if rows else []
+
+
+def _reached(rows: pd.DataFrame) -> list[str]:
+    """Return which cell of each sweep is the first to reach its aim; nothing where nothing is aimed at."""
+    found = [(r.sweep, f"{r.aim:.3f}", r.cell, r.accuracy, r.claimed, r.valid) for r in reached(rows)]
+    heads = ("sweep", "aim", "first that reaches it", "accuracy [95 % CI]", "epsilon claimed", "epsilon valid")
+    rule = "Of each sweep the first cell, in its order, whose interval of the accuracy reaches what is aimed at."
+    return ["## What reaches the accuracy", "", rule, "", markdown_table(heads, found), ""] if found else []
 
 
 def _unexplained(c: Compared) -> str:

@@ -6,7 +6,7 @@ given:    fields of `leakbench.cell.Request` for all cells; the path of a recipe
 quick:    what `--scale quick` gives in the stead of them; `quick: false` in a row leaves the row out there.
 apart:    {what papers print that is not comparable in any row: why}; a row may have its own.
 seeds:    how often each cell is run, with other seeds; 1 if it is not said.
-rows:     [{name, given, each, printed, claim, apart, because, seeds, quick}], see `Line` and `leakbench.reproduce.grid`.
+rows:     [{name, given, each, printed, claim, aim, apart, because, seeds, quick}], see `Line` and `leakbench.reproduce.grid`.
 found:    what the numbers come to, beneath them.
 """
 
@@ -44,7 +44,7 @@ class Line:
     it is not comparable: why}.
     because: why what is claimed does not hold, as far as it was found.  seeds: how often the cell is run, with other seeds; the
     accuracy is that of all.  quick: what the scale `quick` gives in the stead of some fields and of `seeds`; None where it leaves
-    the cell out.
+    the cell out.  aim: the accuracy that a sweep tries to reach, see `leakbench.reproduce.reached`.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Line:
     because: str = ""
     seeds: int = 1
     quick: Mapping[str, Any] | None = field(default_factory=dict)
+    aim: float | None = None
 
     def claimed(self, point: str) -> dict[str, float]:
         """Return what is claimed of a leakage point: `type-1`, or `type-1@5` after five rounds."""
@@ -135,7 +136,7 @@ def read_table(name: str) -> Table:
             path,
             row,
             ("name",),
-            ("given", "each", "printed", "claim", "apart", "because", "seeds", "quick"),
+            ("given", "each", "printed", "claim", "aim", "apart", "because", "seeds", "quick"),
             f"row {row.get('name')!r}: ",
         )
     lines = tuple(_line(path, body, row) for row in spelled_out(body["rows"]))
@@ -157,7 +158,8 @@ def _line(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Line:
     quick = row.get("quick", {})
     quick = None if quick is False else {**body.get("quick", {}), **quick}
     seeds = row.get("seeds", body.get("seeds", 1))
-    return Line(row["name"], given | own, claims, apart, row.get("because", ""), seeds, quick)
+    words = row.get("because", "")
+    return Line(row["name"], given | own, claims, apart, words, seeds, quick, row.get("aim"))
 
 
 def _by_point(claim: Mapping[str, Any]) -> dict[str, dict[str, float]]:
