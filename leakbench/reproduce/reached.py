@@ -31,7 +31,9 @@ def reached(rows: pd.DataFrame) -> list[Reached]:
     A sweep is all cells whose names are alike up to the last comma, in the order of the table.
     """
     aimed = rows[rows["aim"].notna()] if "aim" in rows else rows.head(0)
-    found = []
+    found = list[Reached]()
+    if not len(aimed):
+        return found
     for sweep, cells in aimed.groupby(aimed["cell"].str.rpartition(", ")[0], sort=False):
         aim = float(cells["aim"].iloc[0])
         enough = cells[cells["trained_accuracy_high"] >= aim]
