@@ -291,9 +291,7 @@ def test_accuracy_is_over_the_seeds(tmp_path: Path) -> None:
 def test_many_cells_that_lack_are_named_together() -> None:
     table = TABLES["fed_alpha_cdp_table_4"]
     [one] = [line for line in table.lines if line.name == "N = 100, 10 %, Fed-CDP"]
-    rows = pd.DataFrame(
-        [{"row": one.name, "cell": one.name, "point": "type-2", "scale": "full", "trained_accuracy": 0.5}]
-    )
+    rows = pd.DataFrame([{"row": one.name, "cell": one.name, "point": "type-2", "scale": "full"}])
     page = page_of(table, rows)
     assert "N = 100, 10 % (3 cells)" in page
     assert "N = 10000, 50 % (4 cells)" in page
