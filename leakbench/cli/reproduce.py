@@ -92,7 +92,10 @@ def reproduce(
         rows = held(folder / f"{asked.name}.csv")
         if not len(rows):
             raise InputError(f"page: there are no rows in {folder / asked.name}.csv to write it from; measure first")
-        written = (write_accounting_page if isinstance(asked, AccountingTable) else write_page)(asked, rows, folder)
+        if isinstance(asked, AccountingTable):
+            written = write_accounting_page(asked, rows, folder)
+        else:
+            written = write_page(asked, rows, folder)
         click.echo(f"page: {written}")
         return
 

@@ -38,7 +38,9 @@ def index_of(out: Path) -> str:
             continue
         sums += found
         computed = isinstance(table, AccountingTable)
-        cells = f"{rows['cell'].nunique()} of {len(table.claims if isinstance(table, AccountingTable) else table.lines)}"
+        cells = (
+            f"{rows['cell'].nunique()} of {len(table.claims if isinstance(table, AccountingTable) else table.lines)}"
+        )
         scales = ", ".join(sorted(set(rows["scale"].dropna()))) if "scale" in rows else "both" if computed else "full"
         minutes = rows.drop_duplicates("cell")["wall_minutes"].sum() if "wall_minutes" in rows else None
         lines.append((f"[{table.title}]({name}.md)", *_three(found), cells, scales, text_of(minutes, 0)))

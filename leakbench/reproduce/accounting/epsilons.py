@@ -27,5 +27,5 @@ def epsilons(claim: Claim) -> Iterator[Row]:
         why = reading.because or steps_that_give(claim.claimed, within, reading.part, one)
         # Of a sum without sampling the amplified epsilon is that of the sum alone.
         alone = composition_costs((Mechanism(one.noise_multiplier, 1.0, 1),), reading.part.delta)[0, 0]
-        bounds = (account((one,), delta) for account in (rdp, pld))
-        yield row_of(reading.name, reading.stated, claimed.epsilon, *bounds, gives, why.format(alone=alone))
+        valid = rdp((one,), delta), pld((one,), delta)
+        yield row_of(reading.name, reading.stated, claimed.epsilon, valid, gives, why.format(alone=alone))

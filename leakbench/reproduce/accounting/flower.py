@@ -42,9 +42,9 @@ def flower_epsilons(claim: Claim) -> Iterator[Row]:
     zeroed = ("one client's update made zero", Mechanism(z, q, rounds, "fixed"))
     added = ("one client added or removed", Mechanism(z, q, rounds))
     for name, one in (added,) if given["program"] == "poisson" else (replaced, zeroed):
-        tight, losses = (account((one,), given["delta"]) for account in (rdp, pld))
+        tight, losses = rdp((one,), given["delta"]), pld((one,), given["delta"])
         why = f"the epsilon of {name} is {losses:.4g}"
-        yield row_of(name, one in (replaced[1], added[1]), formula, tight, losses, claim.claimed >= losses, why)
+        yield row_of(name, one in (replaced[1], added[1]), formula, (tight, losses), claim.claimed >= losses, why)
 
 
 def by_program(given: Mapping[str, Any]) -> float:

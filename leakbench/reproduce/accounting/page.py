@@ -35,7 +35,13 @@ READING_HEADS = ("claim", "reading", "stated", "formula", "Rényi", "losses", "h
 def accounting_page(table: AccountingTable, rows: pd.DataFrame) -> str:
     """Return the page."""
     claims = [
-        (_cell(c.name), f"{c.claimed:.9g}", *map(_number, (c.formula, c.renyi, c.losses)), f"**{c.verdict}**", _cell(c.reason))
+        (
+            _cell(c.name),
+            f"{c.claimed:.9g}",
+            *map(_number, (c.formula, c.renyi, c.losses)),
+            f"**{c.verdict}**",
+            _cell(c.reason),
+        )
         for c in judged(table, rows)
     ]
     readings = [

@@ -14,7 +14,7 @@ from leakbench.recipe import construct
 
 __all__ = ["Composed", "Reading", "Row", "readings", "row_of", "schedule_of"]
 
-Row: TypeAlias = dict[str, Any]
+Row: TypeAlias = dict[Any, Any]
 Composed: TypeAlias = MomentsClaim | CompositionClaim
 
 FIELDS = ("name", "claim", "stated", "pooled", "flat", "only", "because")
@@ -64,7 +64,8 @@ def schedule_of(given: Mapping[str, Any], **changes: Any) -> Schedule:
     return Schedule(**{**given["federation"], **changes})
 
 
-def row_of(name: str, stated: bool, formula: float | None, renyi: float, losses: float, gives: bool, why: str) -> Row:
-    """Return the row of a reading: by the claim's formula, and what is valid; `why` is kept where it does not give the number."""
+def row_of(name: str, stated: bool, formula: float | None, valid: tuple[float, float], gives: bool, why: str) -> Row:
+    """Return the row of a reading. valid: by Rényi divergences, by losses; why: kept where the formula does not give the number."""
+    renyi, losses = valid
     same: Row = {"reading": name, "stated": int(stated), "formula": formula, "renyi": renyi, "losses": losses}
     return {**same, "gives": int(gives), "reason": "" if gives else why}

@@ -34,4 +34,4 @@ def rounds(claim: Claim) -> Iterator[Row]:
         losses = pld(first(mechanisms, printed * each), given["delta"]) if given.get("losses") else math.nan
         last = printed if fit < len(after) else trained
         why = f"epsilon {after[last * each - 1]:.4g} of the budget {given['budget']:g} after round {last} of {trained}"
-        yield row_of(reading.name, reading.stated, found, tight, losses, found == printed, why)
+        yield row_of(reading.name, reading.stated, found, (tight, losses), found == printed, why)

@@ -79,7 +79,9 @@ def _claims(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Iter
         return
     for data, number in printed.items():
         if data not in facts:
-            raise InputError(f"{path}: row {row['name']!r}: printed: {data!r} is not in data{nearest(data, list(facts))}")
+            raise InputError(
+                f"{path}: row {row['name']!r}: printed: {data!r} is not in data{nearest(data, list(facts))}"
+            )
         own = facts[data]
         federation = {**given.get("federation", {}), **own.get("federation", {})}
         all_given = {**own, **given, "dataset": data, "federation": federation}

@@ -40,12 +40,13 @@ def _judged(claim: Claim, rows: Sequence[Row]) -> Judged:
     stated = [row for row in rows if row["stated"]]
     holding = [row for row in stated if row["gives"]]
     shown = (holding or stated or rows)[0]
-    numbers = [float(shown[key]) for key in ("formula", "renyi", "losses")]
-    said = "" if pd.isna(shown["reason"]) else str(shown["reason"])
-    if claim.apart:
-        return Judged(claim.name, claim.claimed, *numbers, APART, "; ".join(filter(None, (claim.apart, said))))
-    if holding:
-        return Judged(claim.name, claim.claimed, *numbers, HOLDS)
+    formula, renyi, losses = (float(shown[key]) for key in ("formula", "renyi", "losses"))
+    said: str = "" if pd.isna(shown["reason"]) else shown["reason"]
     others = ", ".join(f"'{row['reading']}'" for row in rows if row["gives"])
-    found = f"it holds as {others}" if others else "it holds by no reading that was tried"
-    return Judged(claim.name, claim.claimed, *numbers, FAILS, f"{said}; {found}")
+    if claim.apart:
+        verdict, reason = APART, "; ".join(filter(None, (claim.apart, said)))
+    elif holding:
+        verdict, reason = HOLDS, ""
+    else:
+        verdict, reason = FAILS, f"{said}; it holds {f'as {others}' if others else 'by no reading that was tried'}"
+    return Judged(claim.name, claim.claimed, formula, renyi, losses, verdict, reason)
