@@ -1,5 +1,6 @@
-"""A table: one YAML file in `results/tables/` with its cells, what a paper prints of them, and what was found.
+"""A table of cells: one YAML file in `results/tables/` with its cells, what a paper prints of them, and what was found.
 
+kind:     cells, or not said; another kind is read by `leakbench.reproduce.accounting.table`.
 title:    of its page.            cite:  the paper, where it is one's table.     text:  what was measured, under the title.
 columns:  a set of `leakbench.reproduce.columns`.
 given:    fields of `leakbench.cell.Request` for all cells; the path of a recipe begins where the file lies.
@@ -18,19 +19,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from leakbench.cell import Request
 from leakbench.errors import InputError, nearest
 from leakbench.reproduce.columns import COLUMNS
+from leakbench.reproduce.file import body_of, check
 from leakbench.reproduce.grid import spelled_out
 from leakbench.reproduce.verdict import CLAIMS
 
-__all__ = ["SCALES", "Line", "Table", "read_table", "table_names"]
+__all__ = ["SCALES", "Line", "Table", "read_table", "table_of"]
 
 SCALES = ("quick", "full")
 
 RECIPES = ("defense", "attack")
+
+OPTIONAL = ("kind", "cite", "columns", "found", "apart", "quick", "seeds")
 
 COUNTS = ("victims", "candidates", "seeds")
 """Of which fewer make wider intervals, and no other number."""
@@ -103,36 +105,19 @@ class Table:
         return tuple(line for line in self.lines if scale != "quick" or line.quick is not None)
 
 
-def tables_folder() -> Path:
-    """Return where the tables lie: inside the wheel, or in a checkout."""
-    package = Path(__file__).parents[1]
-    inside = package / "catalog" / "tables"
-    return inside if inside.is_dir() else package.parent / "results" / "tables"
-
-
-def table_names() -> list[str]:
-    """Return the names of all tables, sorted: a file's name is its table's."""
-    return sorted(path.stem for path in tables_folder().glob("*.yaml"))
-
-
 def read_table(name: str) -> Table:
     """Return a table by its name, or by the path of a file of one's own; raises InputError for what is none, or wrong."""
-    if name.endswith((".yaml", ".yml")):
-        path = Path(name)
-        if not path.is_file():
-            raise InputError(f"table: no file {name!r}")
-    else:
-        known = table_names()
-        if name not in known:
-            raise InputError(f"table: unknown name {name!r}{nearest(name, known)} (or a path that ends in .yaml)")
-        path = tables_folder() / f"{name}.yaml"
-    body = _read(path)
-    _check(path, body, ("title", "text", "given", "rows"), ("cite", "columns", "found", "apart", "quick", "seeds"))
+    return table_of(*body_of(name))
+
+
+def table_of(path: Path, body: Mapping[str, Any]) -> Table:
+    """Return the table that a file says; raises InputError for what is none, or wrong."""
+    check(path, body, ("title", "text", "given", "rows"), OPTIONAL)
     columns = body.get("columns", "claims")
     if columns not in COLUMNS:
         raise InputError(f"{path}: columns: got {columns!r}{nearest(columns, list(COLUMNS))}")
     for row in body["rows"]:
-        _check(
+        check(
             path,
             row,
             ("name",),
@@ -167,22 +152,3 @@ def _by_point(claim: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     own = {name: dict(claimed) for name, claimed in claim.items() if isinstance(claimed, Mapping)}
     every = {name: claimed for name, claimed in claim.items() if name not in own}
     return {**({"": every} if every else {}), **own}
-
-
-def _check(path: Path, body: Mapping[str, Any], must: tuple[str, ...], may: tuple[str, ...], where: str = "") -> None:
-    for name in must:
-        if name not in body:
-            raise InputError(f"{path}: {where}field {name!r} is missing")
-    for name in body:
-        if name not in (*must, *may):
-            raise InputError(f"{path}: {where}unknown field {name!r}{nearest(str(name), (*must, *may))}")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        body = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: no YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(body, dict):
-        raise InputError(f"{path}: expected the fields of a table, got {type(body).__name__}")
-    return body
