@@ -98,7 +98,8 @@ def card(
         differences = check(read_card(checked), runs, data_dir, reporter)
         for line in differences:
             click.echo(line)
-        click.echo(f"check: {len(differences)} differences" if differences else "check: the card repeats")
+        many = "1 difference" if len(differences) == 1 else f"{len(differences)} differences"
+        click.echo(f"check: {many}" if differences else "check: the card repeats")
         sys.exit(DIFFERS if differences else 0)
     if defense is None or dataset is None:
         raise InputError("card: got no DEFENSE and DATASET, expected both, as in `leakbench card sign faces`")

@@ -83,9 +83,10 @@ class Measured:
 
 @part
 class Accuracy:
-    """Of the trained network, on the test examples."""
+    """Of the trained network, on the test examples; majority: of who always names their commonest class."""
 
     value: Share | None
+    majority: Chance
     examples: Count
     rounds: Whole
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from leakbench import __version__
-from leakbench.leaderboard.asked import card_command
+from leakbench.leaderboard.asked import audit_command, card_command
 from leakbench.leaderboard.card import Card
 from leakbench.leaderboard.cells import Asking, asking, hash_of, settings_of
 from leakbench.leaderboard.make import make_card
@@ -65,7 +65,9 @@ def identity_differences(card: Card, cells: list[Asking]) -> Iterator[str]:
         yield from _unlike(f"{name}.command", measured.command, each.command)
         yield from _unlike(f"{name}.network", measured.network, each.cell.settings.leaking)
     yield from _unlike("hash", card.hash, hash_of(cells, card.asked))
-    repeat = card_command(card.asked, card.defense.name, card.dataset.name, card.attack.name)
+    of = (card.asked, card.defense.name, card.dataset.name)
+    yield from _unlike("epsilon.audited.command", card.epsilon.audited.command, audit_command(*of))
+    repeat = card_command(*of, card.attack.name)
     yield from _unlike("repeat", card.repeat, repeat)
 
 

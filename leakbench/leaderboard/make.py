@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from leakbench.cell.auditing import audit
 from leakbench.leaderboard.asked import Asked, audit_command, audit_request, card_command
 from leakbench.leaderboard.card import FORMAT, Accuracy, Audited, Card, Claim, Epsilon, Measured, TapEpsilon
@@ -61,7 +63,7 @@ def _card(
         asked=asked,
         settings=settings_of(cell),
         reported=tuple(_claim(claim) for claim in summary["claims"]),
-        accuracy=_accuracy(summary, len(cell.data.test_targets)),
+        accuracy=_accuracy(summary, cell.data.test_targets),
         epsilon=epsilon,
         cells=tuple(measured),
         warnings=warnings_of(measured, summaries, epsilon),
@@ -86,13 +88,13 @@ def _measured(each: Asking, summary: Summary, rows: Any) -> Measured:
     )
 
 
-def _accuracy(summary: Summary, examples: int) -> Accuracy:
-    value = summary["accuracy"]
-    share = None
+def _accuracy(summary: Summary, targets: Tensor) -> Accuracy:
+    value, examples, share = summary["accuracy"], len(targets), None
     if value is not None:
         low, high = wilson(value * examples, examples)
         share = (round(value, 4), round(low, 4), round(high, 4))
-    return Accuracy(value=share, examples=examples, rounds=summary["rounds"])
+    majority = round(float(targets.bincount().max()) / examples, 4)
+    return Accuracy(value=share, majority=majority, examples=examples, rounds=summary["rounds"])
 
 
 def _epsilon(found: dict[str, Any], audited: Audited) -> Epsilon:

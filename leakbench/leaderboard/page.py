@@ -80,7 +80,10 @@ def _size(card: Card) -> str:
     said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in numbers.items())
     limit = "" if card.asked.iterations is None else f", at most {card.asked.iterations} iterations a search"
     local = f"local iterations {s.get('local_iterations')}, batch {s.get('batch')}"
-    return f"attack {card.attack.name}{limit}; {said}, {local}; accuracy on {card.accuracy.examples} test examples."
+    trained = (
+        f"accuracy on {card.accuracy.examples} test examples, of which {card.accuracy.majority:.3f} are of one class"
+    )
+    return f"attack {card.attack.name}{limit}; {said}, {local}; {trained}."
 
 
 def _networks(group: Sequence[Card]) -> str:
@@ -103,7 +106,7 @@ def _ranking(ranked: Sequence[Standing], place: str) -> Grid:
     heads = (
         "rank",
         "defense",
-        "paper",
+        "source",
         "leak",
         *columns,
         "accuracy",

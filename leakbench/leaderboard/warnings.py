@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,12 @@ def warnings_of(cells: Sequence[Measured], summaries: Sequence[Mapping[str, Any]
             for cell in cells
             for said, points in _shown(cell).items()
         ),
+        *(
+            f"{cell.attacker} attacker, protocol {cell.protocol}: {said} ({', '.join(points)})"
+            for cell in cells
+            if cell.attacker == "aware"
+            for said, points in _doubted(cell).items()
+        ),
         *_weaker(cells),
         *_trained_otherwise(summaries),
     )
@@ -44,6 +51,15 @@ def _shown(cell: Measured) -> dict[str, list[str]]:
     for point in cell.points:
         if point.verdict in SHOWN:
             found.setdefault(SHOWN[point.verdict], []).append(point.name)
+    return found
+
+
+def _doubted(cell: Measured) -> dict[str, list[str]]:
+    """Return {what weakens the evidence of a cell: at which leakage points}; of how many victims stands with the cell."""
+    found: dict[str, list[str]] = {}
+    for warning in cell.warnings:
+        point, _, said = warning.partition(": ")
+        found.setdefault(re.sub(r" \(\d+ of \d+ victims\)$", "", said), []).append(point)
     return found
 
 
