@@ -19,7 +19,9 @@ from leakbench.cli.leaderboard import card as card_options
 from leakbench.cli.options import words
 from leakbench.cli.run import run as run_options
 from leakbench.errors import InputError
+from leakbench.leaderboard.asked import Asked
 from leakbench.leaderboard.card import Card
+from leakbench.leaderboard.cells import asking
 from leakbench.leaderboard.read import path_of, read_card, read_cards, text_of, write_card
 from leakbench.leaderboard.sources import link_of
 
@@ -56,15 +58,30 @@ def test_a_card_says_what_was_measured(card: Card) -> None:
     assert not re.search(r"20\d\d-\d\d", text_of(card)) and "/tmp" not in text_of(card)
 
 
+def hash_by(command: str) -> str:
+    """Return the hash of the cell that a command line runs."""
+    program, name, *options = shlex.split(command)
+    assert (program, name) == ("leakbench", "run")
+    given = run_options.make_context("run", options).params
+    for name in ("out", "as_json", "quiet", "data_dir"):
+        del given[name]
+    given |= {name: words(name, given[name]) for name in ("taps", "leak_rounds")}
+    return prepare(Request(**given), None).hash
+
+
+def test_a_command_runs_the_cell_that_stands_beside_it_whatever_is_asked() -> None:
+    numbers = {"victims": 3, "candidates": 7, "leak_batch": 2, "observations": 2, "train_rounds": 3, "clients": 9}
+    numbers |= {"clients_per_round": 4, "local_iterations": 2, "batch": 3, "seed": 5}
+    asked = Asked(**numbers, leak_rounds=("1", "last"), taps=("type-1",), learning_rate=0.25, model="mlp_sigmoid")
+    cells = asking(asked, "fed_cdp", "digits", "lmmse", None)
+    assert len({each.cell.hash for each in cells}) == 4
+    assert [hash_by(each.command) for each in cells] == [each.cell.hash for each in cells]
+    settings = [(each.cell.settings.protocol, each.cell.settings.leak_rounds) for each in cells]
+    assert settings == [("paper", (0,)), ("live", (1, 3))] * 2
+
+
 def test_the_commands_on_a_card_run_its_cells(card: Card) -> None:
-    for cell in card.cells:
-        program, command, *options = shlex.split(cell.command)
-        assert (program, command) == ("leakbench", "run")
-        given = run_options.make_context("run", options).params
-        for name in ("out", "as_json", "quiet", "data_dir"):
-            del given[name]
-        given |= {name: words(name, given[name]) for name in ("taps", "leak_rounds")}
-        assert prepare(Request(**given), None).hash == cell.hash
+    assert [hash_by(cell.command) for cell in card.cells] == [cell.hash for cell in card.cells]
     _, _, *options = shlex.split(card.repeat)
     given = card_options.make_context("card", options).params
     assert (given["defense"], given["dataset"], given["attack"], given["taps"]) == ("sign", "digits", "lmmse", "type-2")
@@ -136,6 +153,13 @@ def test_what_is_no_json_of_a_card_is_refused(tmp_path: Path, text: str) -> None
     path = tmp_path / "x.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=r"x\.json"):
+        read_card(path)
+
+
+def test_a_field_that_stands_twice_is_refused(card: Card, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text_of(card).replace('"threat":', '"threat": "none",\n "threat":'), encoding="utf-8")
+    with pytest.raises(InputError, match="'threat' stands twice"):
         read_card(path)
 
 
