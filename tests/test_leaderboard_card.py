@@ -72,8 +72,10 @@ def hash_by(command: str) -> str:
 def test_a_command_runs_the_cell_that_stands_beside_it_whatever_is_asked() -> None:
     numbers = {"victims": 3, "candidates": 7, "leak_batch": 2, "observations": 2, "train_rounds": 3, "clients": 9}
     numbers |= {"clients_per_round": 4, "local_iterations": 2, "batch": 3, "seed": 5}
-    asked = Asked(**numbers, leak_rounds=("1", "last"), taps=("type-1",), learning_rate=0.25, model="mlp_sigmoid")
-    cells = asking(asked, "fed_cdp", "digits", "lmmse", None)
+    asked = Asked(
+        **numbers, iterations=4, leak_rounds=("1", "last"), taps=("type-1",), learning_rate=0.25, model="mlp_sigmoid"
+    )
+    cells = asking(asked, "fed_cdp", "digits", "cpl", None)
     assert len({each.cell.hash for each in cells}) == 4
     assert [hash_by(each.command) for each in cells] == [each.cell.hash for each in cells]
     settings = [(each.cell.settings.protocol, each.cell.settings.leak_rounds) for each in cells]
