@@ -72,6 +72,8 @@ def test_above_chance_is_nothing_for_who_guesses_and_everything_for_who_has_all(
 
     assert (point(0.0, 0.1), point(1.0, 1.0), point(0.0, 1.0)) == (0.0, 1.0, 0.5)
     assert point(0.0, 0.55) == pytest.approx(0.25)
+    # Whoever is rebuilt is known, even where the ranking misses all.
+    assert (point(1.0, 0.0), point(0.5, 0.0), point(0.5, 1.0)) == (1.0, 0.5, 0.75)
     # Below chance is not better than chance; what chance has of the protected does not count.
     assert (point(0.0, 0.0), point(0.0, 0.3, "protected")) == (0.0, 0.0)
     silent = with_points(card, lambda p: dataclasses.replace(p, asr=None, identified=None, verdict="no reconstruction"))

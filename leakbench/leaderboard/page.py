@@ -20,8 +20,9 @@ RULES = (
     "Ranked on the attacker who knows the defense. First come defenses behind which it gets no more than who saw no gradient, at"
     " every leakage point by both protocols (protected: that takes the ASR within the null attacker's interval, nobody identified"
     " more often than by chance, 10 victims, and a search that does not doubt itself). Then by leak: the ASR above the null"
-    " attacker's and the share identified above chance, each of what is left above, their mean over the six columns, to two"
-    " digits; 0 at a point that is protected. Then by accuracy. Equals share a rank. Who is not measured everywhere has none.",
+    " attacker's and the share identified above chance (at least the ASR: who is rebuilt is known), each of what is left above,"
+    " their mean over the six columns, to two digits; 0 at a point that is protected. Then by accuracy. Equals share a rank. Who is"
+    " not measured everywhere has none.",
     "The rank says nothing of accuracy or of a guarantee: a network that learned nothing can stand first. Accuracy and the valid"
     " epsilon stand beside it, and only rows of one table, measured at one size, compare. A defense at the server cannot protect"
     " type-2 and type-1, which are read before it; the columns show where each acts. No leak found by these attackers is no proof.",

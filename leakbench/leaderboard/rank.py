@@ -64,7 +64,8 @@ def points_of(card: Card, attacker: str, protocol: str, tap: str) -> list[Point]
 def above_chance(points: Sequence[Point]) -> float:
     """Return the mean of the shares that are rebuilt and that are identified above what is without any gradient, from 0 to 1.
 
-    0 where a point is protected; of several rounds, where it is most.
+    Whoever is rebuilt counts as identified, whatever the ranking says. 0 where a point is protected; of several rounds, where it is
+    most.
     """
     return max(_above(point) for point in points)
 
@@ -73,9 +74,16 @@ def _above(point: Point) -> float:
     if point.verdict == "protected":
         return 0.0
     shares = [(point.asr, point.null_asr[0]), (point.identified, point.chance)]
-    over = [max(0.0, (share[0] - guess) / (1 - guess)) if guess < 1 else 0.0 for share, guess in shares if share]
-    # Who neither rebuilds nor ranks has shown nothing, which is no protection.
-    return sum(over) / len(over) if over else 1.0
+    rebuilt, identified = (None if share is None else _over(share[0], guess) for share, guess in shares)
+    if rebuilt is None:
+        # Who neither rebuilds nor ranks has shown nothing, which is no protection.
+        return 1.0 if identified is None else identified
+    return (rebuilt + max(rebuilt, identified or 0.0)) / 2
+
+
+def _over(share: float, guess: float) -> float:
+    """Return which part of what a guess leaves is had above it."""
+    return max(0.0, (share - guess) / (1 - guess)) if guess < 1 else 0.0
 
 
 def _standing(card: Card) -> Standing:
