@@ -17,6 +17,7 @@ from leakbench.cli.catalog import list_, schema, show
 from leakbench.cli.conformance import conformance
 from leakbench.cli.data import data
 from leakbench.cli.gate import baseline, gate
+from leakbench.cli.leaderboard import card, leaderboard
 from leakbench.cli.options import INTERRUPTED, help_alone
 from leakbench.cli.privacy import audit, epsilon
 from leakbench.cli.reproduce import reproduce
@@ -81,6 +82,8 @@ for command in (
     compare,
     baseline,
     gate,
+    card,
+    leaderboard,
     data,
 ):
     commands.add_command(command)
