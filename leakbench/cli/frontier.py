@@ -86,7 +86,7 @@ def frontier(
         rows = measure(
             request, asked, factors, count, runs, out, data_dir, command, Reporter(), lambda row: click.echo(said(row)), named
         )
-    for line in write(rows, out, dataset, data_dir):
+    for line in write(rows, out, dataset):
         click.echo(line)
     for line in [] if reach is None else reach_lines(rows, reach):
         click.echo(line)

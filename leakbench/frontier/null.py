@@ -7,7 +7,10 @@ from typing import Any
 
 from scipy.stats import binom
 
-__all__ = ["null_interval"]
+__all__ = ["EXPOSED", "null_interval"]
+
+EXPOSED = ("leaks", "identifies")
+"""Verdicts on a leakage point by which more than chance was read there, see `leakbench.summary.verdict`."""
 
 
 def null_interval(tap: Mapping[str, Any], confidence: float = 0.95) -> tuple[float, float]:
