@@ -25,9 +25,12 @@ SIZE = "[default: the dataset's]"
 @click.option("--candidates", type=int, default=1000, show_default=True, help="k of identification among k")
 @click.option("--iterations", type=int, help="iterations of the attack [default: the recipe's]")
 @click.option("--leak-batch", type=int, default=1, show_default=True, help="examples in one leaked batch")
-@click.option("--seeds", type=int, default=1, show_default=True, help="how often each point is trained, for its accuracy")
+@click.option(
+    "--seeds", type=int, default=1, show_default=True, help="how often each point is trained, for its accuracy"
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="the first of them, which is attacked")
 @click.option("--model", help="the network that is trained [default: cnn; mlp for tables and small pictures]")
+@click.option("--leak-model", help="the network that leaks [default: lenet_cpl, or mlp_sigmoid]")
 @click.option("--train-rounds", type=int, help=f"rounds of training {SIZE}")
 @click.option("--clients", type=int, help=f"how many there are, N {SIZE}")
 @click.option("--clients-per-round", type=int, help=f"how many take part in a round, K_t {SIZE}")
@@ -35,7 +38,9 @@ SIZE = "[default: the dataset's]"
 @click.option("--learning-rate", type=float, help=f"of the clients' steps {SIZE}")
 @click.option("--batch", type=int, help=f"examples in a step, B {SIZE}")
 @click.option("--reach", type=float, metavar="A", help="also say the largest noise of each that reaches this accuracy")
-@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="where cells lie")
+@click.option(
+    "--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="where cells lie"
+)
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("frontier"), show_default=True, help="where the pages go"
 )
@@ -62,6 +67,7 @@ def frontier(
     """
     from leakbench.cell import Request  # noqa: PLC0415
     from leakbench.cell.request import at_least  # noqa: PLC0415
+    from leakbench.errors import InputError  # noqa: PLC0415
     from leakbench.frontier.frontier import frontier as measure  # noqa: PLC0415
     from leakbench.frontier.frontier import read_rows, rows_file  # noqa: PLC0415
     from leakbench.frontier.grid import DEFENSES, FACTORS, defenses_of, factors_of  # noqa: PLC0415
@@ -74,8 +80,6 @@ def frontier(
     asked = DEFENSES if defenses is None else defenses_of(words("defenses", defenses))
     factors = FACTORS if noise_factors is None else factors_of(words("noise-factors", noise_factors))
     if reach is not None and not 0 < reach <= 1:
-        from leakbench.errors import InputError  # noqa: PLC0415
-
         raise InputError(f"reach: got {reach}, expected an accuracy in (0, 1]")
     if page:
         rows = read_rows(there(rows_file(out, dataset)))
@@ -84,7 +88,17 @@ def frontier(
         command = shlex.join(["leakbench", *sys.argv[1:]])
         named = defenses is not None and defenses != "all"
         rows = measure(
-            request, asked, factors, count, runs, out, data_dir, command, Reporter(), lambda row: click.echo(said(row)), named
+            request,
+            asked,
+            factors,
+            count,
+            runs,
+            out,
+            data_dir,
+            command,
+            Reporter(),
+            lambda row: click.echo(said(row)),
+            named,
         )
     for line in write(rows, out, dataset):
         click.echo(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pandas as pd
 
@@ -19,11 +20,11 @@ def share_text(row: pd.Series, key: str) -> str:
     return f"{text_of(row[key], 3)} [{text_of(row[f'{key}_low'], 3)}, {text_of(row[f'{key}_high'], 3)}]"
 
 
-def epsilon_text(value: object, reason: object = "") -> str:
+def epsilon_text(value: Any, reason: Any = "") -> str:
     """Return an epsilon in three digits, `none` with its reason where there is none."""
     if value is None or pd.isna(value):
         return f"none ({str(reason).removeprefix('none: ')})" if reason else "none"
-    return f"{float(value):,.3g}" if float(value) < 1000 else f"{float(value):,.0f}"  # type: ignore[arg-type]
+    return f"{float(value):,.3g}" if float(value) < 1000 else f"{float(value):,.0f}"
 
 
 def setting_of(row: pd.Series) -> str:
@@ -76,7 +77,9 @@ def _against(best: pd.Series) -> list[str]:
         found.append(f"Against who reads {best['point']} the valid epsilon is {tap}.")
     if best.get("label_ranked_low", 0) > best.get("null_label", 1):
         label = share_text(best, "label_ranked")
-        found.append(f"It does not hide the label, which is told of {label} (a guess: {text_of(best['null_label'], 2)}).")
+        found.append(
+            f"It does not hide the label, which is told of {label} (a guess: {text_of(best['null_label'], 2)})."
+        )
     if pd.notna(best["epsilon_valid"]) and best["epsilon_valid"] > HIGH:
         found.append("So large an epsilon promises nothing: this setting rests on what was measured of one attacker.")
     if pd.isna(best["epsilon_valid"]):
@@ -91,9 +94,19 @@ HIGH = 10.0
 
 
 def _alike(choice: Choice) -> list[str]:
-    if not choice.alike:
+    if not len(choice.alike):
         return []
-    return [f"Not told from it in accuracy: {'; '.join(choice.alike)}."]
+    said = f"Not told from it in accuracy: {'; '.join(choice.alike['row'])}."
+    promised = choice.alike.dropna(subset=["epsilon_valid"]).sort_values("epsilon_valid")
+    if not len(promised) or (
+        choice.best is not None and promised.iloc[0]["epsilon_valid"] >= choice.best["epsilon_valid"]
+    ):
+        return [said]
+    least = promised.iloc[0]
+    accuracy = share_text(least, "trained_accuracy")
+    return [
+        f"{said} Of these {least['row']} promises most: valid epsilon {epsilon_text(least['epsilon_valid'])}, accuracy {accuracy}."
+    ]
 
 
 def _least(choice: Choice) -> str:

@@ -17,13 +17,13 @@ __all__ = ["Choice", "chosen", "first_point", "main_rows", "qualifies", "reachin
 class Choice:
     """What was chosen among the rows of one leakage point.
 
-    best: the row of the setting to use; None where none qualifies.  alike: names of other qualified settings whose accuracy the
+    best: the row of the setting to use; None where none qualifies.  alike: the rows of other qualified settings whose accuracy the
     intervals do not tell from the best one's.  least: the row that leaks least where none qualifies, of equals the most accurate.
     qualified, settings: how many of how many.
     """
 
     best: pd.Series | None
-    alike: tuple[str, ...]
+    alike: pd.DataFrame
     least: pd.Series | None
     qualified: int
     settings: int
@@ -61,13 +61,13 @@ def chosen(rows: pd.DataFrame) -> Choice:
     good = rows[qualifies(rows)] if len(rows) else rows
     if not len(good):
         least = rows.sort_values(["identified", "trained_accuracy"], ascending=[True, False], na_position="last")
-        return Choice(None, (), least.iloc[0] if len(least) else None, 0, len(rows))
+        return Choice(None, good, least.iloc[0] if len(least) else None, 0, len(rows))
     keys = ["trained_accuracy", "epsilon_valid", "factor"]
     ranked = good.sort_values(keys, ascending=[False, True, False], na_position="last", kind="stable")
     best = ranked.iloc[0]
     rest = ranked.iloc[1:]
     alike = rest[rest["trained_accuracy_high"] >= best["trained_accuracy_low"]]
-    return Choice(best, tuple(alike["row"]), None, len(good), len(rows))
+    return Choice(best, alike, None, len(good), len(rows))
 
 
 def reaching(rows: pd.DataFrame, accuracy: float) -> list[Reached]:

@@ -72,17 +72,19 @@ def frontier(
         write_atomically(table, partial(_to_csv, rows))
         for row in found:
             say(row)
-    return rows
+    return read_rows(table)
 
 
 def ordered(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows by defense, the default ones first, and each defense from the most noise to the least."""
     places = {name: place for place, name in enumerate(DEFENSES)}
-    keys = pd.DataFrame({
-        "place": rows["defense"].map(lambda name: places.get(name, len(places))),
-        "defense": rows["defense"],
-        "softness": -rows["factor"],
-    })
+    keys = pd.DataFrame(
+        {
+            "place": rows["defense"].map(lambda name: places.get(name, len(places))),
+            "defense": rows["defense"],
+            "softness": -rows["factor"],
+        }
+    )
     order = keys.sort_values(["place", "defense", "softness"], kind="stable").index
     return rows.loc[order].reset_index(drop=True)
 

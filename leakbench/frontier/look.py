@@ -5,9 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["GRID", "INK", "MUTED", "PAPER", "Look", "looks_of", "with_dark"]
+__all__ = [
+    "BOTTOM",
+    "GRID",
+    "HEIGHT",
+    "INK",
+    "LABELS",
+    "LARGE",
+    "LEFT",
+    "MUTED",
+    "PAPER",
+    "RIGHT",
+    "SMALL",
+    "TALL",
+    "USUAL",
+    "WIDTH",
+    "Look",
+    "looks_of",
+    "with_dark",
+]
 
 PAPER, INK, MUTED, GRID = "#ffffff", "#1c2128", "#656d76", "#e3e6ea"
+
+WIDTH, HEIGHT = 5.5, 6.0
+"""Inches; 5.5 are 396 points, so that a letter of 8 points has 8 pixels where the figure is as wide as a phone."""
+
+LEFT, RIGHT, LABELS = (0.105, 0.295), (0.445, 0.245), 0.735
+"""Shares of the width: where each panel begins and how wide it is; where the labels begin."""
+
+BOTTOM, TALL = 0.175, 0.645
+"""Shares of the height: where the panels begin, and how tall they are."""
+
+SMALL, USUAL, LARGE = 7.5, 8.5, 10.5
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8478c", "#8a6d00", "#3b3fb0", "#c1272d")
 """Okabe and Ito's, the light ones darker, so that thin lines can be read on white."""
@@ -33,10 +62,10 @@ class Look:
 
 
 def looks_of(defenses: Sequence[str]) -> dict[str, Look]:
-    """Return a look for each defense, no two alike up to 98 of them."""
+    """Return a look for each defense, no two alike up to 98 of them, by colour and marker alone."""
     sizes = len(COLOURS), len(MARKERS), len(DASHES)
     return {
-        name: Look(COLOURS[i % sizes[0]], MARKERS[i % sizes[1]], DASHES[i // sizes[0] % sizes[2]], i)
+        name: Look(COLOURS[i % sizes[0]], MARKERS[(i + i // sizes[1]) % sizes[1]], DASHES[i // sizes[0] % sizes[2]], i)
         for i, name in enumerate(defenses)
     }
 

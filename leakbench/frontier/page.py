@@ -15,28 +15,39 @@ from leakbench.scripts import markdown_table
 __all__ = ["page_of"]
 
 HEADS = (
-    *("setting", "sigma", "accuracy [95 % CI]", "identified [95 % CI]", "by chance", "ASR [95 % CI]", "null ASR", "label told"),
+    *(
+        "setting",
+        "sigma",
+        "accuracy [95 % CI]",
+        "identified [95 % CI]",
+        "by chance",
+        "ASR [95 % CI]",
+        "null ASR",
+        "label told",
+    ),
     *("a guess", "valid epsilon", "against who reads here", "claimed", "verdict", "qualifies"),
 )
 
 LEGEND = """\
 - accuracy: of the test examples after the last round, {seeds}.
-- identified: how often the victim is picked out of the candidates by the likelihood of what leaked, by an attacker who knows the defense;
-  by chance: between which shares somebody who saw nothing stays with 95 % probability.
-- ASR: the share of examples that `autoleak`, who knows the defense, brings back to the calibrated RMSE; one without an answer counts as
-  not brought back. null ASR: that of a guess from public data alone.
+- identified: how often the victim is picked out of the candidates by the likelihood of what leaked, by an attacker who knows the
+  defense; by chance: between which shares somebody who saw nothing stays with 95 % probability.
+- ASR: the share of examples that `autoleak`, who knows the defense, brings back to the calibrated RMSE; one without an answer
+  counts as not brought back. null ASR: that of a guess from public data alone.
 - label told: how often the victim's class comes first; a guess: the commonest class of the public examples.
-- valid epsilon: of the mechanism as it was executed, at delta = {delta:g}, against who sees the released models; beside it against who
-  reads at {point}.
-- qualifies: identification within chance's interval, and no verdict `leaks` or `identifies`; the most accurate of these is the answer."""
+- valid epsilon: of the mechanism as it was executed, at delta = {delta:g}, against who sees the released models; beside it against
+  who reads at {point}.
+- qualifies: identification within chance's interval, and no verdict `leaks` or `identifies`; the most accurate of these is the
+  answer."""
 
-WHY_HERE = """\
-Read at `{point}`: an honest server, or who listens on the wire, reads each client's update before the server does anything to it, so
-this is where a client is on its own. What a defense does later, at the server, hides nothing there.""", "`{point}` was asked for."
+HERE = """\
+Read at `type-1`: an honest server, or who listens on the wire, reads each client's update before the server does anything to it,
+so this is where a client is on its own. What a defense does later, at the server, hides nothing there."""
 
 PROTOCOL = """\
-The leak is that of the `paper` protocol: a sigmoid network at random weights, one local iteration, {batch}, the easiest for the attacker.
-Who trusts a setting for another network or a trained one measures it there: `leakbench run --protocol live --defense ...`."""
+The leak is that of the `paper` protocol: a sigmoid network at random weights, one local iteration, {batch}, which is easiest for
+the attacker. Who trusts a setting for another network, or a trained one, measures it there:
+`leakbench run --protocol live --defense ...`."""
 
 
 def page_of(rows: pd.DataFrame, choice: Choice, name: str) -> str:
@@ -54,9 +65,11 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str) -> str:
         "",
         f"![Accuracy against valid epsilon, and against identification, of every setting]({name}.svg)",
         "",
-        WHY_HERE[point != "type-1"].format(point=point),
+        HERE if point == "type-1" else f"Read at `{point}`, as was asked.",
         "",
-        PROTOCOL.format(batch="one example" if asked["leak_batch"] == 1 else f"batches of {asked['leak_batch']} examples"),
+        PROTOCOL.format(
+            batch="one example" if asked["leak_batch"] == 1 else f"batches of {asked['leak_batch']} examples"
+        ),
         "",
         "## Every setting",
         "",
@@ -88,23 +101,25 @@ def _recipe(choice: Choice, name: str) -> list[str]:
 def _table(rows: pd.DataFrame, tap: bool = False) -> str:
     good = qualifies(rows)
     lines = []
-    for place, row in rows.iterrows():
-        lines.append((
-            f"{row['row']}, {row['point']}" if tap else row["row"],
-            "-" if pd.isna(row["sigma"]) else row["sigma"],
-            share_text(row, "trained_accuracy"),
-            f"{share_text(row, 'identified')} of {row['candidates']:,.0f}",
-            f"{text_of(row['null_identified_low'], 3)} to {text_of(row['null_identified_high'], 3)}",
-            share_text(row, "asr"),
-            text_of(row["null_asr"]),
-            text_of(row["label_ranked"]),
-            text_of(row["null_label"]),
-            epsilon_text(row["epsilon_valid"]),
-            epsilon_text(row["epsilon_tap"]),
-            epsilon_text(row["epsilon_claimed"]),
-            row["verdict"],
-            "yes" if good[place] else "no",
-        ))
+    for qualified, (_, row) in zip(good, rows.iterrows(), strict=True):
+        lines.append(
+            (
+                f"{row['row']}, {row['point']}" if tap else row["row"],
+                "-" if pd.isna(row["sigma"]) else row["sigma"],
+                share_text(row, "trained_accuracy"),
+                f"{share_text(row, 'identified')} of {row['candidates']:,.0f}",
+                f"{text_of(row['null_identified_low'], 3)} to {text_of(row['null_identified_high'], 3)}",
+                share_text(row, "asr"),
+                text_of(row["null_asr"]),
+                text_of(row["label_ranked"]),
+                text_of(row["null_label"]),
+                epsilon_text(row["epsilon_valid"]),
+                epsilon_text(row["epsilon_tap"]),
+                epsilon_text(row["epsilon_claimed"]),
+                row["verdict"],
+                "yes" if qualified else "no",
+            )
+        )
     return markdown_table(HEADS, lines)
 
 
@@ -120,7 +135,9 @@ def _after(rows: pd.DataFrame, point: str) -> list[str]:
     bare = rows[rows["epsilon_valid"].notna() & rows["epsilon_tap"].isna()].drop_duplicates("defense")
     none = rows[rows["epsilon_valid"].isna()].drop_duplicates("defense")
     lines = [f"- `{row['defense']}`: {_reason(row['epsilon_tap_reason'])}." for _, row in bare.iterrows()]
-    found = [f"With an epsilon for released models, but none against who reads {point}:", "", *lines, ""] if lines else []
+    found = (
+        [f"With an epsilon for released models, but none against who reads {point}:", "", *lines, ""] if lines else []
+    )
     lines = [f"- `{row['defense']}`: {_reason(row['epsilon_reason'])}." for _, row in none.iterrows()]
     return [*found, *(["Without any valid epsilon:", "", *lines, ""] if lines else [])]
 
@@ -153,7 +170,10 @@ SIZES = {
 
 def _sizes(asked: dict[str, Any]) -> str:
     said = [text.format(asked[key]) for key, text in SIZES.items() if asked.get(key) is not None]
-    return f"Sizes: {', '.join(said)}; what is not named is the data set's own. Smaller sizes than the papers' make wider intervals and lower accuracies."
+    return (
+        f"Sizes: {', '.join(said)}; what is not named is the data set's own. Smaller sizes than the papers' make wider intervals "
+        "and lower accuracies."
+    )
 
 
 def command_of(rows: pd.DataFrame, asked: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import textwrap
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -37,9 +37,14 @@ def recipe_text(defense: Defense, where: str) -> str:
     """
     noted = dataclasses.replace(defense, note=" ".join(f"{' '.join(defense.note.split())} {where}".split()))
     fields = {name: _plain(value) for name, value in _changed(noted).items() if name != "note"}
-    note = "\n".join(textwrap.wrap(noted.note, 130, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False))
+    note = "\n".join(
+        textwrap.wrap(noted.note, 130, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    )
     lines = [_line(name, fields[name]) for name in ("title", "cite")]
-    return "\n".join([*lines, f"note: >\n{note}", *(_line(n, v) for n, v in fields.items() if n not in ("title", "cite"))]) + "\n"
+    return (
+        "\n".join([*lines, f"note: >\n{note}", *(_line(n, v) for n, v in fields.items() if n not in ("title", "cite"))])
+        + "\n"
+    )
 
 
 def _line(name: str, value: Any) -> str:
@@ -84,4 +89,4 @@ def _multiplied(scaled: Scaled) -> Any:
     # Stairs of whole steps, and an epsilon from which noise follows, do not grow with their ends.
     if not ends or type(curve).__name__ == "StaircaseReleased":
         return scaled
-    return dataclasses.replace(curve, **ends)
+    return dataclasses.replace(cast(Any, curve), **ends)

@@ -77,6 +77,6 @@ def reach_lines(rows: pd.DataFrame, accuracy: float) -> Iterator[str]:
 def _origin(best: pd.Series, dataset: str) -> str:
     """Return what the recipe's note says of where it comes from."""
     return (
-        f"Chosen by `leakbench frontier --dataset {dataset}`: {setting_of(best).replace('`', '')}, the most accurate that was measured "
-        f"behind which nobody is identified beyond chance at {best['point']}."
+        f"Chosen by `leakbench frontier --dataset {dataset}`: {setting_of(best).replace('`', '')}, the most accurate that was "
+        f"measured behind which nobody is identified beyond chance at {best['point']}."
     )
