@@ -93,8 +93,8 @@ def test_ties_go_to_the_smaller_epsilon_then_to_more_noise_and_what_is_not_told_
         row("a", 0.1, 0.90, 0.0, epsilon_valid=None),
         row("b", 0.1, 0.90, 0.0, epsilon_valid=9.0),
         row("c", 0.1, 0.90, 0.0, epsilon_valid=4.0),
-        row("c", 1.0, 0.87, 0.0, epsilon_valid=0.5),
-        row("c", 3.0, 0.80, 0.0, epsilon_valid=0.1),
+        row("c", 1.0, 0.885, 0.0, epsilon_valid=0.5),
+        row("c", 3.0, 0.87, 0.0, epsilon_valid=0.1),
     )
     choice = chosen(found)
     assert choice.best is not None

@@ -17,8 +17,8 @@ __all__ = ["Choice", "chosen", "first_point", "main_rows", "qualifies", "reachin
 class Choice:
     """What was chosen among the rows of one leakage point.
 
-    best: the row of the setting to use; None where none qualifies.  alike: the rows of other qualified settings whose accuracy the
-    intervals do not tell from the best one's.  least: the row that leaks least where none qualifies, of equals the most accurate.
+    best: the row of the setting to use; None where none qualifies.  alike: the rows of other qualified settings whose accuracy
+    lies within the best one's interval.  least: the row that leaks least where none qualifies, of equals the most accurate.
     qualified, settings: how many of how many.
     """
 
@@ -66,7 +66,7 @@ def chosen(rows: pd.DataFrame) -> Choice:
     ranked = good.sort_values(keys, ascending=[False, True, False], na_position="last", kind="stable")
     best = ranked.iloc[0]
     rest = ranked.iloc[1:]
-    alike = rest[rest["trained_accuracy_high"] >= best["trained_accuracy_low"]]
+    alike = rest[rest["trained_accuracy"] >= best["trained_accuracy_low"]]
     return Choice(best, alike, None, len(good), len(rows))
 
 
