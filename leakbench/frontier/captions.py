@@ -24,6 +24,14 @@ APART = 0.05
 LOWEST = 0.2
 """How far down labels go, in the same; beneath stands the key."""
 
+READ = {
+    "type-2": "a gradient (type-2)",
+    "type-1": "a client's update (type-1)",
+    "type-0": "an update at the server (type-0)",
+    "global": "the mean update",
+}
+"""{leakage point: what stands there to be read}"""
+
 KEY = {"examples come back": True, "none does": False}
 
 
@@ -88,7 +96,7 @@ def words(figure: Figure, rows: pd.DataFrame, choice: Choice) -> None:
     figure.text(0.02, 0.936, _answer(choice), fontsize=USUAL, color=INK, va="top", linespacing=1.35)
     foot = (
         "A line is one defense, from its most noise to its least; thin lines are 95 % intervals.\n"
-        f"Read: an update of {_examples(asked)} at {first['point']}, by an attacker who knows the defense;\n"
+        f"Read: {READ.get(first['point'], first['point'])} of {_examples(asked)}, by an attacker who knows the defense;\n"
         f"{first['victims']:.0f} victims, each among {first['candidates']:,.0f} candidates. Up and left is better in both panels."
     )
     figure.text(0.02, 0.075, foot, fontsize=SMALL, color=MUTED, va="top", linespacing=1.35)
