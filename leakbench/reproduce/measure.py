@@ -20,7 +20,7 @@ from leakbench.reproduce.rows import Row, executed, limit_of, minutes_of
 from leakbench.reproduce.table import Line, Table
 from leakbench.store import Run, content_hash
 
-__all__ = ["accuracy_of", "cells_of", "hash_of", "measured"]
+__all__ = ["accuracy_of", "cells_of", "hash_of", "measured", "point_of", "rows_at"]
 
 MEASURES = (
     *("asr", "asr_low", "asr_high", "null_asr", "rmse", "null_rmse", "psnr", "ssim", "label_accuracy"),
@@ -103,8 +103,8 @@ def _points(table: Table, line: Line, cell: Cell, summary: dict[str, Any], run: 
     several = len(summary["taps"]) > 1
     return [
         {f"claimed_{key}": value for key, value in line.claimed(point).items()}
-        | _point(tap, _of(rows, tap, point))
-        | (_of_servers(cell, tap, point, _of(rows, tap, point), tensors) if table.columns == "servers" else {})
+        | point_of(tap, rows_at(rows, tap, point))
+        | (_of_servers(cell, tap, point, rows_at(rows, tap, point), tensors) if table.columns == "servers" else {})
         | {"above": sum(broken["tap"] == point for broken in summary["violations"])}
         | {"accuracy": trained.get(tap["round"] - 1), "rounds": summary["rounds"]}
         | {"verdict": tap["verdict"], "resilient": float(tap["verdict"] == "protected")}
@@ -114,13 +114,13 @@ def _points(table: Table, line: Line, cell: Cell, summary: dict[str, Any], run: 
     ]
 
 
-def _of(rows: pd.DataFrame, tap: dict[str, Any], point: str) -> pd.DataFrame:
+def rows_at(rows: pd.DataFrame, tap: dict[str, Any], point: str) -> pd.DataFrame:
     """Return the examples under attack at one leakage point, of one round."""
     found: pd.DataFrame = rows[(rows["round"] == tap["round"]) & (rows["tap"] == point.split("@", maxsplit=1)[0])]
     return found
 
 
-def _point(tap: dict[str, Any], rows: pd.DataFrame) -> Row:
+def point_of(tap: dict[str, Any], rows: pd.DataFrame) -> Row:
     """Return what a row takes from one leakage point, with intervals of its medians over victims."""
     by_victim = rows.groupby("victim")[["rmse", "iterations_to_success"]].median()
     ends: dict[str, float] = {}
