@@ -130,6 +130,11 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         ),
         IDENTIFIED,
         SIZE,
+        Column(
+            "accuracy [95 % CI]",
+            interval("trained_accuracy", 3),
+            "of the network trained with the defense, on the test examples after the last round",
+        ),
     ),
     "claims": (
         ROW,

@@ -45,7 +45,7 @@ def page_of(table: Table, rows: pd.DataFrame) -> str:
     legend = [f"- {column.heading}: {column.meaning}." for column, _ in shown if column.meaning]
     cite = [table.cite, ""] if table.cite else []
     lines = [
-        *(f"# {table.title}", "", *cite, table.text, "", measured, "", *missing, *legend, ""),
+        *(f"# {table.title}", "", *cite, table.text, "", *_drawn(table), measured, "", *missing, *legend, ""),
         *_verdicts(claims_of(table, rows)),
         *_reached(rows),
         *_at_quick(table, rows),
@@ -54,6 +54,11 @@ def page_of(table: Table, rows: pd.DataFrame) -> str:
         table.found,
     ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _drawn(table: Table) -> list[str]:
+    """Return the figure of a table that has one."""
+    return [f"![{table.title}]({table.name}.png)", ""] if table.pictures else []
 
 
 def _verdicts(claims: Iterable[Compared]) -> list[str]:

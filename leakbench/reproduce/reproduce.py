@@ -11,6 +11,7 @@ import pandas as pd
 
 from leakbench.progress import Reporter
 from leakbench.reproduce.choose import chosen
+from leakbench.reproduce.drawing import draw_pictures
 from leakbench.reproduce.index import write_index
 from leakbench.reproduce.measure import cells_of, hash_of, measured
 from leakbench.reproduce.page import page_of
@@ -33,14 +34,15 @@ def reproduce(
     reporter: Reporter,
     again: bool = False,
 ) -> pd.DataFrame:
-    """Measure the cells of a table that `out` has no row of, and return all of its rows; the page is written after each.
+    """Measure the cells of a table that `out` has no row of, and return all of its rows; its page is written after each.
 
+    A table of pictures has its figure drawn last.
     scale: one of `SCALES`; a row of the scale `full` stands for both.  only: text that the names hold.  changed: {field of a
     cell: number} for a trial.  again: measure also what is there.  Raises InputError for names and fields that there are not.
     """
     lines = {line.name: line for line in table.at(scale)}
     csv = out / f"{table.name}.csv"
-    rows = held(csv, ("row", "cell"))
+    rows, fresh = held(csv, ("row", "cell")), False
     for name in chosen(lines, only):
         if not again and _stands(rows, lines[name], scale, changed, data_dir):
             continue
@@ -50,6 +52,9 @@ def reproduce(
         write_page(table, rows, out)
         for row in found:
             say(row)
+        fresh = True
+    if table.pictures and (fresh or not (out / f"{table.name}.png").is_file()):
+        draw_pictures(table, rows, changed, runs, out, data_dir, reporter)
     return rows
 
 

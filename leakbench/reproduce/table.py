@@ -6,6 +6,7 @@ given:    fields of `leakbench.cell.Request` for all cells; the path of a recipe
 quick:    what `--scale quick` gives in the stead of them; `quick: false` in a row leaves the row out there.
 apart:    {what papers print that is not comparable in any row: why}; a row may have its own.
 seeds:    how often each cell is run, with other seeds; 1 if it is not said.
+pictures: of how many examples a figure beside the page shows truth and reconstructions, see `leakbench.reproduce.pictures`.
 rows:     [{name, given, each, printed, claim, aim, apart, because, seeds, quick}], see `Line` and `leakbench.reproduce.grid`.
 found:    what the numbers come to, beneath them.
 """
@@ -97,6 +98,7 @@ class Table:
     cite: str = ""
     columns: str = "claims"
     found: str = ""
+    pictures: int = 0
 
     def at(self, scale: str) -> tuple[Line, ...]:
         """Return the cells of a scale: `quick` has those that fit into it."""
@@ -127,7 +129,12 @@ def read_table(name: str) -> Table:
             raise InputError(f"table: unknown name {name!r}{nearest(name, known)} (or a path that ends in .yaml)")
         path = tables_folder() / f"{name}.yaml"
     body = _read(path)
-    _check(path, body, ("title", "text", "given", "rows"), ("cite", "columns", "found", "apart", "quick", "seeds"))
+    _check(
+        path,
+        body,
+        ("title", "text", "given", "rows"),
+        ("cite", "columns", "found", "apart", "quick", "seeds", "pictures"),
+    )
     columns = body.get("columns", "claims")
     if columns not in COLUMNS:
         raise InputError(f"{path}: columns: got {columns!r}{nearest(columns, list(COLUMNS))}")
@@ -143,7 +150,7 @@ def read_table(name: str) -> Table:
     for name_ in {line.name for line in lines if [other.name for other in lines].count(line.name) > 1}:
         raise InputError(f"{path}: rows: two are called {name_!r}")
     words = {key: str(body.get(key, "")).strip() for key in ("title", "text", "cite", "found")}
-    return Table(path.stem, lines=lines, columns=columns, **words)
+    return Table(path.stem, lines=lines, columns=columns, pictures=_pictures(path, body), **words)
 
 
 def _line(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Line:
@@ -160,6 +167,13 @@ def _line(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Line:
     seeds = row.get("seeds", body.get("seeds", 1))
     words = row.get("because", "")
     return Line(row["name"], given | own, claims, apart, words, seeds, quick, row.get("aim"))
+
+
+def _pictures(path: Path, body: Mapping[str, Any]) -> int:
+    found = body.get("pictures", 0)
+    if type(found) is not int or found < 0:
+        raise InputError(f"{path}: pictures: got {found!r}, expected how many examples, a whole number >= 0")
+    return found
 
 
 def _by_point(claim: Mapping[str, Any]) -> dict[str, dict[str, float]]:
