@@ -11,6 +11,7 @@ import pandas as pd
 
 from leakbench.progress import Reporter
 from leakbench.reproduce.choose import chosen
+from leakbench.reproduce.cost import timed
 from leakbench.reproduce.drawing import draw_pictures
 from leakbench.reproduce.index import write_index
 from leakbench.reproduce.measure import cells_of, hash_of, measured
@@ -46,7 +47,10 @@ def reproduce(
     for name in chosen(lines, only):
         if not again and _stands(rows, lines[name], scale, changed, data_dir):
             continue
-        found = measured(table, lines[name], scale, changed, runs, data_dir, reporter)
+        if table.repeats:
+            found = timed(table, lines[name], scale, changed, data_dir, reporter)
+        else:
+            found = measured(table, lines[name], scale, changed, runs, data_dir, reporter)
         rows = _ordered(pd.concat([rows[rows["cell"] != name], pd.DataFrame(found)], ignore_index=True), table)
         write_atomically(csv, partial(_to_csv, rows))
         write_page(table, rows, out)

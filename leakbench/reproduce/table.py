@@ -7,6 +7,7 @@ quick:    what `--scale quick` gives in the stead of them; `quick: false` in a r
 apart:    {what papers print that is not comparable in any row: why}; a row may have its own.
 seeds:    how often each cell is run, with other seeds; 1 if it is not said.
 pictures: of how many examples a figure beside the page shows truth and reconstructions, see `leakbench.reproduce.pictures`.
+repeats:  how often local iterations are timed beside undefended ones, where a table is of costs, see `leakbench.reproduce.cost`.
 rows:     [{name, given, each, printed, claim, aim, apart, because, seeds, quick}], see `Line` and `leakbench.reproduce.grid`.
 found:    what the numbers come to, beneath them.
 """
@@ -99,6 +100,7 @@ class Table:
     columns: str = "claims"
     found: str = ""
     pictures: int = 0
+    repeats: int = 0
 
     def at(self, scale: str) -> tuple[Line, ...]:
         """Return the cells of a scale: `quick` has those that fit into it."""
@@ -133,7 +135,7 @@ def read_table(name: str) -> Table:
         path,
         body,
         ("title", "text", "given", "rows"),
-        ("cite", "columns", "found", "apart", "quick", "seeds", "pictures"),
+        ("cite", "columns", "found", "apart", "quick", "seeds", "pictures", "repeats"),
     )
     columns = body.get("columns", "claims")
     if columns not in COLUMNS:
@@ -149,8 +151,9 @@ def read_table(name: str) -> Table:
     lines = tuple(_line(path, body, row) for row in spelled_out(body["rows"]))
     for name_ in {line.name for line in lines if [other.name for other in lines].count(line.name) > 1}:
         raise InputError(f"{path}: rows: two are called {name_!r}")
-    words = {key: str(body.get(key, "")).strip() for key in ("title", "text", "cite", "found")}
-    return Table(path.stem, lines=lines, columns=columns, pictures=_pictures(path, body), **words)
+    title, text, cite, found = (str(body.get(key, "")).strip() for key in ("title", "text", "cite", "found"))
+    pictures, repeats = (_count(path, body, key) for key in ("pictures", "repeats"))
+    return Table(path.stem, title, text, lines, cite, columns, found, pictures, repeats)
 
 
 def _line(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Line:
@@ -169,10 +172,10 @@ def _line(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Line:
     return Line(row["name"], given | own, claims, apart, words, seeds, quick, row.get("aim"))
 
 
-def _pictures(path: Path, body: Mapping[str, Any]) -> int:
-    found = body.get("pictures", 0)
+def _count(path: Path, body: Mapping[str, Any], name: str) -> int:
+    found = body.get(name, 0)
     if type(found) is not int or found < 0:
-        raise InputError(f"{path}: pictures: got {found!r}, expected how many examples, a whole number >= 0")
+        raise InputError(f"{path}: {name}: got {found!r}, expected a whole number >= 0")
     return found
 
 

@@ -33,6 +33,7 @@ CLAIMS = {
     "resilient": Measure("resilient (1 yes, 0 no)", exact=True),
     "epsilon": Measure("epsilon as claimed", "epsilon_claimed", exact=True),
     "rounds": Measure("rounds", exact=True),
+    "cost_ratio": Measure("times none's"),
 }
 """{what a table may claim of a row: what measures it}."""
 
