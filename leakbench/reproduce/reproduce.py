@@ -12,6 +12,7 @@ import pandas as pd
 from leakbench.progress import Reporter
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.cost import timed
+from leakbench.reproduce.curves_figure import draw_curves
 from leakbench.reproduce.drawing import draw_pictures
 from leakbench.reproduce.index import write_index
 from leakbench.reproduce.measure import cells_of, hash_of, measured
@@ -66,6 +67,8 @@ def write_page(table: Table, rows: pd.DataFrame, out: Path) -> Path:
     """Write the page of the rows into `out`, and return its path; the index of `out`/README.md follows."""
     path = out / f"{table.name}.md"
     write_atomically(path, lambda file: file.write_text(page_of(table, rows), encoding="utf-8"))
+    if table.rounds:
+        draw_curves(table.rounds, rows, out / f"{table.name}.png")
     write_index(out)
     return path
 

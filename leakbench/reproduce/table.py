@@ -8,6 +8,9 @@ apart:    {what papers print that is not comparable in any row: why}; a row may 
 seeds:    how often each cell is run, with other seeds; 1 if it is not said.
 pictures: of how many examples a figure beside the page shows truth and reconstructions, see `leakbench.reproduce.pictures`.
 repeats:  how often local iterations are timed beside undefended ones, where a table is of costs, see `leakbench.reproduce.cost`.
+curves:   {panel of the figure of accuracy over rounds: names of its rows}, see `leakbench.reproduce.curves`; with it may be
+orders:   [{says, more, less, rounds}], claims that rows lie above others, and
+window:   how many rounds `first` and `last` are; 1 if it is not said.
 rows:     [{name, given, each, printed, claim, aim, apart, because, seeds, quick}], see `Line` and `leakbench.reproduce.grid`.
 found:    what the numbers come to, beneath them.
 """
@@ -15,7 +18,7 @@ found:    what the numbers come to, beneath them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ import yaml
 from leakbench.cell import Request
 from leakbench.errors import InputError, nearest
 from leakbench.reproduce.columns import COLUMNS
+from leakbench.reproduce.curves import SPANS, Order, Rounds
 from leakbench.reproduce.grid import spelled_out
 from leakbench.reproduce.verdict import CLAIMS
 
@@ -32,7 +36,7 @@ __all__ = ["SCALES", "Line", "Table", "read_table", "table_names"]
 
 SCALES = ("quick", "full")
 
-RECIPES = ("defense", "attack")
+RECIPES = ("defense", "attack", "dataset")
 
 COUNTS = ("victims", "candidates", "seeds")
 """Of which fewer make wider intervals, and no other number."""
@@ -101,6 +105,7 @@ class Table:
     found: str = ""
     pictures: int = 0
     repeats: int = 0
+    rounds: Rounds | None = None
 
     def at(self, scale: str) -> tuple[Line, ...]:
         """Return the cells of a scale: `quick` has those that fit into it."""
@@ -135,7 +140,7 @@ def read_table(name: str) -> Table:
         path,
         body,
         ("title", "text", "given", "rows"),
-        ("cite", "columns", "found", "apart", "quick", "seeds", "pictures", "repeats"),
+        ("cite", "columns", "found", "apart", "quick", "seeds", "pictures", "repeats", "curves", "orders", "window"),
     )
     columns = body.get("columns", "claims")
     if columns not in COLUMNS:
@@ -153,7 +158,7 @@ def read_table(name: str) -> Table:
         raise InputError(f"{path}: rows: two are called {name_!r}")
     title, text, cite, found = (str(body.get(key, "")).strip() for key in ("title", "text", "cite", "found"))
     pictures, repeats = (_count(path, body, key) for key in ("pictures", "repeats"))
-    return Table(path.stem, title, text, lines, cite, columns, found, pictures, repeats)
+    return Table(path.stem, title, text, lines, cite, columns, found, pictures, repeats, _rounds(path, body, lines))
 
 
 def _line(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Line:
@@ -170,6 +175,23 @@ def _line(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Line:
     seeds = row.get("seeds", body.get("seeds", 1))
     words = row.get("because", "")
     return Line(row["name"], given | own, claims, apart, words, seeds, quick, row.get("aim"))
+
+
+def _rounds(path: Path, body: Mapping[str, Any], lines: Iterable[Line]) -> Rounds | None:
+    for order in body.get("orders", []):
+        _check(path, order, ("says", "more", "less"), ("rounds",), "orders: ")
+        if order.get("rounds", "all") not in SPANS:
+            raise InputError(f"{path}: orders: rounds: got {order['rounds']!r}{nearest(order['rounds'], SPANS)}")
+    panels = {title: tuple(names) for title, names in body.get("curves", {}).items()}
+    orders = [{**order, "more": tuple(order["more"]), "less": tuple(order["less"])} for order in body.get("orders", [])]
+    known = [line.name for line in lines]
+    for name in {
+        name for named in (*panels.values(), *(o[side] for o in orders for side in ("more", "less"))) for name in named
+    }:
+        if name not in known:
+            raise InputError(f"{path}: curves, orders: {name!r} is no row{nearest(name, known)}")
+    window = _count(path, body, "window") or 1
+    return Rounds(window, panels, tuple(Order(**order) for order in orders)) if panels else None
 
 
 def _count(path: Path, body: Mapping[str, Any], name: str) -> int:
