@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from leakbench.measure.statistics import mean_interval
+from leakbench.measure.statistics import difference_interval
 from leakbench.reproduce.verdict import APART, FAILS, HOLDS, ORDER, Compared
 
 __all__ = ["SPANS", "Order", "Rounds", "ordered", "rounds_of"]
@@ -60,10 +60,10 @@ def ordered(rounds: Rounds, rows: pd.DataFrame) -> list[Compared]:
         many = min(len(kept[name]) for name in (*order.more, *order.less))
         scores = {name: _mean(kept[name][:many], order.rounds, rounds.window) for name in (*order.more, *order.less)}
         apart = 100 * (sum(scores[name] for name in order.more) - sum(scores[name] for name in order.less))
-        value, low, high = mean_interval(apart)
+        value, low, high = difference_interval(apart)
         undecided = not (low > 0 or high < 0)
         word = APART if undecided else HOLDS if low > 0 else FAILS
-        reason = f"not decided by {many} seeds" if undecided else ""
+        reason = f"not decided by {many} seed{'s' * (many > 1)}" if undecided else ""
         span = "" if order.rounds == "all" else f", {order.rounds} {rounds.window} rounds"
         found.append(Compared(f"{order.says}{span}", ORDER, 0.0, value, low, high, word, reason))
     return found

@@ -40,7 +40,8 @@ def draw_curves(rounds: Rounds, rows: pd.DataFrame, path: Path) -> None:
         panel.set_ylim(0, 1)
         panel.tick_params(labelsize=8, labelbottom=True, labelleft=True)
         panel.grid(alpha=0.25)
-        panel.legend(fontsize=7.5, loc="lower right")
+        if panel.lines:
+            panel.legend(fontsize=7.5, loc="lower right")
     write_atomically(path, partial(_save, figure))
 
 
