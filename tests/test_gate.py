@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
+import yaml
 from command_line import called
 
 from leakbench.errors import InputError
@@ -26,6 +28,8 @@ claim: {{none: {{reason: a test}}}}
 """
 
 Runs = Callable[..., Path]
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "github" / "leakage.yml"
 
 
 @pytest.fixture
@@ -127,6 +131,31 @@ def test_from_the_command_line(
     assert found.get("failures") == str(len(found.findall("testcase/failure"))) != "0"
     code, out, _ = called(monkeypatch, capsys, "gate", str(before), "--baseline", str(kept))
     assert (code, out.splitlines()[-1]) == (0, "gate: passed")
+
+
+@pytest.mark.long
+def test_the_example_of_a_workflow_runs_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the baseline that its first lines say how to write; with a hundredth of the noise the gate is the step that fails."""
+    monkeypatch.chdir(tmp_path)
+    steps = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))["jobs"]["gate"]["steps"]
+    commands = [shlex.split(step["run"]) for step in steps if step.get("run", "").startswith("leakbench ")]
+    assert [words[1] for words in commands] == ["run", "gate"]
+
+    def each(sigma: float) -> list[int]:
+        Path("my_defense.yaml").write_text(DEFENSE.format(sigma=sigma), encoding="utf-8")
+        return [called(monkeypatch, capsys, *words[1:])[0] for words in commands]
+
+    Path("my_defense.yaml").write_text(DEFENSE.format(sigma=1.0), encoding="utf-8")
+    assert called(monkeypatch, capsys, *commands[0][1:])[0] == 0
+    Path("leakage-baseline.json").write_text(called(monkeypatch, capsys, "baseline", "run")[1], encoding="utf-8")
+    Path("run").rename("before")
+    assert each(1.0) == [0, 0]
+    Path("run").rename("same")
+    assert each(0.01) == [0, 1]
+    assert Path("gate.md").is_file()
+    assert Path("gate.xml").is_file()
 
 
 @pytest.mark.parametrize(

@@ -291,6 +291,15 @@ def test_accuracy_is_over_the_seeds(tmp_path: Path) -> None:
     assert "| three |" in page_of(table, found)
 
 
+def test_many_cells_that_lack_are_named_together() -> None:
+    table = TABLES["fed_alpha_cdp_table_4"]
+    [one] = [line for line in table.lines if line.name == "N = 100, 10 %, Fed-CDP"]
+    rows = pd.DataFrame([{"row": one.name, "cell": one.name, "point": "type-2", "scale": "full"}])
+    page = page_of(table, rows)
+    assert "N = 100, 10 % (3 cells)" in page
+    assert "N = 10000, 50 % (4 cells)" in page
+
+
 def test_the_first_of_a_sweep_that_reaches_its_aim() -> None:
     """In the table's order, from the most noise on; by the interval's upper end; a sweep in which none does says so."""
     rows = pd.DataFrame(

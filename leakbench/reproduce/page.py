@@ -25,6 +25,9 @@ ORDERS = (
     "below; claims are many, and intervals are not corrected for that."
 )
 
+MANY = 12
+"""Names of cells that are listed singly at most."""
+
 HEADS = ("row", "what", "claimed", "measured", "95 % interval", "verdict", "reason")
 
 
@@ -47,7 +50,7 @@ def page_of(table: Table, rows: pd.DataFrame) -> str:
     shown = [(column, cells) for column, cells in shown if set(cells) != {"-"}]
     measured = markdown_table((c.heading for c, _ in shown), zip(*(cells for _, cells in shown), strict=True))
     lacking = [line.name for line in table.lines if line.name not in set(rows["cell"])]
-    missing = [f"Not measured yet: {'; '.join(lacking)}.", ""] if lacking else []
+    missing = [f"Not measured yet: {'; '.join(_gathered(lacking))}.", ""] if lacking else []
     legend = [f"- {column.heading}: {column.meaning}." for column, _ in shown if column.meaning]
     cite = [table.cite, ""] if table.cite else []
     lines = [
@@ -102,6 +105,16 @@ def _interval(c: Compared) -> str:
     return "-" if pd.isna(c.low) and pd.isna(c.high) else f"[{text_of(c.low, 3)}, {text_of(c.high, 3)}]"
 
 
+def _gathered(names: list[str]) -> list[str]:
+    """Return names of cells; of many, those that are alike up to the last comma together, with their number."""
+    if len(names) <= MANY:
+        return names
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(name.rpartition(", ")[0] or name, []).append(name)
+    return [found[0] if len(found) == 1 else f"{start} ({len(found)} cells)" for start, found in alike.items()]
+
+
 def _at_quick(table: Table, rows: pd.DataFrame) -> list[str]:
     """Return what was cut of the rows of the scale `quick`."""
     quick = set(rows.loc[rows["scale"] == "quick", "cell"]) if "scale" in rows else set()
@@ -113,6 +126,6 @@ def _at_quick(table: Table, rows: pd.DataFrame) -> list[str]:
             )
             cut.setdefault(said, []).append(line.name)
     left = [line.name for line in table.lines if line.quick is None] if quick else []
-    lines = [f"- {said}: {'; '.join(names)}." for said, names in cut.items()]
-    lines += [f"- left out: {'; '.join(left)}."] if left else []
+    lines = [f"- {said}: {'; '.join(_gathered(names))}." for said, names in cut.items()]
+    lines += [f"- left out: {'; '.join(_gathered(left))}."] if left else []
     return ["At the scale `quick`, with less of each than the paper has:", "", *lines, ""] if lines else []

@@ -1,0 +1,77 @@
+"""Published rows are measurements: some of them, drawn anew each time, are measured again and lie where their intervals say."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from leakbench.progress import Reporter
+from leakbench.reproduce.measure import cells_of, hash_of, measured
+from leakbench.reproduce.table import read_table, table_names
+
+RESULTS = Path(__file__).parent.parent / "results"
+
+DRAWN = 3
+
+MINUTES = 0.3
+"""How long a row's attack may have taken, and ten times that its whole cell, to be drawn."""
+
+HELD = ("asr", "rmse", "identified", "trained_accuracy")
+
+
+@pytest.mark.long
+def test_rows_drawn_at_random_are_measured_again_inside_their_intervals(
+    tmp_path: Path, record_property: pytest.RecordProperty
+) -> None:
+    """LEAKBENCH_DRAW=NUMBER repeats a draw."""
+    data = Path(os.environ["LEAKBENCH_DATA"]) if os.environ.get("LEAKBENCH_DATA") else None
+    if data is None:
+        pytest.skip("set LEAKBENCH_DATA to the folder that holds the data sets")
+    number = int(os.environ.get("LEAKBENCH_DRAW", random.SystemRandom().randrange(10**6)))
+    record_property("draw", number)
+    drawn = random.Random(number).sample(sorted(_cheap(), key=lambda row: (row[0], row[1])), DRAWN)
+    for name, cell, scale in drawn:
+        told = f"LEAKBENCH_DRAW={number}: {name}, {cell}, {scale}"
+        rows = pd.read_csv(RESULTS / f"{name}.csv")
+        table = read_table(name)
+        [line] = [line for line in table.lines if line.name == cell]
+        kept = rows[rows["cell"] == cell]
+        assert set(kept["hash"]) == {hash_of(cells_of(line, scale, {}, data))}, told
+        again = {row["row"]: row for row in measured(table, line, scale, {}, tmp_path, data, Reporter(quiet=True))}
+        compared = 0
+        for row in kept.to_dict("records"):
+            for what in HELD:
+                low, high = (row.get(f"{what}_{end}", math.nan) for end in ("low", "high"))
+                if not (pd.isna(low) or pd.isna(high) or pd.isna(row[what])):
+                    compared += 1
+                    assert low - 1e-6 <= again[row["row"]][what] <= high + 1e-6, f"{told}: {row['row']}, {what}"
+        assert compared, told
+
+
+def test_there_are_rows_enough_to_draw_from() -> None:
+    assert len(_cheap()) >= 10 * DRAWN
+
+
+def _cheap() -> set[tuple[str, str, str]]:
+    """Return (table, cell, scale) of every published cell that is soon measured again."""
+    found = set()
+    for name in table_names():
+        path = RESULTS / f"{name}.csv"
+        if not path.exists():
+            continue
+        rows = pd.read_csv(path)
+        if not {"hash", "minutes", "cell"} <= set(rows):
+            continue
+        longest = rows.groupby("cell")["minutes"].sum()
+        whole = rows.groupby("cell")["wall_minutes"].max() if "wall_minutes" in rows else longest
+        scale = (
+            rows.groupby("cell")["scale"].first().fillna("full") if "scale" in rows else longest.map(lambda _: "full")
+        )
+        cheap = longest.index[(longest <= MINUTES) & (whole.fillna(longest) <= 10 * MINUTES)]
+        found |= {(name, str(cell), str(scale[cell])) for cell in cheap}
+    return found
