@@ -152,6 +152,7 @@ def test_a_ratio_is_the_median_over_repetitions(tmp_path: Path, monkeypatch: pyt
     assert (claim.verdict, claim.reason) == ("does not hold", "engine")
     assert "| Fed-CDP | 3.30 | 3.50 [1.00, 6.00] | 1750.00 | 500.00 | 6 |" in page_of(table, rows)
     assert measure(table, tmp_path)[0] == []  # It stands.
+    assert page_of(table, pd.read_csv(tmp_path / "tiny.csv")) == page_of(table, rows)
 
 
 def test_a_round_is_the_defense_s_own(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def timed(
     each = 1000 / (f.clients_per_round * f.local_iterations)
     return [
         {f"claimed_{key}": value for key, value in line.claimed("").items()}
-        | {"row": line.name, "cell": line.name, "point": "", "dataset": line.given["dataset"]}
+        | {"row": line.name, "cell": line.name, "point": "training", "dataset": line.given["dataset"]}
         | {"attack": cell.names["attack"], "defense": cell.names["defense"]}
         | {"cost_ratio": ratio, "cost_ratio_low": low, "cost_ratio_high": high}
         | {"milliseconds": each * statistics.median(own), "milliseconds_none": each * statistics.median(none)}
