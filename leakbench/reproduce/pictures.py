@@ -142,7 +142,12 @@ def _line(canvas: _Canvas, y: float, cells: Mapping[str, Shown], methods: Sequen
                 continue
             tile = cells[head].tiles[example] if head in cells else None
             axes = canvas.tile(x, y)
-            _picture(axes, tile.pixels if tile else None, came_back=bool(tile and tile.came_back))
+            _picture(
+                axes,
+                tile.pixels if tile else None,
+                bool(tile and tile.came_back),
+                "no answer" if tile else "not\nmeasured",
+            )
             said = "" if tile is None or tile.pixels is None else f"{tile.rmse:.3f}"
             canvas.text(x + 0.46 * TILE, y + 0.95 * TILE, said, 7.5, color=LEAKS if tile and tile.came_back else HIDES)
 
@@ -164,9 +169,9 @@ def _heading(head: str, notes: Mapping[str, str]) -> str:
     return "\n".join([*(line for line in lines if line), *([notes[head]] if notes.get(head) else [])])
 
 
-def _picture(axes: Axes, pixels: NDArray[np.floating] | None, came_back: bool) -> None:
+def _picture(axes: Axes, pixels: NDArray[np.floating] | None, came_back: bool, lacking: str = "no answer") -> None:
     if pixels is None:
-        axes.text(0.5, 0.5, "none", ha="center", va="center", fontsize=8, color=HIDES)
+        axes.text(0.5, 0.5, lacking, ha="center", va="center", fontsize=8, color=HIDES)
     else:
         axes.imshow(pixels, interpolation="nearest")
     for side in axes.spines.values():
