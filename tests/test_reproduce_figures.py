@@ -188,6 +188,7 @@ def test_an_order_holds_where_its_interval_over_seeds_is_above_0() -> None:
     assert (last.verdict, last.value) == ("holds", pytest.approx(30))
     assert (twice.low, twice.high) == (pytest.approx(whole.low), pytest.approx(whole.high))
     assert (alone.verdict, alone.reason) == ("not comparable", "not decided by 1 seed")
+    assert (alone.value, alone.low) == (pytest.approx(-15), -math.inf)
 
 
 def test_an_order_that_seeds_do_not_decide_says_so() -> None:
