@@ -25,7 +25,7 @@ def draw_curves(rounds: Rounds, rows: pd.DataFrame, path: Path) -> None:
     kept = {str(row["cell"]): rounds_of(row) for row in rows.to_dict("records")}
     across = 3 if len(rounds.panels) > 4 else 2
     down = math.ceil(len(rounds.panels) / across)
-    figure = Figure(figsize=(3.6 * across, 3.1 * down), layout="constrained", facecolor="white")
+    figure = Figure(figsize=(3.8 * across, 3.5 * down), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat
     for panel, (title, names) in zip(panels, rounds.panels.items(), strict=False):
@@ -41,7 +41,7 @@ def draw_curves(rounds: Rounds, rows: pd.DataFrame, path: Path) -> None:
         panel.tick_params(labelsize=8, labelbottom=True, labelleft=True)
         panel.grid(alpha=0.25)
         if panel.lines:
-            panel.legend(fontsize=7.5, loc="lower right")
+            panel.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
     write_atomically(path, partial(_save, figure))
 
 

@@ -41,7 +41,7 @@ def draw_pictures(
             found = shown_of(line.name, run.read_rows("rows.parquet"), tensors, table.pictures)
         shown += found
         if summary["accuracy"] is not None:
-            notes[found[0].method] = f"accuracy {summary['accuracy']:.3f}"
+            notes[found[0].method] = f"accuracy\n{summary['accuracy']:.3f}"
     path = out / f"{table.name}.png"
     draw(shown, notes, path)
     return path

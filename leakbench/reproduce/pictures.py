@@ -165,7 +165,7 @@ def _heads(methods: Sequence[str], many: int) -> list[tuple[float, str]]:
 def _heading(head: str, notes: Mapping[str, str]) -> str:
     words, lines = head.split(), [""]
     for word in words:  # Wrapped, so that neighbours do not touch.
-        lines = [*lines[:-1], f"{lines[-1]} {word}".strip()] if len(lines[-1]) + len(word) < 13 else [*lines, word]
+        lines = [*lines[:-1], f"{lines[-1]} {word}".strip()] if len(lines[-1]) + len(word) < 12 else [*lines, word]
     return "\n".join([*(line for line in lines if line), *([notes[head]] if notes.get(head) else [])])
 
 
