@@ -28,7 +28,7 @@ def index_of(out: Path) -> str:
     for name in table_names():
         csv = out / f"{name}.csv"
         table = read_table(name)
-        if not csv.is_file() or not any(line.claims.values() for line in table.lines):
+        if not csv.is_file() or not (table.rounds or any(line.claims.values() for line in table.lines)):
             continue
         rows = pd.read_csv(csv)
         found = Counter(claim.verdict for claim in claims_of(table, rows))
