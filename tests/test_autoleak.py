@@ -118,7 +118,7 @@ def test_later_stages_go_on_with_who_is_unbroken():
     ("where", "runs"), [("always", (1, 1, 1)), ("begins_linear", (1, 1, 0)), ("kinked", (0, 1, 1))]
 )
 def test_a_stage_runs_on_the_networks_it_is_made_for(where, runs):
-    """On a linear layer alone, on one behind which a ReLU stands, and on a convolution with a ReLU; a table has no neighbouring pixels."""
+    """On a linear layer alone, on one behind which a ReLU stands, on a convolution with a ReLU; not on tables behind a ReLU."""
     smooth, mixed = (
         nn.Sequential(nn.Flatten(), nn.Linear(4, 3)),
         nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU()),

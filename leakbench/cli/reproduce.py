@@ -100,6 +100,9 @@ def reproduce(
         return
 
     def say(row: dict[str, Any]) -> None:
+        if "cost_ratio" in row:
+            click.echo(f"{row['row']}: {text_of(row['cost_ratio'])} times none's")
+            return
         click.echo(f"{row['row']}: ASR {text_of(row['asr'])}, RMSE {text_of(row['rmse'], 3)}, {row['minutes']} min")
 
     def tell(row: dict[str, Any]) -> None:

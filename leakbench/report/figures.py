@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 from leakbench.measure.statistics import proportion, threshold_curve
 from leakbench.privacy.bounds import Seen
 
-__all__ = ["anytime_figure", "bound_curve", "picture", "rounds_figure", "threshold_figure", "training_figure"]
+__all__ = [
+    "COLOURS",
+    "DASHES",
+    "anytime_figure",
+    "bound_curve",
+    "picture",
+    "rounds_figure",
+    "threshold_figure",
+    "training_figure",
+]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's, which stay apart for the colour-blind; lines differ in their dashes too."""

@@ -63,15 +63,16 @@ def measured(
     """
     cells = cells_of(line, scale, changed, data_dir, reporter)
     command = f'leakbench reproduce {table.name} --scale {scale} --only "{line.name}"'
-    ended, seconds, found = list[float](), 0.0, list[Row]()
+    ended, seconds, found, accuracies = list[float](), 0.0, list[Row](), list[list[float]]()
     for cell in cells:
         with executed(cell, runs, command, reporter) as (summary, run):
+            accuracies += [run.read_rows("rounds.parquet")["accuracy"].tolist()] if table.rounds else []
             ended += [] if summary["accuracy"] is None else [float(summary["accuracy"])]
             seconds += sum(run.manifest["phases"].values())
             found = found or _points(table, line, cell, summary, run)
     first = cells[0]
     same = {
-        "dataset": line.given["dataset"],
+        "dataset": first.names["dataset"],
         "attack": first.names["attack"],
         "defense": first.names["defense"],
         "limit": limit_of(first),
@@ -79,6 +80,7 @@ def measured(
         "hash": hash_of(cells),
         "scale": scale,
         "seeds": len(cells),
+        **({"accuracies": json.dumps(accuracies)} if table.rounds else {}),
         **accuracy_of(ended, len(first.data.test_targets)),
         "wall_minutes": round(seconds / 60, 1),
         "versions": json.dumps(versions(), sort_keys=True),

@@ -7,6 +7,11 @@ given:    fields of `leakbench.cell.Request` for all cells; the path of a recipe
 quick:    what `--scale quick` gives in the stead of them; `quick: false` in a row leaves the row out there.
 apart:    {what papers print that is not comparable in any row: why}; a row may have its own.
 seeds:    how often each cell is run, with other seeds; 1 if it is not said.
+pictures: of how many examples a figure beside the page shows truth and reconstructions, see `leakbench.reproduce.pictures`.
+repeats:  how often local iterations are timed beside undefended ones, where a table is of costs, see `leakbench.reproduce.cost`.
+curves:   {panel of the figure of accuracy over rounds: names of its rows}, see `leakbench.reproduce.curves`; with it may be
+orders:   [{says, more, less, rounds}], claims that rows lie above others, and
+window:   how many rounds `first` and `last` are; 1 if it is not said.
 rows:     [{name, given, each, printed, claim, aim, apart, because, seeds, quick}], see `Line` and `leakbench.reproduce.grid`.
 found:    what the numbers come to, beneath them.
 """
@@ -14,7 +19,7 @@ found:    what the numbers come to, beneath them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +27,7 @@ from typing import Any
 from leakbench.cell import Request
 from leakbench.errors import InputError, nearest
 from leakbench.reproduce.columns import COLUMNS
+from leakbench.reproduce.curves import SPANS, Order, Rounds
 from leakbench.reproduce.file import body_of, check
 from leakbench.reproduce.grid import spelled_out
 from leakbench.reproduce.verdict import CLAIMS
@@ -30,9 +36,22 @@ __all__ = ["SCALES", "Line", "Table", "read_table", "table_of"]
 
 SCALES = ("quick", "full")
 
-RECIPES = ("defense", "attack")
+RECIPES = ("defense", "attack", "dataset")
 
-OPTIONAL = ("kind", "cite", "columns", "found", "apart", "quick", "seeds")
+OPTIONAL = (
+    "kind",
+    "cite",
+    "columns",
+    "found",
+    "apart",
+    "quick",
+    "seeds",
+    "pictures",
+    "repeats",
+    "curves",
+    "orders",
+    "window",
+)
 
 COUNTS = ("victims", "candidates", "seeds")
 """Of which fewer make wider intervals, and no other number."""
@@ -99,6 +118,9 @@ class Table:
     cite: str = ""
     columns: str = "claims"
     found: str = ""
+    pictures: int = 0
+    repeats: int = 0
+    rounds: Rounds | None = None
 
     def at(self, scale: str) -> tuple[Line, ...]:
         """Return the cells of a scale: `quick` has those that fit into it."""
@@ -127,8 +149,9 @@ def table_of(path: Path, body: Mapping[str, Any]) -> Table:
     lines = tuple(_line(path, body, row) for row in spelled_out(body["rows"]))
     for name_ in {line.name for line in lines if [other.name for other in lines].count(line.name) > 1}:
         raise InputError(f"{path}: rows: two are called {name_!r}")
-    words = {key: str(body.get(key, "")).strip() for key in ("title", "text", "cite", "found")}
-    return Table(path.stem, lines=lines, columns=columns, **words)
+    title, text, cite, found = (str(body.get(key, "")).strip() for key in ("title", "text", "cite", "found"))
+    pictures, repeats = (_count(path, body, key) for key in ("pictures", "repeats"))
+    return Table(path.stem, title, text, lines, cite, columns, found, pictures, repeats, _rounds(path, body, lines))
 
 
 def _line(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Line:
@@ -145,6 +168,30 @@ def _line(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Line:
     seeds = row.get("seeds", body.get("seeds", 1))
     words = row.get("because", "")
     return Line(row["name"], given | own, claims, apart, words, seeds, quick, row.get("aim"))
+
+
+def _rounds(path: Path, body: Mapping[str, Any], lines: Iterable[Line]) -> Rounds | None:
+    for order in body.get("orders", []):
+        check(path, order, ("says", "more", "less"), ("rounds",), "orders: ")
+        if order.get("rounds", "all") not in SPANS:
+            raise InputError(f"{path}: orders: rounds: got {order['rounds']!r}{nearest(order['rounds'], SPANS)}")
+    panels = {title: tuple(names) for title, names in body.get("curves", {}).items()}
+    orders = [{**order, "more": tuple(order["more"]), "less": tuple(order["less"])} for order in body.get("orders", [])]
+    known = [line.name for line in lines]
+    for name in {
+        name for named in (*panels.values(), *(o[side] for o in orders for side in ("more", "less"))) for name in named
+    }:
+        if name not in known:
+            raise InputError(f"{path}: curves, orders: {name!r} is no row{nearest(name, known)}")
+    window = _count(path, body, "window") or 1
+    return Rounds(window, panels, tuple(Order(**order) for order in orders)) if panels else None
+
+
+def _count(path: Path, body: Mapping[str, Any], name: str) -> int:
+    found = body.get(name, 0)
+    if type(found) is not int or found < 0:
+        raise InputError(f"{path}: {name}: got {found!r}, expected a whole number >= 0")
+    return found
 
 
 def _by_point(claim: Mapping[str, Any]) -> dict[str, dict[str, float]]:
