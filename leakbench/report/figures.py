@@ -36,7 +36,9 @@ ROUND_PANELS = {
     "update_scale": "update\nscale U_s",
 }
 
-TRAINING_MEANS = "Accuracy, and where measured valid epsilon, loss, between-client variance and update scale, against the round"
+TRAINING_MEANS = (
+    "Accuracy, and where measured valid epsilon, loss, between-client variance and update scale, against the round"
+)
 ROUNDS_MEAN = (
     "Attack success rate and share of victims identified, against the rounds trained before the leak; the values stand in the "
     "table of leakage points."

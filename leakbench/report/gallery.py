@@ -13,7 +13,20 @@ from numpy.typing import NDArray
 from leakbench.report.pictures import picture, picture_bytes, shrinks
 from leakbench.report.words import number
 
-__all__ = ["BUDGET", "Arrays", "Gallery", "Scores", "Series", "Tile", "fitting", "galleries", "pointed", "scores_of", "tiles"]
+__all__ = [
+    "BUDGET",
+    "Arrays",
+    "Gallery",
+    "Scores",
+    "Series",
+    "Tile",
+    "fitting",
+    "galleries",
+    "pointed",
+    "scores_of",
+    "shown_together",
+    "tiles",
+]
 
 Arrays: TypeAlias = Mapping[str, NDArray[np.floating]]
 Scores: TypeAlias = Mapping[tuple[int, int], tuple[float, bool]]
@@ -73,7 +86,7 @@ def galleries(arrays: Arrays, rows: pd.DataFrame) -> list[Gallery]:
     kept = set(np.asarray(leaks)[np.linspace(0, len(leaks) - 1, min(ROUNDS, len(leaks))).round().astype(int)].tolist())
     found = [(leak, series) for leak, series in found if leak in kept]
     victims, members = fitting([one.examples.shape for _, series in found for one in series])
-    return [_gallery(leak, series, victims, members) for leak, series in found]
+    return [shown_together(leak, series, victims, members) for leak, series in found]
 
 
 def pointed(arrays: Arrays, rows: pd.DataFrame) -> Iterator[tuple[int, list[Series]]]:
@@ -107,7 +120,8 @@ def fitting(shapes: Sequence[tuple[int, ...]], budget: int = BUDGET) -> tuple[in
     return max(1, victims), members
 
 
-def _gallery(leak: int, series: Sequence[Series], victims: int, members: int) -> Gallery:
+def shown_together(leak: int, series: Sequence[Series], victims: int, members: int) -> Gallery:
+    """Return the gallery of the first victims and members of series of the same examples (V, M, *s)."""
     shape = series[0].examples.shape
     return Gallery(
         leak,

@@ -78,7 +78,10 @@ def inline(figure: Figure, name: str, meaning: str) -> Markup:
     body = re.sub(r"<!--.*?-->\s*", "", body, flags=re.DOTALL)
     for colour, said in ON_PAGE.items():
         body = body.replace(colour, said)
-    body = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", body)
+    body = re.sub(
+        r"font: ([\d.]+px) [^;\"]*|font-family: [^;\"]*; ", lambda f: f"font-size: {f[1]}" if f[1] else "", body
+    )
+    body = re.sub(r' transform="rotate\(-?0 [^"]*"', "", body)
     body = re.sub(r"<[^>]*>", lambda tag: NUMBER.sub(lambda n: f"{float(n[0]):.1f}".removesuffix(".0"), tag[0]), body)
     body = re.sub(r">\s+<", "><", body)
     return Markup(f'<svg class="chart" viewBox="{_rounded(box[1])}" role="img" aria-label="{escape(meaning)}">{body}')
