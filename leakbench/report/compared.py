@@ -21,6 +21,9 @@ from leakbench.summary.compare import DIFFERS, NOTES, Difference, differences, d
 __all__ = ["compared_page"]
 
 
+MEASURES = {"asr": "ASR", "rmse": "RMSE"}
+
+
 @dataclass(frozen=True)
 class _Side:
     """What is said of one of the two."""
@@ -39,9 +42,8 @@ def compared_page(one: Finished, other: Finished) -> str:
     """Return the page of two runs, which `read_several` has read."""
     names = titles([one, other])
     sides = [_side(run, name) for run, name in zip((one, other), names, strict=True)]
-    found = differences(
-        *((run.rows, str(run.manifest["cell"]["dataset"])) for run in (one, other)), (names[0], names[1])
-    )
+    first, second = ((run.rows, str(run.manifest["cell"]["dataset"])) for run in (one, other))
+    found = differences(first, second, (names[0], names[1]))
     mine, theirs = one.points(), other.points()
     shared = [name for name in mine if name in theirs]
     return render(
@@ -84,7 +86,10 @@ def _clear(found: list[Difference], names: list[str]) -> str:
     clear = [d for d in found if differs(d)]
     if not clear:
         return f"On the same victims nothing that was compared differs between {names[0]} and {names[1]}."
-    parts = [f"{d.measure} at {d.point} ({d.first:.{digits_of(d)}f} and {d.second:.{digits_of(d)}f})" for d in clear]
+    parts = [
+        f"{MEASURES.get(d.measure, d.measure.replace('_', ' '))} at {d.point} ({d.first:.{digits_of(d)}f} and {d.second:.{digits_of(d)}f})"
+        for d in clear
+    ]
     return f"On the same victims {names[0]} and {names[1]} differ in {', '.join(parts)}."
 
 

@@ -173,7 +173,7 @@ def _legend_below(figure: Figure, panels: Sequence[Axes]) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=3)
 
 
-def _plainly(value: float, _: int) -> str:
+def _plainly(value: float, _: float) -> str:
     """Return the tick of a power of ten without a superscript, which would be set letter by letter."""
     return f"{value:,.0f}" if 1 <= value < 1e6 else f"{value:g}"
 

@@ -94,8 +94,8 @@ def pointed(arrays: Arrays, rows: pd.DataFrame) -> Iterator[tuple[int, list[Seri
     points: dict[int, list[str]] = {}
     for name in sorted(arrays, reverse=True):  # type-2 before type-1 before type-0, as in the table
         if name.endswith(".reconstruction"):
-            tap, _, leak = name.removesuffix(".reconstruction").rpartition(".round")
-            points.setdefault(int(leak), []).append(tap)
+            tap, _, counted = name.removesuffix(".reconstruction").rpartition(".round")
+            points.setdefault(int(counted), []).append(tap)
     for leak in sorted(points):
         group: list[Series] = []
         for tap in points[leak]:

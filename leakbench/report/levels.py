@@ -60,7 +60,10 @@ class Stacks:
 
 
 def levels_page(runs: Sequence[Finished]) -> str:
-    """Return the page of three runs or more, which `read_several` has read; raises InputError where they are no levels of a cell."""
+    """Return the page of three runs or more, which `read_several` has read.
+
+    Raises InputError where they are no levels of noise of one cell.
+    """
     levels = ordered(runs)
     # Of leakage points only what all levels have; the one with the fewest says which those are.
     first = min((level.run for level in levels), key=lambda run: len(run.summary["taps"]))
@@ -99,8 +102,8 @@ def ordered(runs: Sequence[Finished]) -> list[Level]:
         other = sorted(name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name))
         if other:
             raise InputError(
-                f"report: {str(first.folder)!r} and {str(run.folder)!r} differ in {', '.join(other)}; of three runs or more expected"
-                " levels of noise of one cell"
+                f"report: {str(first.folder)!r} and {str(run.folder)!r} differ in {', '.join(other)}; expected of three runs"
+                " or more that they are levels of noise of one cell"
             )
         recipe = run.manifest["recipes"]["defense"]
         if noise_of(recipe) and _quiet(recipe) != _quiet(base.manifest["recipes"]["defense"]):
@@ -172,7 +175,7 @@ def _names(runs: Sequence[Finished]) -> list[str]:
         if bracket:
             names.append(factor.removesuffix(")"))
         elif noise_of(run.manifest["recipes"]["defense"]) == 0:
-            names.append("no defense" if title == "none" else f"{title}, no noise")
+            names.append(title if title == "no defense" else f"{title}, no noise")
         else:
             names.append(title)
     plain = {run.manifest["cell"]["defense"] for run in runs if "(" in run.manifest["cell"]["defense"]}

@@ -25,7 +25,7 @@ def picture(example: NDArray[np.floating]) -> str:
     if pixels.shape[2] == 1:
         pixels = np.repeat(pixels, 3, axis=2)
     buffer = BytesIO()
-    imsave(buffer, np.ascontiguousarray(pixels), format="png", metadata={"Software": None})
+    imsave(buffer, np.ascontiguousarray(pixels), format="png", metadata={"Software": ""})
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
@@ -44,4 +44,5 @@ def _shrunk(values: NDArray[np.float64]) -> NDArray[np.float64]:
     factor = shrinks(values.shape)
     high, wide = (side // factor * factor for side in values.shape[1:])
     blocks = values[:, :high, :wide].reshape(values.shape[0], high // factor, factor, wide // factor, factor)
-    return blocks.mean((2, 4))
+    means: NDArray[np.float64] = blocks.mean((2, 4))
+    return means

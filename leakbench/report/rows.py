@@ -43,7 +43,7 @@ def victims(points: Mapping[str, pd.DataFrame]) -> Victims:
 @dataclass(frozen=True)
 class _Column:
     heading: str
-    text: Callable[[Mapping[str, Any]], str]
+    text: Callable[[Mapping[Any, Any]], str]
     needs: Callable[[pd.DataFrame], bool] = lambda _: True
     numeric: bool = True
 

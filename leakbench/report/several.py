@@ -58,6 +58,7 @@ def titles(runs: Sequence[Finished]) -> list[str]:
     defenses, attacks = (
         [str(run.manifest["cell"][kind]).replace(" x ", " × ") for run in runs] for kind in ("defense", "attack")
     )
+    defenses = ["no defense" if name == "none" else name for name in defenses]
     for names in (defenses, attacks, [f"{a} on {d}" for a, d in zip(attacks, defenses, strict=True)]):
         if len(set(names)) == len(runs):
             return names
@@ -70,10 +71,14 @@ def changed(one: Finished, other: Finished) -> list[tuple[str, str, str]]:
     sides = [dict(flat(_said(run))) for run in (one, other)]
     names = dict.fromkeys([*sides[0], *sides[1]])
     return [
-        (name, *(str(side.get(name, "none")) for side in sides))
+        (name, _written(sides[0].get(name)), _written(sides[1].get(name)))
         for name in names
         if sides[0].get(name) != sides[1].get(name)
     ]
+
+
+def _written(value: Any) -> str:
+    return "none" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _said(run: Finished) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
 from io import StringIO
@@ -25,7 +25,7 @@ INK, QUIET = "#010101", "#020202"
 
 ON_PAGE = {INK: "currentColor", QUIET: "var(--quiet)"} | {c: f"var(--series-{n})" for n, c in enumerate(SERIES)}
 
-STYLE: Mapping[str, Any] = {
+STYLE: Any = {
     "svg.fonttype": "none",
     "font.size": 10.5,
     "text.color": INK,
@@ -53,7 +53,7 @@ UNREFERENCED = re.compile(r' id="([^"]*)"')
 @contextmanager
 def drawn(width: float, height: float) -> Iterator[Figure]:
     """Give a figure of so many inches, to be drawn and handed to `inline` inside: its style holds no longer."""
-    with mpl.rc_context(dict(STYLE)):
+    with mpl.rc_context(STYLE):
         yield Figure(figsize=(width, height), layout="constrained")
 
 
