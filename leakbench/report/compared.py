@@ -87,7 +87,8 @@ def _clear(found: list[Difference], names: list[str]) -> str:
     if not clear:
         return f"On the same victims nothing that was compared differs between {names[0]} and {names[1]}."
     parts = [
-        f"{MEASURES.get(d.measure, d.measure.replace('_', ' '))} at {d.point} ({d.first:.{digits_of(d)}f} and {d.second:.{digits_of(d)}f})"
+        f"{MEASURES.get(d.measure, d.measure.replace('_', ' '))} at {d.point} "
+        f"({d.first:.{digits_of(d)}f} and {d.second:.{digits_of(d)}f})"
         for d in clear
     ]
     return f"On the same victims {names[0]} and {names[1]} differ in {', '.join(parts)}."
