@@ -11,13 +11,16 @@ import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from leakbench.report.figures import COLOURS, DASHES
+from leakbench.report.svg import DASHES
 from leakbench.reproduce.curves import Rounds, rounds_of
 from leakbench.store import write_atomically
 
 __all__ = ["draw_curves"]
 
 DPI = 150
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe and Ito's, which stay apart for the colour-blind; lines differ in their dashes too."""
 
 
 def draw_curves(rounds: Rounds, rows: pd.DataFrame, path: Path) -> None:
