@@ -181,6 +181,7 @@ def test_a_schedule_times_a_factor_is_written_as_the_same_noise(curve: str, tmp_
     defense = louder(resolve("defenses", Defense, f"fed_alpha_cdp_{curve}")[1], 0.1)
     path = tmp_path / "again.yaml"
     path.write_text(recipe_text(defense, ""))
+    assert ("factor" in path.read_text()) == (curve == "staircase_as_released")  # Whose whole steps do not grow.
     again = load(Defense, path)
     now, then = ([t.multiplier for t in (*d.example, *d.batch) if hasattr(t, "multiplier")] for d in (defense, again))
     assert isinstance(now[0], Scaled)
