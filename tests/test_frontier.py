@@ -311,6 +311,12 @@ def test_wrong_input_is_one_line(
     assert said in err
 
 
+def test_the_page_says_which_settings_its_command_has_beside() -> None:
+    two = rows(row("none", None, 0.9, 1.0), row("a", 1.0, 0.5, 0.0), row("b", 0.1, 0.5, 0.0))
+    assert "measures also the 2 settings" in page_of(two, chosen(two), "f")
+    assert "measures also" not in page_of(two[:2], chosen(two[:2]), "f")
+
+
 SOME = (
     row("none", None, 0.95, 1.0, verdict="leaks", asr_low=0.9, epsilon_valid=None),
     row("fed_cdp_valid", 1.0, 0.3, 0.0, epsilon_valid=0.5),
