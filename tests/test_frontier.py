@@ -181,6 +181,7 @@ def test_a_schedule_times_a_factor_is_written_as_the_same_noise(curve: str, tmp_
     defense = louder(resolve("defenses", Defense, f"fed_alpha_cdp_{curve}")[1], 0.1)
     path = tmp_path / "again.yaml"
     path.write_text(recipe_text(defense, ""))
+    assert ("factor" in path.read_text()) == (curve == "staircase_as_released")  # Whose whole steps do not grow.
     again = load(Defense, path)
     now, then = ([t.multiplier for t in (*d.example, *d.batch) if hasattr(t, "multiplier")] for d in (defense, again))
     assert isinstance(now[0], Scaled)
@@ -308,6 +309,12 @@ def test_wrong_input_is_one_line(
     code, out, err = called(monkeypatch, capsys, "frontier", "--dataset", "cancer", *words)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert said in err
+
+
+def test_the_page_says_which_settings_its_command_has_beside() -> None:
+    two = rows(row("none", None, 0.9, 1.0), row("a", 1.0, 0.5, 0.0), row("b", 0.1, 0.5, 0.0))
+    assert "measures also the 2 settings" in page_of(two, chosen(two), "f")
+    assert "measures also" not in page_of(two[:2], chosen(two[:2]), "f")
 
 
 SOME = (

@@ -86,6 +86,7 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str) -> str:
         "",
         f"`{command_of(rows, asked)}`",
         "",
+        *_missing(rows),
         "A setting that was measured is not measured again; each row of the CSV has its hash, seeds, versions and minutes "
         f"({text_of(rows.drop_duplicates('cell')['wall_minutes'].sum(), 0)} minutes in all, on shared cores).",
     ]
@@ -173,6 +174,18 @@ def _sizes(asked: dict[str, Any]) -> str:
     return (
         f"Sizes: {', '.join(said)}; what is not named is the data set's own. Smaller sizes than the papers' make wider intervals "
         "and lower accuracies."
+    )
+
+
+def _missing(rows: pd.DataFrame) -> list[str]:
+    """Return that the command has more settings than the rows, where it has."""
+    noisy = rows[rows["noise"].astype(bool)]
+    pairs = noisy["defense"].nunique() * noisy["factor"].nunique()
+    lacking = pairs - len(noisy[["defense", "factor"]].drop_duplicates())
+    return (
+        [f"That measures also the {lacking} settings of these defenses and factors that are not in the table yet.", ""]
+        if lacking
+        else []
     )
 
 
