@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ def test_a_thousand_victims_stay_below_five_megabytes(tmp_path: Path) -> None:
     folder = run_folder(tmp_path, shape=(3, 32, 32), victims=1000)
     page = write_report(folder).read_text()
     assert 1_000_000 < len(page) < 5_000_000
-    assert "the first 24 of 1,000 victims" in page or "the first 1" in page
+    assert re.search(r"the first \d+ of 1,000 victims", page)
     assert "of 7,000 examples under attack" in page
 
 
@@ -135,7 +136,7 @@ def test_as_much_is_shown_as_fits(shape: tuple[int, ...], many: int, batch: int,
 def test_a_picture_takes_no_more_than_is_reckoned() -> None:
     rng = np.random.default_rng(0)
     for shape in ((3, 32, 32), (3, 224, 200), (1, 28, 28)):
-        assert len(picture(rng.random(shape))) <= 1.1 * picture_bytes(shape) * (3 if shape[0] == 1 else 1)
+        assert len(picture(rng.random(shape))) <= 1.1 * picture_bytes(shape)
 
 
 def test_the_lines_of_victims_are_bounded_and_as_in_the_rows() -> None:

@@ -6,8 +6,8 @@ import base64
 from io import BytesIO
 
 import numpy as np
-from matplotlib.image import imsave
 from numpy.typing import NDArray
+from PIL import Image
 
 __all__ = ["SIDE", "picture", "picture_bytes", "shrinks"]
 
@@ -18,14 +18,11 @@ SIDE = 96
 def picture(example: NDArray[np.floating]) -> str:
     """Return one example as a PNG: (1 or 3, H, W) a picture; any other shape a strip of its features, dark is 0."""
     values = np.clip(example.astype(np.float64), 0, 1)
-    if values.ndim == 3 and values.shape[0] in (1, 3):
-        pixels = _shrunk(values).transpose(1, 2, 0)
-    else:
-        pixels = values.reshape(1, -1)[..., None]
-    if pixels.shape[2] == 1:
-        pixels = np.repeat(pixels, 3, axis=2)
+    plane = values.ndim == 3 and values.shape[0] in (1, 3)
+    pixels = _shrunk(values).transpose(1, 2, 0) if plane else values.reshape(1, -1, 1)
+    levels = np.ascontiguousarray((255 * pixels).round().astype(np.uint8))
     buffer = BytesIO()
-    imsave(buffer, np.ascontiguousarray(pixels), format="png", metadata={"Software": ""})
+    Image.fromarray(levels[..., 0] if levels.shape[2] == 1 else levels).save(buffer, format="png", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
