@@ -59,10 +59,13 @@ def follow(page: str, leakbench: Called) -> list[str]:
 def _run(command: str, leakbench: Called) -> tuple[int, str]:
     program, _, out = command.partition(" > ")
     if program.startswith("leakbench "):
-        code, printed, _ = leakbench(*shlex.split(program)[1:])
+        code, printed, said = leakbench(*shlex.split(program)[1:])
+        assert code in (0, 1), f"`{command}`: {said}"
     else:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        ended = subprocess.run(program, shell=True, capture_output=True, text=True, env={**os.environ, "PATH": path}, check=False)
+        ended = subprocess.run(
+            program, shell=True, capture_output=True, text=True, env={**os.environ, "PATH": path}, check=False
+        )
         code, printed = ended.returncode, ended.stdout or ended.stderr
     if out:
         Path(out).write_text(printed, encoding="utf-8")
@@ -78,7 +81,9 @@ def unlike(shown: str, printed: str) -> str:
         if line.strip() == LEFT_OUT:
             free = True
             continue
-        found = next((n for n in range(at, len(lines) if free else min(at + 1, len(lines))) if alike(line, lines[n])), None)
+        found = next(
+            (n for n in range(at, len(lines) if free else min(at + 1, len(lines))) if alike(line, lines[n])), None
+        )
         if found is None:
             return line
         at, free = found + 1, False

@@ -1,25 +1,30 @@
 """The pages of docs/: their commands print what they show, their blocks are the program's words, their links lead somewhere."""
 
+import dataclasses
 import re
 import sys
 import tomllib
 from pathlib import Path
 
+import blocks
+import links
 import pytest
+import recipes
 from command_line import called
-from documented import alike, follow, unlike
+from documented import alike, follow, steps, unlike
 
 from leakbench.attack import Attack
+from leakbench.defense import Defense
+from leakbench.overview import _hash, overview
 from leakbench.recipe import _own_parts, names, resolve
 
 HOME = Path(__file__).parent.parent
-sys.path.insert(0, str(HOME / "docs" / "hooks"))
-
-import blocks  # noqa: E402
-import links  # noqa: E402
-import recipes  # noqa: E402
-
-LINKED = [HOME / "README.md", HOME / "CHANGELOG.md", *sorted((HOME / "docs").glob("*.md")), *sorted((HOME / "results").glob("*.md"))]
+LINKED = [
+    HOME / "README.md",
+    HOME / "CHANGELOG.md",
+    *sorted((HOME / "docs").glob("*.md")),
+    *sorted((HOME / "results").glob("*.md")),
+]
 
 
 @pytest.fixture
@@ -47,6 +52,7 @@ def test_what_is_added_works_as_written(leakbench, monkeypatch, tmp_path):
     lines = "".join(f"{name} = {where}\n" for name, where in points.items())
     (installed / "entry_points.txt").write_text(f"[leakbench.parts]\n{lines}", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "my_parts.py").write_text(next(s.text for s in steps("adding.md") if s.name == "my_parts.py"), "utf-8")
     _own_parts.cache_clear()
     try:
         assert len(follow("adding.md", leakbench)) == 7
@@ -66,7 +72,10 @@ def test_blocks_hold_what_they_are_of():
     assert blocks.BLOCKS["claims"]().count("\n") > 6
     assert all(f"epsilon_table_{n}.md" in blocks.BLOCKS["epsilons"]() for n in (6, 7, 8))
     assert blocks.renewed("<!-- letters -->\nold\n<!-- end -->").count("**H**") == 1
-    assert blocks.renewed("<!-- setting -->\nof another page\n<!-- end -->") == "<!-- setting -->\nof another page\n<!-- end -->"
+    assert (
+        blocks.renewed("<!-- setting -->\nof another page\n<!-- end -->")
+        == "<!-- setting -->\nof another page\n<!-- end -->"
+    )
 
 
 @pytest.mark.parametrize("page", LINKED, ids=lambda page: page.relative_to(HOME).as_posix())
@@ -119,6 +128,14 @@ def test_the_command_of_an_attack_fits_what_it_needs(name):
     command = recipes.command_of(name, attack)
     assert ("--leak-batch 1" in command) == attack.needs.alone
     assert ("--dataset cancer" in command) == attack.needs.table
+
+
+def test_every_defense_has_its_recorded_epsilons():
+    """Words of a recipe may change without them; what acts may not."""
+    assert [name for name, _, row in overview() if row is None] == []
+    defense = resolve("defenses", Defense, "fed_cdp")[1]
+    assert _hash(dataclasses.replace(defense, note="other words", printed_by="me")) == _hash(defense)
+    assert _hash(dataclasses.replace(defense, batches="poisson")) != _hash(defense)
 
 
 def test_lines_are_alike_up_to_rounding_and_in_order():

@@ -15,7 +15,12 @@ PACKAGE = HOME / "leakbench"
 def pages() -> Iterator[tuple[str, str]]:
     """Yield (uri, text) of the index and of each folder; mkdocstrings fills in what the docstrings say."""
     folders = [PACKAGE, *sorted(path.parent for path in PACKAGE.rglob("*/__init__.py"))]
-    lines = ["# API", "", "Each folder of the package is a page. Recipes are the interface that is meant to last; modules may move.", ""]
+    lines = [
+        "# API",
+        "",
+        "Each folder of the package is a page. Recipes are the interface that is meant to last; modules may move.",
+        "",
+    ]
     for folder in folders:
         dotted = ".".join(folder.relative_to(HOME).parts)
         modules = [path for path in sorted(folder.glob("*.py")) if path.name != "__init__.py" and _public(path)]

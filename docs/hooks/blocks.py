@@ -82,7 +82,9 @@ def _claims() -> str:
     for page, title in _pages():
         for row, what, printed, measured, interval, verdict, reason in _table(page, 7):
             if verdict == "**does not hold**":
-                lines.append(f"| [{title}](../results/{page.name}) | {row}, {what} | {printed} | {measured} {interval} | {reason} |")
+                lines.append(
+                    f"| [{title}](../results/{page.name}) | {row}, {what} | {printed} | {measured} {interval} | {reason} |"
+                )
     return "\n".join(lines) + "\n"
 
 
@@ -90,7 +92,9 @@ def _epsilons() -> str:
     """Return how many printed epsilons and rounds follow from a reading, of every page on which they are worked out."""
     lines = ["| page | cells | follow from a reading | from none |", "| --- | --- | --- | --- |"]
     for page, title in _pages():
-        counted = re.search(r"Of (\d+) cells (\d+) follow from one of their readings\. From none: (.*)\.", page.read_text("utf-8"))
+        counted = re.search(
+            r"Of (\d+) cells (\d+) follow from one of their readings\. From none: (.*)\.", page.read_text("utf-8")
+        )
         if counted:
             none = counted[3].replace("-", "none") if counted[3] == "-" else counted[3]
             lines.append(f"| [{title}](../results/{page.name}) | {counted[1]} | {counted[2]} | {none} |")

@@ -9,7 +9,7 @@ __all__ = ["on_the_site", "within_the_site"]
 
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
 CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
-WHOLE = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "results/tables": "results/tables/index.md"}
+WHOLE = {"CHANGELOG.md": "changelog.md", "results/tables": "results/tables/index.md"}
 GENERATED = ("defenses/", "attacks/", "datasets/", "api/")
 
 
@@ -30,19 +30,20 @@ def within_the_site(markdown: str, uri: str) -> str:
 
 def on_the_site(path: str) -> tuple[str, str]:
     """Return (the page or file that the site has of a file in the repository, the place on it)."""
-    if path in WHOLE:
-        return WHOLE[path], ""
     folder, _, rest = path.partition("/")
-    if folder == "docs":
-        return rest or "index.md", ""
-    if folder in ("defenses", "attacks"):
-        return (path.removesuffix(".yaml") + ".md" if rest else f"{folder}/index.md"), ""
-    if folder == "datasets":
-        return "datasets/index.md", f"#{rest.removesuffix('.yaml')}" if rest else ""
-    if folder == "leakbench" and path.endswith(".py"):
-        module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        package = module.rpartition(".")[0] or module
-        return f"api/{package}.md", f"#{module}"
-    if folder == "leakbench":
-        return f"api/{path.replace('/', '.')}.md", ""
-    return path, ""
+    name = rest.removesuffix(".yaml")
+    page, anchor = path, ""
+    if path in WHOLE:
+        page = WHOLE[path]
+    elif folder == "docs":
+        page = rest or "index.md"
+    elif folder in ("defenses", "attacks"):
+        page = f"{folder}/{name or 'index'}.md"
+    elif folder == "datasets":
+        page, anchor = "datasets/index.md", f"#{name}" if name else ""
+    elif path.endswith(".py") and folder == "leakbench":
+        module = path.removesuffix(".py").replace("/", ".")
+        page, anchor = f"api/{module.rpartition('.')[0]}.md", f"#{module}"
+    elif folder == "leakbench":
+        page = f"api/{path.replace('/', '.')}.md"
+    return page, anchor

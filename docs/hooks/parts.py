@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
+import re
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -13,12 +14,12 @@ from typing import Any
 import leakbench
 from leakbench.meanings import meanings, purpose
 
-__all__ = ["described", "is_part"]
+__all__ = ["described", "escaped"]
 
 FOLDERS = ("attack", "defense", "privacy", "federated", "data")
 
 
-def is_part(value: Any) -> bool:
+def _is_part(value: Any) -> bool:
     """Say whether a value is a part of a recipe."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
@@ -31,17 +32,17 @@ def described(value: Any, label: str = "", depth: int = 0) -> Iterator[str]:
     head = f"**{label}**: {said}" if label else said
     module = part.__module__
     link = f"[{part.__name__}](../api/{module.rpartition('.')[0]}.md#{module}.{part.__qualname__})"
-    yield f"{'    ' * depth}- {head}. {_plain(purpose(part))} ({link})"
+    yield f"{'    ' * depth}- {head}. {escaped(purpose(part))} ({link})"
     explained = meanings(part)
     for field in dataclasses.fields(value):
         got = getattr(value, field.name)
         inner = got if isinstance(got, tuple) else (got,)
-        if any(is_part(item) for item in inner):
+        if any(_is_part(item) for item in inner):
             for item in inner:
                 yield from described(item, field.name, depth + 1)
         elif got not in ("", (), None):
-            meaning = f": {_plain(explained[field.name])}" if field.name in explained else ""
-            yield f"{'    ' * (depth + 1)}- {field.name} = `{_written(got)}`{meaning}"
+            meaning = f": {escaped(explained[field.name])}" if field.name in explained else ""
+            yield f"{'    ' * (depth + 1)}- {escaped(field.name)} = `{_written(got)}`{meaning}"
 
 
 def _written(value: Any) -> str:
@@ -50,8 +51,10 @@ def _written(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _plain(text: str) -> str:
-    return text.replace("*", r"\*").replace("<", "&lt;")
+def escaped(text: str) -> str:
+    """Return text whose stars, brackets and the like stand as they are written; what is between backticks is code."""
+    pieces = re.split(r"(`[^`]*`)", text)
+    return "".join(piece if n % 2 else re.sub(r"([*_\[\]|<])", r"\\\1", piece) for n, piece in enumerate(pieces))
 
 
 @cache

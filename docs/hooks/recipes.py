@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from parts import described
+from parts import described, escaped
 
 from leakbench.attack import Attack
 from leakbench.data.recipe import DatasetRecipe
@@ -59,7 +59,7 @@ def _defenses(rows: dict[str, Row | None]) -> str:
         if row is not None:
             known = [row.acts_at, row.unit, row.claimed, row.valid, row.type_0, row.type_1, row.type_2]
         title = resolve("defenses", Defense, name)[1].title
-        lines.append(f"| [`{name}`]({name}.md)<br>{_escaped(title)} | {' | '.join(known)} |")
+        lines.append(f"| [`{name}`]({name}.md)<br>{escaped(title)} | {' | '.join(known)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -67,7 +67,11 @@ def _defense(name: str, defense: Defense, row: Row | None) -> str:
     lines = [*_head(name, defense), "## What it does", ""]
     lines += _stations(defense)
     lines += ["## Epsilon", "", *_epsilon(name, row), *_printed(defense)]
-    commands = [f"leakbench run --defense {name}", f"leakbench epsilon --defense {name}", f"leakbench audit --defense {name}"]
+    commands = [
+        f"leakbench run --defense {name}",
+        f"leakbench epsilon --defense {name}",
+        f"leakbench audit --defense {name}",
+    ]
     lines += [*_foot("defenses", name, commands)]
     return "\n".join(lines) + "\n"
 
@@ -92,8 +96,11 @@ def _stations(defense: Defense) -> Iterator[str]:
 
 def _epsilon(name: str, row: Row | None) -> list[str]:
     if row is None:
-        return [f"`leakbench epsilon --defense {name}` works it out; it is not recorded for this version of the recipe.", ""]
-    reason = [f"No valid epsilon, because: {_escaped(row.reason)}.", ""] if row.reason else []
+        return [
+            f"`leakbench epsilon --defense {name}` works it out; it is not recorded for this version of the recipe.",
+            "",
+        ]
+    reason = [f"No valid epsilon, because: {escaped(row.reason)}.", ""] if row.reason else []
     return [
         "| claimed | valid: released models | type-0 | type-1 | type-2 |",
         "| --- | --- | --- | --- | --- |",
@@ -112,7 +119,7 @@ def _printed(defense: Defense) -> list[str]:
     lines = [
         "## What is printed",
         "",
-        f"By {_escaped(defense.printed_by or 'the papers above')}.",
+        f"By {escaped(defense.printed_by or 'the papers above')}.",
         "",
         f"| | {' | '.join(sets)} |",
         f"| --- |{' --- |' * len(sets)}",
@@ -127,15 +134,15 @@ def _attacks() -> str:
     lines = [
         "# Attacks",
         "",
-        "The letter is that of the [threat model](../threats.md). *Knows*: what the attacker is told of the defense, which `--knows`"
-        " overrides; `oblivious` is nothing.",
+        "The letter is that of the [threat model](../threats.md). *Knows*: what the attacker is told of the defense, which"
+        " `--knows` overrides; `oblivious` is nothing.",
         "",
         "| attack | knows | threat |",
         "| --- | --- | --- |",
     ]
     for name in names("attacks"):
         attack = resolve("attacks", Attack, name)[1]
-        lines.append(f"| [`{name}`]({name}.md)<br>{_escaped(attack.title)} | {attack.knows} | {threat(attack)} |")
+        lines.append(f"| [`{name}`]({name}.md)<br>{escaped(attack.title)} | {attack.knows} | {threat(attack)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -174,7 +181,11 @@ def command_of(name: str, attack: Attack) -> str:
 
 
 def _datasets() -> str:
-    lines = ["# Data sets", "", "Embedded sets come with the package or with scikit-learn; the others are looked for and else fetched,"]
+    lines = [
+        "# Data sets",
+        "",
+        "Embedded sets come with the package or with scikit-learn; the others are looked for and else fetched,",
+    ]
     lines += ["checked by sha256. `leakbench data list` says what is where.", ""]
     for name in names("datasets"):
         recipe = resolve("datasets", DatasetRecipe, name)[1]
@@ -182,9 +193,9 @@ def _datasets() -> str:
         lines += [
             f"## {name} {{ #{name} }}",
             "",
-            f"{_escaped(recipe.title)}. {_escaped(recipe.cite)}. Terms: {_escaped(recipe.license)}.",
+            f"{escaped(recipe.title)}. {escaped(recipe.cite)}. Terms: {escaped(recipe.license)}.",
             "",
-            _escaped(_joined(recipe.note)),
+            escaped(_joined(recipe.note)),
             "",
             f"By default {federation.clients:,} clients of {federation.examples_per_client:,} examples,"
             f" {federation.clients_per_round:,} a round, {federation.rounds:,} rounds of {federation.local_iterations:,} local"
@@ -195,8 +206,8 @@ def _datasets() -> str:
 
 
 def _head(name: str, recipe: Attack | Defense) -> list[str]:
-    note = [_escaped(_joined(recipe.note)), ""] if recipe.note else []
-    return [f"# {_escaped(recipe.title)}", "", f"`{name}`. {_escaped(recipe.cite)}.", "", *note]
+    note = [escaped(_joined(recipe.note)), ""] if recipe.note else []
+    return [f"# {escaped(recipe.title)}", "", f"`{name}`. {escaped(recipe.cite)}.", "", *note]
 
 
 def _foot(kind: str, name: str, commands: list[str]) -> list[str]:
@@ -221,8 +232,10 @@ def _results() -> tuple[tuple[str, str, str], ...]:
             continue
         beside = [page.with_suffix(".csv"), page.with_suffix(".yaml"), RESULTS / "tables" / f"{page.stem}.yaml"]
         text = page.read_text(encoding="utf-8")
-        title = _escaped(text.partition("\n")[0].removeprefix("# "))
-        found.append((page.name, title, "\n".join([text, *(p.read_text(encoding="utf-8") for p in beside if p.is_file())])))
+        title = escaped(text.partition("\n")[0].removeprefix("# "))
+        found.append(
+            (page.name, title, "\n".join([text, *(p.read_text(encoding="utf-8") for p in beside if p.is_file())]))
+        )
     return tuple(found)
 
 
@@ -236,11 +249,3 @@ def _mentions(text: str, name: str) -> bool:
 
 def _joined(text: str) -> str:
     return " ".join(text.split())
-
-
-def _escaped(text: str) -> str:
-    """Keep stars, brackets and pipes as they are written; what is between backticks is code already."""
-    pieces = re.split(r"(`[^`]*`)", text)
-    return "".join(p if n % 2 else re.sub(r"([*_\[\]|<])", r"\\\1", p) for n, p in enumerate(pieces))
-
-

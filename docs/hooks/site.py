@@ -86,9 +86,7 @@ def _made() -> Iterator[tuple[str, str]]:
 def _navigation(files: Files) -> list[Any]:
     there = {file.src_uri for file in files}
     written = {uri for _, pages in WRITTEN for _, uri in pages}
-    nav: list[Any] = [
-        {section: [{title: uri} for title, uri in pages if uri in there]} for section, pages in WRITTEN
-    ]
+    nav: list[Any] = [{section: [{title: uri} for title, uri in pages if uri in there]} for section, pages in WRITTEN]
     more = sorted(uri for uri in there if re.fullmatch(r"[^/]+\.md", uri) and uri not in written | {"changelog.md"})
     nav[1]["Use"] += more
     for kind in ("defenses", "attacks"):
