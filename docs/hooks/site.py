@@ -90,18 +90,16 @@ def _navigation(files: Files) -> list[Any]:
     more = sorted(uri for uri in there if re.fullmatch(r"[^/]+\.md", uri) and uri not in written | {"changelog.md"})
     nav[1]["Use"] += more
     for kind in ("defenses", "attacks"):
-        nav.append({kind.capitalize(): [f"{kind}/index.md", *_under(kind, there)]})
+        nav.append({kind.capitalize(): [f"{kind}/index.md", *_named(kind, there)]})
     nav.append({"Data sets": "datasets/index.md"})
-    nav.append({"Results": ["results/README.md", *_under("results", there), "results/tables/index.md"]})
-    nav.append({"API": ["api/index.md", *({_dotted(uri): uri} for uri in _under("api", there))]})
+    nav.append({"Results": ["results/README.md", *_named("results", there), "results/tables/index.md"]})
+    nav.append({"API": ["api/index.md", *_named("api", there)]})
     nav.append({"Changes": "changelog.md"})
     return nav
 
 
-def _under(folder: str, there: set[str]) -> list[str]:
+def _named(folder: str, there: set[str]) -> list[dict[str, str]]:
+    """Return the pages of a folder but its index, each by the name of its file: so recipes and modules are called."""
     inside = (uri for uri in there if os.path.dirname(uri) == folder and uri.endswith(".md"))
-    return sorted(uri for uri in inside if os.path.basename(uri) not in ("index.md", "README.md"))
-
-
-def _dotted(uri: str) -> str:
-    return uri.removeprefix("api/").removesuffix(".md")
+    named = {os.path.basename(uri).removesuffix(".md"): uri for uri in sorted(inside)}
+    return [{name: uri} for name, uri in named.items() if name not in ("index", "README")]
