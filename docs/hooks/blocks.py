@@ -1,0 +1,139 @@
+"""Blocks of pages that the program or the results say: between `<!-- NAME -->` and `<!-- end -->`.
+
+`python docs/hooks/blocks.py` writes them anew into docs/*.md; a test holds that they are up to date.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from leakbench.defense.transform import STATIONS
+from leakbench.overview import recorded
+from leakbench.report.columns import COLUMNS, PAGE_COLUMNS, PRECISION, TABLE_COLUMNS, Column
+from leakbench.report.legend import ALONE, D_SNR, IDEAL, ISOLATED, PERCENTILE
+from leakbench.summary.threat import LETTERS
+
+__all__ = ["BLOCKS", "renewed"]
+
+HOME = Path(__file__).parent.parent.parent
+RESULTS = HOME / "results"
+BLOCK = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def renewed(markdown: str) -> str:
+    """Return a page's text with every block that is known here written anew; other blocks stay."""
+
+    def write(block: re.Match[str]) -> str:
+        return f"{block[1]}\n{BLOCKS[block[2]]()}\n{block[3]}" if block[2] in BLOCKS else block[0]
+
+    return BLOCK.sub(write, markdown)
+
+
+def _meanings(columns: tuple[Column, ...]) -> Callable[[], str]:
+    return lambda: "".join(f"- **{column.heading}**: {column.meaning}\n" for column in columns)
+
+
+def _letters() -> str:
+    return "".join(f"- **{letter}**: {means}\n" for letter, means in LETTERS.items())
+
+
+def _servers() -> str:
+    words = {
+        "by construction": ISOLATED,
+        "alone in its bin": ALONE,
+        "ideal server": IDEAL,
+        "percentile": PERCENTILE,
+        "D-SNR": D_SNR,
+    }
+    return "".join(f"- **{word}**: {meaning}\n" for word, meaning in words.items())
+
+
+def _reasons() -> str:
+    """Return why defenses have no valid epsilon, and how many of each."""
+    found: dict[str, list[str]] = {}
+    for row in recorded():
+        if row.reason:
+            found.setdefault(row.reason, []).append(row.name)
+    lines = ["| no valid epsilon, because | defenses |", "| --- | --- |"]
+    for reason, names in sorted(found.items(), key=lambda item: -len(item[1])):
+        shown = ", ".join(f"[`{name}`](../defenses/{name}.yaml)" for name in names[:3])
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        lines.append(f"| {reason} | {shown}{more} |")
+    return "\n".join(lines) + "\n"
+
+
+def _stations() -> str:
+    """Return how many of the catalog's defenses act where."""
+    acts = {row.name: row.acts_at.split(", ") for row in recorded()}
+    lines = ["| station | defenses that act there | for example |", "| --- | --- | --- |"]
+    for station in (*STATIONS, "model", "aggregation", "nowhere"):
+        there = [name for name, stations in acts.items() if station in stations]
+        if there:
+            first = min(there, key=lambda name: (len(acts[name]), len(name)))
+            lines.append(f"| {station} | {len(there)} | [`{first}`](../defenses/{first}.yaml) |")
+    return "\n".join(lines) + "\n"
+
+
+def _claims() -> str:
+    """Return the cells that do not hold, of every page on which a paper's cells are judged."""
+    lines = ["| page | cell | printed | measured [95 % CI] | why |", "| --- | --- | --- | --- | --- |"]
+    for page, title in _pages():
+        for row, what, printed, measured, interval, verdict, reason in _table(page, 7):
+            if verdict == "**does not hold**":
+                lines.append(
+                    f"| [{title}](../results/{page.name}) | {row}, {what} | {printed} | {measured} {interval} | {reason} |"
+                )
+    return "\n".join(lines) + "\n"
+
+
+def _epsilons() -> str:
+    """Return how many printed epsilons and rounds follow from a reading, of every page on which they are worked out."""
+    lines = ["| page | cells | follow from a reading | from none |", "| --- | --- | --- | --- |"]
+    for page, title in _pages():
+        counted = re.search(
+            r"Of (\d+) cells (\d+) follow from one of their readings\. From none: (.*)\.", page.read_text("utf-8")
+        )
+        if counted:
+            none = counted[3].replace("-", "none") if counted[3] == "-" else counted[3]
+            lines.append(f"| [{title}](../results/{page.name}) | {counted[1]} | {counted[2]} | {none} |")
+    return "\n".join(lines) + "\n"
+
+
+def _pages() -> Iterator[tuple[Path, str]]:
+    for page in sorted(RESULTS.glob("*.md")):
+        yield page, page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ").replace("|", r"\|")
+
+
+def _table(page: Path, cells: int) -> Iterator[list[str]]:
+    for line in page.read_text(encoding="utf-8").splitlines():
+        row = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if len(row) == cells:
+            yield row
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "columns": _meanings(COLUMNS),
+    "table_columns": _meanings(TABLE_COLUMNS),
+    "page_columns": _meanings((PRECISION, *PAGE_COLUMNS)),
+    "letters": _letters,
+    "servers": _servers,
+    "reasons": _reasons,
+    "stations": _stations,
+    "claims": _claims,
+    "epsilons": _epsilons,
+}
+
+
+def main() -> None:
+    """Write the blocks of all pages anew."""
+    for page in sorted((HOME / "docs").glob("*.md")):
+        before = page.read_text(encoding="utf-8")
+        after = renewed(before)
+        if after != before:
+            page.write_text(after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""A recipe's parts in words: the name of each, what it does, and what it sets, from its docstring."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import leakbench
+from leakbench.meanings import meanings, purpose
+
+__all__ = ["described", "escaped"]
+
+FOLDERS = ("attack", "defense", "privacy", "federated", "data")
+
+
+def _is_part(value: Any) -> bool:
+    """Say whether a value is a part of a recipe."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def described(value: Any, label: str = "", depth: int = 0) -> Iterator[str]:
+    """Yield the lines of a list: a part, what it does, what it sets; below it the parts within it."""
+    part = type(value)
+    name = _names().get(part)
+    said = f"`{name}`" if name else part.__name__
+    head = f"**{label}**: {said}" if label else said
+    module = part.__module__
+    link = f"[{part.__name__}](../api/{module.rpartition('.')[0]}.md#{module}.{part.__qualname__})"
+    yield f"{'    ' * depth}- {head}. {escaped(purpose(part))} ({link})"
+    explained = meanings(part)
+    for field in dataclasses.fields(value):
+        got = getattr(value, field.name)
+        inner = got if isinstance(got, tuple) else (got,)
+        if any(_is_part(item) for item in inner):
+            for item in inner:
+                yield from described(item, field.name, depth + 1)
+        elif got not in ("", (), None):
+            meaning = f": {escaped(explained[field.name])}" if field.name in explained else ""
+            yield f"{'    ' * (depth + 1)}- {escaped(field.name)} = `{_written(got)}`{meaning}"
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_written, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def escaped(text: str) -> str:
+    """Return text whose stars, brackets and the like stand as they are written; what is between backticks is code."""
+    pieces = re.split(r"(`[^`]*`)", text)
+    return "".join(piece if n % 2 else re.sub(r"([*_\[\]|<])", r"\\\1", piece) for n, piece in enumerate(pieces))
+
+
+@cache
+def _names() -> dict[type[Any], str]:
+    """Return {part: its name in recipes}: the dicts at the feet of the slots' files."""
+    found: dict[type[Any], str] = {}
+    for folder in FOLDERS:
+        package = importlib.import_module(f"{leakbench.__name__}.{folder}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            for value in vars(importlib.import_module(module.name)).values():
+                if isinstance(value, dict) and value and all(isinstance(v, type) for v in value.values()):
+                    found |= {v: k for k, v in value.items() if isinstance(k, str) and inspect.isclass(v)}
+    return found

@@ -1,0 +1,105 @@
+"""The hooks of the MkDocs site: pages that are made of recipes, code and results, the navigation, and links.
+
+Pages in docs/ are written so that their links work in a checkout. Here a link to a recipe, a results page or a module becomes
+one to the page that the site has of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import api
+import blocks
+import links
+import recipes
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+HOME = Path(__file__).parent.parent.parent
+
+# Title and page, in order. A page that does not exist is left out, so that one which is written later only has to be named here.
+WRITTEN: list[tuple[str, list[tuple[str, str]]]] = [
+    (
+        "Start",
+        [
+            ("What it answers", "index.md"),
+            ("Ten minutes", "tutorial.md"),
+            ("How to read the table", "reading.md"),
+            ("How to read the report", "report.md"),
+            ("Threat models", "threats.md"),
+        ],
+    ),
+    (
+        "Use",
+        [
+            ("Adding to it", "adding.md"),
+            ("Frontiers", "frontier.md"),
+            ("Submitting results", "submitting.md"),
+        ],
+    ),
+    (
+        "Why",
+        [
+            ("Measures", "measures.md"),
+            ("The strongest attacker", "strongest-attacker.md"),
+            ("What does not hold in the papers", "papers.md"),
+            ("Performance", "performance.md"),
+        ],
+    ),
+]
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages of recipes, of results and of the code, and say in which order all stand."""
+    for uri, content in _made():
+        files.append(File.generated(config, uri, content=content))
+    for path in sorted((HOME / "results").rglob("*")):
+        if path.suffix in (".csv", ".json", ".md", ".png", ".yaml") and "shared" not in path.parts:
+            files.append(File.generated(config, path.relative_to(HOME).as_posix(), abs_src_path=str(path)))
+    files.append(File.generated(config, "changelog.md", abs_src_path=str(HOME / "CHANGELOG.md")))
+    workflow = "examples/github/leakage.yml"
+    files.append(File.generated(config, workflow, abs_src_path=str(HOME / workflow)))
+    config.nav = _navigation(files)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Bring the blocks of a page up to date and turn its links into ones within the site."""
+    uri = page.file.src_uri
+    return links.within_the_site(blocks.renewed(markdown), uri)
+
+
+def _made() -> Iterator[tuple[str, str]]:
+    yield from recipes.pages()
+    yield from api.pages()
+    tables = sorted((HOME / "results" / "tables").glob("*.yaml"))
+    listed = "\n".join(f"- [{path.stem}]({path.name})" for path in tables)
+    text = "Each is one file of cells and claims; `leakbench reproduce NAME` measures it."
+    yield "results/tables/index.md", f"# Tables\n\n{text}\n\n{listed}\n"
+
+
+def _navigation(files: Files) -> list[Any]:
+    there = {file.src_uri for file in files}
+    written = {uri for _, pages in WRITTEN for _, uri in pages}
+    nav: list[Any] = [{section: [{title: uri} for title, uri in pages if uri in there]} for section, pages in WRITTEN]
+    more = sorted(uri for uri in there if re.fullmatch(r"[^/]+\.md", uri) and uri not in written | {"changelog.md"})
+    nav[1]["Use"] += more
+    for kind in ("defenses", "attacks"):
+        nav.append({kind.capitalize(): [f"{kind}/index.md", *_named(kind, there)]})
+    nav.append({"Data sets": "datasets/index.md"})
+    nav.append({"Results": ["results/README.md", *_named("results", there), "results/tables/index.md"]})
+    nav.append({"API": ["api/index.md", *_named("api", there)]})
+    nav.append({"Changes": "changelog.md"})
+    return nav
+
+
+def _named(folder: str, there: set[str]) -> list[dict[str, str]]:
+    """Return the pages of a folder but its index, each by the name of its file: so recipes and modules are called."""
+    inside = (uri for uri in there if os.path.dirname(uri) == folder and uri.endswith(".md"))
+    named = {os.path.basename(uri).removesuffix(".md"): uri for uri in sorted(inside)}
+    return [{name: uri} for name, uri in named.items() if name not in ("index", "README")]

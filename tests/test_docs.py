@@ -1,0 +1,148 @@
+"""The pages of docs/: their commands print what they show, their blocks are the program's words, their links lead somewhere."""
+
+import dataclasses
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import blocks
+import links
+import pytest
+import recipes
+from command_line import called
+from documented import alike, follow, steps, unlike
+
+from leakbench.attack import Attack
+from leakbench.defense import Defense
+from leakbench.overview import _hash, overview
+from leakbench.recipe import _own_parts, names, resolve
+
+HOME = Path(__file__).parent.parent
+LINKED = [
+    HOME / "README.md",
+    HOME / "CHANGELOG.md",
+    *sorted((HOME / "docs").glob("*.md")),
+    *sorted((HOME / "results").glob("*.md")),
+]
+
+
+@pytest.fixture
+def leakbench(monkeypatch, capsys, tmp_path):
+    """Call the command line in a folder of its own, at the width of the pages."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    return lambda *arguments: called(monkeypatch, capsys, *arguments)
+
+
+def test_the_tutorial_prints_what_it_shows(leakbench):
+    done = follow("tutorial.md", leakbench)
+    verbs = {command.split()[1] for command in done if command.startswith("leakbench ")}
+    assert verbs == {"run", "epsilon", "compare", "baseline", "gate"}
+
+
+def test_what_is_added_works_as_written(leakbench, monkeypatch, tmp_path):
+    """The part is found by its entry point, which pip would take from pyproject.toml."""
+    page = (HOME / "docs" / "adding.md").read_text(encoding="utf-8")
+    project = tomllib.loads(re.search(r'```toml title="pyproject.toml"\n(.*?)```', page, re.DOTALL)[1])
+    points = project["project"]["entry-points"]["leakbench.parts"]
+    installed = tmp_path / "my_parts-0.1.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: my-parts\nVersion: 0.1\n", encoding="utf-8")
+    lines = "".join(f"{name} = {where}\n" for name, where in points.items())
+    (installed / "entry_points.txt").write_text(f"[leakbench.parts]\n{lines}", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "my_parts.py").write_text(next(s.text for s in steps("adding.md") if s.name == "my_parts.py"), "utf-8")
+    _own_parts.cache_clear()
+    try:
+        assert len(follow("adding.md", leakbench)) == 7
+    finally:
+        _own_parts.cache_clear()
+        sys.modules.pop("my_parts", None)
+
+
+@pytest.mark.parametrize("page", sorted((HOME / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_blocks_are_what_the_program_and_the_results_say(page):
+    text = page.read_text(encoding="utf-8")
+    assert blocks.renewed(text) == text, "python docs/hooks/blocks.py"
+
+
+def test_blocks_hold_what_they_are_of():
+    assert "Wilson's" in blocks.BLOCKS["columns"]()
+    assert blocks.BLOCKS["claims"]().count("\n") > 6
+    assert all(f"epsilon_table_{n}.md" in blocks.BLOCKS["epsilons"]() for n in (6, 7, 8))
+    assert blocks.renewed("<!-- letters -->\nold\n<!-- end -->").count("**H**") == 1
+    assert (
+        blocks.renewed("<!-- setting -->\nof another page\n<!-- end -->")
+        == "<!-- setting -->\nof another page\n<!-- end -->"
+    )
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.relative_to(HOME).as_posix())
+def test_every_link_leads_to_a_file_and_a_heading(page):
+    text = "".join(piece for n, piece in enumerate(links.CODE.split(page.read_text(encoding="utf-8"))) if n % 2 == 0)
+    for link, anchor in links.LINK.findall(text):
+        target = (page.parent / link).resolve()
+        assert target.exists(), link
+        assert not anchor or anchor.removeprefix("#") in headings(target), f"{link}{anchor}"
+
+
+def headings(page: Path) -> set[str]:
+    """Return the anchors that GitHub and MkDocs make of a page's headings."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "expected"),
+    [
+        ("threats.md", "../attacks/loki.yaml", "attacks/loki.md"),
+        ("threats.md", "../attacks/", "attacks/index.md"),
+        ("measures.md", "../leakbench/measure/metrics.py", "api/leakbench.measure.md#leakbench.measure.metrics"),
+        ("results/README.md", "../docs/strongest-attacker.md", "../strongest-attacker.md"),
+        ("results/README.md", "tables/", "tables/index.md"),
+        ("papers.md", "../results/README.md#accuracy", "results/README.md#accuracy"),
+        ("changelog.md", "docs/index.md", "index.md"),
+    ],
+)
+def test_a_link_of_a_checkout_becomes_one_of_the_site(page, link, expected):
+    assert links.within_the_site(f"[x]({link})", page) == f"[x]({expected})"
+    assert links.within_the_site(f"`[x]({link})`", page) == f"`[x]({link})`"
+
+
+def test_every_recipe_has_a_page_with_its_parts_and_its_text():
+    pages = dict(recipes.pages())
+    for kind in ("defenses", "attacks"):
+        for name in names(kind):
+            text = pages[f"{kind}/{name}.md"]
+            assert (HOME / kind / f"{name}.yaml").read_text(encoding="utf-8").strip() in text
+            assert f"[`{name}`]({name}.md)" in pages[f"{kind}/index.md"]
+    page = pages["defenses/fed_cdp_valid.md"]
+    assert "`clip_whole`" in page and "norm = `4.0`" in page and "| 0.823 | 0.601 | 0.601 | 0.601 | none |" in page
+    assert "servers_imprint.md" in pages["attacks/imprint.md"]
+
+
+@pytest.mark.parametrize("name", names("attacks"))
+def test_the_command_of_an_attack_fits_what_it_needs(name):
+    attack = resolve("attacks", Attack, name)[1]
+    command = recipes.command_of(name, attack)
+    assert ("--leak-batch 1" in command) == attack.needs.alone
+    assert ("--dataset cancer" in command) == attack.needs.table
+
+
+def test_every_defense_has_its_recorded_epsilons():
+    """Words of a recipe may change without them; what acts may not."""
+    assert [name for name, _, row in overview() if row is None] == []
+    defense = resolve("defenses", Defense, "fed_cdp")[1]
+    assert _hash(dataclasses.replace(defense, note="other words", printed_by="me")) == _hash(defense)
+    assert _hash(dataclasses.replace(defense, batches="poisson")) != _hash(defense)
+
+
+def test_lines_are_alike_up_to_rounding_and_in_order():
+    assert alike(" type-1   0.30 [0.11, 0.60]  16.6", " type-1  0.30 [0.12, 0.60] 17.0 ")
+    assert not alike("type-1 0.30", "type-1 0.60")
+    assert not alike("type-1 0.30", "type-2 0.30")
+    assert unlike("a\n...\nc\n", "a\nb\nc\n") == ""
+    assert unlike("a\nc\n", "a\nb\nc\n") == "c"
+    assert unlike("c\n...\na\n", "a\nb\nc\n") == "c"
+    assert "goes on" in unlike("a\n", "a\nb\n")
