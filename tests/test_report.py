@@ -102,6 +102,28 @@ def run_folder(
     return folder
 
 
+def at_noise(folder: Path, multiplier: float, asr: float) -> Path:
+    """Return the folder of a run at a level of noise, whose answers are the worse the more of it there is."""
+    summary = summary_of()
+    name = "none" if not multiplier else f"mine (noise x {multiplier:g})"
+    summary["cell"]["defense"] = name
+    for tap in summary["taps"].values():
+        tap["asr"] = asr
+    summary["accuracy"] = asr / 2
+    run_folder(folder, summary=summary)
+    manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+    noise = [{"part": "GaussianNoise", "multiplier": multiplier}] if multiplier else []
+    manifest["cell"] = {"defense": name, "attack": "cpl", "dataset": "faces", "seed": 3}
+    manifest["recipes"]["defense"] = {"title": name, "batch": noise}
+    manifest["hash"] = f"{int(100 * multiplier):064d}"
+    rows = pd.read_parquet(folder / "rows.parquet")
+    rows["rmse"] = rows["rmse"] * (1 + multiplier)
+    rows.to_parquet(folder / "rows.parquet", index=False)
+    manifest["files"]["rows.parquet"] = checksum(folder / "rows.parquet")
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
 class Page(HTMLParser):
     """Collects what a browser would load and show, and checks that every tag is closed in turn."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -10,12 +9,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
-from test_report import run_folder, summary_of
+from test_report import at_noise
 
 from leakbench.report import write_report, write_together
-from leakbench.store import checksum
 
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright; pip install 'leakbench[browser]'")
 
@@ -65,28 +62,6 @@ SQUEEZED = """
 () => [...document.querySelectorAll("body *")].filter((e) => !e.closest(".scroll, pre, .said") &&
   e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.outerHTML.slice(0, 99))
 """
-
-
-def at_noise(folder: Path, multiplier: float, asr: float) -> Path:
-    """Return the folder of a run at a level of noise, whose answers are the worse the more of it there is."""
-    summary = summary_of()
-    name = "none" if not multiplier else f"mine (noise x {multiplier:g})"
-    summary["cell"]["defense"] = name
-    for tap in summary["taps"].values():
-        tap["asr"] = asr
-    summary["accuracy"] = asr / 2
-    run_folder(folder, summary=summary)
-    manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
-    noise = [{"part": "GaussianNoise", "multiplier": multiplier}] if multiplier else []
-    manifest["cell"] = {"defense": name, "attack": "cpl", "dataset": "faces", "seed": 3}
-    manifest["recipes"]["defense"] = {"title": name, "batch": noise}
-    manifest["hash"] = f"{int(100 * multiplier):064d}"
-    rows = pd.read_parquet(folder / "rows.parquet")
-    rows["rmse"] = rows["rmse"] * (1 + multiplier)
-    rows.to_parquet(folder / "rows.parquet", index=False)
-    manifest["files"]["rows.parquet"] = checksum(folder / "rows.parquet")
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from test_report import POINTS, rows_of, run_folder, summary_of
-from test_report_browser import at_noise
+from test_report import POINTS, at_noise, rows_of, run_folder, summary_of
 
 from leakbench.cli import commands
 from leakbench.cli.options import federation_options
