@@ -54,7 +54,8 @@ def _written(value: Any) -> str:
 def escaped(text: str) -> str:
     """Return text whose stars, brackets and the like stand as they are written; what is between backticks is code."""
     pieces = re.split(r"(`[^`]*`)", text)
-    return "".join(piece if n % 2 else re.sub(r"([*_\[\]|<])", r"\\\1", piece) for n, piece in enumerate(pieces))
+    plain = (re.sub(r"([*_\[\]|])", r"\\\1", piece).replace("<", "&lt;") for piece in pieces)
+    return "".join(piece if n % 2 else words for n, (piece, words) in enumerate(zip(pieces, plain, strict=True)))
 
 
 @cache

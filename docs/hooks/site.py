@@ -101,5 +101,5 @@ def _navigation(files: Files) -> list[Any]:
 def _named(folder: str, there: set[str]) -> list[dict[str, str]]:
     """Return the pages of a folder but its index, each by the name of its file: so recipes and modules are called."""
     inside = (uri for uri in there if os.path.dirname(uri) == folder and uri.endswith(".md"))
-    named = {os.path.basename(uri).removesuffix(".md"): uri for uri in sorted(inside)}
-    return [{name: uri} for name, uri in named.items() if name not in ("index", "README")]
+    named = {os.path.basename(uri).removesuffix(".md"): uri for uri in inside}
+    return [{name: uri} for name, uri in sorted(named.items()) if name not in ("index", "README")]
