@@ -17,6 +17,7 @@ import blocks
 import links
 import recipes
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -72,6 +73,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Bring the blocks of a page up to date and turn its links into ones within the site."""
     uri = page.file.src_uri
     return links.within_the_site(blocks.renewed(markdown), uri)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Refuse a site whose pages would load anything from another one."""
+    page = Path(config.site_dir, "index.html").read_text(encoding="utf-8")
+    for found in re.findall(r"<(?:script|link|img|iframe)[^>]*?(?:src|href)=\"?(?:https?:)?//[^>]*>", page):
+        raise PluginError(f"index.html loads from another site: {found}")
 
 
 def _made() -> Iterator[tuple[str, str]]:
