@@ -48,4 +48,5 @@ def markdown(text: str, fields: set[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    return "".join(piece if n % 2 else re.sub(r"([*<])", r"\\\1", piece) for n, piece in enumerate(CODE.split(text)))
+    pieces = CODE.split(text)
+    return "".join(piece if n % 2 else piece.replace("*", r"\*").replace("<", "&lt;") for n, piece in enumerate(pieces))

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 import leakbench
-from leakbench.meanings import meanings, purpose
+from leakbench.meanings import meanings
 
 __all__ = ["described", "escaped"]
 
@@ -32,7 +32,7 @@ def described(value: Any, label: str = "", depth: int = 0) -> Iterator[str]:
     head = f"**{label}**: {said}" if label else said
     module = part.__module__
     link = f"[{part.__name__}](../api/{module.rpartition('.')[0]}.md#{module}.{part.__qualname__})"
-    yield f"{'    ' * depth}- {head}. {escaped(purpose(part))} ({link})"
+    yield f"{'    ' * depth}- {head}. {escaped(_purpose(part))} ({link})"
     explained = meanings(part)
     for field in dataclasses.fields(value):
         got = getattr(value, field.name)
@@ -45,6 +45,13 @@ def described(value: Any, label: str = "", depth: int = 0) -> Iterator[str]:
             yield f"{'    ' * (depth + 1)}- {escaped(field.name)} = `{_written(got)}`{meaning}"
 
 
+def _purpose(part: type[Any]) -> str:
+    """Return the docstring's first lines up to one that ends a sentence."""
+    lines = (inspect.getdoc(part) or "").partition("\n\n")[0].splitlines()
+    ends = next((n for n, line in enumerate(lines) if line.endswith(".")), len(lines))
+    return " ".join(line.strip() for line in lines[: ends + 1])
+
+
 def _written(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(_written, value))}]"
@@ -54,7 +61,8 @@ def _written(value: Any) -> str:
 def escaped(text: str) -> str:
     """Return text whose stars, brackets and the like stand as they are written; what is between backticks is code."""
     pieces = re.split(r"(`[^`]*`)", text)
-    return "".join(piece if n % 2 else re.sub(r"([*_\[\]|<])", r"\\\1", piece) for n, piece in enumerate(pieces))
+    plain = (re.sub(r"([*_\[\]|])", r"\\\1", piece).replace("<", "&lt;") for piece in pieces)
+    return "".join(piece if n % 2 else words for n, (piece, words) in enumerate(zip(pieces, plain, strict=True)))
 
 
 @cache

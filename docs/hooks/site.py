@@ -17,6 +17,7 @@ import blocks
 import links
 import recipes
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -74,6 +75,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return links.within_the_site(blocks.renewed(markdown), uri)
 
 
+def on_post_build(config: MkDocsConfig) -> None:
+    """Refuse a site whose pages would load anything from another one."""
+    page = Path(config.site_dir, "index.html").read_text(encoding="utf-8")
+    for found in re.findall(r"<(?:script|link|img|iframe)[^>]*?(?:src|href)=\"?(?:https?:)?//[^>]*>", page):
+        raise PluginError(f"index.html loads from another site: {found}")
+
+
 def _made() -> Iterator[tuple[str, str]]:
     yield from recipes.pages()
     yield from api.pages()
@@ -101,5 +109,5 @@ def _navigation(files: Files) -> list[Any]:
 def _named(folder: str, there: set[str]) -> list[dict[str, str]]:
     """Return the pages of a folder but its index, each by the name of its file: so recipes and modules are called."""
     inside = (uri for uri in there if os.path.dirname(uri) == folder and uri.endswith(".md"))
-    named = {os.path.basename(uri).removesuffix(".md"): uri for uri in sorted(inside)}
-    return [{name: uri} for name, uri in named.items() if name not in ("index", "README")]
+    named = {os.path.basename(uri).removesuffix(".md"): uri for uri in inside}
+    return [{name: uri} for name, uri in sorted(named.items()) if name not in ("index", "README")]
