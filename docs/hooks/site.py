@@ -30,7 +30,6 @@ WRITTEN: list[tuple[str, list[tuple[str, str]]]] = [
             ("What it answers", "index.md"),
             ("Ten minutes", "tutorial.md"),
             ("How to read the table", "reading.md"),
-            ("The report", "report.md"),
             ("How to read the report", "report.md"),
             ("Threat models", "threats.md"),
         ],
