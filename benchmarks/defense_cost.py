@@ -9,7 +9,6 @@ ratio is the median over the repeats. Memory is the peak of a process of its own
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import multiprocessing
 import resource
 import statistics
@@ -17,22 +16,15 @@ import time
 
 from leakbench.cell import Cell, Request, resolve_cell
 from leakbench.errors import InputError
-from leakbench.federated.simulate import train
 from leakbench.recipe import names
-from leakbench.run.experiment import hand_out
-from leakbench.run.stage_train import fresh_network
-from leakbench.types import Network
+from leakbench.reproduce.cost import one_round
 
 
-def one_round(cell: Cell) -> float:
+def seconds(cell: Cell) -> float:
     """Return the seconds of one round of training, without the test of its accuracy."""
-    data = dataclasses.replace(
-        cell.data, test_inputs=cell.data.test_inputs[:1], test_targets=cell.data.test_targets[:1]
-    )
-    model, start = fresh_network(cell, trained=True)
-    partition, federation = hand_out(cell), cell.settings.federation
+    work = one_round(cell)
     began = time.perf_counter()
-    next(train(Network(model, start), data, partition, federation, cell.defense, 0))
+    work()
     return time.perf_counter() - began
 
 
@@ -40,7 +32,7 @@ def peak(cell: Cell) -> float:
     """Return the peak memory in MiB of a process that trains one round."""
 
     def measure(pipe: multiprocessing.connection.Connection) -> None:
-        one_round(cell)
+        seconds(cell)
         pipe.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
     here, there = multiprocessing.Pipe()
@@ -68,7 +60,7 @@ def main() -> None:
         )
 
     plain = cell_of("none")
-    one_round(plain)
+    seconds(plain)
     print(
         f"{given.dataset}, {plain.settings.model}, batch {plain.settings.federation.batch}, {given.clients} clients as lanes"
     )
@@ -79,7 +71,7 @@ def main() -> None:
         except InputError as error:
             print(f"{name:<36}{error}")
             continue
-        pairs = [(one_round(plain), one_round(cell)) for _ in range(given.repeats)]
+        pairs = [(seconds(plain), seconds(cell)) for _ in range(given.repeats)]
         each = 1000 / (given.clients * given.iterations)
         none, own = (statistics.median(p[i] for p in pairs) * each for i in (0, 1))
         ratio = statistics.median(own / plain_ for plain_, own in pairs)

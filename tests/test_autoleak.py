@@ -118,7 +118,7 @@ def test_later_stages_go_on_with_who_is_unbroken():
     ("where", "runs"), [("always", (1, 1, 1)), ("begins_linear", (1, 1, 0)), ("kinked", (0, 1, 1))]
 )
 def test_a_stage_runs_on_the_networks_it_is_made_for(where, runs):
-    """On a linear layer alone, on one behind which a ReLU stands, and on a convolution with a ReLU."""
+    """On a linear layer alone, on one behind which a ReLU stands, on a convolution with a ReLU; not on tables behind a ReLU."""
     smooth, mixed = (
         nn.Sequential(nn.Flatten(), nn.Linear(4, 3)),
         nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU()),
@@ -127,6 +127,8 @@ def test_a_stage_runs_on_the_networks_it_is_made_for(where, runs):
     further = Stub(torch.zeros(V).double(), [])
     stage = Stage(method=further, where=where)
     assert [stage.runs_on(model.double(), SHAPE) for model in (smooth, mixed, convolved)] == [bool(r) for r in runs]
+    rectified = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).double()
+    assert stage.runs_on(rectified, (4,)) is (where != "kinked")
     plain = Stub(torch.tensor([0, 0.3, 0, 0]).double(), [])
     AutoLeak(stages=(Stage(method=plain), stage))((view(),), rngs())
     assert further.asked == ([[1]] if runs[0] else [])

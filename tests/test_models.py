@@ -64,6 +64,18 @@ def torchvision_resnet18(norm: Callable[[int], nn.Module]) -> nn.Module:
     return model
 
 
+def test_mlp_600_is_the_released_one() -> None:
+    """784-600-100-10 without biases (Geyer et al.), weights of deviation 1 / sqrt(fan in) cut at two deviations."""
+    weights = parameters(build("mlp_600", (1, 28, 28), 10, generator(0, "model")))
+    assert [tuple(w.shape) for w in weights.values()] == [(600, 784), (100, 600), (10, 100)]
+    assert sum(w.numel() for w in weights.values()) == 531_400
+    for weight in weights.values():
+        deviation = weight.shape[1] ** -0.5
+        assert 1.9 * deviation < float(weight.abs().max()) <= 2 * deviation
+        # A normal that is cut at two deviations has .88 of its deviation left.
+        assert float(weight.std()) == pytest.approx(0.88 * deviation, rel=0.05)
+
+
 @pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize("norm", ["batch", "group"])
 def test_resnet18_is_torchvisions(norm: str, mode: str) -> None:

@@ -60,7 +60,7 @@ def rows_of(points: tuple[tuple[str, int], ...], victims: int) -> pd.DataFrame:
         {"tap": tap.partition("@")[0], "round": int(tap.partition("@")[2] or 0), "victim": v, "batch": v, "member": m,
          "failure": v == 3, "failure_reason": "the search diverged" if v == 3 else "",
          "rmse": np.nan if v == 3 else 0.0123 + 0.1 * v, "success": v == 0, "eta": 0.1319, "null_rmse": 0.18,
-         "null_success": False}
+         "null_success": False, "example": v, "label": v, "label_guess": v, "candidates": 1000, "identified": 1.0}
         for tap, members in points for v in range(victims) for m in range(members)
     ]  # fmt: skip
     return pd.DataFrame(rows)
@@ -77,6 +77,7 @@ def run_folder(
     points = tuple((name, tap["batch"]) for name, tap in summary["taps"].items())
     manifest = {
         "schema": 1, "hash": "ab12" * 16, "seed": 3, "device": "cpu", "command": "leakbench run --attack cpl",
+        "complete": True, "cell": summary["cell"],
         "versions": {"leakbench": "0.1.0", "torch": "2.15"}, "settings": {"victims": victims},
         "recipes": {"attack": {"title": "CPL"}, "defense": {"title": "Fed-CDP"}, "dataset": {"title": "faces"}},
         "summary": summary, "phases": {"attack type-2": 12.5}, "files": {"model.safetensors": "c0ffee"},
@@ -115,7 +116,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        if tag not in ("meta", "img", "br"):
+        if tag not in ("meta", "img", "br", "input"):
             self.open.append(tag)
         self.resources += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "action")]
         if tag == "img":
@@ -125,7 +126,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if "style" not in self.open:
+        if not {"style", "script"} & set(self.open):
             self.shown += data
 
 
@@ -141,7 +142,7 @@ def test_the_page_says_what_the_run_found(tmp_path: Path) -> None:
     for number in ("0.85 [0.64, 0.95]", "0.05 [0.01, 0.24]", "0.0193", "0.1823", "34.3", "0.97", "25", "0.599", "8.02"):
         assert number in shown
     assert "leaks at type-2 (ASR 0.85, null attacker 0.05)" in shown
-    assert "accuracy 0.951 after 2 rounds | threat: honest | protocol: paper" in shown
+    assert "accuracy 0.951 after 2 rounds threat: honest protocol: paper" in shown
     assert "lpips at type-2, type-1, type-0: backbone weights not found; pass --lpips-weights DIR" in shown
     assert "the search diverged" in shown and "no answer" in shown
     assert "none: trusts the server" in shown and "Table 3" in shown
@@ -153,8 +154,10 @@ def test_the_page_is_self_contained_and_accessible(tmp_path: Path) -> None:
     html = write_report(run_folder(tmp_path)).read_text(encoding="utf-8")
     page = Page(html)
     assert page.resources and all(resource.startswith("data:image/png;base64,") for resource in page.resources)
-    assert not {"script", "link", "iframe", "object"} & set(page.tags)
-    assert not re.search(r"@import|url\(", html)
+    assert not {"link", "iframe", "object", "metadata"} & set(page.tags)
+    assert page.tags.count("script") == page.tags.count("style") == 1
+    assert not re.search(r"@import|url\((?!#)|https?:", html)
+    assert "Content-Security-Policy\" content=\"default-src 'none'" in html
     assert all(image["alt"] for image in page.images)
     assert '<meta name="viewport" content="width=device-width' in html and '<html lang="en">' in html
 
@@ -168,7 +171,11 @@ def test_equal_runs_give_equal_pages(tmp_path: Path) -> None:
 def test_the_gallery_shows_each_truth_once(tmp_path: Path) -> None:
     page = page_of(run_folder(tmp_path))
     shown = " ".join(page.shown.split())
-    assert "victim truth type-2 truth of type-1 type-1 type-0" in shown
+    assert "truth 0.012 ✓" not in shown
+    headings = re.findall(
+        r'<tr><th scope="row">([^<]*)</th>\n<td><div class="tiles">', (tmp_path / "report.html").read_text()
+    )
+    assert headings == ["truth", "type-2", "truth", "type-1", "type-0"]
     alts = [image["alt"] for image in page.images]
     assert alts.count("victim 1, example 0: the truth") == 2
     assert "victim 1, example 2: reconstruction at type-0, RMSE 0.112" in alts
@@ -219,7 +226,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     summary["notes"] = {"taps.type-2.ssim": "<b>&"}
     folder = run_folder(tmp_path, summary=summary)
     html = write_report(folder).read_text(encoding="utf-8")
-    assert "<script" not in html and "&lt;b&gt;&amp;" in html
+    assert "<script>alert" not in html and "&lt;b&gt;&amp;" in html
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "rows.parquet", "rounds.parquet", "reconstructions.safetensors"])

@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 
 from leakbench.progress import Reporter
+from leakbench.reproduce.file import table_names
 from leakbench.reproduce.measure import cells_of, hash_of, measured
-from leakbench.reproduce.table import read_table, table_names
+from leakbench.reproduce.table import read_table
 
 RESULTS = Path(__file__).parent.parent / "results"
 

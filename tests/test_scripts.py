@@ -17,7 +17,7 @@ from leakbench.reproduce.choose import chosen, numbers
 from leakbench.scripts import existing, markdown_table, one_line
 
 HOME = Path(__file__).parent.parent
-SCRIPTS = {"tableak": "results", "priority": "results", "epsilon_tables": "results"}
+SCRIPTS = {"tableak": "results", "priority_importance": "results"}
 SCRIPTS |= {"peer_scorers": "benchmarks"}
 
 
@@ -49,8 +49,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
         ("tableak", "--only tabelak", "only: no row's name holds 'tabelak'"),
         ("tableak", "--only tabelak --page", "only: no row's name holds 'tabelak'"),
         ("tableak", "--data-dir nowhere", "--data-dir: no folder 'nowhere'"),
-        ("priority", "--data-dir nowhere", "--data-dir: no folder 'nowhere'"),
-        ("epsilon_tables", "table_9", "TABLE: unknown name 'table_9'; did you mean 'table_"),
+        ("priority_importance", "--data-dir nowhere", "--data-dir: no folder 'nowhere'"),
         ("peer_scorers", "nowhere --out .", "CHECKOUTS: no folder "),
         ("peer_scorers", ". --out .", "CHECKOUTS: no folder "),
         ("peer_scorers", ". --out nowhere", "--out: no folder 'nowhere'"),

@@ -16,7 +16,9 @@ from leakbench.cli.bench import bench
 from leakbench.cli.catalog import list_, schema, show
 from leakbench.cli.conformance import conformance
 from leakbench.cli.data import data
+from leakbench.cli.frontier import frontier
 from leakbench.cli.gate import baseline, gate
+from leakbench.cli.leaderboard import card, leaderboard
 from leakbench.cli.options import INTERRUPTED, help_alone
 from leakbench.cli.privacy import audit, epsilon
 from leakbench.cli.reproduce import reproduce
@@ -76,11 +78,14 @@ for command in (
     audit,
     conformance,
     reproduce,
+    frontier,
     bench,
     report,
     compare,
     baseline,
     gate,
+    card,
+    leaderboard,
     data,
 ):
     commands.add_command(command)

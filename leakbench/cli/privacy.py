@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from leakbench.cli.options import federation_options
+from leakbench.cli.options import FOLDER, federation_options
 
 __all__ = ["audit", "epsilon"]
 
@@ -48,8 +48,9 @@ def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) ->
 @click.option("--callable", "function", help="audit your function package.module:name on one client's update instead")
 @click.option("--sigma", type=float, help="of --callable: its noise multiplier, as stated")
 @click.option("--clip", type=float, help="of --callable: the L2 bound of an update, as stated")
+@click.option("--into", type=FOLDER, help="keep the audit in the folder of the run that it is of, for its report")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
-def audit(as_json: bool, **given: Any) -> None:
+def audit(into: Path | None, as_json: bool, **given: Any) -> None:
     """Audit a defense by its own code: is its noise what it says, and which epsilon is it at least?
 
     A function gets {parameter: float32 array} and returns such a dict; a second argument `seed` (int) or `rng` (numpy
@@ -58,9 +59,36 @@ def audit(as_json: bool, **given: Any) -> None:
     from leakbench.cell.auditing import audit as run_audit  # noqa: PLC0415
 
     own = {name: given.pop(name) for name in ("data_dir", "delta", "trials", "function", "sigma", "clip")}
+    manifest = None if into is None else _run_of(into, given, own)
     found = run_audit(given, **own)
     for line in [json.dumps(found.as_dict(), indent=1)] if as_json else found.lines():
         click.echo(line)
+    if into is not None and manifest is not None:
+        from leakbench.report.audited import keep_audit  # noqa: PLC0415
+
+        click.echo(f"kept: {keep_audit(into, manifest, found)}; leakbench report {into} shows it", err=True)
+
+
+def _run_of(folder: Path, given: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Return the manifest of the run that an audit is for; raises InputError where it is of another defense or federation."""
+    from leakbench.cell import Request  # noqa: PLC0415
+    from leakbench.cell.budget import prepare  # noqa: PLC0415
+    from leakbench.errors import InputError  # noqa: PLC0415
+    from leakbench.recipe import describe  # noqa: PLC0415
+    from leakbench.report.audited import check_audited  # noqa: PLC0415
+    from leakbench.store import read_manifest  # noqa: PLC0415
+
+    if own["function"] is not None:
+        raise InputError("into: got --callable as well; an audit of a function is of no run")
+    manifest = read_manifest(folder)
+    cell = prepare(Request(**given), own["data_dir"])
+    audited = {
+        "defense": describe(cell.defense),
+        "dataset": cell.names["dataset"],
+        "federation": describe(cell.settings.federation),
+    }
+    check_audited(folder, manifest, audited)
+    return manifest
 
 
 def _number(value: float | None) -> str:

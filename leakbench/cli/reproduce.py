@@ -61,35 +61,55 @@ def reproduce(
     """Measure TABLE cell by cell and write its rows and its page: claim, measured, interval, verdict.
 
     A cell that was measured is not measured again; a killed command goes on where it stopped. Without TABLE: the names of all.
+    Tables of accounting are computed, not measured: of them --scale, --runs and --data-dir change nothing.
     """
     from leakbench.errors import InputError, nearest  # noqa: PLC0415
     from leakbench.progress import Reporter  # noqa: PLC0415
+    from leakbench.reproduce.accounting.reproduce import account, write_accounting_page  # noqa: PLC0415
+    from leakbench.reproduce.accounting.table import AccountingTable  # noqa: PLC0415
     from leakbench.reproduce.choose import numbers  # noqa: PLC0415
     from leakbench.reproduce.columns import text_of  # noqa: PLC0415
+    from leakbench.reproduce.file import table_names  # noqa: PLC0415
+    from leakbench.reproduce.read import read_any  # noqa: PLC0415
     from leakbench.reproduce.reproduce import reproduce as measure  # noqa: PLC0415
     from leakbench.reproduce.reproduce import write_page  # noqa: PLC0415
     from leakbench.reproduce.rows import held  # noqa: PLC0415
-    from leakbench.reproduce.table import SCALES, read_table, table_names  # noqa: PLC0415
+    from leakbench.reproduce.table import SCALES  # noqa: PLC0415
 
     if table is None:
         for name in table_names():
-            click.echo(f"{name:<24}{read_table(name).title}")
+            click.echo(f"{name:<32}{read_any(name).title}")
         return
     if scale not in SCALES:
         raise InputError(f"scale: got {scale!r}{nearest(scale, SCALES)}")
     changed = numbers(changes)
     if changed and out is None:
         raise InputError("set: measures a trial, which would take the place of published rows; give --out FOLDER")
-    asked, folder = read_table(table), out or Path("results")
+    asked, folder = read_any(table), out or Path("results")
+    if changed and isinstance(asked, AccountingTable):
+        raise InputError("set: an accounting table computes printed numbers and has no cells to change")
     if page:
         rows = held(folder / f"{asked.name}.csv")
         if not len(rows):
             raise InputError(f"page: there are no rows in {folder / asked.name}.csv to write it from; measure first")
-        click.echo(f"page: {write_page(asked, rows, folder)}")
+        if isinstance(asked, AccountingTable):
+            written = write_accounting_page(asked, rows, folder)
+        else:
+            written = write_page(asked, rows, folder)
+        click.echo(f"page: {written}")
         return
 
     def say(row: dict[str, Any]) -> None:
+        if "cost_ratio" in row:
+            click.echo(f"{row['row']}: {text_of(row['cost_ratio'])} times none's")
+            return
         click.echo(f"{row['row']}: ASR {text_of(row['asr'])}, RMSE {text_of(row['rmse'], 3)}, {row['minutes']} min")
 
-    measure(asked, scale, only, changed, runs, folder, data_dir, say, Reporter(), again)
+    def tell(row: dict[str, Any]) -> None:
+        click.echo(f"{row['cell']}, {row['reading']}: claimed {row['claimed']:g}, formula {text_of(row['formula'], 4)}")
+
+    if isinstance(asked, AccountingTable):
+        account(asked, only, folder, tell, again)
+    else:
+        measure(asked, scale, only, changed, runs, folder, data_dir, say, Reporter(), again)
     click.echo(f"rows: {folder / asked.name}.csv   page: {folder / asked.name}.md")

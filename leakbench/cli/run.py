@@ -58,14 +58,31 @@ def run(out: Path | None, as_json: bool, quiet: bool, data_dir: Path | None, **g
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path))
-def report(folder: Path) -> None:
-    """Write report.html into the FOLDER of a finished run and print its table."""
-    from leakbench.report.page import write_report  # noqa: PLC0415
+@click.argument("folders", metavar="FOLDER...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="of several runs: the page [default: compare-A-B.html or N-levels-A-Z.html beside the first run's folder]",
+)
+def report(folders: tuple[Path, ...], out: Path | None) -> None:
+    """Write report.html into the FOLDER of a finished run and print its table; of several runs one page.
+
+    Two runs on the same victims stand beside each other; three or more, levels of noise of one cell, are moved through by a
+    slider, from the least noise to the most.
+    """
+    from leakbench.errors import InputError  # noqa: PLC0415
+    from leakbench.report import write_report, write_together  # noqa: PLC0415
     from leakbench.store import read_manifest  # noqa: PLC0415
 
-    page = write_report(folder)
-    _print_summary(read_manifest(folder)["summary"])
+    if len(folders) > 1:
+        click.echo(f"report: {write_together(folders, out)}")
+        return
+    if out is not None:
+        raise InputError(
+            f"out: got {str(out)!r}, expected only beside several runs; of one it is report.html in its folder"
+        )
+    page = write_report(folders[0])
+    _print_summary(read_manifest(folders[0])["summary"])
     click.echo(f"report: {page}")
 
 

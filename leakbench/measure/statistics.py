@@ -13,6 +13,7 @@ from scipy.stats import t as student
 from torch import Tensor
 
 __all__ = [
+    "difference_interval",
     "exact",
     "exact_low",
     "mean_interval",
@@ -152,6 +153,17 @@ def mean_interval(values: Values, confidence: float = 0.95) -> Interval:
         return mean, *wilson(mean * n, n, confidence)
     half = float(student.ppf((1 + confidence) / 2, n - 1) * found.std(ddof=1) / n**0.5)
     return mean, max(0.0, mean - half), min(1.0, mean + half)
+
+
+def difference_interval(values: Values, confidence: float = 0.95) -> Interval:
+    """Return (mean, low, high) of independent differences (n,) of any size: Student's interval, infinite of fewer than two."""
+    found = _floats(values)
+    n = len(found)
+    if n < 2:
+        return float(found.mean()) if n else float("nan"), -np.inf, np.inf
+    mean = float(found.mean())
+    half = float(student.ppf((1 + confidence) / 2, n - 1) * found.std(ddof=1) / n**0.5)
+    return mean, mean - half, mean + half
 
 
 def median_interval(values: Values, confidence: float = 0.95) -> Interval:

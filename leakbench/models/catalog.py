@@ -22,13 +22,14 @@ from leakbench.models.initialise import (
     narrow_normal,
     rule_of,
     torch_default,
+    truncated_normal,
     uniform,
     xavier,
 )
 from leakbench.models.lenet import LENETS, lenet
 from leakbench.models.resnet import resnet18
 from leakbench.models.shapes import Shape
-from leakbench.models.small import cnn, mlp, mlp_100, mlp_256, mlp_1000, mlp_relu, mlp_sigmoid
+from leakbench.models.small import cnn, mlp, mlp_100, mlp_256, mlp_600, mlp_1000, mlp_relu, mlp_sigmoid
 from leakbench.models.vision_transformer import vision_transformer
 from leakbench.types import Parameters
 
@@ -82,6 +83,7 @@ MODELS: dict[str, Architecture] = {
     "mlp": Architecture(mlp, xavier),
     "mlp_100": Architecture(mlp_100, torch_default),
     "mlp_256": Architecture(mlp_256, xavier),
+    "mlp_600": Architecture(mlp_600, truncated_normal),
     "mlp_1000": Architecture(mlp_1000, torch_default),
     "mlp_relu": Architecture(mlp_relu, torch_default),
     "mlp_sigmoid": Architecture(mlp_sigmoid, HALF),

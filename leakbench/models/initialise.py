@@ -25,6 +25,7 @@ __all__ = [
     "narrow_normal",
     "rule_of",
     "torch_default",
+    "truncated_normal",
     "uniform",
     "xavier",
 ]
@@ -104,6 +105,13 @@ def narrow_normal(layer: Layer, rng: torch.Generator) -> None:
     else:
         layer.weight.normal_(0.0, 0.02, generator=rng)
         _without_bias(layer)
+
+
+def truncated_normal(layer: Layer, rng: torch.Generator) -> None:
+    """N(0, 1 / fan-in), drawn anew beyond two deviations, biases zero: as Geyer et al. (2017) released their network."""
+    deviation = 1 / math.sqrt(layer.weight[0].numel())
+    nn.init.trunc_normal_(layer.weight, 0.0, deviation, -2 * deviation, 2 * deviation, generator=rng)
+    _without_bias(layer)
 
 
 def _without_bias(layer: Layer) -> None:

@@ -66,7 +66,7 @@ class FlowerClaim:
     """The script of Flower's documentation of its wrappers: sampling without replacement, orders 2 to 32, old conversion.
 
     q = K_t / N, T rounds. noise_multiplier: z, noise over the clip. delta: in (0, 1). The bound is for replacing one
-    client, where the sum moves by up to 2 clips: z / 2 would be right there, and z only for zero-out.
+    client, where the sum moves by up to 2 clips: z / 2 would be right there.
     """
 
     noise_multiplier: NonNegative

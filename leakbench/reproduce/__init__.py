@@ -1,1 +1,1 @@
-"""Tables of papers and of our own: which cells they are made of, what is claimed of them, and what was measured."""
+"""Tables of papers and of our own: their cells or printed numbers, what is claimed of them, and what was measured or computed."""

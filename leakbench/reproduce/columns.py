@@ -113,6 +113,21 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("scale", lambda row: str(row.get("scale", "-"))),
         Column("minutes", number("wall_minutes", 1), "of all seeds, on two shared cores"),
     ),
+    "cost": (
+        ROW,
+        Column("times none's, claimed", number("claimed_cost_ratio")),
+        Column(
+            "times none's [95 % CI]",
+            interval("cost_ratio"),
+            "the processor time of a client's local iteration over an undefended one's, timed in turns; the median over the "
+            "repetitions, its interval of order statistics",
+        ),
+        Column(
+            "milliseconds", number("milliseconds"), "of a client's local iteration, with the server's work of a round"
+        ),
+        Column("none's", number("milliseconds_none"), "the same without a defense"),
+        Column("repetitions", number("repeats", 0)),
+    ),
     "points": (
         ROW,
         Column("resilient claimed", yes("claimed_resilient")),
@@ -130,6 +145,11 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         ),
         IDENTIFIED,
         SIZE,
+        Column(
+            "accuracy [95 % CI]",
+            interval("trained_accuracy", 3),
+            "of the network trained with the defense, on the test examples after the last round",
+        ),
     ),
     "claims": (
         ROW,

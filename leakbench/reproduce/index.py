@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from leakbench.reproduce.accounting.table import AccountingTable
+from leakbench.reproduce.accounting.verdict import judged
 from leakbench.reproduce.columns import text_of
+from leakbench.reproduce.file import table_names
 from leakbench.reproduce.page import claims_of
-from leakbench.reproduce.table import read_table, table_names
+from leakbench.reproduce.read import AnyTable, read_any
 from leakbench.reproduce.verdict import APART, FAILS, HOLDS
 from leakbench.scripts import markdown_table
 from leakbench.store import write_atomically
@@ -27,20 +30,29 @@ def index_of(out: Path) -> str:
     lines, sums = [], Counter[str]()
     for name in table_names():
         csv = out / f"{name}.csv"
-        table = read_table(name)
-        if not csv.is_file() or not any(line.claims.values() for line in table.lines):
+        if not csv.is_file():
             continue
-        rows = pd.read_csv(csv)
-        found = Counter(claim.verdict for claim in claims_of(table, rows))
+        table, rows = read_any(name), pd.read_csv(csv)
+        found = Counter(_verdicts(table, rows))
         if not found:
             continue
         sums += found
-        cells = f"{rows['cell'].nunique()} of {len(table.lines)}"
-        scales = ", ".join(sorted(set(rows["scale"].dropna()))) if "scale" in rows else "full"
+        computed = isinstance(table, AccountingTable)
+        cells = (
+            f"{rows['cell'].nunique()} of {len(table.claims if isinstance(table, AccountingTable) else table.lines)}"
+        )
+        scales = ", ".join(sorted(set(rows["scale"].dropna()))) if "scale" in rows else "both" if computed else "full"
         minutes = rows.drop_duplicates("cell")["wall_minutes"].sum() if "wall_minutes" in rows else None
         lines.append((f"[{table.title}]({name}.md)", *_three(found), cells, scales, text_of(minutes, 0)))
     total = ("all", *_three(sums), "", "", "")
     return markdown_table(HEADS, [*lines, total])
+
+
+def _verdicts(table: AnyTable, rows: pd.DataFrame) -> list[str]:
+    """Return the verdict of each claim that has rows."""
+    if isinstance(table, AccountingTable):
+        return [claim.verdict for claim in judged(table, rows)]
+    return [claim.verdict for claim in claims_of(table, rows)]
 
 
 def write_index(out: Path) -> None:

@@ -20,7 +20,7 @@ from leakbench.reproduce.rows import Row, executed, limit_of, minutes_of
 from leakbench.reproduce.table import Line, Table
 from leakbench.store import Run, content_hash
 
-__all__ = ["accuracy_of", "cells_of", "hash_of", "measured"]
+__all__ = ["accuracy_of", "cells_of", "hash_of", "measured", "point_of", "rows_at"]
 
 MEASURES = (
     *("asr", "asr_low", "asr_high", "null_asr", "rmse", "null_rmse", "psnr", "ssim", "label_accuracy"),
@@ -63,15 +63,16 @@ def measured(
     """
     cells = cells_of(line, scale, changed, data_dir, reporter)
     command = f'leakbench reproduce {table.name} --scale {scale} --only "{line.name}"'
-    ended, seconds, found = list[float](), 0.0, list[Row]()
+    ended, seconds, found, accuracies = list[float](), 0.0, list[Row](), list[list[float]]()
     for cell in cells:
         with executed(cell, runs, command, reporter) as (summary, run):
+            accuracies += [run.read_rows("rounds.parquet")["accuracy"].tolist()] if table.rounds else []
             ended += [] if summary["accuracy"] is None else [float(summary["accuracy"])]
             seconds += sum(run.manifest["phases"].values())
             found = found or _points(table, line, cell, summary, run)
     first = cells[0]
     same = {
-        "dataset": line.given["dataset"],
+        "dataset": first.names["dataset"],
         "attack": first.names["attack"],
         "defense": first.names["defense"],
         "limit": limit_of(first),
@@ -79,6 +80,7 @@ def measured(
         "hash": hash_of(cells),
         "scale": scale,
         "seeds": len(cells),
+        **({"accuracies": json.dumps(accuracies)} if table.rounds else {}),
         **accuracy_of(ended, len(first.data.test_targets)),
         "wall_minutes": round(seconds / 60, 1),
         "versions": json.dumps(versions(), sort_keys=True),
@@ -103,8 +105,8 @@ def _points(table: Table, line: Line, cell: Cell, summary: dict[str, Any], run: 
     several = len(summary["taps"]) > 1
     return [
         {f"claimed_{key}": value for key, value in line.claimed(point).items()}
-        | _point(tap, _of(rows, tap, point))
-        | (_of_servers(cell, tap, point, _of(rows, tap, point), tensors) if table.columns == "servers" else {})
+        | point_of(tap, rows_at(rows, tap, point))
+        | (_of_servers(cell, tap, point, rows_at(rows, tap, point), tensors) if table.columns == "servers" else {})
         | {"above": sum(broken["tap"] == point for broken in summary["violations"])}
         | {"accuracy": trained.get(tap["round"] - 1), "rounds": summary["rounds"]}
         | {"verdict": tap["verdict"], "resilient": float(tap["verdict"] == "protected")}
@@ -114,13 +116,13 @@ def _points(table: Table, line: Line, cell: Cell, summary: dict[str, Any], run: 
     ]
 
 
-def _of(rows: pd.DataFrame, tap: dict[str, Any], point: str) -> pd.DataFrame:
+def rows_at(rows: pd.DataFrame, tap: dict[str, Any], point: str) -> pd.DataFrame:
     """Return the examples under attack at one leakage point, of one round."""
     found: pd.DataFrame = rows[(rows["round"] == tap["round"]) & (rows["tap"] == point.split("@", maxsplit=1)[0])]
     return found
 
 
-def _point(tap: dict[str, Any], rows: pd.DataFrame) -> Row:
+def point_of(tap: dict[str, Any], rows: pd.DataFrame) -> Row:
     """Return what a row takes from one leakage point, with intervals of its medians over victims."""
     by_victim = rows.groupby("victim")[["rmse", "iterations_to_success"]].median()
     ends: dict[str, float] = {}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import pandas as pd
 
 from leakbench.reproduce.columns import COLUMNS, text_of
+from leakbench.reproduce.curves import ordered
 from leakbench.reproduce.reached import reached
 from leakbench.reproduce.table import Table
-from leakbench.reproduce.verdict import CLAIMS, FAILS, Compared, compared, digits_of
+from leakbench.reproduce.verdict import CLAIMS, FAILS, ORDER, Compared, compared, digits_of
 from leakbench.scripts import markdown_table
 
 __all__ = ["claims_of", "page_of"]
@@ -17,6 +18,11 @@ __all__ = ["claims_of", "page_of"]
 AGAIN = (
     'A row is measured again by `leakbench reproduce {name} --only "ROW"`, ROW being its name without a leakage point (`type-2`,'
     " `type-1`, `type-0` or `global`) at the end; seed 0 throughout."
+)
+
+ORDERS = (
+    "A claim holds where the 95 % t interval over seeds of the difference, seed by seed, lies above 0, and does not where it lies "
+    "below; claims are many, and intervals are not corrected for that."
 )
 
 MANY = 12
@@ -35,7 +41,7 @@ def claims_of(table: Table, rows: pd.DataFrame) -> list[Compared]:
         claim = line.claimed(row["point"])
         apart = dict.fromkeys(claim, line.less()) if row.get("scale") == "quick" and line.less() else {}
         found += compared(row, claim, {**line.apart, **apart}, line.because, digits)
-    return found
+    return found + (ordered(table.rounds, rows) if table.rounds else [])
 
 
 def page_of(table: Table, rows: pd.DataFrame) -> str:
@@ -48,7 +54,7 @@ def page_of(table: Table, rows: pd.DataFrame) -> str:
     legend = [f"- {column.heading}: {column.meaning}." for column, _ in shown if column.meaning]
     cite = [table.cite, ""] if table.cite else []
     lines = [
-        *(f"# {table.title}", "", *cite, table.text, "", measured, "", *missing, *legend, ""),
+        *(f"# {table.title}", "", *cite, table.text, "", *_drawn(table), measured, "", *missing, *legend, ""),
         *_verdicts(claims_of(table, rows)),
         *_reached(rows),
         *_at_quick(table, rows),
@@ -59,13 +65,18 @@ def page_of(table: Table, rows: pd.DataFrame) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _verdicts(claims: Iterable[Compared]) -> list[str]:
+def _drawn(table: Table) -> list[str]:
+    """Return the figure of a table that has one."""
+    return [f"![{table.title}]({table.name}.png)", ""] if table.pictures or table.rounds else []
+
+
+def _verdicts(claims: Sequence[Compared]) -> list[str]:
     """Return the table of claims and verdicts; nothing where nothing is claimed."""
     rows = [
         (
             c.row,
             CLAIMS[c.what].heading,
-            f"{c.claimed:g}",
+            "> 0" if c.what == ORDER else f"{c.claimed:g}",
             text_of(c.value, 3),
             _interval(c),
             f"**{c.verdict}**",
@@ -74,6 +85,7 @@ def _verdicts(claims: Iterable[Compared]) -> list[str]:
         for c in claims
     ]
     rule = "A claim holds where its number, as printed, lies in the interval of what was measured."
+    rule = ORDERS if claims and all(c.what == ORDER for c in claims) else rule
     return ["## Claims", "", rule, "", markdown_table(HEADS, rows), ""] if rows else []
 
 

@@ -11,6 +11,9 @@ import pandas as pd
 
 from leakbench.progress import Reporter
 from leakbench.reproduce.choose import chosen
+from leakbench.reproduce.cost import timed
+from leakbench.reproduce.curves_figure import draw_curves
+from leakbench.reproduce.drawing import draw_pictures
 from leakbench.reproduce.index import write_index
 from leakbench.reproduce.measure import cells_of, hash_of, measured
 from leakbench.reproduce.page import page_of
@@ -33,23 +36,30 @@ def reproduce(
     reporter: Reporter,
     again: bool = False,
 ) -> pd.DataFrame:
-    """Measure the cells of a table that `out` has no row of, and return all of its rows; the page is written after each.
+    """Measure the cells of a table that `out` has no row of, and return all of its rows; its page is written after each.
 
+    A table of pictures has its figure drawn last.
     scale: one of `SCALES`; a row of the scale `full` stands for both.  only: text that the names hold.  changed: {field of a
     cell: number} for a trial.  again: measure also what is there.  Raises InputError for names and fields that there are not.
     """
     lines = {line.name: line for line in table.at(scale)}
     csv = out / f"{table.name}.csv"
-    rows = held(csv, ("row", "cell"))
+    rows, fresh = held(csv, ("row", "cell")), False
     for name in chosen(lines, only):
         if not again and _stands(rows, lines[name], scale, changed, data_dir):
             continue
-        found = measured(table, lines[name], scale, changed, runs, data_dir, reporter)
+        if table.repeats:
+            found = timed(table, lines[name], scale, changed, data_dir, reporter)
+        else:
+            found = measured(table, lines[name], scale, changed, runs, data_dir, reporter)
         rows = _ordered(pd.concat([rows[rows["cell"] != name], pd.DataFrame(found)], ignore_index=True), table)
         write_atomically(csv, partial(_to_csv, rows))
         write_page(table, rows, out)
         for row in found:
             say(row)
+        fresh = True
+    if table.pictures and (fresh or not (out / f"{table.name}.png").is_file()):
+        draw_pictures(table, rows, changed, runs, out, data_dir, reporter)
     return rows
 
 
@@ -57,6 +67,8 @@ def write_page(table: Table, rows: pd.DataFrame, out: Path) -> Path:
     """Write the page of the rows into `out`, and return its path; the index of `out`/README.md follows."""
     path = out / f"{table.name}.md"
     write_atomically(path, lambda file: file.write_text(page_of(table, rows), encoding="utf-8"))
+    if table.rounds:
+        draw_curves(table.rounds, rows, out / f"{table.name}.png")
     write_index(out)
     return path
 

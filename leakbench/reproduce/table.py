@@ -1,11 +1,17 @@
-"""A table: one YAML file in `results/tables/` with its cells, what a paper prints of them, and what was found.
+"""A table of cells: one YAML file in `results/tables/` with its cells, what a paper prints of them, and what was found.
 
+kind:     cells, or not said; another kind is read by `leakbench.reproduce.accounting.table`.
 title:    of its page.            cite:  the paper, where it is one's table.     text:  what was measured, under the title.
 columns:  a set of `leakbench.reproduce.columns`.
 given:    fields of `leakbench.cell.Request` for all cells; the path of a recipe begins where the file lies.
 quick:    what `--scale quick` gives in the stead of them; `quick: false` in a row leaves the row out there.
 apart:    {what papers print that is not comparable in any row: why}; a row may have its own.
 seeds:    how often each cell is run, with other seeds; 1 if it is not said.
+pictures: of how many examples a figure beside the page shows truth and reconstructions, see `leakbench.reproduce.pictures`.
+repeats:  how often local iterations are timed beside undefended ones, where a table is of costs, see `leakbench.reproduce.cost`.
+curves:   {panel of the figure of accuracy over rounds: names of its rows}, see `leakbench.reproduce.curves`; with it may be
+orders:   [{says, more, less, rounds}], claims that rows lie above others, and
+window:   how many rounds `first` and `last` are; 1 if it is not said.
 rows:     [{name, given, each, printed, claim, aim, apart, because, seeds, quick}], see `Line` and `leakbench.reproduce.grid`.
 found:    what the numbers come to, beneath them.
 """
@@ -13,24 +19,39 @@ found:    what the numbers come to, beneath them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from leakbench.cell import Request
 from leakbench.errors import InputError, nearest
 from leakbench.reproduce.columns import COLUMNS
+from leakbench.reproduce.curves import SPANS, Order, Rounds
+from leakbench.reproduce.file import body_of, check
 from leakbench.reproduce.grid import spelled_out
 from leakbench.reproduce.verdict import CLAIMS
 
-__all__ = ["SCALES", "Line", "Table", "read_table", "table_names"]
+__all__ = ["SCALES", "Line", "Table", "read_table", "table_of"]
 
 SCALES = ("quick", "full")
 
-RECIPES = ("defense", "attack")
+RECIPES = ("defense", "attack", "dataset")
+
+OPTIONAL = (
+    "kind",
+    "cite",
+    "columns",
+    "found",
+    "apart",
+    "quick",
+    "seeds",
+    "pictures",
+    "repeats",
+    "curves",
+    "orders",
+    "window",
+)
 
 COUNTS = ("victims", "candidates", "seeds")
 """Of which fewer make wider intervals, and no other number."""
@@ -97,42 +118,28 @@ class Table:
     cite: str = ""
     columns: str = "claims"
     found: str = ""
+    pictures: int = 0
+    repeats: int = 0
+    rounds: Rounds | None = None
 
     def at(self, scale: str) -> tuple[Line, ...]:
         """Return the cells of a scale: `quick` has those that fit into it."""
         return tuple(line for line in self.lines if scale != "quick" or line.quick is not None)
 
 
-def tables_folder() -> Path:
-    """Return where the tables lie: inside the wheel, or in a checkout."""
-    package = Path(__file__).parents[1]
-    inside = package / "catalog" / "tables"
-    return inside if inside.is_dir() else package.parent / "results" / "tables"
-
-
-def table_names() -> list[str]:
-    """Return the names of all tables, sorted: a file's name is its table's."""
-    return sorted(path.stem for path in tables_folder().glob("*.yaml"))
-
-
 def read_table(name: str) -> Table:
     """Return a table by its name, or by the path of a file of one's own; raises InputError for what is none, or wrong."""
-    if name.endswith((".yaml", ".yml")):
-        path = Path(name)
-        if not path.is_file():
-            raise InputError(f"table: no file {name!r}")
-    else:
-        known = table_names()
-        if name not in known:
-            raise InputError(f"table: unknown name {name!r}{nearest(name, known)} (or a path that ends in .yaml)")
-        path = tables_folder() / f"{name}.yaml"
-    body = _read(path)
-    _check(path, body, ("title", "text", "given", "rows"), ("cite", "columns", "found", "apart", "quick", "seeds"))
+    return table_of(*body_of(name))
+
+
+def table_of(path: Path, body: Mapping[str, Any]) -> Table:
+    """Return the table that a file says; raises InputError for what is none, or wrong."""
+    check(path, body, ("title", "text", "given", "rows"), OPTIONAL)
     columns = body.get("columns", "claims")
     if columns not in COLUMNS:
         raise InputError(f"{path}: columns: got {columns!r}{nearest(columns, list(COLUMNS))}")
     for row in body["rows"]:
-        _check(
+        check(
             path,
             row,
             ("name",),
@@ -142,8 +149,9 @@ def read_table(name: str) -> Table:
     lines = tuple(_line(path, body, row) for row in spelled_out(body["rows"]))
     for name_ in {line.name for line in lines if [other.name for other in lines].count(line.name) > 1}:
         raise InputError(f"{path}: rows: two are called {name_!r}")
-    words = {key: str(body.get(key, "")).strip() for key in ("title", "text", "cite", "found")}
-    return Table(path.stem, lines=lines, columns=columns, **words)
+    title, text, cite, found = (str(body.get(key, "")).strip() for key in ("title", "text", "cite", "found"))
+    pictures, repeats = (_count(path, body, key) for key in ("pictures", "repeats"))
+    return Table(path.stem, title, text, lines, cite, columns, found, pictures, repeats, _rounds(path, body, lines))
 
 
 def _line(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Line:
@@ -162,27 +170,32 @@ def _line(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Line:
     return Line(row["name"], given | own, claims, apart, words, seeds, quick, row.get("aim"))
 
 
+def _rounds(path: Path, body: Mapping[str, Any], lines: Iterable[Line]) -> Rounds | None:
+    for order in body.get("orders", []):
+        check(path, order, ("says", "more", "less"), ("rounds",), "orders: ")
+        if order.get("rounds", "all") not in SPANS:
+            raise InputError(f"{path}: orders: rounds: got {order['rounds']!r}{nearest(order['rounds'], SPANS)}")
+    panels = {title: tuple(names) for title, names in body.get("curves", {}).items()}
+    orders = [{**order, "more": tuple(order["more"]), "less": tuple(order["less"])} for order in body.get("orders", [])]
+    known = [line.name for line in lines]
+    for name in {
+        name for named in (*panels.values(), *(o[side] for o in orders for side in ("more", "less"))) for name in named
+    }:
+        if name not in known:
+            raise InputError(f"{path}: curves, orders: {name!r} is no row{nearest(name, known)}")
+    window = _count(path, body, "window") or 1
+    return Rounds(window, panels, tuple(Order(**order) for order in orders)) if panels else None
+
+
+def _count(path: Path, body: Mapping[str, Any], name: str) -> int:
+    found = body.get(name, 0)
+    if type(found) is not int or found < 0:
+        raise InputError(f"{path}: {name}: got {found!r}, expected a whole number >= 0")
+    return found
+
+
 def _by_point(claim: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """Return {leakage point, "" for every one: {what: number}} of a row's claim, which may have some of a point's own."""
     own = {name: dict(claimed) for name, claimed in claim.items() if isinstance(claimed, Mapping)}
     every = {name: claimed for name, claimed in claim.items() if name not in own}
     return {**({"": every} if every else {}), **own}
-
-
-def _check(path: Path, body: Mapping[str, Any], must: tuple[str, ...], may: tuple[str, ...], where: str = "") -> None:
-    for name in must:
-        if name not in body:
-            raise InputError(f"{path}: {where}field {name!r} is missing")
-    for name in body:
-        if name not in (*must, *may):
-            raise InputError(f"{path}: {where}unknown field {name!r}{nearest(str(name), (*must, *may))}")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        body = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: no YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(body, dict):
-        raise InputError(f"{path}: expected the fields of a table, got {type(body).__name__}")
-    return body

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-__all__ = ["APART", "CLAIMS", "FAILS", "HOLDS", "Compared", "Measure", "compared", "digits_of"]
+__all__ = ["APART", "CLAIMS", "FAILS", "HOLDS", "ORDER", "Compared", "Measure", "compared", "digits_of"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,9 @@ class Measure:
     exact: bool = False
 
 
+ORDER = "order"
+"""What is claimed where rows lie above others: that points of accuracy are more than 0, see `leakbench.reproduce.curves`."""
+
 HOLDS, FAILS, APART = "holds", "does not hold", "not comparable"
 
 CLAIMS = {
@@ -33,6 +36,8 @@ CLAIMS = {
     "resilient": Measure("resilient (1 yes, 0 no)", exact=True),
     "epsilon": Measure("epsilon as claimed", "epsilon_claimed", exact=True),
     "rounds": Measure("rounds", exact=True),
+    "cost_ratio": Measure("times none's"),
+    ORDER: Measure("points of accuracy above"),
 }
 """{what a table may claim of a row: what measures it}."""
 

@@ -20,13 +20,18 @@ from leakbench.rng import generator
 from leakbench.store import read_manifest, written
 
 __all__ = [
+    "DIFFERS",
     "ENOUGH",
+    "NOTES",
     "RULERS",
     "SAME",
     "Difference",
     "as_dicts",
+    "check_same",
     "compare",
     "differences",
+    "differs",
+    "digits_of",
     "left_out",
     "lines",
     "rows_of",
@@ -120,13 +125,26 @@ NOTES = (
 )
 
 
+DIFFERS = "differs"
+
+
+def differs(d: Difference) -> bool:
+    """Say whether a difference is called one, by its interval, its sign test and how many victims there are."""
+    return not (d.low <= 0 <= d.high or d.victims < ENOUGH or d.sign >= 0.05)
+
+
+def digits_of(d: Difference) -> int:
+    """Return how many digits of a measure are printed."""
+    return 4 if d.measure == "rmse" else 2
+
+
 def lines(found: list[Difference]) -> Iterator[str]:
     """Yield the differences for a reader, and what the columns mean."""
     heads = f"{'victims':>8}{'first':>8}{'second':>8}{'difference':>12}"
     yield f"{'leakage point':<16}{'measure':<18}{heads}  {'95 % interval':<18}{'sign':>6}"
     for d in found:
-        clear = "" if d.low <= 0 <= d.high or d.victims < ENOUGH or d.sign >= 0.05 else "  differs"
-        digits = 4 if d.measure == "rmse" else 2
+        clear = f"  {DIFFERS}" if differs(d) else ""
+        digits = digits_of(d)
         numbers = f"{d.victims:>8}{d.first:>8.{digits}f}{d.second:>8.{digits}f}{d.difference:>+12.{digits}f}"
         interval = f"[{d.low:+.{digits}f}, {d.high:+.{digits}f}]"
         yield f"{d.point:<16}{d.measure:<18}{numbers}  {interval:<18}{d.sign:>6.3f}{clear}"
@@ -156,17 +174,23 @@ def _of(rows: pd.DataFrame, point: tuple[Any, ...]) -> pd.DataFrame:
     return ordered
 
 
-def _at(point: tuple[Any, ...], rows: pd.DataFrame, others: pd.DataFrame) -> Iterator[Difference]:
-    if not rows[SAME].equals(others[SAME]):
+def check_same(point: str, rows: pd.DataFrame, others: pd.DataFrame) -> None:
+    """Raise InputError where two runs attacked different examples at a leakage point, or measured with another ruler."""
+    one_by_one, theirs = (some.sort_values(SAME).reset_index(drop=True) for some in (rows, others))
+    if not one_by_one[SAME].equals(theirs[SAME]):
         raise InputError(
-            f"compare: at {point[0]} the runs attacked different examples; expected the same data set, seed, victims and batch"
+            f"compare: at {point} the runs attacked different examples; expected the same data set, seed, victims and batch"
         )
     for ruler in RULERS:
         one, other = rows[ruler].iloc[0], others[ruler].iloc[0]
         if not math.isclose(one, other, rel_tol=SAME_RULER):
             raise InputError(
-                f"compare: at {point[0]} the runs have {ruler} {one:g} and {other:g}; expected the same in both"
+                f"compare: at {point} the runs have {ruler} {one:g} and {other:g}; expected the same in both"
             )
+
+
+def _at(point: tuple[Any, ...], rows: pd.DataFrame, others: pd.DataFrame) -> Iterator[Difference]:
+    check_same(str(point[0]), rows, others)
     outcomes = {}
     if not any((r["failure_reason"] == RANKS_ONLY).all() for r in (rows, others)):
         told, others_told = (r["label"] == r["label_guess"] for r in (rows, others))

@@ -37,12 +37,16 @@ RECONSTRUCTIONS: dict[str, type[Reconstructs]] = {
 }
 
 
+PICTURE = 3
+"""Axes of a picture: channels, rows, columns. What the searches on kinked networks ask of neighbouring pixels, a table has not."""
+
+
 @part
 class Stage:
     """Run `method` on the networks that `where` names.
 
     where: `always`; `begins_linear`: where the first layer is linear with a bias, so that a closed form can read it; `kinked`:
-    where the network has ReLUs, maxima and the like, on which a search by second derivatives stops early.
+    where a network of pictures has ReLUs, maxima and the like, on which a search by second derivatives stops early.
     """
 
     method: Annotated[Reconstructs, *slot("method", RECONSTRUCTIONS)]
@@ -52,4 +56,4 @@ class Stage:
         """Say whether it runs on a network for inputs of one shape (*s)."""
         if self.where == "begins_linear":
             return begins_linear(model)
-        return self.where == "always" or kinked(model, shape)
+        return self.where == "always" or (len(shape) == PICTURE and kinked(model, shape))

@@ -1,0 +1,1 @@
+"""Which defense, at what setting: accuracy against valid epsilon and against what the strongest attacker gets."""

@@ -1,0 +1,189 @@
+"""The figure of a frontier: accuracy against valid epsilon and identification, a line for each defense through its noise."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from leakbench.frontier.captions import names, words
+from leakbench.frontier.choose import Choice
+from leakbench.frontier.look import (
+    BOTTOM,
+    GRID,
+    HEIGHT,
+    INK,
+    LEFT,
+    MUTED,
+    PAPER,
+    RIGHT,
+    SMALL,
+    TALL,
+    USUAL,
+    WIDTH,
+    Look,
+    looks_of,
+    with_dark,
+)
+from leakbench.store import write_atomically
+
+__all__ = ["draw", "figure_of"]
+
+STAR = 330
+
+TICKS = (0.0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0)
+
+
+def draw(rows: pd.DataFrame, choice: Choice, path: Path) -> None:
+    """Write the figure of one leakage point's rows to `path` with .svg and .png behind it, the same bytes for the same rows."""
+    with matplotlib.rc_context(
+        {"svg.hashsalt": "leakbench", "font.family": "DejaVu Sans", "axes.unicode_minus": False}
+    ):
+        figure = figure_of(rows, choice)
+        FigureCanvasAgg(figure)
+        png, svg = path.with_suffix(".png"), path.with_suffix(".svg")
+        write_atomically(png, partial(figure.savefig, format="png", dpi=200, metadata={"Software": None}))
+        write_atomically(svg, partial(figure.savefig, format="svg", metadata={"Date": None}))
+    text = with_dark(svg.read_text(encoding="utf-8"))
+    write_atomically(svg, lambda file: file.write_text(text, encoding="utf-8"))
+
+
+def figure_of(rows: pd.DataFrame, choice: Choice) -> Figure:
+    """Return the figure."""
+    figure = Figure(figsize=(WIDTH, HEIGHT), facecolor=PAPER)
+    left, right = (figure.add_axes((start, BOTTOM, wide, TALL)) for start, wide in (LEFT, RIGHT))
+    looks = looks_of(list(dict.fromkeys(rows["defense"])))
+    lane = _epsilons(left, rows)
+    _identified(right, rows)
+    for axes, title in ((left, "what is promised"), (right, "what is read")):
+        _accuracies(axes, rows)
+        _plain(axes)
+        axes.set_title(title, fontsize=USUAL, color=INK, weight="bold", pad=5)
+    right.tick_params(labelleft=False)
+    left.set_ylabel("accuracy of the trained model", fontsize=USUAL, color=INK)
+    for defense, look in looks.items():
+        own = rows[rows["defense"] == defense].sort_values("factor")
+        _line(left, own, _x_left(own, lane, look.place, len(looks)), look)
+        _line(right, own, own["identified"].to_numpy(float), look, "identified")
+    if choice.best is not None:
+        _star(left, right, choice.best, rows, lane, looks)
+    names(right, rows, looks, choice)
+    words(figure, rows, choice)
+    return figure
+
+
+def _accuracies(axes: Axes, rows: pd.DataFrame) -> None:
+    """Draw the scale of accuracy, wider towards 1, where the settings lie close together."""
+    axes.set_yscale("function", functions=(lambda y: -np.log10(1.03 - np.minimum(y, 1.0)), lambda z: 1.03 - 10.0**-z))
+    low, high = rows["trained_accuracy"].min() - 0.06, rows["trained_accuracy"].max()
+    axes.set_ylim(max(0.0, low), min(1.0, high + 0.35 * (1.03 - high)))
+    shown = [tick for tick in TICKS if axes.get_ylim()[0] <= tick <= axes.get_ylim()[1]]
+    axes.yaxis.set_major_locator(FixedLocator(shown))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+
+
+def _epsilons(axes: Axes, rows: pd.DataFrame) -> tuple[float, float]:
+    """Draw the scale of epsilon, and right of it the lane of those without one; return between which x the lane lies."""
+    found = rows["epsilon_valid"].dropna()
+    low, high = (np.log10(found.min()), np.log10(found.max())) if len(found) else (0.0, 1.0)
+    low, high = np.floor(low - 0.2), np.ceil(high + 0.2)
+    wide = 0.5 * (high - low)
+    axes.set_xlim(low, high + wide)
+    axes.axvspan(high, high + wide, color=GRID, alpha=0.55, linewidth=0)
+    axes.text(high + wide / 2, 0.01, "no\nguarantee", **_inside(axes))
+    step = 1 if high - low <= 4 else 2
+    ticks = np.arange(low, high + 0.5, step)
+    axes.xaxis.set_major_locator(FixedLocator(list(ticks)))
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda x, _: f"$10^{{{x:.0f}}}$" if not -2 <= x <= 2 else f"{10.0**x:g}")
+    )
+    axes.set_xlabel("valid $\\epsilon$ of the released\nmodels: less promises more", fontsize=USUAL, color=INK)
+    return float(high), float(high + wide)
+
+
+def _inside(axes: Axes) -> dict[str, Any]:
+    return {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "bottom", "fontsize": SMALL, "color": MUTED}
+
+
+def _identified(axes: Axes, rows: pd.DataFrame) -> None:
+    """Draw the scale of identification and the band in which chance lies."""
+    high = rows["null_identified_high"].max()
+    half = 0.5 / rows["victims"].max()
+    axes.set_xlim(-0.09, 1.06)
+    axes.axvspan(-0.09, high + half, color=GRID, linewidth=0)
+    axes.axvline(1 / rows["candidates"].max(), color=MUTED, linewidth=0.8, linestyle=":")
+    said = "$\\blacktriangleleft$ by chance"
+    axes.text(high + half + 0.03, 0.01, said, **{**_inside(axes), "ha": "left"})
+    axes.xaxis.set_major_locator(FixedLocator([0.0, 0.5, 1.0]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axes.set_xlabel("victims identified by who\nknows the defense", fontsize=USUAL, color=INK)
+
+
+def _plain(axes: Axes) -> None:
+    axes.set_facecolor("none")
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.tick_params(labelsize=SMALL + 0.5, colors=INK, length=2.5)
+    axes.grid(axis="y", color=GRID, linewidth=0.7)
+    axes.set_axisbelow(True)
+    for name, spine in axes.spines.items():
+        spine.set_visible(name in ("left", "bottom"))
+        spine.set_color(MUTED)
+
+
+def _x_left(own: pd.DataFrame, lane: tuple[float, float], place: int, many: int) -> np.ndarray:
+    """Return where a defense's points lie on the left: at the logarithm of epsilon, or in a track of its own in the lane."""
+    track = lane[0] + (lane[1] - lane[0]) * (place + 1) / (many + 1)
+    return np.where(own["epsilon_valid"].notna(), np.log10(own["epsilon_valid"].astype(float).fillna(1.0)), track)
+
+
+def _line(axes: Axes, own: pd.DataFrame, x: np.ndarray, look: Look, across: str = "") -> None:
+    """Draw one defense: thin intervals, a line through its noise, and markers that are full where examples come back."""
+    y = own["trained_accuracy"].to_numpy(float)
+    style: dict[str, Any] = {"color": look.colour, "linewidth": 0.8, "alpha": 0.45, "zorder": 1.5}
+    low, high = (own[f"trained_accuracy_{end}"].to_numpy(float) for end in ("low", "high"))
+    axes.vlines(x, low, high, **style)
+    if across:
+        low, high = (own[f"{across}_{end}"].to_numpy(float) for end in ("low", "high"))
+        axes.hlines(y, low, high, **style)
+    axes.plot(x, y, color=look.colour, linestyle=look.dashes, linewidth=1.2, zorder=2, alpha=0.9)
+    full = (own["asr_low"] > own["null_asr"]).to_numpy(bool)
+    for which, face in ((full, look.colour), (~full, PAPER)):
+        axes.scatter(
+            x[which],
+            y[which],
+            s=30,
+            marker=look.marker,
+            label="settings",
+            facecolor=face,
+            edgecolor=look.colour,
+            linewidth=1.1,
+            zorder=3,
+        )
+
+
+def _star(
+    left: Axes, right: Axes, best: pd.Series, rows: pd.DataFrame, lane: tuple[float, float], looks: dict[str, Look]
+) -> None:
+    own = best.to_frame().T
+    own["epsilon_valid"] = own["epsilon_valid"].astype(float)
+    x = _x_left(own, lane, looks[str(best["defense"])].place, len(looks))
+    for axes, at in ((left, float(x[0])), (right, float(best["identified"]))):
+        axes.scatter(
+            [at],
+            [best["trained_accuracy"]],
+            label="chosen",
+            s=STAR,
+            marker="*",
+            facecolor="#F2B701",
+            edgecolor=INK,
+            linewidth=0.9,
+            zorder=2.5,
+        )

@@ -1,0 +1,115 @@
+"""Measure a frontier: each point once, kept as soon as it is whole; what a row of the CSV already holds is not measured again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+
+from leakbench.cell import Request
+from leakbench.errors import InputError
+from leakbench.frontier.grid import DEFENSES, Point, points_of
+from leakbench.frontier.measure import asked_of, cells_at, left_out, measured
+from leakbench.progress import Reporter
+from leakbench.reproduce.measure import hash_of
+from leakbench.reproduce.rows import Row, held
+from leakbench.store import write_atomically
+
+__all__ = ["frontier", "ordered", "read_rows", "rows_file"]
+
+
+def rows_file(out: Path, dataset: str) -> Path:
+    """Return where the rows of a data set's frontier lie."""
+    return out / f"frontier_{Path(dataset).stem}.csv"
+
+
+def read_rows(table: Path) -> pd.DataFrame:
+    """Return the rows of a CSV; none where there is none yet."""
+    return held(table, ("row", "cell", "hash", "asked", "left_out"))
+
+
+def frontier(
+    request: Request,
+    defenses: Sequence[str],
+    factors: Sequence[float],
+    seeds: int,
+    runs: Path,
+    out: Path,
+    data_dir: Path | None,
+    command: str,
+    reporter: Reporter,
+    say: Callable[[Row], None],
+    named: bool,
+) -> pd.DataFrame:
+    """Measure every defense at every factor that `out` has no row of, one factor of all before the next; return all rows.
+
+    seeds: how often each is trained.  named: whether the user chose the defenses, so that one that does not fit is an error and
+    not left out.  Raises InputError also where the rows that are there are of other sizes.
+    """
+    table, asked = rows_file(out, request.dataset), asked_of(request, seeds)
+    rows = read_rows(table)
+    if len(rows) and set(rows["asked"]) != {asked}:
+        raise InputError(
+            f"out: {table} has rows of other sizes ({_differs(rows, asked)}); expected the same, or another --out"
+        )
+    for point, why in _planned(request, defenses, factors, data_dir, named):
+        try:
+            if why:
+                raise InputError(why)
+            cells = cells_at(point, request, seeds, data_dir)
+        except InputError as error:
+            found = [left_out(point, asked, str(error))]
+        else:
+            if hash_of(cells) in set(rows.loc[rows["cell"] == point.name, "hash"].astype(str)):
+                continue
+            found = measured(point, cells, asked, runs, command, reporter)
+        rows = ordered(pd.concat([rows[rows["cell"] != point.name], pd.DataFrame(found)], ignore_index=True))
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomically(table, partial(_to_csv, rows))
+        for row in found:
+            say(row)
+    return read_rows(table)
+
+
+def ordered(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows by defense, the default ones first, and each defense from the most noise to the least."""
+    places = {name: place for place, name in enumerate(DEFENSES)}
+    keys = pd.DataFrame(
+        {
+            "place": rows["defense"].map(lambda name: places.get(name, len(places))),
+            "defense": rows["defense"],
+            "softness": -rows["factor"],
+        }
+    )
+    order = keys.sort_values(["place", "defense", "softness"], kind="stable").index
+    return rows.loc[order].reset_index(drop=True)
+
+
+def _planned(
+    request: Request, defenses: Sequence[str], factors: Sequence[float], data_dir: Path | None, named: bool
+) -> Iterable[tuple[Point, str]]:
+    """Return every point with why it cannot be measured, empty where it can: one factor of all defenses before the next."""
+    found: list[tuple[int, Point, str]] = []
+    for defense in defenses:
+        try:
+            points = points_of(dataclasses.replace(request, defense=defense), factors, data_dir)
+        except InputError as error:
+            if named:
+                raise InputError(f"{defense}: {error}") from None
+            found.append((0, Point(defense), str(error)))
+            continue
+        found += [(place, point, "") for place, point in enumerate(points)]
+    return [(point, why) for _, point, why in sorted(found, key=lambda each: each[0])]
+
+
+def _differs(rows: pd.DataFrame, asked: str) -> str:
+    before, now = json.loads(next(a for a in rows["asked"] if a != asked)), json.loads(asked)
+    return ", ".join(f"{key} {before.get(key)}, asked {now[key]}" for key in now if before.get(key) != now[key])
+
+
+def _to_csv(rows: pd.DataFrame, path: Path) -> None:
+    rows.to_csv(path, index=False)

@@ -1,0 +1,107 @@
+"""What is measured for a frontier: every defense, and those with noise at every factor on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from leakbench.cell import Cell, Request
+from leakbench.cell.factors import check_louder
+from leakbench.cell.resolve import resolve_cell
+from leakbench.errors import InputError, nearest
+from leakbench.recipe import names
+
+__all__ = ["DEFENSES", "FACTORS", "Point", "defenses_of", "factors_of", "points_of"]
+
+DEFENSES = (
+    "none",
+    "fed_cdp",
+    "fed_cdp_valid",
+    "fed_alpha_cdp",
+    "adaclip",
+    "noise_gaussian",
+    "fed_sdp_client",
+    "fed_sdp_client_valid",
+    "flower_fixed_client",
+    "fed_sdp_server",
+    "fed_sdp_valid",
+    "prune_threshold",
+    "sign",
+    "precode",
+)
+"""Of each kind the best known, with the sibling whose epsilon follows: noise on examples, at clients, at the server; no noise."""
+
+FACTORS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.001)
+"""From the papers' own noise, behind which little is learned, to so little that it hides nothing."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A defense at a factor on its noise, 1 for its own; `noise`: whether the factor reaches it, so that there are others."""
+
+    defense: str
+    factor: float = 1.0
+    noise: bool = False
+
+    @property
+    def name(self) -> str:
+        """How its row is called."""
+        return f"{Path(self.defense).stem}, x {self.factor:g}" if self.noise else Path(self.defense).stem
+
+
+def defenses_of(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of defenses or paths of recipes; `all`: the default ones and then the others of the catalog.
+
+    Raises InputError for a name that there is not, or that stands twice.
+    """
+    known = names("defenses")
+    if tuple(words) == ("all",):
+        return (*DEFENSES, *(name for name in known if name not in DEFENSES))
+    for word in words:
+        if word.endswith((".yaml", ".yml")):
+            if not Path(word).is_file():
+                raise InputError(f"defenses: no file {word!r}")
+        elif word not in known:
+            raise InputError(f"defenses: unknown name {word!r}{nearest(word, known)}")
+    stems = [Path(word).stem for word in words]
+    for word in stems:
+        if stems.count(word) > 1:
+            raise InputError(f"defenses: {word!r} stands twice")
+    return tuple(words)
+
+
+def factors_of(words: Sequence[str]) -> tuple[float, ...]:
+    """Return the factors, the most noise first; raises InputError for what is no finite number above 0, or stands twice."""
+    found = []
+    for word in words:
+        try:
+            factor = float(word)
+        except ValueError:
+            factor = math.nan
+        if not 0 < factor < math.inf:
+            raise InputError(f"noise-factors: got {word!r}, expected finite numbers > 0 with commas between them")
+        if factor in found:
+            raise InputError(f"noise-factors: {word!r} stands twice")
+        found.append(factor)
+    return tuple(sorted(found, reverse=True))
+
+
+def points_of(request: Request, factors: Sequence[float], data_dir: Path | None) -> list[Point]:
+    """Return the points of the defense of a request: one for each factor that reaches its noise, one of a defense without any.
+
+    Raises InputError in one line for a defense that does not fit the data or the attack.
+    """
+    if _reached(resolve_cell(request, data_dir)):
+        return [Point(request.defense, factor, noise=True) for factor in factors]
+    return [Point(request.defense)]
+
+
+def _reached(cell: Cell) -> bool:
+    """Return whether a factor reaches all noise of the cell's defense, and there is some."""
+    try:
+        check_louder(cell, "noise-factors", some=True)
+    except InputError:
+        return False
+    return True

@@ -1,0 +1,166 @@
+"""What a card says of one defense on one data set; a number that was not measured is None, or its part is not there."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field
+
+from leakbench.leaderboard.asked import Asked
+from leakbench.leaderboard.fields import Amount, Chance, Hash, Link, Name, Sentence, Share, Spread
+from leakbench.nested import nested
+from leakbench.part import Count, Probability, part
+
+__all__ = ["FORMAT", "Accuracy", "Audited", "Card", "Claim", "Epsilon", "Measured", "Point", "Source", "TapEpsilon"]
+
+FORMAT: Literal[1] = 1
+
+Several: TypeAlias = tuple[Sentence, ...]
+Whole = Annotated[int, Field(ge=0)]
+Scalar: TypeAlias = bool | int | Annotated[float, Field(allow_inf_nan=False)] | Sentence | None
+
+
+@part
+class Source:
+    """A recipe, or a data set: what it is, who published it, and the hash of its content.
+
+    link: to the paper, where the citation has its number; else empty.
+    """
+
+    name: Name
+    title: Sentence
+    cite: Sentence
+    link: Link
+    content: Hash
+
+
+@part
+class Point:
+    """What an attacker got at one leakage point.
+
+    name: the leakage point, with its round where several are.  asr: share rebuilt within the threshold; failures count as failures.
+    failures: examples without an answer.  null_asr, null_rmse: of an attacker who saw no gradient.  identified: among `candidates`,
+    `chance` without any leak.  label: of the answer.  label_ranked: who knows the defense ranks classes.
+    features, records: of tables, right features and whole records, beside those of the null attacker.
+    same_as: the leakage point that showed the same bits; empty where there is none.
+    """
+
+    name: Annotated[str, Field(pattern=r"^(type-[012]|global)(@\d+)?$")]
+    victims: Count
+    batch: Count
+    failures: Whole | None
+    asr: Share | None
+    null_asr: Share
+    rmse: Spread | None
+    null_rmse: Amount | None
+    identified: Share | None
+    candidates: Count
+    chance: Chance
+    label: Chance | None
+    label_ranked: Share | None
+    features: Share | None
+    null_features: Chance | None
+    records: Share | None
+    verdict: Literal["leaks", "protected", "unclear", "identifies", "attack failed", "no reconstruction"]
+    same_as: Sentence
+
+
+@part
+class Measured:
+    """One cell: which attacker, by which protocol, the command that runs it, the hash that the cell then has, and what it gave.
+
+    network: the one that leaks.
+    """
+
+    attacker: Literal["oblivious", "aware"]
+    protocol: Literal["paper", "live"]
+    command: Sentence
+    hash: Hash
+    network: Sentence
+    points: Annotated[tuple[Annotated[Point, nested(Point)], ...], Field(min_length=1)]
+    warnings: Several
+
+
+@part
+class Accuracy:
+    """Of the trained network, on the test examples; majority: of who always names their commonest class."""
+
+    value: Share | None
+    majority: Chance
+    examples: Count
+    rounds: Whole
+
+
+@part
+class TapEpsilon:
+    """The valid epsilon against who reads one leakage point, or why there is none."""
+
+    valid: Amount | None
+    reason: Sentence
+
+
+@part
+class Audited:
+    """Lower bounds on epsilon from the defense's own code: no epsilon below is true, at `confidence`.
+
+    lower_bound_family: of Gaussian noise; None where the noise is not.
+    """
+
+    command: Sentence
+    lower_bound: Amount
+    lower_bound_family: Amount | None
+    confidence: Probability
+    trials: Count
+    verdict: Literal["holds", "violated", "no guarantee"]
+    reason: Sentence
+
+
+@part
+class Epsilon:
+    """What is claimed, what is valid for the released models, what for who reads each leakage point, and what was audited."""
+
+    unit: Literal["example", "client"]
+    delta: Probability
+    claimed: Amount | None
+    claimed_by: Sentence
+    caveats: Several
+    valid: Amount | None
+    reason: Sentence
+    by_tap: dict[str, Annotated[TapEpsilon, nested(TapEpsilon)]]
+    audited: Annotated[Audited, nested(Audited)]
+
+
+@part
+class Claim:
+    """A number that is printed for this data set, beside ours; None where it was not measured."""
+
+    what: Sentence
+    printed: Annotated[float, Field(allow_inf_nan=False)]
+    measured: Annotated[float, Field(allow_inf_nan=False)] | None
+    source: Sentence
+    comment: Sentence
+
+
+@part
+class Card:
+    """One defense on one data set.
+
+    hash: of the cells' hashes and of the audit's command: what was asked.  asked: what the command said.  settings: every number
+    of the cells, resolved.  made_with: versions, threads and the machine's kind, which decide how closely numbers repeat.
+    """
+
+    format: Literal[1]
+    hash: Hash
+    repeat: Sentence
+    defense: Annotated[Source, nested(Source)]
+    dataset: Annotated[Source, nested(Source)]
+    attack: Annotated[Source, nested(Source)]
+    threat: Sentence
+    asked: Annotated[Asked, nested(Asked)]
+    settings: dict[str, Scalar]
+    reported: tuple[Annotated[Claim, nested(Claim)], ...]
+    accuracy: Annotated[Accuracy, nested(Accuracy)]
+    epsilon: Annotated[Epsilon, nested(Epsilon)]
+    cells: Annotated[tuple[Annotated[Measured, nested(Measured)], ...], Field(min_length=1)]
+    warnings: Several
+    made_with: dict[str, Sentence]

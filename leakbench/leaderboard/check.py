@@ -1,0 +1,134 @@
+"""Whether a card repeats: it asks for the cells whose hashes it has, and measured again they give its numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from leakbench import __version__
+from leakbench.leaderboard.asked import audit_command, card_command
+from leakbench.leaderboard.card import Card
+from leakbench.leaderboard.cells import Asking, asking, hash_of, settings_of
+from leakbench.leaderboard.make import make_card
+from leakbench.leaderboard.sources import sources_of
+from leakbench.progress import Reporter
+
+__all__ = ["check", "differences", "identity_differences"]
+
+Make: TypeAlias = Callable[..., Card]
+
+ROUNDING, RELATIVE = 1e-3, 0.02
+"""How far numbers may lie apart where all is made with the same, absolute and relative to the card's."""
+
+ELSEWHERE = 0.05
+"""How far, relative, a number without an interval may lie apart where not all is the same."""
+
+INTERVALS = ("asr", "null_asr", "identified", "label_ranked", "features", "records", "rmse", "value")
+"""Fields of [value, low, high]."""
+
+FREE = ("warnings", "comment", "reason", "verdict", "failures", "caveats", "label", "claimed_by")
+"""Fields that follow from numbers, or are numbers without an interval, and so may differ where not all is made with the same."""
+
+
+def check(card: Card, runs: Path, data_dir: Path | None, reporter: Reporter, make: Make = make_card) -> list[str]:
+    """Return in what a card does not repeat, a line each; nothing where it repeats.
+
+    Its cells are run only where they are the card's, or read where they are whole in `runs`.
+    Raises InputError where a name on it is not known, or its data are not there.
+    """
+    names = (card.defense.name, card.dataset.name, card.attack.name)
+    cells = asking(card.asked, *names, data_dir)
+    if found := list(identity_differences(card, cells)):
+        return found
+    again = make(card.asked, *names, runs, data_dir, reporter)
+    return list(differences(card, again))
+
+
+def identity_differences(card: Card, cells: list[Asking]) -> Iterator[str]:
+    """Yield in what a card is not of the cells that it asks for here, the cause before the hash that follows from it."""
+    cell = cells[-1].cell
+    for what, source in sources_of(cell).items():
+        on_card = getattr(card, what)
+        for field in dataclasses.fields(source):
+            yield from _unlike(f"{what}.{field.name}", getattr(on_card, field.name), getattr(source, field.name))
+    yield from _unlike("made_with.leakbench", card.made_with.get("leakbench"), __version__)
+    settings = settings_of(cell)
+    for name in sorted({*settings, *card.settings}):
+        yield from _unlike(f"settings.{name}", card.settings.get(name), settings.get(name))
+    on_card = [(f"cells.{c.attacker}.{c.protocol}", c) for c in card.cells]
+    here = [(f"cells.{c.attacker}.{c.protocol}", c) for c in cells]
+    yield from _unlike("cells", [name for name, _ in on_card], [name for name, _ in here])
+    for (name, measured), (_, each) in zip(on_card, here, strict=False):
+        yield from _unlike(f"{name}.hash", measured.hash, each.cell.hash)
+        yield from _unlike(f"{name}.command", measured.command, each.command)
+        yield from _unlike(f"{name}.network", measured.network, each.cell.settings.leaking)
+    yield from _unlike("hash", card.hash, hash_of(cells, card.asked))
+    of = (card.asked, card.defense.name, card.dataset.name)
+    yield from _unlike("epsilon.audited.command", card.epsilon.audited.command, audit_command(*of))
+    repeat = card_command(*of, card.attack.name)
+    yield from _unlike("repeat", card.repeat, repeat)
+
+
+def differences(card: Card, again: Card) -> Iterator[str]:
+    """Yield in what a card is not what was measured again.
+
+    Made with the same versions on the same kind of machine, numbers agree up to rounding; else what has an interval lies in the
+    card's, and other numbers are near.
+    """
+    same = card.made_with == again.made_with
+    one, other = (dataclasses.asdict(each) for each in (card, again))
+    for each in (one, other):
+        del each["made_with"]
+    yield from _between("", one, other, same)
+
+
+def _between(place: str, one: Any, other: Any, same: bool) -> Iterator[str]:
+    field = place.rpartition(".")[2]
+    if not same and field in FREE:
+        return
+    if field in INTERVALS and isinstance(one, tuple) and isinstance(other, tuple):
+        near = all(map(_near, one, other)) if same else _inside(one, other[0])
+        if not near:
+            yield from _unlike(place, one, other)
+    elif isinstance(one, Mapping) and isinstance(other, Mapping):
+        for key in sorted({*one, *other}):
+            yield from _between(f"{place}.{key}" if place else key, one.get(key), other.get(key), same)
+    elif isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
+        for number, (left, right) in enumerate(zip(one, other, strict=True)):
+            yield from _between(f"{place}.{_called(left, number)}", left, right, same)
+    elif isinstance(one, float) and isinstance(other, float):
+        if not (_near(one, other) if same else abs(one - other) <= max(ROUNDING, ELSEWHERE * abs(one))):
+            yield from _unlike(place, one, other)
+    else:
+        yield from _unlike(place, one, other)
+
+
+def _called(item: Any, number: int) -> str:
+    """Return how one of several is called: a cell by attacker and protocol, a leakage point by its name."""
+    if isinstance(item, Mapping) and "attacker" in item:
+        return f"{item['attacker']}.{item['protocol']}"
+    return str(item["name"]) if isinstance(item, Mapping) and "name" in item else str(number)
+
+
+def _near(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return abs(one - other) <= max(ROUNDING, RELATIVE * abs(one))
+
+
+def _inside(interval: tuple[float | None, ...], value: float | None) -> bool:
+    _, low, high = interval
+    return value is not None and (low is None or value >= low - ROUNDING) and (high is None or value <= high + ROUNDING)
+
+
+def _unlike(place: str, one: Any, other: Any) -> Iterator[str]:
+    if one != other:
+        yield f"{place}: the card has {_shown(one)}, here it is {_shown(other)}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_shown, value))}]"
+    return "nothing" if value is None else str(value)

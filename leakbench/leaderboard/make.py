@@ -1,0 +1,138 @@
+"""A card, measured: its cells are run, or read where they are whole, the defense is audited, and nothing else is on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from leakbench.cell.auditing import audit
+from leakbench.leaderboard.asked import Asked, audit_command, audit_request, card_command
+from leakbench.leaderboard.card import FORMAT, Accuracy, Audited, Card, Claim, Epsilon, Measured, TapEpsilon
+from leakbench.leaderboard.cells import Asking, asking, hash_of, settings_of
+from leakbench.leaderboard.made_with import made_with
+from leakbench.leaderboard.point import point_of, rounded
+from leakbench.leaderboard.sources import sources_of
+from leakbench.leaderboard.warnings import warnings_of
+from leakbench.measure.statistics import wilson
+from leakbench.progress import Reporter
+from leakbench.reproduce.rows import executed
+from leakbench.summary.threat import threat
+
+__all__ = ["make_card"]
+
+DELTA = 1e-5
+"""Of every epsilon on a card, as in a run's summary."""
+
+Summary = dict[str, Any]
+
+
+def make_card(
+    asked: Asked, defense: str, dataset: str, attack: str, runs: Path, data_dir: Path | None, reporter: Reporter
+) -> Card:
+    """Measure the card of a defense on a data set; each cell has its folder in `runs`, where it goes on if it was cut short.
+
+    defense: a name of the catalog, or the path of a recipe. Raises InputError for what cannot be run.
+    """
+    cells = asking(asked, defense, dataset, attack, data_dir)
+    summaries, measured = list[Summary](), list[Measured]()
+    for each in cells:
+        reporter.say(f"{each.attacker} attacker, protocol {each.protocol}: {each.command}")
+        with executed(each.cell, runs, each.command, reporter) as (summary, run):
+            measured.append(_measured(each, summary, run.read_rows("rows.parquet")))
+            summaries.append(summary)
+    reporter.say("audit")
+    return _card(asked, cells, summaries, measured, _audited(asked, defense, cells[0], data_dir))
+
+
+def _card(
+    asked: Asked, cells: Sequence[Asking], summaries: Sequence[Summary], measured: Sequence[Measured], audited: Audited
+) -> Card:
+    cell, summary = cells[-1].cell, summaries[-1]
+    sources = sources_of(cell)
+    names = [sources[what].name for what in ("defense", "dataset", "attack")]
+    epsilon = _epsilon(summary["epsilon"], audited)
+    return Card(
+        format=FORMAT,
+        hash=hash_of(cells, asked),
+        repeat=card_command(asked, *names),
+        **sources,
+        threat=threat(cell.attack),
+        asked=asked,
+        settings=settings_of(cell),
+        reported=tuple(_claim(claim) for claim in summary["claims"]),
+        accuracy=_accuracy(summary, cell.data.test_targets),
+        epsilon=epsilon,
+        cells=tuple(measured),
+        warnings=warnings_of(measured, summaries, epsilon),
+        made_with=made_with(),
+    )
+
+
+def _measured(each: Asking, summary: Summary, rows: Any) -> Measured:
+    points = []
+    for name, tap in summary["taps"].items():
+        mine = rows[(rows["round"] == tap["round"]) & (rows["tap"] == name.partition("@")[0])]
+        points.append(point_of(name, summary, mine))
+    above = [f"{broken['tap']}: {broken['measure']} is above its bound" for broken in summary["violations"]]
+    return Measured(
+        attacker=each.attacker,  # type: ignore[arg-type]
+        protocol=each.protocol,  # type: ignore[arg-type]
+        command=each.command,
+        hash=each.cell.hash,
+        network=each.cell.settings.leaking,
+        points=tuple(points),
+        warnings=(*summary["warnings"], *above),
+    )
+
+
+def _accuracy(summary: Summary, targets: Tensor) -> Accuracy:
+    value, examples, share = summary["accuracy"], len(targets), None
+    if value is not None:
+        low, high = wilson(value * examples, examples)
+        share = (round(value, 4), round(low, 4), round(high, 4))
+    majority = round(float(targets.bincount().max()) / examples, 4)
+    return Accuracy(value=share, majority=majority, examples=examples, rounds=summary["rounds"])
+
+
+def _epsilon(found: dict[str, Any], audited: Audited) -> Epsilon:
+    return Epsilon(
+        unit=found["unit"],
+        delta=found["delta"],
+        claimed=rounded(found["claimed"]),
+        claimed_by=found["claimed_formula"],
+        caveats=tuple(found["caveats"]),
+        valid=rounded(found["valid"]),
+        reason=found["reason"],
+        by_tap={
+            tap: TapEpsilon(valid=rounded(at["valid"]), reason=at["reason"]) for tap, at in found["by_tap"].items()
+        },
+        audited=audited,
+    )
+
+
+def _audited(asked: Asked, defense: str, each: Asking, data_dir: Path | None) -> Audited:
+    names = each.cell.names
+    request = audit_request(asked, defense, names["dataset"])
+    found = audit(request, data_dir, DELTA, asked.trials, None, None, None)
+    return Audited(
+        command=audit_command(asked, names["defense"], names["dataset"]),
+        lower_bound=rounded(found.lower_bound) or 0.0,
+        lower_bound_family=rounded(found.lower_bound_family),
+        confidence=found.confidence,
+        trials=found.trials,
+        verdict=found.verdict,
+        reason=found.reason,
+    )
+
+
+def _claim(claim: dict[str, Any]) -> Claim:
+    return Claim(
+        what=claim["what"],
+        printed=float(claim["claimed"]),
+        measured=rounded(claim["measured"]),
+        source=" ".join(claim["source"].split()),
+        comment=claim["comment"],
+    )

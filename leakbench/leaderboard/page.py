@@ -1,0 +1,219 @@
+"""The page of the leaderboard: for each data set the ranking, then each attacker's numbers, warnings, and how to repeat them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from leakbench.leaderboard.blocks import Block, Bullets, Code, Grid, Heading, Inline, Link, Text, as_html, as_markdown
+from leakbench.leaderboard.card import Card, Epsilon, Point
+from leakbench.leaderboard.rank import EVERYWHERE, Standing, comparable, points_of, standings
+from leakbench.leaderboard.stale import stale
+
+__all__ = ["html_of", "markdown_of"]
+
+TITLE = "Leaderboard"
+
+RULES = (
+    "Written by `leakbench leaderboard` from the cards in leaderboard/, one for each defense and data set, which `leakbench card`"
+    " measured; docs/submitting.md says how one is added and checked.",
+    "Ranked on the attacker who knows the defense. First come defenses behind which it gets no more than who saw no gradient, at"
+    " every leakage point by both protocols (protected: that takes the ASR within the null attacker's interval, nobody identified"
+    " more often than by chance, 10 victims, and a search that does not doubt itself). Then by leak: the ASR above the null"
+    " attacker's and the share identified above chance (at least the ASR: who is rebuilt is known), each of what is left above,"
+    " their mean over the six columns, to two digits; 0 at a point that is protected. Then by accuracy. Equals share a rank. Who is"
+    " not measured everywhere has none.",
+    "The rank says nothing of accuracy or of a guarantee: a network that learned nothing can stand first. Accuracy and the valid"
+    " epsilon stand beside it, and only rows of one table, measured at one size, compare. A defense at the server cannot protect"
+    " type-2 and type-1, which are read before it; the columns show where each acts. No leak found by these attackers is no proof.",
+    "Each column of a protocol and leakage point has the aware attacker's ASR / share identified. type-2 is one example's gradient"
+    " inside the client, type-1 the client's update, type-0 an update as the server's sum carries it. paper: the leak is from a"
+    " network at random weights; live: from the one that is trained. none, in the stead of an epsilon, has its reason beside it.",
+)
+
+
+def markdown_of(cards: Sequence[Card], place: str) -> str:
+    """Return the page of all cards in Markdown; place: of the folder of cards, seen from the page."""
+    return as_markdown(list(_page(cards, place)))
+
+
+def html_of(cards: Sequence[Card], place: str) -> str:
+    """Return the page in HTML."""
+    return as_html(list(_page(cards, place)), f"leakbench: {TITLE}")
+
+
+def _page(cards: Sequence[Card], place: str) -> Iterator[Block]:
+    yield Heading(1, TITLE)
+    for rule in RULES:
+        yield Text(_with_code(rule))
+    groups = comparable(cards)
+    several = {before[0].dataset.name for before, after in pairwise(groups) if before[0].dataset == after[0].dataset}
+    for group in groups:
+        ranked, first = standings(group), group[0]
+        beside = ", another size" if first.dataset.name in several and group is not groups[0] else ""
+        yield Heading(2, f"{first.dataset.name}{beside}")
+        yield Text((f"{first.dataset.title}. {_size(first)}",))
+        yield Text((f"threat: {first.threat}. {_networks(group)}",))
+        yield _ranking(ranked, place)
+        yield Heading(3, f"{first.dataset.name}: each attacker")
+        yield Text(
+            ("oblivious: without the defense's recipe; aware: with it. Medians of RMSE; null: who saw no gradient.",)
+        )
+        yield _details(ranked)
+        yield Heading(3, f"{first.dataset.name}: warnings")
+        yield Bullets(
+            tuple((f"{each.card.defense.name}: {'; '.join(_warned(each.card)) or 'none'}.",) for each in ranked)
+        )
+        yield from _reported(ranked)
+        yield Heading(3, f"{first.dataset.name}: again")
+        yield Bullets(tuple((Code(each.card.repeat),) for each in ranked))
+
+
+def _with_code(rule: str) -> tuple[str | Code, ...]:
+    return tuple(Code(part) if number % 2 else part for number, part in enumerate(rule.split("`")))
+
+
+def _size(card: Card) -> str:
+    s = card.settings
+    numbers = {
+        name: s.get(name) for name in ("victims", "leak_batch", "clients", "clients_per_round", "rounds", "seed")
+    }
+    said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in numbers.items())
+    limit = "" if card.asked.iterations is None else f", at most {card.asked.iterations} iterations a search"
+    local = f"local iterations {s.get('local_iterations')}, batch {s.get('batch')}"
+    trained = (
+        f"accuracy on {card.accuracy.examples} test examples, of which {card.accuracy.majority:.3f} are of one class"
+    )
+    return f"attack {card.attack.name}{limit}; {said}, {local}; {trained}."
+
+
+def _networks(group: Sequence[Card]) -> str:
+    found: dict[tuple[str, str], list[str]] = {}
+    for card in group:
+        for cell in card.cells:
+            named = found.setdefault((cell.protocol, cell.network), [])
+            if card.defense.name not in named:
+                named.append(card.defense.name)
+    most = {protocol: max((len(names) for (p, _), names in found.items() if p == protocol)) for protocol, _ in found}
+    said = [
+        f"{protocol}: {network}" + ("" if len(names) == most[protocol] else f" ({', '.join(names)})")
+        for (protocol, network), names in sorted(found.items(), reverse=True)
+    ]
+    return f"The leak is from, {'; '.join(said)}."
+
+
+def _ranking(ranked: Sequence[Standing], place: str) -> Grid:
+    columns = (f"{protocol} {tap}" for protocol, tap in EVERYWHERE)
+    heads = (
+        "rank",
+        "defense",
+        "source",
+        "leak",
+        *columns,
+        "accuracy",
+        "eps claimed",
+        "eps valid",
+        "eps audited",
+        "warnings",
+    )
+    rows: list[tuple[Inline, ...]] = []
+    for each in ranked:
+        card = each.card
+        of_card = Link(card.defense.name, f"{place}/{card.dataset.name}/{card.defense.name}.json")
+        leak = "not ranked" if each.leak is None else f"{each.leak:.2f}{', protected' if each.protected else ''}"
+        points = [_short(points_of(card, "aware", *where)) for where in EVERYWHERE]
+        rows.append(
+            (
+                "-" if each.rank is None else str(each.rank),
+                of_card,
+                Link("link" if card.defense.link else "-", card.defense.link),
+                leak,
+                *points,
+                _share(card.accuracy.value, 3) if card.accuracy.value else "not trained",
+                *_epsilons(card.epsilon),
+                str(len(_warned(card))),
+            )
+        )
+    return Grid(heads, tuple(rows))
+
+
+def _short(points: Sequence[Point]) -> str:
+    """Return the ASR and who is identified, of several rounds where most leaked."""
+    if not points:
+        return "unmeasured"
+    asr, identified = (max((s[0] for s in shares if s), default=None) for shares in _shares(points))
+    return " / ".join("n/a" if value is None else f"{value:.2f}" for value in (asr, identified))
+
+
+def _shares(points: Sequence[Point]) -> tuple[list[tuple[float, float, float] | None], ...]:
+    return [point.asr for point in points], [point.identified for point in points]
+
+
+def _epsilons(epsilon: Epsilon) -> tuple[str, str, str]:
+    claimed = (
+        f"none: {epsilon.claimed_by.removeprefix('none: ')}" if epsilon.claimed is None else f"{epsilon.claimed:.3g}"
+    )
+    valid = f"none: {epsilon.reason.removeprefix('none: ')}" if epsilon.valid is None else f"{epsilon.valid:.3g}"
+    audited = max(epsilon.audited.lower_bound, epsilon.audited.lower_bound_family or 0.0)
+    return claimed, valid, f"at least {audited:.3g}: {epsilon.audited.verdict}"
+
+
+def _details(ranked: Sequence[Standing]) -> Grid:
+    heads = (
+        "defense",
+        "attacker",
+        "point",
+        "ASR [95 % CI]",
+        "null ASR",
+        "RMSE",
+        "null RMSE",
+        "identified [95 % CI]",
+        "label",
+        "verdict",
+    )
+    rows: list[tuple[Inline, ...]] = []
+    for each in ranked:
+        for cell in each.card.cells:
+            for point in cell.points:
+                same = f" (same bits as {point.same_as})" if point.same_as else ""
+                rows.append(
+                    (
+                        each.card.defense.name,
+                        cell.attacker,
+                        f"{cell.protocol} {point.name}",
+                        _share(point.asr),
+                        f"{point.null_asr[0]:.2f}",
+                        _number(point.rmse[0] if point.rmse else None),
+                        _number(point.null_rmse),
+                        f"{_share(point.identified)} of {point.candidates}",
+                        _number(point.label, 2),
+                        point.verdict + same,
+                    )
+                )
+    return Grid(heads, tuple(rows))
+
+
+def _reported(ranked: Sequence[Standing]) -> Iterator[Block]:
+    rows = tuple(
+        (each.card.defense.name, claim.what, f"{claim.printed:g}", _number(claim.measured), claim.source, claim.comment)
+        for each in ranked
+        for claim in each.card.reported
+    )
+    if rows:
+        yield Heading(3, f"{ranked[0].card.dataset.name}: what papers print")
+        yield Grid(("defense", "what", "printed", "measured here", "by", "to be known"), rows)
+
+
+def _warned(card: Card) -> list[str]:
+    return [*stale(card), *card.warnings]
+
+
+def _share(share: tuple[float, float, float] | None, digits: int = 2) -> str:
+    if share is None:
+        return "n/a"
+    value, low, high = (f"{number:.{digits}f}" for number in share)
+    return f"{value} [{low}, {high}]"
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "n/a" if value is None else f"{value:.{digits}f}"

@@ -1,0 +1,74 @@
+"""What a card keeps of one leakage point of a finished run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from leakbench.leaderboard.card import Point
+from leakbench.measure.statistics import median_interval
+
+__all__ = ["point_of", "rounded", "share_of"]
+
+DIGITS = 4
+
+
+def point_of(name: str, summary: Mapping[str, Any], rows: pd.DataFrame) -> Point:
+    """Return a leakage point of a summary, whose rows are these."""
+    tap = summary["taps"][name]
+    same = str(summary["notes"].get(f"taps.{name}", "")).partition("the same bits as ")[2].partition(":")[0]
+    return Point(
+        name=name,
+        victims=tap["victims"],
+        batch=tap["batch"],
+        failures=tap["failures"],
+        asr=share_of(tap, "asr"),
+        null_asr=_needed(share_of(tap, "null_asr")),
+        rmse=None if tap["rmse"] is None else _median(rows),
+        null_rmse=rounded(tap["null_rmse"]),
+        identified=share_of(tap, "identified"),
+        candidates=tap["candidates"],
+        chance=_needed(rounded(1 / tap["candidates"])),
+        label=rounded(tap["label_accuracy"]),
+        label_ranked=share_of(tap, "label_ranked"),
+        features=share_of(tap, "feature_accuracy"),
+        null_features=rounded(tap["null_feature_accuracy"]),
+        records=share_of(tap, "record_match"),
+        verdict=tap["verdict"],
+        same_as=same,
+    )
+
+
+def share_of(tap: Mapping[str, Any], field: str) -> tuple[float, float, float] | None:
+    """Return [a share, low, high] of a summary, rounded; None where it has no value."""
+    if tap.get(field) is None:
+        return None
+    # Student's interval of a mean may reach out of what a share can be.
+    low, high = (min(1.0, max(0.0, float(tap[f"{field}_{end}"]))) for end in ("low", "high"))
+    return _needed(rounded(tap[field])), _needed(rounded(low)), _needed(rounded(high))
+
+
+def rounded(value: float | None) -> float | None:
+    """Return a number to four digits after the point; None for none."""
+    return None if value is None else round(float(value), DIGITS)
+
+
+def _median(rows: pd.DataFrame) -> tuple[float, float | None, float | None]:
+    """Return the median RMSE over all examples, failures counting as the worst, with its interval over victims."""
+    worst = rows["rmse"].fillna(math.inf)
+    value = round(float(worst.median()), DIGITS)
+    _, low, high = median_interval(worst.groupby(rows["victim"]).median().to_numpy())
+    # Of batches the median over all examples is not that of the victims' medians.
+    return value, _around(value, low, min), _around(value, high, max)
+
+
+def _around(value: float, end: float, pick: Callable[[float, float], float]) -> float | None:
+    return pick(value, round(end, DIGITS)) if math.isfinite(end) else None
+
+
+def _needed(value: Any) -> Any:
+    assert value is not None
+    return value

@@ -1,0 +1,92 @@
+"""Cards as files: JSON with sorted keys, read strictly, each where its names say."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+from leakbench.errors import InputError
+from leakbench.leaderboard.card import Card
+from leakbench.recipe import construct
+from leakbench.store import write_atomically
+
+__all__ = ["path_of", "read_card", "read_cards", "text_of", "write_card"]
+
+LARGEST = 1_000_000
+"""Bytes of a card; they take about 20,000."""
+
+
+def path_of(folder: Path, card: Card) -> Path:
+    """Return where a card lies."""
+    return folder / card.dataset.name / f"{card.defense.name}.json"
+
+
+def text_of(card: Card) -> str:
+    """Return a card as JSON: keys sorted, one value a line but short lists, which stand in one."""
+    return _written(dataclasses.asdict(card), "") + "\n"
+
+
+def write_card(folder: Path, card: Card) -> Path:
+    """Write a card into its place below a folder, whole or not at all."""
+    path, text = path_of(folder, card), text_of(card)
+    write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"))
+    return path
+
+
+def read_card(path: Path) -> Card:
+    """Read one card; raises InputError in one line, with the file and the field, for whatever is no card."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+        if len(data) > LARGEST:
+            raise ValueError(f"more than {LARGEST} bytes")
+        fields = json.loads(data.decode(), parse_constant=_no_number, object_pairs_hook=_once)
+    except FileNotFoundError:
+        raise InputError(f"card: no file {str(path)!r}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read as a card ({error})") from None
+    try:
+        return construct(Card, fields)
+    except (InputError, RecursionError) as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def read_cards(folder: Path) -> list[Card]:
+    """Read all cards below a folder, each in DATASET/DEFENSE.json; raises InputError for another place, and where there is none."""
+    if not folder.is_dir():
+        raise InputError(f"cards: no folder {str(folder)!r}")
+    cards = []
+    for path in sorted(folder.glob("*/*.json")):
+        card = read_card(path)
+        if path_of(folder, card) != path:
+            place = path_of(Path(), card)
+            raise InputError(f"{path}: is the card of {card.defense.name} on {card.dataset.name}, expected at {place}")
+        cards.append(card)
+    if not cards:
+        raise InputError(f"cards: no DATASET/DEFENSE.json in {str(folder)!r}; `leakbench card` writes them")
+    return cards
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"{key!r} stands twice")
+        found[key] = value
+    return found
+
+
+def _written(value: Any, indent: str) -> str:
+    deeper = indent + " "
+    if isinstance(value, dict) and value:
+        lines = [f"{deeper}{json.dumps(key)}: {_written(value[key], deeper)}" for key in sorted(value)]
+        return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+    if isinstance(value, list | tuple) and any(isinstance(each, dict) or len(str(each)) > 20 for each in value):
+        return "[\n" + ",\n".join(f"{deeper}{_written(each, deeper)}" for each in value) + f"\n{indent}]"
+    return json.dumps(value, allow_nan=False)

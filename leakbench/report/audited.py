@@ -1,0 +1,84 @@
+"""The audit of a run's defense: what was found, or how to have it looked for."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from leakbench.errors import InputError
+from leakbench.privacy.audit.verdict import Audit
+from leakbench.store import write_atomically
+
+__all__ = ["AUDIT", "AUDITED_OPTIONS", "audit_command", "audit_of", "check_audited", "keep_audit"]
+
+AUDIT = "audit.json"
+"""The file of an audit in a run's folder; it names the cell that it belongs to."""
+
+AUDITED_OPTIONS = (
+    "--defense", "--dataset", "--model", "--victim-mode", "--init", "--train-rounds", "--clients", "--clients-per-round",
+    "--local-iterations", "--learning-rate", "--client-optimizer", "--batch", "--dropout", "--noise-factor", "--clip-factor",
+    "--epsilon", "--stop-at-epsilon", "--stop-at-delta", "--seed", "--data-dir",
+)  # fmt: skip
+"""Options of `leakbench run` that `leakbench audit` has too: those of the federation."""
+
+
+def check_audited(folder: Path, manifest: Mapping[str, Any], audited: Mapping[str, Any]) -> None:
+    """Raise InputError where the run in a folder has another defense or federation than is audited.
+
+    manifest: the run's. audited: {`defense`: its recipe, `dataset`: its name, `federation`: its settings}, described.
+    """
+    theirs = {
+        "defense": manifest["recipes"]["defense"],
+        "dataset": manifest["cell"]["dataset"],
+        "federation": manifest["settings"]["federation"],
+    }
+    for what, said in theirs.items():
+        if json.loads(json.dumps(audited[what])) != said:
+            raise InputError(
+                f"into: the run in {str(folder)!r} has another {what} than is audited; give the options of that run"
+            )
+
+
+def keep_audit(folder: Path, manifest: Mapping[str, Any], found: Audit) -> Path:
+    """Write an audit into the folder of the run that it is of, and return its path."""
+    path = folder / AUDIT
+    text = json.dumps({"hash": manifest["hash"], **found.as_dict()}, indent=1) + "\n"
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    return path
+
+
+def audit_of(folder: Path, manifest: Mapping[str, Any]) -> Audit | None:
+    """Return the audit in a run's folder; None without one. Raises InputError for one that is damaged or of another cell."""
+    path = folder / AUDIT
+    if not path.is_file():
+        return None
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        belongs = kept.pop("hash")
+        found = Audit(**kept)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        raise InputError(f"{path}: is no audit that this version reads; remove it and audit again") from None
+    if belongs != manifest["hash"]:
+        raise InputError(f"{path}: is of another cell ({belongs[:12]}); remove it and audit again")
+    return found
+
+
+def audit_command(manifest: Mapping[str, Any]) -> str:
+    """Return the command that audits the defense of a run and keeps the result for its page."""
+    try:
+        words = shlex.split(manifest["command"])
+    except ValueError:
+        words = []
+    kept: list[str] = []
+    if words[:2] == ["leakbench", "run"]:
+        for option, value in zip(words, [*words[1:], ""], strict=True):
+            name, equals, _ = option.partition("=")
+            if name in AUDITED_OPTIONS:
+                kept += [option] if equals else [option, value]
+    else:  # A cell of a table, say, whose options stand nowhere.
+        cell = manifest["cell"] if "cell" in manifest else manifest["summary"]["cell"]
+        kept = ["--defense", cell["defense"].partition(" (")[0], "--dataset", cell["dataset"]]
+    return shlex.join(["leakbench", "audit", *kept, "--into"]) + " FOLDER"

@@ -1,0 +1,69 @@
+"""A finished run as the pages read it: its manifest, rows, rounds and reconstructions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from leakbench.errors import InputError
+from leakbench.store import read_manifest, written
+
+__all__ = ["Finished", "read_finished"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One finished run. arrays: `<tap>.round<r>.truth` and `.reconstruction`, (V, M, *s)."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    rows: pd.DataFrame
+    rounds: pd.DataFrame
+    arrays: Mapping[str, NDArray[np.floating]]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What the table shows."""
+        summary: dict[str, Any] = self.manifest["summary"]
+        return summary
+
+    def points(self) -> dict[str, pd.DataFrame]:
+        """Return {leakage point as the summary names it: its rows}."""
+        points = {}
+        for name, tap in self.summary["taps"].items():
+            mine = (self.rows["tap"] == name.partition("@")[0]) & (self.rows["round"] == tap["round"])
+            points[name] = self.rows[mine]
+        return points
+
+
+def read_finished(folder: Path) -> Finished:
+    """Return the finished run in a folder; raises InputError that names the file which is missing or cannot be read."""
+    manifest = read_manifest(folder)
+    if "summary" not in manifest:
+        raise InputError(f"{folder / 'manifest.json'}: has no summary; the run is not finished, run it again to go on")
+    for name in ("rows.parquet", "rounds.parquet", "reconstructions.safetensors"):
+        written(folder, manifest, name)
+    return Finished(
+        folder,
+        manifest,
+        _read(folder / "rows.parquet", pd.read_parquet),
+        _read(folder / "rounds.parquet", pd.read_parquet),
+        _read(folder / "reconstructions.safetensors", load_file),
+    )
+
+
+def _read(path: Path, read: Callable[[Path], T]) -> T:
+    try:
+        return read(path)
+    except Exception as error:  # each format has errors of its own; whichever it is, the file is the cause
+        first = (str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(f"{path}: cannot be read ({first}); run the cell again to measure it anew") from None

@@ -1,0 +1,83 @@
+"""What became of every victim: the lines of the page's longest table, as many as a page can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from leakbench.report.words import number
+
+__all__ = ["LINES", "Victims", "victims"]
+
+LINES = 2_000
+"""Lines that a page holds; the file of the rows has all."""
+
+
+@dataclass(frozen=True)
+class Victims:
+    """The table: its headings (and whether numbers stand below), its lines, and how many examples there are in all."""
+
+    headings: list[tuple[str, bool]]
+    lines: list[list[str]]
+    examples: int
+
+
+def victims(points: Mapping[str, pd.DataFrame]) -> Victims:
+    """Return a line for each example under attack at each leakage point, of as many victims as fit, the same at each.
+
+    points: {leakage point: its rows}. A column stands where a row has something in it.
+    """
+    everyone = pd.concat([rows.assign(point=name) for name, rows in points.items()]) if points else pd.DataFrame()
+    if not len(everyone):
+        return Victims([], [], 0)
+    each = everyone.groupby("victim", sort=True).size().cumsum()
+    shown = everyone[everyone["victim"].isin(each.index[each <= max(LINES, int(each.iloc[0]))])]
+    columns = [column for column in COLUMNS if column.needs(everyone)]
+    lines = [[column.text(row) for column in columns] for row in shown.head(LINES).to_dict("records")]
+    return Victims([(column.heading, column.numeric) for column in columns], lines, len(everyone))
+
+
+@dataclass(frozen=True)
+class _Column:
+    heading: str
+    text: Callable[[Mapping[Any, Any]], str]
+    needs: Callable[[pd.DataFrame], bool] = lambda _: True
+    numeric: bool = True
+
+
+def _has(*fields: str) -> Callable[[pd.DataFrame], bool]:
+    return lambda rows: all(field in rows and bool(rows[field].notna().any()) for field in fields)
+
+
+def _plain(heading: str, field: str, digits: int) -> _Column:
+    return _Column(heading, lambda row: number(_float(row[field]), digits), _has(field))
+
+
+def _float(value: Any) -> float | None:
+    return None if pd.isna(value) else float(value)
+
+
+def _yes(value: Any) -> str:
+    return "n/a" if pd.isna(value) else "yes" if value else "no"
+
+
+COLUMNS = (
+    _Column("leakage point", lambda row: str(row["point"]), numeric=False),
+    _Column("victim", lambda row: str(row["victim"])),
+    _Column("example", lambda row: str(row["member"]), lambda rows: bool(rows["member"].max() > 0)),
+    _Column("rebuilt", lambda row: "no answer" if row["failure"] else _yes(row["success"]), numeric=False),
+    _plain("RMSE", "rmse", 4),
+    _plain("null RMSE", "null_rmse", 4),
+    _plain("PSNR", "psnr", 1),
+    _plain("SSIM", "ssim", 2),
+    _plain("LPIPS", "lpips", 3),
+    _plain("features right", "feature_accuracy", 2),
+    _plain("record right", "record_match", 0),
+    _Column("label", lambda row: number(_float(row["label"]), 0), _has("label")),
+    _Column("label told", lambda row: number(_float(row["label_guess"]), 0), _has("label_guess")),
+    _Column("identified", lambda row: number(_float(row["identified"]), 2), _has("identified")),
+    _plain("iterations", "iterations_to_success", 0),
+)

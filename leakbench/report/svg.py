@@ -1,0 +1,91 @@
+"""Curves as SVG that stands inside the page: its own text, few digits, and colours that follow light and dark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import escape
+from io import StringIO
+from typing import Any
+
+import matplotlib as mpl
+from markupsafe import Markup
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+__all__ = ["DASHES", "INK", "QUIET", "SERIES", "drawn", "inline"]
+
+SERIES = tuple(f"#0000a{place}" for place in range(6))
+"""Colours of lines while they are drawn; on the page the style sheet's `--series-0` and so on, one set for each ground."""
+DASHES = ("-", "--", "-.", ":")
+"""Lines differ in their dashes too, for who cannot tell the colours apart."""
+INK, QUIET = "#010101", "#020202"
+"""The colour of the text around the figure, and the quieter one; on the page what the style sheet says."""
+
+ON_PAGE = {INK: "currentColor", QUIET: "var(--quiet)"} | {c: f"var(--series-{n})" for n, c in enumerate(SERIES)}
+
+STYLE: Any = {
+    "svg.fonttype": "none",
+    "font.size": 10.5,
+    "text.color": INK,
+    "axes.edgecolor": QUIET,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": QUIET,
+    "grid.alpha": 0.25,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "figure.facecolor": "none",
+    "legend.frameon": False,
+    "legend.fontsize": 9.5,
+}
+
+NUMBER = re.compile(r"(?<!opacity: )(?<![\d.])-?\d+\.\d{2,}(?:e-?\d+)?")
+"""What a coordinate may lose digits of; not the text between tags."""
+UNREFERENCED = re.compile(r' id="([^"]*)"')
+
+
+@contextmanager
+def drawn(width: float, height: float) -> Iterator[Figure]:
+    """Give a figure of so many inches, to be drawn and handed to `inline` inside: its style holds no longer."""
+    with mpl.rc_context(STYLE):
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
+def inline(figure: Figure, name: str, meaning: str) -> Markup:
+    """Return a figure as an `<svg>` element that a screen reader reads as `meaning`.
+
+    name: apart from all other figures of a page, since identifiers in it begin so.  Equal figures give equal text.
+    """
+    written = StringIO()
+    with mpl.rc_context({"svg.hashsalt": name}):
+        FigureCanvasSVG(figure).print_svg(  # type: ignore[no-untyped-call]
+            written, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        )
+    text = written.getvalue()
+    box = re.search(r'viewBox="([^"]*)"', text)
+    assert box is not None
+    body = re.sub(r"^.*?<svg[^>]*>|<metadata>.*?</metadata>|<style.*?</style>", "", text, flags=re.DOTALL)
+    used = set(re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', body))
+    kept = {one or other for one, other in used}
+    body = UNREFERENCED.sub(lambda found: f' id="{name}-{found[1]}"' if found[1] in kept else "", body)
+    body = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", body)
+    body = re.sub(r"<!--.*?-->\s*", "", body, flags=re.DOTALL)
+    for colour, said in ON_PAGE.items():
+        body = body.replace(colour, said)
+    body = re.sub(
+        r"font: ([\d.]+px) [^;\"]*|font-family: [^;\"]*; ", lambda f: f"font-size: {f[1]}" if f[1] else "", body
+    )
+    body = re.sub(r' transform="rotate\(-?0 [^"]*"', "", body)
+    body = re.sub(r"<[^>]*>", lambda tag: NUMBER.sub(lambda n: f"{float(n[0]):.1f}".removesuffix(".0"), tag[0]), body)
+    body = re.sub(r">\s+<", "><", body)
+    return Markup(f'<svg class="chart" viewBox="{_rounded(box[1])}" role="img" aria-label="{escape(meaning)}">{body}')
+
+
+def _rounded(numbers: str) -> str:
+    return " ".join(f"{float(number):g}" for number in numbers.split())

@@ -1,0 +1,32 @@
+"""The page of several runs: two beside each other, or three and more as levels of noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from leakbench.errors import InputError
+from leakbench.report.compared import compared_page
+from leakbench.report.levels import levels_page
+from leakbench.report.several import read_several
+from leakbench.store import write_atomically
+
+__all__ = ["write_together"]
+
+
+def write_together(folders: Sequence[Path], out: Path | None = None) -> Path:
+    """Write one page of two or more finished runs on the same victims and return its path.
+
+    out: where; else beside the first run's folder, by the names of the first and the last. Raises InputError where the runs do
+    not go together, or the page's name is that of a folder.
+    """
+    runs = read_several(folders)
+    html = compared_page(*runs) if len(runs) == 2 else levels_page(runs)
+    if out is None:
+        first, last = (folder.resolve() for folder in (folders[0], folders[-1]))
+        kind = "compare" if len(runs) == 2 else f"{len(runs)}-levels"
+        out = first.parent / f"{kind}-{first.name}-{last.name}.html"
+    if out.is_dir():
+        raise InputError(f"out: {str(out)!r} is a folder; give the name of a page, like compare.html")
+    write_atomically(out, lambda temporary: temporary.write_text(html, encoding="utf-8"))
+    return out

@@ -1,0 +1,79 @@
+"""The page of a table of accounting in Markdown: every claim with its verdict, then every reading of it."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from leakbench.reproduce.accounting.table import AccountingTable
+from leakbench.reproduce.accounting.verdict import judged
+from leakbench.scripts import markdown_table
+
+__all__ = ["accounting_page"]
+
+RULE = (
+    "A claim holds where the claim's own formula gives the printed number, to the printed digits, as the paper states it; the"
+    " numbers are of that reading. Rényi and losses: the valid epsilon of the same steps, by Rényi divergences with their tight"
+    " conversion and by privacy loss distributions."
+)
+
+COVERS = (
+    "A claim holds where it is no less than the valid epsilon, by privacy losses, under the adjacency that its formula is for;"
+    " Rényi is the looser valid one."
+)
+
+AGAIN = (
+    'A claim is computed again by `leakbench reproduce {name} --again --only "CLAIM"`; nothing is trained or drawn, so that'
+    " `--scale` quick and full are the same."
+)
+
+CLAIM_HEADS = ("claim", "claimed", "by the claim's own formula", "valid: Rényi", "valid: losses", "verdict", "reason")
+READING_HEADS = ("claim", "reading", "stated", "formula", "Rényi", "losses", "holds so", "reason")
+
+
+def accounting_page(table: AccountingTable, rows: pd.DataFrame) -> str:
+    """Return the page."""
+    claims = [
+        (
+            _cell(c.name),
+            f"{c.claimed:.9g}",
+            *map(_number, (c.formula, c.renyi, c.losses)),
+            f"**{c.verdict}**",
+            _cell(c.reason),
+        )
+        for c in judged(table, rows)
+    ]
+    readings = [
+        (
+            _cell(row["cell"]),
+            _cell(row["reading"]),
+            "yes" if row["stated"] else "no",
+            *(_number(row[key]) for key in ("formula", "renyi", "losses")),
+            "yes" if row["gives"] else "no",
+            "" if pd.isna(row["reason"]) else _cell(row["reason"]),
+        )
+        for row in rows.to_dict("records")
+    ]
+    known = set(rows["cell"])
+    lacking = [claim.name for claim in table.claims if claim.name not in known]
+    missing = [f"Not computed yet: {'; '.join(lacking)}.", ""] if lacking else []
+    rule = COVERS if any(claim.counts == "flower_epsilons" for claim in table.claims) else RULE
+    lines = [
+        *(f"# {table.title}", "", *([table.cite, ""] if table.cite else []), table.text, ""),
+        *("## Claims", "", rule, "", markdown_table(CLAIM_HEADS, claims), "", *missing),
+        *("## Readings", "", markdown_table(READING_HEADS, readings), ""),
+        *(AGAIN.format(name=table.name), "", table.found),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _cell(text: object) -> str:
+    return str(text).replace("|", r"\|")
+
+
+def _number(value: float) -> str:
+    """Return a number of the page; a dash where there is none."""
+    if math.isnan(value):
+        return "-"
+    return f"{value:.0f}" if value == int(value) else f"{value:.4f}" if value < 1000 else f"{value:.2g}"

@@ -1,0 +1,56 @@
+"""Compute a table of accounting: each claim once, kept as soon as it is whole; what a row already holds is not computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+
+from leakbench.reproduce.accounting.measure import computed
+from leakbench.reproduce.accounting.page import accounting_page
+from leakbench.reproduce.accounting.readings import Row
+from leakbench.reproduce.accounting.table import AccountingTable
+from leakbench.reproduce.choose import chosen
+from leakbench.reproduce.index import write_index
+from leakbench.reproduce.rows import held
+from leakbench.store import write_atomically
+
+__all__ = ["account", "write_accounting_page"]
+
+
+def account(
+    table: AccountingTable, only: str, out: Path, say: Callable[[Row], None], again: bool = False
+) -> pd.DataFrame:
+    """Compute the claims of a table that `out` has no rows of, and return all of its rows; the page is written after each.
+
+    only: text that the names hold.  again: compute also what is there.  Raises InputError for a name that there is not.
+    """
+    claims = {claim.name: claim for claim in table.claims}
+    order = {name: place for place, name in enumerate(claims)}
+    csv = out / f"{table.name}.csv"
+    rows = held(csv, ("cell", "hash"))
+    for name in chosen(claims, only):
+        if not again and set(rows.loc[rows["cell"] == name, "hash"]) == {claims[name].hash}:
+            continue
+        found = computed(claims[name])
+        rows = pd.concat([rows[rows["cell"] != name], pd.DataFrame(found)], ignore_index=True)
+        rows = rows[rows["cell"].isin(order)].sort_values("cell", key=lambda of: of.map(order), kind="stable")
+        write_atomically(csv, partial(_to_csv, rows))
+        write_accounting_page(table, rows, out)
+        for row in found:
+            say(row)
+    return rows.reset_index(drop=True)
+
+
+def write_accounting_page(table: AccountingTable, rows: pd.DataFrame, out: Path) -> Path:
+    """Write the page of the rows into `out`, and return its path; the index of `out`/README.md follows."""
+    path = out / f"{table.name}.md"
+    write_atomically(path, lambda file: file.write_text(accounting_page(table, rows), encoding="utf-8"))
+    write_index(out)
+    return path
+
+
+def _to_csv(rows: pd.DataFrame, path: Path) -> None:
+    rows.to_csv(path, index=False)

@@ -1,0 +1,88 @@
+"""A table of accounting: one YAML file in `results/tables/` whose lines are printed numbers, each with readings that may give it.
+
+kind:    accounting.
+counts:  what the numbers are, a name of `leakbench.reproduce.accounting.measure.COUNTS`.
+title, cite, text, found:  as of a table of cells.
+given:   what all claims are computed from; `federation` has fields of `leakbench.privacy.ledger.Schedule`.
+data:    {data set: more of `given`}, for what is printed of several; `federation` is added to the one above.
+apart:   why no number of the table is comparable; a row may have its own.
+rows:    [{name, printed, given, apart}]; `printed` is a number, or {data set: number}, which is a claim each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leakbench.errors import InputError, nearest
+from leakbench.provenance import versions
+from leakbench.reproduce.file import check
+from leakbench.store import content_hash
+
+__all__ = ["COUNTED", "AccountingTable", "Claim", "accounting_of"]
+
+COUNTED = ("epsilons", "rounds", "geyer_rounds", "flower_epsilons")
+"""What the numbers of a table may be."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A printed number. counts: what it is.  given: all that its readings are computed from.  apart: why it is not comparable."""
+
+    name: str
+    claimed: float
+    counts: str
+    given: Mapping[str, Any]
+    apart: str = ""
+
+    @property
+    def hash(self) -> str:
+        """What is computed, and by which versions: a row of another hash is computed again."""
+        made = {name: version for name, version in versions().items() if name in ("leakbench", "dp-accounting")}
+        return content_hash([self.counts, self.claimed, self.given, made])[:12]
+
+
+@dataclass(frozen=True)
+class AccountingTable:
+    """What a file of such a table says."""
+
+    name: str
+    title: str
+    text: str
+    claims: tuple[Claim, ...]
+    cite: str = ""
+    found: str = ""
+
+
+def accounting_of(path: Path, body: Mapping[str, Any]) -> AccountingTable:
+    """Return the table that a file says; raises InputError for what is none, or wrong."""
+    check(path, body, ("kind", "counts", "title", "text", "given", "rows"), ("cite", "data", "apart", "found"))
+    if body["counts"] not in COUNTED:
+        raise InputError(f"{path}: counts: got {body['counts']!r}{nearest(str(body['counts']), COUNTED)}")
+    for row in body["rows"]:
+        check(path, row, ("name", "printed"), ("given", "apart"), f"row {row.get('name')!r}: ")
+    claims = tuple(claim for row in body["rows"] for claim in _claims(path, body, row))
+    names = [claim.name for claim in claims]
+    for name in {name for name in names if names.count(name) > 1}:
+        raise InputError(f"{path}: rows: two are called {name!r}")
+    words = {key: str(body.get(key, "")).strip() for key in ("title", "text", "cite", "found")}
+    return AccountingTable(path.stem, claims=claims, **words)
+
+
+def _claims(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[Claim]:
+    given, apart = {**body["given"], **row.get("given", {})}, str(row.get("apart", body.get("apart", "")))
+    printed, facts = row["printed"], body.get("data", {})
+    if not isinstance(printed, Mapping):
+        yield Claim(row["name"], float(printed), body["counts"], given, apart)
+        return
+    for data, number in printed.items():
+        if data not in facts:
+            raise InputError(
+                f"{path}: row {row['name']!r}: printed: {data!r} is not in data{nearest(data, list(facts))}"
+            )
+        own = facts[data]
+        federation = {**given.get("federation", {}), **own.get("federation", {})}
+        all_given = {**own, **given, "dataset": data, "federation": federation}
+        yield Claim(f"{row['name']}, {data}", float(number), body["counts"], all_given, apart)

@@ -1,0 +1,75 @@
+"""What a defense costs: the processor time of a client's local iteration beside an undefended one's, in turns on one machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from leakbench.bench.timing import with_threads
+from leakbench.cell import Cell
+from leakbench.cell.budget import prepare
+from leakbench.federated.simulate import train
+from leakbench.measure.statistics import median_interval
+from leakbench.progress import Reporter
+from leakbench.provenance import versions
+from leakbench.reproduce.measure import hash_of
+from leakbench.reproduce.rows import Row
+from leakbench.reproduce.table import Line, Table
+from leakbench.run.experiment import hand_out
+from leakbench.run.stage_train import fresh_network
+from leakbench.types import Network
+
+__all__ = ["one_round", "timed"]
+
+
+def one_round(cell: Cell) -> Callable[[], object]:
+    """Return what trains the first round of a cell, without the test of its accuracy."""
+    inputs, targets = cell.data.test_inputs[:1], cell.data.test_targets[:1]
+    data, partition = dataclasses.replace(cell.data, test_inputs=inputs, test_targets=targets), hand_out(cell)
+    model, start = fresh_network(cell, trained=True)
+    federation, seed = cell.settings.federation, cell.settings.seed
+    return lambda: next(train(Network(model, start), data, partition, federation, cell.defense, seed))
+
+
+def timed(
+    table: Table, line: Line, scale: str, changed: dict[str, Any], data_dir: Path | None, reporter: Reporter
+) -> list[Row]:
+    """Time the first round of a line's cell and of the same without a defense in turns: its row.
+
+    The time is that of one processor, which others' work on the machine does not lengthen. The ratio is the median over the
+    repetitions, its interval of order statistics over them; the server's work of a round is part of its iterations.
+    """
+    began = time.perf_counter()
+    request = line.requests(scale, changed)[0]
+    cell = prepare(request, data_dir, reporter)
+    plain = prepare(dataclasses.replace(request, defense="none"), data_dir, reporter)
+    f = cell.settings.federation
+    own, none = with_threads(1, lambda: _in_turns(one_round(cell), one_round(plain), table.repeats))
+    ratio, low, high = median_interval([one / other for one, other in zip(own, none, strict=True)])
+    each = 1000 / (f.clients_per_round * f.local_iterations)
+    return [
+        {f"claimed_{key}": value for key, value in line.claimed("").items()}
+        | {"row": line.name, "cell": line.name, "point": "training", "dataset": line.given["dataset"]}
+        | {"attack": cell.names["attack"], "defense": cell.names["defense"]}
+        | {"cost_ratio": ratio, "cost_ratio_low": low, "cost_ratio_high": high}
+        | {"milliseconds": each * statistics.median(own), "milliseconds_none": each * statistics.median(none)}
+        | {"repeats": table.repeats, "hash": hash_of([cell]), "scale": scale, "seeds": 1}
+        | {"wall_minutes": round((time.perf_counter() - began) / 60, 1)}
+        | {"versions": json.dumps(versions(), sort_keys=True)}
+    ]
+
+
+def _in_turns(own: Callable[[], object], none: Callable[[], object], repeats: int) -> tuple[list[float], list[float]]:
+    """Return the processor seconds of both in each repetition; before, both run once untimed."""
+    took: tuple[list[float], list[float]] = ([], [])
+    for _ in range(1 + repeats):
+        for work, seconds in zip((own, none), took, strict=True):
+            began = time.process_time()
+            work()
+            seconds.append(time.process_time() - began)
+    return took[0][1:], took[1][1:]

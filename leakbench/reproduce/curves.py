@@ -1,0 +1,76 @@
+"""Accuracy over rounds: which rows a paper says lie above which, seed by seed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from leakbench.measure.statistics import difference_interval
+from leakbench.reproduce.verdict import APART, FAILS, HOLDS, ORDER, Compared
+
+__all__ = ["SPANS", "Order", "Rounds", "ordered", "rounds_of"]
+
+SPANS = ("all", "first", "last")
+
+
+@dataclass(frozen=True)
+class Order:
+    """A claim that the accuracy of some rows lies above that of others, added up.
+
+    says: the claim in words.  rounds: of which the accuracy is the mean: `all`, or the `first` or `last` few, the window.
+    """
+
+    says: str
+    more: tuple[str, ...]
+    less: tuple[str, ...]
+    rounds: str = "all"
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """What a table says of curves: how many rounds `first` and `last` are, {a panel of the figure: its rows}, and claims."""
+
+    window: int
+    panels: Mapping[str, tuple[str, ...]]
+    orders: tuple[Order, ...]
+
+
+def rounds_of(row: Mapping[Any, Any]) -> NDArray[np.floating]:
+    """Return (seeds, rounds), the accuracies that a row of a CSV has kept as JSON."""
+    return np.array(json.loads(str(row["accuracies"])), dtype=np.float64)
+
+
+def ordered(rounds: Rounds, rows: pd.DataFrame) -> list[Compared]:
+    """Return each claim of an order whose rows were measured: the difference in points of accuracy, its 95 % t interval over seeds.
+
+    It holds where the interval lies above 0 and not where it lies below; the seeds of all rows share what is drawn, so that
+    differences are seed by seed.
+    """
+    kept = {str(row["cell"]): rounds_of(row) for row in rows.to_dict("records")}
+    found = []
+    for order in rounds.orders:
+        if not {*order.more, *order.less} <= kept.keys():
+            continue
+        many = min(len(kept[name]) for name in (*order.more, *order.less))
+        scores = {name: _mean(kept[name][:many], order.rounds, rounds.window) for name in (*order.more, *order.less)}
+        apart = 100 * (sum(scores[name] for name in order.more) - sum(scores[name] for name in order.less))
+        value, low, high = difference_interval(apart)
+        undecided = not (low > 0 or high < 0)
+        word = APART if undecided else HOLDS if low > 0 else FAILS
+        reason = f"not decided by {many} seed{'s' * (many > 1)}" if undecided else ""
+        span = "" if order.rounds == "all" else f", {order.rounds} {rounds.window} rounds"
+        found.append(Compared(f"{order.says}{span}", ORDER, 0.0, value, low, high, word, reason))
+    return found
+
+
+def _mean(accuracies: NDArray[np.floating], span: str, window: int) -> NDArray[np.floating]:
+    """Return (seeds,), the mean over all rounds, the first or the last few."""
+    of = {"all": slice(None), "first": slice(window), "last": slice(-window, None)}[span]
+    found: NDArray[np.floating] = accuracies[:, of].mean(1)
+    return found

@@ -1,0 +1,189 @@
+"""The figure of a table that shows pictures: truth beside what each of its cells rebuilt, at each leakage point."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from torch import Tensor
+
+from leakbench.errors import InputError
+from leakbench.store import write_atomically
+
+__all__ = ["Shown", "Tile", "draw", "shown_of"]
+
+LEAKS, HIDES, INK = "#B34700", "#767676", "#222222"
+"""Vermilion and grey, which stay apart for the colour-blind; the frame of what came back is wider too."""
+
+TILE, ROW, NAME, LINE, FOOT, DPI = 1.0, 1.14, 1.15, 0.155, 0.32, 150
+"""Inches: the width of a tile and the height of a row, the names at the left, a line of a heading, the legend beneath."""
+
+NO_METHOD = "rebuilt"
+"""What the column of a row is called whose name has no comma."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A reconstruction: pixels (H, W, 3) in [0, 1], None where there was no answer, its RMSE, and whether that is at most eta."""
+
+    pixels: NDArray[np.floating] | None
+    rmse: float
+    came_back: bool
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Examples of a cell at a leakage point; group, method: what stands before and behind the last comma of its row's name.
+
+    batch: of how many examples the leak is.
+    """
+
+    group: str
+    method: str
+    point: str
+    batch: int
+    truth: tuple[NDArray[np.floating], ...]
+    tiles: tuple[Tile, ...]
+
+
+def shown_of(name: str, rows: pd.DataFrame, tensors: Mapping[str, Tensor], many: int) -> list[Shown]:
+    """Return the first `many` examples of a cell's run at each of its leakage points, in the order of victim and member.
+
+    rows, tensors: of the run's folder.  Raises InputError for data that are no pictures.
+    """
+    group, comma, method = name.rpartition(", ")
+    group, method = (group, method) if comma else (name, NO_METHOD)
+    found = []
+    for key in [key for key in tensors if key.endswith(".reconstruction")]:
+        tap, _, leak = key.removesuffix(".reconstruction").rpartition(".round")
+        answer, truth = (tensors[f"{tap}.round{leak}.{kind}"] for kind in ("reconstruction", "truth"))
+        if truth.dim() != 5:
+            raise InputError(
+                f"pictures: row {name!r}: {tap} leaks examples of shape {tuple(truth.shape[2:])}, no pictures"
+            )
+        of = rows[(rows["tap"] == tap) & (rows["round"] == int(leak))].sort_values(["victim", "member"])
+        flat = [each.flatten(0, 1)[:many] for each in (answer, truth)]
+        tiles = [
+            Tile(_pixels(picture), float(row["rmse"]), bool(row["rmse"] <= row["eta"]))
+            for picture, row in zip(flat[0], of.to_dict("records"), strict=False)
+        ]
+        point = tap if leak == "0" else f"{tap}@{leak}"
+        found.append(Shown(group, method, point, truth.shape[1], tuple(map(_drawn, flat[1])), tuple(tiles)))
+    return sorted(found, key=lambda each: each.point, reverse=True)
+
+
+def draw(shown: Sequence[Shown], notes: Mapping[str, str], path: Path) -> None:
+    """Draw a line of tiles for each group and leakage point: of each example its truth, then what each method left of it.
+
+    notes: {method: what stands under its heading}.  Raises InputError where two methods of a line attacked other examples.
+    """
+    methods = list(dict.fromkeys(each.method for each in shown))
+    lines: dict[tuple[str, str], dict[str, Shown]] = {}
+    for each in shown:
+        lines.setdefault((each.group, each.point), {})[each.method] = each
+    many = max(len(each.truth) for each in shown)
+    heads = {head: _heading(head, notes) for head in ("truth", *methods)}
+    top = 0.1 + LINE * max(heading.count("\n") + 1 for heading in heads.values())
+    width = NAME + TILE * many * len(heads) + 0.25 * (many - 1)
+    figure = Figure(figsize=(width, top + ROW * len(lines) + FOOT), facecolor="white")
+    FigureCanvasAgg(figure)
+    canvas = _Canvas(figure)
+    for x, head in _heads(methods, many):
+        canvas.text(x + 0.46 * TILE, top - 0.04, heads[head], 8.5, weight="bold", va="bottom")
+    for place, ((group, point), cells) in enumerate(lines.items()):
+        y, batch = top + ROW * place, next(iter(cells.values())).batch
+        canvas.text(0.06, y + 0.25 * TILE, group, 9.5, weight="bold", ha="left")
+        said = f"{point}\n" + (f"batch of {batch}" if batch > 1 else "one example")
+        canvas.text(0.06, y + 0.44 * TILE, said, 8.5, ha="left", color=HIDES)
+        _line(canvas, y, cells, methods, many, f"{group}, {point}")
+    legend = "Under each picture its RMSE; framed: it came back to an RMSE of at most eta."
+    canvas.text(0.06, top + ROW * len(lines) + 0.04, legend, 8.5, ha="left", color=LEAKS)
+    write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None}))
+
+
+class _Canvas:
+    """A figure on which everything is placed in inches from its upper left corner."""
+
+    def __init__(self, figure: Figure) -> None:
+        self.figure = figure
+        self.width, self.height = figure.get_size_inches()
+
+    def text(self, x: float, y: float, said: str, size: float, **given: Any) -> None:
+        style = {"ha": "center", "va": "top", "color": INK, **given}
+        self.figure.text(x / self.width, 1 - y / self.height, said, fontsize=size, **style)
+
+    def tile(self, x: float, y: float) -> Axes:
+        side = 0.92 * TILE
+        box = (x / self.width, 1 - (y + side) / self.height, side / self.width, side / self.height)
+        return self.figure.add_axes(box, xticks=[], yticks=[])
+
+
+def _line(canvas: _Canvas, y: float, cells: Mapping[str, Shown], methods: Sequence[str], many: int, where: str) -> None:
+    truths = [each.truth for each in cells.values()]
+    for other in truths[1:]:
+        if len(other) != len(truths[0]) or not all(map(np.array_equal, truths[0], other)):
+            raise InputError(
+                f"pictures: {where}: rows attacked other examples; give them the same data, batch and seed"
+            )
+    places = list(_heads(methods, many))
+    for example in range(len(truths[0])):
+        for x, head in places[example * (1 + len(methods)) :][: 1 + len(methods)]:
+            if head == "truth":
+                _picture(canvas.tile(x, y), truths[0][example], came_back=False)
+                continue
+            tile = cells[head].tiles[example] if head in cells else None
+            axes = canvas.tile(x, y)
+            _picture(
+                axes,
+                tile.pixels if tile else None,
+                bool(tile and tile.came_back),
+                "no answer" if tile else "not\nmeasured",
+            )
+            said = "" if tile is None or tile.pixels is None else f"{tile.rmse:.3f}"
+            canvas.text(x + 0.46 * TILE, y + 0.95 * TILE, said, 7.5, color=LEAKS if tile and tile.came_back else HIDES)
+
+
+def _heads(methods: Sequence[str], many: int) -> list[tuple[float, str]]:
+    """Return (its left in inches, what it is) of each column."""
+    across = ["truth", *methods]
+    return [
+        (NAME + (example * len(across) + place) * TILE + 0.25 * example, head)
+        for example in range(many)
+        for place, head in enumerate(across)
+    ]
+
+
+def _heading(head: str, notes: Mapping[str, str]) -> str:
+    words, lines = head.split(), [""]
+    for word in words:  # Wrapped, so that neighbours do not touch.
+        lines = [*lines[:-1], f"{lines[-1]} {word}".strip()] if len(lines[-1]) + len(word) < 12 else [*lines, word]
+    return "\n".join([*(line for line in lines if line), *([notes[head]] if notes.get(head) else [])])
+
+
+def _picture(axes: Axes, pixels: NDArray[np.floating] | None, came_back: bool, lacking: str = "no answer") -> None:
+    if pixels is None:
+        axes.text(0.5, 0.5, lacking, ha="center", va="center", fontsize=8, color=HIDES)
+    else:
+        axes.imshow(pixels, interpolation="nearest")
+    for side in axes.spines.values():
+        side.set(color=LEAKS if came_back else "#BBBBBB", linewidth=2.5 if came_back else 0.6)
+
+
+def _pixels(picture: Tensor) -> NDArray[np.floating] | None:
+    """Return a reconstruction (C, H, W) as a tile has it; None where any of it is no number."""
+    return _drawn(picture) if bool(torch.isfinite(picture).all()) else None
+
+
+def _drawn(picture: Tensor) -> NDArray[np.floating]:
+    """Return (H, W, 3), clamped to [0, 1]."""
+    pixels: NDArray[np.floating] = picture.clamp(0, 1).expand(3, -1, -1).permute(1, 2, 0).double().cpu().numpy()
+    return pixels

@@ -1,0 +1,25 @@
+"""Read a table of either kind: of cells, which are measured, or of accounting, which is computed."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from leakbench.errors import InputError, nearest
+from leakbench.reproduce.accounting.table import AccountingTable, accounting_of
+from leakbench.reproduce.file import body_of
+from leakbench.reproduce.table import Table, table_of
+
+__all__ = ["AnyTable", "read_any"]
+
+AnyTable: TypeAlias = Table | AccountingTable
+
+KINDS = ("cells", "accounting")
+
+
+def read_any(name: str) -> AnyTable:
+    """Return a table by its name, or by the path of a file of one's own; raises InputError for what is none, or wrong."""
+    path, body = body_of(name)
+    kind = body.get("kind", "cells")
+    if kind not in KINDS:
+        raise InputError(f"{path}: kind: got {kind!r}{nearest(str(kind), KINDS)}")
+    return accounting_of(path, body) if kind == "accounting" else table_of(path, body)

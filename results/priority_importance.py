@@ -1,0 +1,162 @@
+"""Which inputs a client ranks as important, round by round, without noise: Figures 3 and 4 of the priority paper.
+
+    python results/priority_importance.py [--data-dir FOLDER] [--page]
+
+Writes priority_importance.csv, .md and .png beside itself; with `--page` only the page, from the CSV that is there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from shared.options import checked, parser
+from torch import Tensor
+
+from leakbench.data.find import load_dataset
+from leakbench.defense import Defense
+from leakbench.defense.importance import IMPORTANCES
+from leakbench.defense.nbafl import Calibrated
+from leakbench.federated.simulate import train
+from leakbench.measure.statistics import difference_interval
+from leakbench.models import build, parameters
+from leakbench.recipe import resolve
+from leakbench.reproduce.rows import there
+from leakbench.rng import generator
+from leakbench.scripts import markdown_table, one_line
+from leakbench.types import Clock, Generators, Network, Signal
+
+HERE = Path(__file__).parent
+SETTINGS = HERE / "recipes" / "priority" / "mnist_iid.yaml"
+SHARE, CENTRE, ROUNDS, SEEDS = 0.1, 18, 4, 3
+CALIBRATION = Calibrated(norm=20.0, epsilon=10.0, delta=0.01)
+METHODS = ("sensitivity", "variance")
+
+
+@dataclass
+class Recorder:
+    """A step of a client that changes nothing and keeps how important its inputs are to it: {method: [(lanes, features)]}."""
+
+    kept: dict[str, list[Tensor]] = field(default_factory=lambda: {method: [] for method in METHODS})
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        """Rank, where it is no rehearsal."""
+        if rngs is not None:
+            for method, kept in self.kept.items():
+                kept.append(IMPORTANCES[method]()(signal, CALIBRATION.uplink(clock, CALIBRATION.epsilon)))
+        return signal
+
+
+def measured(data_dir: Path | None) -> Iterator[tuple[int, Tensor, list[dict[str, Tensor]]]]:
+    """Yield (seed, the mean example of each client (N, 28, 28), of each round {method: (N, 28, 28)})."""
+    _, recipe, data = load_dataset(str(SETTINGS), data_dir)
+    plain, f = resolve("defenses", Defense, "none")[1], recipe.federation
+    for seed in range(SEEDS):
+        partition = f.partition(data.train_targets, f.clients, f.examples_per_client, generator(seed, "partition"))
+        recorder = Recorder()
+        model = build("mlp_256", data.shape, data.classes, generator(seed, "model"))
+        defense = dataclasses.replace(plain, client=(recorder,))
+        found, seen = [], 0
+        network = Network(model, parameters(model))
+        for now in train(network, data, partition, f, defense, seed, stop_after=ROUNDS):
+            parts = {method: torch.cat(kept[seen:]) for method, kept in recorder.kept.items()}
+            seen = len(recorder.kept[METHODS[0]])
+            found.append({method: part.unflatten(1, data.shape[1:]) for method, part in parts.items()})
+            print(f"seed {seed}, round {now.round + 1}: accuracy {now.accuracy:.3f}", flush=True)
+        means = data.train_inputs[partition.of(torch.arange(f.clients))].mean(1)[:, 0]
+        yield seed, means, found
+
+
+def outside(importance: Tensor, end: str) -> Tensor:
+    """Return (N,): which share of the most or least important inputs lies outside the centre; equal ones count in part."""
+    edge = (importance.shape[1] - CENTRE) // 2
+    far = torch.ones(importance.shape[1:], dtype=torch.float64)
+    far[edge:-edge, edge:-edge] = 0
+    flat = importance.flatten(1).double() * (1 if end == "least" else -1)
+    many = int(SHARE * flat.shape[1])
+    last = flat.kthvalue(many, dim=1, keepdim=True).values
+    sure, tied = (flat < last).double(), (flat == last).double()
+    weight = sure + tied * (many - sure.sum(1, keepdim=True)) / tied.sum(1, keepdim=True)
+    return (weight * far.flatten()).sum(1) / many
+
+
+def draw(mean: Tensor, rounds: list[dict[str, Tensor]], path: Path) -> None:
+    """Draw the mean example of the first client, and below how important its inputs are to it in each round: dark is not."""
+    figure = Figure(figsize=(1.5 * (1 + ROUNDS) + 0.3, 3.5), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(2, 1 + ROUNDS, squeeze=False)
+    for place, method in enumerate(METHODS):
+        panels[place, 0].axis("off")
+        for number, found in enumerate(rounds):
+            axes = panels[place, 1 + number]
+            # Few inputs stand out: the 99 % quantile is the brightest, so that the others can be told apart.
+            shown = found[method][0]
+            axes.imshow(shown, cmap="gray", vmin=0, vmax=float(shown.flatten().quantile(0.99)) or 1.0)
+            axes.set_title(f"{method}, round {number + 1}", fontsize=8)
+    panels[0, 0].axis("on")
+    panels[0, 0].imshow(mean, cmap="gray")
+    panels[0, 0].set_title("its mean example", fontsize=8)
+    for axes in panels.flat:
+        axes.set(xticks=[], yticks=[])
+    figure.savefig(path, dpi=150, metadata={"Software": None})
+
+
+def page(rows: pd.DataFrame) -> str:
+    """Return the page: where the least and the most important inputs lie."""
+    by_seed = rows.groupby(["method", "round", "seed"], sort=False)[["least", "most"]].mean()
+    chance = 1 - CENTRE**2 / 28**2
+    lines = []
+    for (method, number), found in by_seed.groupby(level=["method", "round"], sort=False):
+        value, low, high = difference_interval((found["least"] - found["most"]).to_numpy())
+        word = "**holds**" if low > 0 else "**does not hold**" if high < 0 else "not decided"
+        shares = (f"{found[end].mean():.3f}" for end in ("least", "most"))
+        lines.append((method, number, *shares, f"{value:.3f} [{low:.3f}, {high:.3f}]", word))
+    table = markdown_table(("by", "round", "least", "most", "least - most [95 % CI]", "verdict"), lines)
+    return f"""# Figures 3 and 4 of priority-based noise: which inputs a client ranks as important
+
+M. Talaei and I. Izadi, "Adaptive Differential Privacy in Federated Learning, A Priority-Based Approach", arXiv 2401.02453, 2024,
+Figures 3 and 4. `python results/priority_importance.py` measures and draws this anew.
+
+MNIST without noise, `mlp_256`, ten clients of 600 examples, the settings of [Figures 5 to 8](priority_figures.md), as the
+paper's own are lost; r of the sensitivity is that of NbAFL's noise at epsilon 10 (at the 100 of the noise on all weights it
+changes how one or two of a client's 200 examples are told). The first client of seed 0:
+
+![which inputs are important](priority_importance.png)
+
+The paper says that the outer region, dark, has no significant effect. Here: which share of the {100 * SHARE:.0f} % least and
+most important inputs lies outside the central {CENTRE} x {CENTRE} pixels ({chance:.3f} by chance; equal ones count in part), the
+mean over ten clients and the 95 % t interval over {SEEDS} seeds. It holds where more of the least than of the most important
+lie there.
+
+{table}
+"""
+
+
+def main() -> None:
+    """Measure, draw, write."""
+    given = checked(parser(__doc__, "--data-dir", "--page").parse_args())
+    table = HERE / "priority_importance.csv"
+    if not given.page:
+        torch.set_num_threads(1)
+        rows = []
+        for seed, means, rounds in measured(given.data_dir):
+            if seed == 0:
+                draw(means[0], rounds, HERE / "priority_importance.png")
+            for number, found in enumerate(rounds):
+                for method, importance in found.items():
+                    least, most = (outside(importance, end).tolist() for end in ("least", "most"))
+                    for client, (low, high) in enumerate(zip(least, most, strict=True)):
+                        row = {"method": method, "round": number + 1, "seed": seed, "client": client}
+                        rows.append({**row, "least": low, "most": high})
+        pd.DataFrame(rows).sort_values(["method", "round"], kind="stable").to_csv(table, index=False)
+    (HERE / "priority_importance.md").write_text(page(pd.read_csv(there(table))))
+
+
+if __name__ == "__main__":
+    one_line(main)

@@ -1,0 +1,387 @@
+"""`leakbench frontier`: the choice of a setting, its recipe, its figure; what was measured is not measured again."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from command_line import called
+
+from leakbench.cell import Request
+from leakbench.cell.accounting import cell_epsilon
+from leakbench.cell.budget import prepare
+from leakbench.cell.factors import louder
+from leakbench.cell.network import probe_of
+from leakbench.decay import Scaled
+from leakbench.defense import Defense, facts_at
+from leakbench.errors import InputError
+from leakbench.frontier import frontier as engine
+from leakbench.frontier.answer import answer_of
+from leakbench.frontier.choose import chosen, main_rows, qualifies, reaching
+from leakbench.frontier.figure import draw, figure_of
+from leakbench.frontier.frontier import read_rows
+from leakbench.frontier.grid import DEFENSES, points_of
+from leakbench.frontier.labels import spread
+from leakbench.frontier.look import looks_of
+from leakbench.frontier.null import null_interval
+from leakbench.frontier.page import page_of
+from leakbench.frontier.recipe import recipe_text
+from leakbench.frontier.write import measured_defense
+from leakbench.recipe import describe, load, names, resolve
+from leakbench.run.experiment import hand_out
+
+RESULTS = Path(__file__).parent.parent / "results"
+WRITTEN = sorted(path.stem for path in RESULTS.glob("frontier_*.csv"))
+
+ASKED = json.dumps({"dataset": "cancer", "taps": ["type-1"], "leak_batch": 1, "seeds": 1, "victims": 20})
+
+
+def row(defense: str, factor: float | None, accuracy: float, identified: float, **changed: Any) -> dict[str, Any]:
+    """Return a row with an interval of .02 around the accuracy, of 20 victims among 1,000 candidates."""
+    name = defense if factor is None else f"{defense}, x {factor:g}"
+    plain = {"row": name, "cell": name, "defense": defense, "factor": factor or 1.0, "noise": factor is not None}
+    shares = {"trained_accuracy": accuracy, "identified": identified, "asr": 0.0, "label_ranked": 0.5}
+    ends = {
+        f"{key}_{end}": min(1, max(0, v + d))
+        for key, v in shares.items()
+        for end, d in (("low", -0.02), ("high", 0.02))
+    }
+    rest = {
+        **{"sigma": "0.6", "point": "type-1", "asked": ASKED, "left_out": None, "victims": 20, "candidates": 1000},
+        **{"null_identified_low": 0.0, "null_identified_high": 0.05, "null_asr": 0.05, "null_label": 0.6, "seeds": 1},
+        **{"epsilon_valid": 3.0, "epsilon_reason": "", "epsilon_tap": 3.0, "epsilon_tap_reason": "", "delta": 1e-5},
+        **{"epsilon_claimed": None, "verdict": "protected", "wall_minutes": 1.0},
+    }
+    return {**plain, **shares, **ends, **rest, **changed}
+
+
+def rows(*given: dict[str, Any]) -> pd.DataFrame:
+    return pd.DataFrame(list(given))
+
+
+def test_the_most_accurate_of_those_within_chance_is_chosen() -> None:
+    found = rows(
+        row("none", None, 0.95, 1.0, verdict="leaks"),
+        row("a", 1.0, 0.50, 0.0),
+        row("a", 0.1, 0.80, 0.05),
+        row("a", 0.01, 0.93, 0.10, verdict="unclear"),
+        row("b", 0.1, 0.94, 0.0, verdict="leaks"),
+        row("c", 0.1, 0.92, math.nan),
+    )
+    choice = chosen(found)
+    assert choice.best is not None
+    assert (choice.best["row"], choice.qualified, choice.settings) == ("a, x 0.1", 2, 6)
+    assert list(choice.alike["row"]) == []
+    said = answer_of(found, choice)
+    assert "use `a` at noise x 0.1 (sigma 0.6)**: accuracy 0.800 [0.780, 0.820] (without a defense 0.950)" in said
+    assert "identification 0.050 [0.030, 0.070] within the null's interval [0.000, 0.050], valid epsilon 3." in said
+    assert "20 victims among 1,000 candidates" in said
+
+
+def test_a_failed_attack_is_no_reason_against_a_setting_and_an_untrained_one_is_none_for_it() -> None:
+    found = rows(row("a", 0.1, 0.9, 0.0, verdict="attack failed"), row("b", 0.1, math.nan, 0.0))
+    assert list(qualifies(found)) == [True, False]
+    assert "The verdict on it is `attack failed`." in answer_of(found, chosen(found))
+
+
+def test_ties_go_to_the_smaller_epsilon_then_to_more_noise_and_what_is_not_told_apart_is_named() -> None:
+    found = rows(
+        row("a", 0.1, 0.90, 0.0, epsilon_valid=None),
+        row("b", 0.1, 0.90, 0.0, epsilon_valid=9.0),
+        row("c", 0.1, 0.90, 0.0, epsilon_valid=4.0),
+        row("c", 1.0, 0.885, 0.0, epsilon_valid=0.5),
+        row("c", 3.0, 0.87, 0.0, epsilon_valid=0.1),
+    )
+    choice = chosen(found)
+    assert choice.best is not None
+    assert choice.best["row"] == "c, x 0.1"
+    assert list(choice.alike["row"]) == ["b, x 0.1", "a, x 0.1", "c, x 1"]
+    assert "Of these c, x 1 promises most: valid epsilon 0.5" in answer_of(found, choice)
+    equal = rows(row("a", 0.1, 0.9, 0.0), row("a", 0.3, 0.9, 0.0))
+    assert chosen(equal).best["factor"] == 0.3  # type: ignore[index]
+
+
+def test_what_the_setting_does_not_hide_is_said() -> None:
+    found = rows(
+        row(
+            "a",
+            0.1,
+            0.9,
+            0.0,
+            epsilon_valid=6000.0,
+            epsilon_tap=None,
+            epsilon_tap_reason="none: later",
+            label_ranked_low=0.9,
+        )
+    )
+    said = answer_of(found, chosen(found))
+    assert "Against who reads type-1 the valid epsilon is none (later)." in said
+    assert "does not hide the label" in said
+    assert "promises nothing" in said
+
+
+def test_where_nothing_qualifies_that_is_the_answer() -> None:
+    found = rows(row("a", 0.1, 0.9, 0.4, verdict="identifies"), row("b", 0.1, 0.8, 0.2, verdict="identifies"))
+    choice = chosen(found)
+    assert choice.best is None
+    said = answer_of(found, choice)
+    assert "no setting qualifies** of 2 settings of 2 defenses. The least leaks `b` at noise x 0.1" in said
+
+
+@pytest.mark.parametrize(
+    ("victims", "candidates", "high"), [(20, 1000, 0.0), (50, 1000, 1 / 50), (30, 426, 1 / 30), (10, 2, 8 / 10)]
+)
+def test_the_null_interval_is_that_of_the_binomial_distribution(victims: int, candidates: int, high: float) -> None:
+    """Of 20 at 1 / 1,000 none is found with a probability of .98; of 50 with .951, less than .975."""
+    low, found = null_interval({"victims": victims, "candidates": candidates})
+    assert found == pytest.approx(high)
+    assert low == pytest.approx(0.2 if candidates == 2 else 0.0)
+
+
+def test_the_most_noise_that_reaches_an_accuracy() -> None:
+    found = rows(
+        row("none", None, 0.95, 1.0),
+        *(row("a", f, y, 0.0, epsilon_valid=e) for f, y, e in ((0.01, 0.95, 90.0), (0.1, 0.885, 9.0), (1.0, 0.5, 1.0))),
+        row("b", 1.0, 0.2, 0.0),
+    )
+    reached = {r.sweep: (r.cell, r.valid) for r in reaching(found, 0.9)}
+    assert reached == {"a": ("x 0.1", "9.000"), "b": ("none of those measured", "-")}
+
+
+def numbers(value: Any) -> Any:
+    """Return a description with twelve digits of each number, as a recipe has them."""
+    if isinstance(value, float):
+        return float(f"{value:.12g}")
+    if isinstance(value, dict):
+        return {key: numbers(each) for key, each in value.items()}
+    return [numbers(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("name", names("defenses"))
+def test_a_recipe_is_read_back_as_it_was_written(name: str, tmp_path: Path) -> None:
+    defense = resolve("defenses", Defense, name)[1]
+    path = tmp_path / "again.yaml"
+    for noisy in (defense, louder(defense, 0.1)):
+        path.write_text(recipe_text(noisy, "Written again."))
+        again = load(Defense, path)
+        assert again.note.strip() == " ".join(f"{defense.note} Written again.".split())
+        before, after = (describe(dataclasses.replace(d, note="")) for d in (noisy, again))
+        if "Scaled" not in str(before):
+            assert numbers(before) == numbers(after)
+
+
+@pytest.mark.parametrize(
+    "curve", ["linear", "exponential", "staircase", "cyclic", "cyclic_as_released", "staircase_as_released"]
+)
+def test_a_schedule_times_a_factor_is_written_as_the_same_noise(curve: str, tmp_path: Path) -> None:
+    defense = louder(resolve("defenses", Defense, f"fed_alpha_cdp_{curve}")[1], 0.1)
+    path = tmp_path / "again.yaml"
+    path.write_text(recipe_text(defense, ""))
+    assert ("factor" in path.read_text()) == (curve == "staircase_as_released")  # Whose whole steps do not grow.
+    again = load(Defense, path)
+    now, then = ([t.multiplier for t in (*d.example, *d.batch) if hasattr(t, "multiplier")] for d in (defense, again))
+    assert isinstance(now[0], Scaled)
+    asked = Request(dataset="cancer", defense="none", attack="cpl", train_rounds=7, clients=4)
+    federation = prepare(asked, None).settings.federation
+    clocks = [federation.clock(r, i) for r in range(8) for i in (0, 3)]
+    for one, other in zip(now, then, strict=True):
+        assert [other(c) for c in clocks] == pytest.approx([one(c) for c in clocks], rel=1e-9)
+
+
+def test_the_recipe_is_the_measured_cells_defense(tmp_path: Path) -> None:
+    """Its facts and epsilons are those of the cell with the factor."""
+    best = pd.Series({"defense": "fed_cdp_valid", "factor": 0.03})
+    path = tmp_path / "frontier_cancer_best.yaml"
+    path.write_text(recipe_text(measured_defense(best), "Chosen."))
+    assert "{multiplier: 0.18, to: sum}" in path.read_text()
+    sizes: dict[str, Any] = {"dataset": "cancer", "attack": "cpl", "victims": 2, "clients": 20, "train_rounds": 2}
+    cells = [
+        prepare(Request(defense="fed_cdp_valid", noise_factor=0.03, **sizes), None),
+        prepare(Request(defense=str(path), **sizes), None),
+    ]
+    facts, epsilons = [], []
+    for cell in cells:
+        probe = probe_of(cell.defense, cell.data, cell.settings)
+        facts.append(facts_at(cell.defense, probe, cell.defense.clock(probe.federation, 0)))
+        epsilons.append(cell_epsilon(cell.defense, cell.data, cell.settings, hand_out(cell), None))
+    assert facts[0] == facts[1]
+    assert (epsilons[0].valid, epsilons[0].claimed) == (epsilons[1].valid, epsilons[1].claimed)
+
+
+TINY = (
+    *("frontier", "--dataset", "cancer", "--victims", "2", "--candidates", "9", "--iterations", "2", "--clients", "4"),
+    *("--clients-per-round", "2", "--local-iterations", "1", "--train-rounds", "1", "--defenses"),
+)
+
+
+def test_a_point_is_measured_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also after the rows were lost, since the cells lie in --runs; one more factor measures one more point."""
+    monkeypatch.chdir(tmp_path)
+    count: list[str] = []
+    plain = engine.measured
+    monkeypatch.setattr(engine, "measured", lambda point, *rest: [count.append(point.name), *plain(point, *rest)][1:])
+    ends = ("--out", "o", "--seeds", "2")
+    code, out, _ = called(monkeypatch, capsys, *TINY, "none,noise_gaussian", "--noise-factors", "1", *ends)
+    assert (code, count) == (0, ["none", "noise_gaussian, x 1"])
+    assert "ASR" in out
+    first = read_rows(tmp_path / "o/frontier_cancer.csv")
+    assert list(first["seeds"]) == [2, 2]
+    called(monkeypatch, capsys, *TINY, "none,noise_gaussian", "--noise-factors", "1", *ends)
+    assert len(count) == 2
+    called(monkeypatch, capsys, *TINY, "none,noise_gaussian", "--noise-factors", "1,0.5", *ends)
+    assert count[2:] == ["noise_gaussian, x 0.5"]
+    again = read_rows(tmp_path / "o/frontier_cancer.csv")
+    assert list(again["row"]) == ["none", "noise_gaussian, x 1", "noise_gaussian, x 0.5"]
+    pd.testing.assert_frame_equal(again.iloc[:2], first, check_dtype=False)
+    assert all((tmp_path / f"o/frontier_cancer{end}").stat().st_size for end in (".md", ".svg", ".png"))
+    code, _, err = called(monkeypatch, capsys, *TINY, "none", "--out", "o", "--seeds", "1")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "rows of other sizes (seeds 2, asked 1)" in err
+
+
+def test_what_does_not_fit_is_left_out_of_all_and_an_error_where_it_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network of pictures for a table; and a budget that one noise keeps within and a tenth of it does not."""
+    monkeypatch.setattr(
+        engine, "measured", lambda point, _, asked, *rest: [row(point.defense, point.factor, 0.9, 0.0, asked=asked)]
+    )
+    own = tmp_path / "of_pictures.yaml"
+    own.write_text("title: t\ncite: c\nunit: example\nmodel: cnn\n")
+    sizes: dict[str, Any] = {"victims": 2, "clients": 4, "clients_per_round": 2, "leak_batch": 1, "train_rounds": 1}
+    request = Request(dataset="cancer", knows="defense", taps=("type-1",), **sizes)
+    places: tuple[Any, ...] = (1, tmp_path, tmp_path, None, "", lambda *_: None, lambda _: None)
+    found = engine.frontier(request, (str(own), "geyer"), (1.0, 0.01), *places, False)
+    assert dict(zip(found["row"], found["left_out"].notna(), strict=True)) == {
+        "geyer, x 1": False,
+        "geyer, x 0.01": True,
+        "of_pictures": True,
+    }
+    assert "- geyer, x 0.01: stop-at-epsilon: the first round alone spends" in page_of(
+        found, chosen(main_rows(found)), "f"
+    )
+    with pytest.raises(InputError, match=r"of_pictures\.yaml: "):
+        engine.frontier(request, (str(own),), (1.0,), *places, True)
+
+
+def test_a_factor_is_tried_where_it_reaches_noise() -> None:
+    request = Request(dataset="cancer", knows="defense", taps=("type-1",), victims=2, clients=4, train_rounds=1)
+    many = {
+        name: len(points_of(dataclasses.replace(request, defense=name), (1.0, 0.1), None))
+        for name in ("none", "sign", "prune_threshold", "fed_cdp_valid", "adaclip", "flower_fixed_client")
+    }
+    assert many == {
+        **dict.fromkeys(("none", "sign", "prune_threshold"), 1),
+        **dict.fromkeys(("fed_cdp_valid", "adaclip", "flower_fixed_client"), 2),
+    }
+    assert set(DEFENSES) <= set(names("defenses"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--defenses", "fed_cpd"), "defenses: unknown name 'fed_cpd'; did you mean 'fed_cdp'?"),
+        (("--defenses", "./none.yaml"), "defenses: no file './none.yaml'"),
+        (("--defenses", "none,none"), "defenses: 'none' stands twice"),
+        (("--noise-factors", "1,zero"), "noise-factors: got 'zero'"),
+        (("--noise-factors", "0"), "noise-factors: got '0'"),
+        (("--noise-factors", "1,1.0"), "noise-factors: '1.0' stands twice"),
+        (("--reach", "1.5"), "reach: got 1.5, expected an accuracy in (0, 1]"),
+        (("--seeds", "0"), "seeds: got 0, expected at least 1"),
+        (("--taps", "type-3", "--defenses", "none"), "taps: got 'type-3'"),
+        (("--page",), "there is no frontier_cancer.csv"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    words: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = called(monkeypatch, capsys, "frontier", "--dataset", "cancer", *words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+
+
+def test_the_page_says_which_settings_its_command_has_beside() -> None:
+    two = rows(row("none", None, 0.9, 1.0), row("a", 1.0, 0.5, 0.0), row("b", 0.1, 0.5, 0.0))
+    assert "measures also the 2 settings" in page_of(two, chosen(two), "f")
+    assert "measures also" not in page_of(two[:2], chosen(two[:2]), "f")
+
+
+SOME = (
+    row("none", None, 0.95, 1.0, verdict="leaks", asr_low=0.9, epsilon_valid=None),
+    row("fed_cdp_valid", 1.0, 0.3, 0.0, epsilon_valid=0.5),
+    row("fed_cdp_valid", 0.1, 0.9, 0.0, epsilon_valid=9.0),
+    row("fed_cdp_valid", 0.001, 0.94, 0.9, verdict="leaks", asr_low=0.5, epsilon_valid=1e6),
+    row("sign", None, 0.6, 0.3, verdict="identifies", epsilon_valid=None),
+)
+
+
+def test_every_setting_is_a_point_in_both_panels_and_the_chosen_one_is_starred() -> None:
+    found = rows(*SOME)
+    choice = chosen(found)
+    left, right = figure_of(found, choice).axes
+    for axes, wanted in (
+        (left, {-0.30, 0.95, 6.0}),
+        (right, {0.0, 0.3, 0.9, 1.0}),
+    ):
+        points = [p for c in axes.collections if c.get_label() == "settings" for p in np.asarray(c.get_offsets())]
+        assert len(points) == len(SOME)
+        assert wanted <= {round(float(x), 2) for x, _ in points}
+        [star] = [c for c in axes.collections if c.get_label() == "chosen"]
+        assert np.asarray(star.get_offsets())[0, 1] == 0.9
+    full = [c for c in right.collections if c.get_label() == "settings" and len(c.get_facecolor())]
+    back = [c for c in full if not np.allclose(c.get_facecolor()[0, :3], 1.0) for _ in c.get_offsets()]
+    assert len(back) == 2
+    assert not [
+        c for axes in figure_of(found, chosen(found[:1])).axes for c in axes.collections if c.get_label() == "chosen"
+    ]
+
+
+def test_the_figure_is_the_same_for_the_same_rows_and_follows_dark_pages(tmp_path: Path) -> None:
+    found = rows(*SOME)
+    draw(found, chosen(found), tmp_path / "one")
+    draw(found, chosen(found), tmp_path / "two")
+    for end in (".svg", ".png"):
+        assert (tmp_path / f"one{end}").read_bytes() == (tmp_path / f"two{end}").read_bytes()
+    svg = (tmp_path / "one.svg").read_text()
+    assert "viewBox" in svg
+    assert "prefers-color-scheme: dark" in svg
+    assert "fill: #ffffff" in svg  # what the rule for dark pages speaks of
+
+
+def test_labels_keep_their_distance_their_order_and_their_room() -> None:
+    assert spread([0.5, 0.2], 0.1, 0.0, 1.0) == [0.5, 0.2]
+    assert spread([1.0, 1.0, 0.99], 0.1, 0.0, 1.0) == pytest.approx([0.9, 1.0, 0.8])
+    assert spread([0.0, 0.0], 0.1, 0.0, 1.0) == pytest.approx([0.0, 0.1])
+    assert spread([0.5] * 5, 0.5, 0.0, 1.0) == pytest.approx([0.0, 0.25, 0.5, 0.75, 1.0])
+
+
+def test_no_two_lines_look_alike() -> None:
+    many = [f"d{i}" for i in range(90)]
+    looks = looks_of(many)
+    assert len({(look.colour, look.marker) for look in looks.values()}) == 90
+    assert len({look.marker for look in looks_of(many[:14]).values()}) == 14
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_page_is_made_of_its_rows(name: str) -> None:
+    """Its recipe, too, is that of the setting it names, and eight defenses or more stand on it."""
+    found = read_rows(RESULTS / f"{name}.csv")
+    choice = chosen(main_rows(found))
+    assert page_of(found, choice, name) == (RESULTS / f"{name}.md").read_text()
+    assert found["defense"].nunique() >= 8
+    path = RESULTS / f"{name}_best.yaml"
+    assert path.exists() == (choice.best is not None)
+    if choice.best is not None:
+        kept, measured = (dataclasses.replace(d, note="") for d in (load(Defense, path), measured_defense(choice.best)))
+        assert numbers(describe(kept)) == numbers(describe(measured))

@@ -1,0 +1,208 @@
+"""A card: measured by one command, written small, read strictly, and its commands run the cells whose hashes it has."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import called
+from leaderboard_cards import SMALL, changed, small_card
+
+from leakbench.cell import Request
+from leakbench.cell.budget import prepare
+from leakbench.cli.leaderboard import card as card_options
+from leakbench.cli.options import words
+from leakbench.cli.run import run as run_options
+from leakbench.errors import InputError
+from leakbench.leaderboard.asked import Asked
+from leakbench.leaderboard.card import Card
+from leakbench.leaderboard.cells import asking
+from leakbench.leaderboard.read import path_of, read_card, read_cards, text_of, write_card
+from leakbench.leaderboard.sources import link_of
+
+
+@pytest.fixture(scope="module")
+def card(tmp_path_factory: pytest.TempPathFactory) -> Card:
+    return small_card(tmp_path_factory.mktemp("runs"))
+
+
+def test_the_command_writes_the_card_into_its_place(
+    card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = called(monkeypatch, capsys, "card", "sign", "digits", *SMALL.split(), "--quiet")
+    assert code == 0, err
+    path = Path("leaderboard/digits/sign.json")
+    assert out == f"card: {path}\n"
+    assert read_card(path) == card
+    keys = list(json.loads(path.read_text(encoding="utf-8")))
+    assert keys == sorted(keys) and path.stat().st_size < 10_000
+
+
+def test_a_card_says_what_was_measured(card: Card) -> None:
+    assert [(cell.attacker, cell.protocol) for cell in card.cells] == [("oblivious", "paper"), ("aware", "paper")]
+    point = card.cells[0].points[0]
+    assert (point.name, point.victims, point.candidates, point.chance) == ("type-2", 10, 20, 0.05)
+    assert point.asr is not None and point.asr[1] <= point.asr[0] <= point.asr[2]
+    # Nothing was trained, so that there is no accuracy; unmeasured is not zero.
+    assert card.accuracy.value is None and card.accuracy.rounds == 0
+    assert card.epsilon.valid is None and card.epsilon.reason
+    assert card.epsilon.audited.trials == 100
+    assert card.settings["rounds"] == 0 and card.settings["victims"] == 10
+    # Neither a day nor a place on this machine.
+    assert not re.search(r"20\d\d-\d\d", text_of(card)) and "/tmp" not in text_of(card)
+
+
+def hash_by(command: str) -> str:
+    """Return the hash of the cell that a command line runs."""
+    program, name, *options = shlex.split(command)
+    assert (program, name) == ("leakbench", "run")
+    given = run_options.make_context("run", options).params
+    for name in ("out", "as_json", "quiet", "data_dir"):
+        del given[name]
+    given |= {name: words(name, given[name]) for name in ("taps", "leak_rounds")}
+    return prepare(Request(**given), None).hash
+
+
+def test_a_command_runs_the_cell_that_stands_beside_it_whatever_is_asked() -> None:
+    numbers = {"victims": 3, "candidates": 7, "leak_batch": 2, "observations": 2, "train_rounds": 3, "clients": 9}
+    numbers |= {"clients_per_round": 4, "local_iterations": 2, "batch": 3, "seed": 5}
+    asked = Asked(
+        **numbers, iterations=4, leak_rounds=("1", "last"), taps=("type-1",), learning_rate=0.25, model="mlp_sigmoid"
+    )
+    cells = asking(asked, "fed_cdp", "digits", "cpl", None)
+    assert len({each.cell.hash for each in cells}) == 4
+    assert [hash_by(each.command) for each in cells] == [each.cell.hash for each in cells]
+    settings = [(each.cell.settings.protocol, each.cell.settings.leak_rounds) for each in cells]
+    assert settings == [("paper", (0,)), ("live", (1, 3))] * 2
+
+
+def test_the_commands_on_a_card_run_its_cells(card: Card) -> None:
+    assert [hash_by(cell.command) for cell in card.cells] == [cell.hash for cell in card.cells]
+    _, _, *options = shlex.split(card.repeat)
+    given = card_options.make_context("card", options).params
+    assert (given["defense"], given["dataset"], given["attack"], given["taps"]) == ("sign", "digits", "lmmse", "type-2")
+    assert shlex.split(card.epsilon.audited.command)[-2:] == ["--trials", "100"]
+
+
+def test_a_card_reads_as_it_was_written(card: Card, tmp_path: Path) -> None:
+    path = write_card(tmp_path, card)
+    assert path == tmp_path / "digits" / "sign.json" == path_of(tmp_path, card)
+    assert read_card(path) == card and text_of(read_card(path)) == path.read_text(encoding="utf-8")
+    assert read_cards(tmp_path) == [card]
+
+
+def _set(*place: Any) -> Callable[[dict[str, Any]], None]:
+    *keys, value = place
+
+    def change(fields: Any) -> None:
+        for key in keys[:-1]:
+            fields = fields[key]
+        if value is None:
+            del fields[keys[-1]]
+        else:
+            fields[keys[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_set("mine", 1), "unknown field 'mine'"),
+        (_set("threat", None), "missing field 'threat'"),
+        (_set("format", 2), "format"),
+        (_set("defense", "name", "../../etc/passwd"), "name"),
+        (_set("dataset", "name", "/tmp/x"), "name"),
+        (_set("attack", "name", "x.yaml"), "name"),
+        (_set("hash", "abc"), "hash"),
+        (_set("defense", "link", "javascript:alert(1)"), "link"),
+        (_set("threat", "one\ntwo"), "threat"),
+        (_set("cells", 0, "points", 0, "asr", [0.1, 0.5, 0.9]), "low <= value <= high"),
+        (_set("cells", 0, "points", 0, "asr", [0.1, 0.0, 1.5]), "asr"),
+        (_set("cells", 0, "points", 0, "asr", "0.1"), "asr"),
+        (_set("cells", 0, "points", 0, "null_asr", float("nan")), "NaN"),
+        (_set("epsilon", "valid", float("inf")), "Infinity"),
+        (_set("epsilon", "audited", "verdict", "fine"), "verdict"),
+        (_set("cells", 0, "points", 0, "mine", 1), "unknown field 'mine'"),
+        (_set("cells", []), "cells"),
+        (_set("asked", "victims", "10"), "victims"),
+    ],
+)
+def test_what_is_no_card_is_refused_in_one_line(
+    card: Card,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[dict[str, Any]], None],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = changed(card, tmp_path, change)
+    code, out, err = called(monkeypatch, capsys, "card", "--check", str(path))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"leakbench: {path}: ") and said in err and "bug" not in err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "1", "{", '{"a": 1, "a": 2}', "[" * 100_000, " " * 1_000_001])
+def test_what_is_no_json_of_a_card_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=r"x\.json"):
+        read_card(path)
+
+
+def test_a_field_that_stands_twice_is_refused(card: Card, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text_of(card).replace('"threat":', '"threat": "none",\n "threat":'), encoding="utf-8")
+    with pytest.raises(InputError, match="'threat' stands twice"):
+        read_card(path)
+
+
+def test_a_card_in_another_place_is_refused(card: Card, tmp_path: Path) -> None:
+    (tmp_path / "faces").mkdir()
+    (tmp_path / "faces" / "sign.json").write_text(text_of(card), encoding="utf-8")
+    with pytest.raises(InputError, match=r"sign on digits, expected at digits/sign\.json"):
+        read_cards(tmp_path)
+    with pytest.raises(InputError, match="no folder"):
+        read_cards(tmp_path / "none")
+    with pytest.raises(InputError, match=r"no DATASET/DEFENSE\.json"):
+        read_cards(tmp_path / "faces")
+
+
+@pytest.mark.parametrize(
+    ("cite", "link"),
+    [
+        ("A. Author, WACV 2022, arXiv:2108.04725", "https://arxiv.org/abs/2108.04725"),
+        ("A. Author, IEEE TPDS, 10.1109/TPDS.2023.1234567.", "https://doi.org/10.1109/TPDS.2023.1234567"),
+        ("A. Author, NeurIPS 2017, section 4", ""),
+    ],
+)
+def test_the_link_is_what_the_citation_says_and_nothing_guessed(cite: str, link: str) -> None:
+    assert link_of(cite) == link
+
+
+def test_options_beside_a_check_and_a_card_of_nothing_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for line, said in (
+        (["card"], "card: got no DEFENSE and DATASET"),
+        (["card", "sign"], "card: got no DEFENSE and DATASET"),
+        (["card", "--check", "x.json", "--victims", "3"], "check: got victims as well"),
+        (["card", "--check", "x.json"], "card: no file 'x.json'"),
+        (["card", "sign", "digits", "--protocols", "alive"], "protocols"),
+        (["card", "sign", "digits", "--victims", "0"], "victims"),
+        (["card", "sing", "digits"], "did you mean 'sign'"),
+        (["leaderboard", "--cards", str(tmp_path), "--out", "x.txt"], "out: got 'x.txt'"),
+    ):
+        code, out, err = called(monkeypatch, capsys, *line)
+        assert (code, out, err.count("\n")) == (2, "", 1), line
+        assert said in err, err
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,153 @@
+"""A card repeats, and one that was tampered with fails by the name of what was changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import called
+from leaderboard_cards import changed, small_card, with_points
+
+from leakbench import recipe
+from leakbench.leaderboard.card import Card
+from leakbench.leaderboard.check import check, differences
+from leakbench.leaderboard.read import read_card, write_card
+from leakbench.progress import Reporter
+
+QUIET = Reporter(quiet=True)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def card(runs: Path) -> Card:
+    return small_card(runs)
+
+
+@pytest.fixture
+def no_measuring() -> Callable[..., Card]:
+    def make(*_: Any) -> Card:
+        raise AssertionError("a card of other cells was measured")
+
+    return make
+
+
+def test_a_card_repeats_from_the_runs_and_without_them(
+    card: Card, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write_card(tmp_path, card)
+    for where in (runs, tmp_path / "fresh"):
+        before = sorted(p.name for p in where.glob("*"))
+        code, out, err = called(monkeypatch, capsys, "card", "--check", str(path), "--runs", str(where), "--quiet")
+        assert (code, out) == (0, "check: the card repeats\n"), (out, err)
+        assert len(list(where.glob("*"))) == 2 and before in ([], sorted(p.name for p in where.glob("*")))
+
+
+def test_a_tampered_asr_fails_by_name(
+    card: Card, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lower(fields: dict[str, Any]) -> None:
+        fields["cells"][1]["points"][0]["asr"] = [0.01, 0.0, 0.02]
+
+    path = changed(card, tmp_path, lower)
+    code, out, _ = called(monkeypatch, capsys, "card", "--check", str(path), "--runs", str(runs), "--quiet")
+    assert code == 1
+    first, *more = out.splitlines()
+    assert first.startswith("cells.aware.paper.points.type-2.asr: the card has [0.01, 0.0, 0.02], here it is [")
+    assert more == ["check: 1 difference"]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda f: f["cells"][0].update(hash="0" * 64), "cells.oblivious.paper.hash"),
+        (lambda f: f.update(hash="0" * 64), "hash"),
+        (lambda f: f["defense"].update(content="0" * 64), "defense.content"),
+        (lambda f: f["defense"].update(title="Better than it is"), "defense.title"),
+        (lambda f: f["dataset"].update(content="0" * 64), "dataset.content"),
+        (lambda f: f["cells"][0].update(command="rm -rf /"), "cells.oblivious.paper.command"),
+        (lambda f: f["settings"].update(clients=7), "settings.clients"),
+        (lambda f: f["made_with"].update(leakbench="0.0.1"), "made_with.leakbench"),
+        (lambda f: f["cells"].pop(), "cells"),
+        (lambda f: f.update(repeat="leakbench card sign faces"), "repeat"),
+        (lambda f: f["epsilon"]["audited"].update(command="leakbench audit"), "epsilon.audited.command"),
+    ],
+)
+def test_a_card_of_other_cells_fails_by_name_before_anything_is_run(
+    card: Card, tmp_path: Path, no_measuring: Callable[..., Card], change: Callable[[dict[str, Any]], None], named: str
+) -> None:
+    tampered = read_card(changed(card, tmp_path, change))
+    found = check(tampered, tmp_path / "runs", None, QUIET, no_measuring)
+    assert [line.partition(":")[0] for line in found] == [named]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_other_sizes_than_the_hashes_are_of_fail(card: Card, tmp_path: Path, no_measuring: Callable[..., Card]) -> None:
+    fewer = dataclasses.replace(card, asked=dataclasses.replace(card.asked, victims=9))
+    found = [line.partition(":")[0] for line in check(fewer, tmp_path, None, QUIET, no_measuring)]
+    assert found[0] == "settings.victims" and {"cells.oblivious.paper.hash", "cells.aware.paper.hash"} <= set(found)
+
+
+def test_a_tampered_recipe_fails_by_name(
+    card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_measuring: Callable[..., Card]
+) -> None:
+    for kind in ("defenses", "datasets", "attacks"):
+        shutil.copytree(recipe.catalog_folder(kind), tmp_path / kind)
+    sign = tmp_path / "defenses" / "sign.yaml"
+    sign.write_text(sign.read_text(encoding="utf-8") + "batches: poisson\n", encoding="utf-8")
+    monkeypatch.setattr(recipe, "catalog_folder", lambda kind: tmp_path / kind)
+    found = [line.partition(":")[0] for line in check(card, tmp_path / "runs", None, QUIET, no_measuring)]
+    assert found[0] == "defense.content"
+    assert {"cells.oblivious.paper.hash", "cells.aware.paper.hash"} <= set(found)
+    assert not any(name.startswith(("settings", "dataset", "attack")) for name in found)
+
+
+def test_a_card_of_a_recipe_that_is_not_in_the_catalog_is_refused(
+    card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = changed(card, tmp_path, lambda f: f["defense"].update(name="signs_of_mine"))
+    monkeypatch.chdir(tmp_path)
+    code, out, err = called(monkeypatch, capsys, "card", "--check", str(path))
+    assert (code, out, err.count("\n")) == (2, "", 1) and "unknown name 'signs_of_mine'" in err
+
+
+def _elsewhere(card: Card) -> Card:
+    return dataclasses.replace(card, made_with={**card.made_with, "processor": "another"})
+
+
+def _identified(card: Card, value: float) -> Card:
+    return with_points(
+        card, lambda p: dataclasses.replace(p, identified=(value, max(0, value - 0.1), min(1, value + 0.1)))
+    )
+
+
+def test_on_the_same_machine_numbers_agree_to_rounding_elsewhere_to_their_intervals(card: Card) -> None:
+    one = _identified(card, 0.5)
+    for other, here, there in ((0.5001, 0, 0), (0.55, 2, 0), (0.61, 2, 2)):
+        again = _identified(card, other)
+        names = {line.partition(":")[0] for line in differences(one, again)}
+        assert len(names) == here and all(name.endswith("type-2.identified") for name in names)
+        assert len(list(differences(one, _elsewhere(again)))) == there
+
+
+def test_what_has_no_interval_is_near_elsewhere_and_words_are_free_there(card: Card) -> None:
+    def spent(of: Card, valid: float) -> Card:
+        return dataclasses.replace(
+            of, epsilon=dataclasses.replace(of.epsilon, valid=valid), warnings=(f"{valid} it is",)
+        )
+
+    one = spent(card, 1.0)
+    assert [d.partition(":")[0] for d in differences(one, spent(card, 1.01))] == ["warnings.0"]
+    assert not list(differences(one, _elsewhere(spent(card, 1.04))))
+    assert [d.partition(":")[0] for d in differences(one, _elsewhere(spent(card, 1.06)))] == ["epsilon.valid"]
+    # That there is none is no number that could be near.
+    none = dataclasses.replace(card, epsilon=dataclasses.replace(card.epsilon, valid=None))
+    assert [d.partition(":")[0] for d in differences(one, _elsewhere(none))] == ["epsilon.valid"]

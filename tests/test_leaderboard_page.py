@@ -1,0 +1,160 @@
+"""The page: ranked by what the attacker who knows the defense gets; accuracy, guarantees and what was not measured are shown."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from leaderboard_cards import everywhere, small_card, with_points
+
+from leakbench import recipe
+from leakbench.leaderboard.blocks import Code, Grid, Link, Text, as_html, as_markdown
+from leakbench.leaderboard.card import Card
+from leakbench.leaderboard.page import html_of, markdown_of
+from leakbench.leaderboard.rank import above_chance, comparable, standings
+from leakbench.leaderboard.read import read_cards
+from leakbench.leaderboard.stale import stale
+from leakbench.leaderboard.warnings import warnings_of
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def card(tmp_path_factory: pytest.TempPathFactory) -> Card:
+    return small_card(tmp_path_factory.mktemp("runs"))
+
+
+def ranks(*cards: Card) -> list[tuple[int | None, str]]:
+    return [(each.rank, each.card.defense.name) for each in standings(cards)]
+
+
+def test_the_protected_come_first_then_the_least_leak_then_accuracy(card: Card) -> None:
+    found = ranks(
+        everywhere(card, "none", 1.0, 1.0, 0.9, "leaks"),
+        everywhere(card, "half", 0.0, 0.55, 0.5, "identifies"),
+        everywhere(card, "shown", 0.0, 0.1, 0.4, "protected"),
+        everywhere(card, "better", 0.0, 0.1, 0.6, "protected"),
+        everywhere(card, "unshown", 0.0, 0.1, 0.8, "unclear"),
+    )
+    assert found == [(1, "better"), (2, "shown"), (3, "unshown"), (4, "half"), (5, "none")]
+
+
+def test_equals_share_a_rank_and_the_next_is_as_far_behind_as_there_are(card: Card) -> None:
+    # Leaks of .0550 and .0556 are one to two digits.
+    one, other = (everywhere(card, name, 0.0, share, 0.5) for name, share in (("one", 0.199), ("other", 0.2)))
+    assert ranks(everywhere(card, "worse", 0.5, 0.5, 0.9), other, one) == [(1, "one"), (1, "other"), (3, "worse")]
+
+
+def test_what_is_not_measured_everywhere_has_no_rank(card: Card) -> None:
+    whole = everywhere(card, "whole", 1.0, 1.0, 0.9, "leaks")
+    of_paper = dataclasses.replace(
+        everywhere(card, "of_paper", 0.0, 0.1, 0.9, "protected"),
+        cells=tuple(c for c in whole.cells if c.protocol == "paper"),
+    )
+    assert ranks(of_paper, whole) == [(1, "whole"), (None, "of_paper")]
+    assert "unmeasured" in markdown_of([of_paper, whole], "cards")
+
+
+def test_the_oblivious_attacker_ranks_nobody(card: Card) -> None:
+    first = everywhere(card, "first", 0.0, 0.1, 0.5, "protected")
+    worse = everywhere(card, "worse", 0.5, 0.5, 0.5, "leaks")
+    aware = {c.protocol: c.points for c in worse.cells}
+    swapped = tuple(
+        dataclasses.replace(c, points=aware[c.protocol]) if c.attacker == "oblivious" else c for c in first.cells
+    )
+    assert ranks(worse, dataclasses.replace(first, cells=swapped)) == [(1, "first"), (2, "worse")]
+
+
+def test_above_chance_is_nothing_for_who_guesses_and_everything_for_who_has_all(card: Card) -> None:
+    def point(asr: float, identified: float, verdict: str = "unclear") -> float:
+        return above_chance(everywhere(card, "x", asr, identified, 0.5, verdict).cells[0].points[:1])
+
+    assert (point(0.0, 0.1), point(1.0, 1.0), point(0.0, 1.0)) == (0.0, 1.0, 0.5)
+    assert point(0.0, 0.55) == pytest.approx(0.25)
+    # Whoever is rebuilt is known, even where the ranking misses all.
+    assert (point(1.0, 0.0), point(0.5, 0.0), point(0.5, 1.0)) == (1.0, 0.5, 0.75)
+    # Below chance is not better than chance; what chance has of the protected does not count.
+    assert (point(0.0, 0.0), point(0.0, 0.3, "protected")) == (0.0, 0.0)
+    silent = with_points(card, lambda p: dataclasses.replace(p, asr=None, identified=None, verdict="no reconstruction"))
+    assert above_chance(silent.cells[0].points) == 1.0
+    # Of several rounds the one in which most leaked counts.
+    several = [p for share in (0.1, 0.55) for p in everywhere(card, "x", 0.0, share, 0.5).cells[0].points[:1]]
+    assert above_chance(several) == pytest.approx(0.25)
+
+
+def test_only_cards_of_one_size_are_ranked_beside_each_other(card: Card) -> None:
+    larger = dataclasses.replace(card, asked=dataclasses.replace(card.asked, victims=20))
+    other = dataclasses.replace(card, defense=dataclasses.replace(card.defense, name="other"))
+    assert [len(group) for group in comparable([card, other, larger])] in ([2, 1], [1, 2])
+    page = markdown_of([card, other, larger], "cards")
+    assert page.count("| rank | defense |") == 2 and "another size" in page
+
+
+def test_no_guarantee_shows_its_reason_and_the_threat_and_protocols_stand_over_the_table(card: Card) -> None:
+    reason = card.epsilon.reason.removeprefix("none: ")
+    for page in (markdown_of([card], "cards"), html_of([card], "cards")):
+        assert f"none: {reason}" in page and f"threat: {card.threat}" in page
+        assert "not trained" in page and "not ranked" in page and "cards/digits/sign.json" in page
+    # Of ten digits each is about a tenth of the test examples.
+    assert "450 test examples, of which 0.102 are of one class" in markdown_of([card], "cards")
+
+
+def test_words_of_a_card_stay_words(card: Card) -> None:
+    evil = "<script>alert(1)</script> | x [here](https://evil.example) `y`"
+    bad = dataclasses.replace(card, warnings=(evil,), dataset=dataclasses.replace(card.dataset, title=evil))
+    page, html = markdown_of([bad], "cards"), html_of([bad], "cards")
+    assert "<script" not in page and "](https://evil" not in page and "\\|" in page
+    assert "<script" not in html and "&lt;script&gt;" in html
+
+
+def test_blocks_in_both_forms() -> None:
+    blocks = [Text(("see ", Link("it", "https://x.y"), " by ", Code("a | b"))), Grid(("h",), ((Link("no", ""),),))]
+    assert as_markdown(blocks) == "see [it](https://x.y) by `a \\| b`\n\n| h |\n| --- |\n| no |\n"
+    assert '<a href="https://x.y">it</a> by <code>a | b</code>' in as_html(blocks, "t") and "<td>no</td>" in as_html(
+        blocks, "t"
+    )
+
+
+def test_warnings_say_what_leaks_what_is_not_as_claimed_and_what_the_evidence_lacks(card: Card) -> None:
+    leaks = everywhere(card, "x", 0.5, 1.0, 0.5, "leaks")
+    weaker = tuple(
+        dataclasses.replace(
+            c,
+            warnings=("type-2: no luck (3 of 10 victims)", "type-1: no luck (4 of 10 victims)"),
+            points=tuple(dataclasses.replace(p, asr=(0.1, 0.0, 0.3), verdict="unclear") for p in c.points),
+        )
+        if c.attacker == "aware" and c.protocol == "live"
+        else c
+        for c in leaks.cells
+    )
+    audited = dataclasses.replace(card.epsilon.audited, verdict="violated", reason="2 audited, more than the claimed 1")
+    epsilon = dataclasses.replace(card.epsilon, caveats=("it counts less",), audited=audited)
+    found = warnings_of(weaker, [{"accuracy": 0.5}, {"accuracy": 0.25}], epsilon)
+    assert found[:2] == ("not as claimed: it counts less", "audit: violated: 2 audited, more than the claimed 1")
+    assert "aware attacker, protocol paper: leaks at type-2, type-1, type-0" in found
+    assert not any(text.startswith("aware attacker, protocol live: leaks") for text in found)
+    assert "protocol live, type-2: the aware attacker rebuilds fewer than the oblivious one" in found
+    assert "aware attacker, protocol live: no luck (type-2, type-1)" in found
+    assert found[-1].startswith("accuracy differs between the cells, from 0.2500 to 0.5000")
+    quiet = dataclasses.replace(epsilon, caveats=(), audited=dataclasses.replace(audited, verdict="holds"))
+    assert warnings_of(everywhere(card, "x", 0, 0.1, 0.5, "protected").cells, [{"accuracy": 0.5}] * 2, quiet) == ()
+
+
+def test_a_card_of_another_recipe_or_version_is_said_to_be(card: Card) -> None:
+    assert stale(card) == []
+    other = dataclasses.replace(
+        card,
+        defense=dataclasses.replace(card.defense, content="0" * 64),
+        made_with={**card.made_with, "leakbench": "0.0.1"},
+    )
+    assert len(stale(other)) == 2 and "0.0.1" in stale(other)[0] and "recipe has changed" in stale(other)[1]
+    assert "recipe has changed" in markdown_of([other], "cards")
+
+
+def test_the_published_page_is_what_the_published_cards_render() -> None:
+    """Else `leakbench leaderboard` was not run after a card, or a recipe of one, has changed."""
+    cards = read_cards(recipe.catalog_folder("leaderboard"))
+    page = (ROOT / "results" / "leaderboard.md").read_text(encoding="utf-8")
+    assert page == markdown_of(cards, "../leaderboard")
+    assert {"none"} <= {card.defense.name for card in cards}

@@ -1,0 +1,292 @@
+"""Tables of accounting: what `leakbench reproduce` computes today is what stands in results/; verdicts, restarts, wrong input."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from command_line import called
+
+from leakbench.errors import InputError
+from leakbench.reproduce.accounting import reproduce as reproducing
+from leakbench.reproduce.accounting.measure import COUNTS, computed
+from leakbench.reproduce.accounting.page import accounting_page
+from leakbench.reproduce.accounting.reproduce import account
+from leakbench.reproduce.accounting.table import COUNTED, AccountingTable, Claim
+from leakbench.reproduce.accounting.verdict import judged
+from leakbench.reproduce.file import table_names, tables_folder
+from leakbench.reproduce.read import read_any
+
+RESULTS = Path(__file__).parent.parent / "results"
+TABLES = {name: table for name in table_names() if isinstance(table := read_any(name), AccountingTable)}
+NUMBERS = ["formula", "renyi", "losses"]
+
+
+def committed(name: str) -> pd.DataFrame:
+    return pd.read_csv(RESULTS / f"{name}.csv")
+
+
+def claim_of(table: str, name: str) -> Claim:
+    [found] = [claim for claim in TABLES[table].claims if claim.name == name]
+    return found
+
+
+def with_readings(claim: Claim, **names: bool) -> Claim:
+    """Return a claim with the readings of these names only, which are stated or not."""
+    kept = [{**r, "stated": names[r["name"]]} for r in claim.given["readings"] if r["name"] in names]
+    return dataclasses.replace(claim, given={**claim.given, "readings": kept})
+
+
+def judge(claim: Claim, rows: list[dict[str, Any]] | None = None) -> tuple[str, str]:
+    [found] = judged(AccountingTable("t", "", "", (claim,)), pd.DataFrame(computed(claim) if rows is None else rows))
+    return found.verdict, found.reason
+
+
+CHEAP = {
+    "fed_alpha_cdp_table_6": ["Fed-SDP, cancer", "Fed-CDP and Fed-alphaCDP, cancer"],
+    "fed_alpha_cdp_table_7": ["Fed-alphaCDP, cancer"],
+    "fed_alpha_cdp_table_8_rounds": ["staircase, cancer", "cyclic, adult"],
+    "fed_alpha_cdp_table_11_budgets": ["advanced, mnist", "zCDP, mnist"],
+    "geyer_table_1_rounds": ["100 clients"],
+    "flower_epsilons": ["script, q = 1, z = 1, 10 rounds", "accountant, without replacement, q = 1, z = 1, 10 rounds"],
+}
+
+
+@pytest.mark.parametrize("table", CHEAP)
+def test_what_is_computed_is_what_stands_in_results(table: str) -> None:
+    rows = committed(table)
+    for name in CHEAP[table]:
+        found = pd.DataFrame(computed(claim_of(table, name)))
+        kept = rows[rows["cell"] == name].reset_index(drop=True)
+        same = ["cell", "reading", "stated", "claimed", *NUMBERS, "gives", "reason"]
+        pd.testing.assert_frame_equal(
+            found[same].fillna({"reason": ""}),
+            kept[same].fillna({"reason": ""}),
+            check_dtype=False,
+            rtol=1e-5,
+            atol=2e-6,
+        )
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_claim_stands_in_results_under_its_hash(name: str) -> None:
+    """A YAML line that is changed has another hash, so that its row is no longer its own."""
+    rows = committed(name)
+    assert list(dict.fromkeys(rows["cell"])) == [claim.name for claim in TABLES[name].claims]
+    for claim in TABLES[name].claims:
+        mine = rows[rows["cell"] == claim.name]
+        assert set(mine["hash"]) == {claim.hash} and set(mine["claimed"]) == {claim.claimed}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_pages_are_made_of_the_rows(name: str) -> None:
+    rows, page = committed(name), (RESULTS / f"{name}.md").read_text(encoding="utf-8")
+    assert accounting_page(TABLES[name], rows) == page
+    assert accounting_page(TABLES[name], rows.assign(losses=0.125)) != page
+    assert (rows["losses"].isna() | (rows["losses"] <= rows["renyi"] + 1e-6)).all()
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, table in TABLES.items() if "flower" not in name and "geyer" not in name]
+)
+def test_a_reading_gives_a_number_where_its_formula_is_the_number(name: str) -> None:
+    rows, within = committed(name), TABLES[name].claims[0].given.get("within", 0)
+    near = (rows["claimed"] - rows["formula"]).abs() <= within
+    assert list(rows["gives"] == 1) == list(near)
+    assert list(rows["reason"].isna()) == list(near)
+    assert (rows.groupby("cell")["stated"].sum() == 1).all()
+
+
+NEVER = {
+    "fed_alpha_cdp_table_6": {"Fed-CDP and Fed-alphaCDP, cancer"},
+    "fed_alpha_cdp_table_7": set(),
+    "fed_alpha_cdp_table_8_rounds": {
+        *(f"{policy}, {data}" for policy in ("linear", "staircase", "exponential") for data in ("lfw", "adult")),
+        *("cyclic, cifar10", "cyclic, adult"),
+    },
+    "fed_alpha_cdp_table_11_budgets": set(),
+    "fed_alpha_cdp_table_11_rounds": {"cyclic / advanced, mnist", "cyclic / zCDP, mnist"},
+}
+
+
+@pytest.mark.parametrize("name", NEVER)
+def test_these_numbers_follow_from_no_reading(name: str) -> None:
+    best = committed(name).groupby("cell")["gives"].max()
+    assert set(best.index[best == 0]) == NEVER[name]
+    unexplained = {claim.name for claim in judged(TABLES[name], committed(name)) if "by no reading" in claim.reason}
+    assert unexplained == NEVER[name]
+
+
+def test_verdicts_of_all_tables() -> None:
+    """Each printed number once, however many readings it has."""
+    found = {name: [claim.verdict for claim in judged(table, committed(name))] for name, table in TABLES.items()}
+    words = ("holds", "does not hold", "not comparable")
+    assert {name: tuple(map(verdicts.count, words)) for name, verdicts in found.items()} == {
+        "fed_alpha_cdp_table_6": (0, 10, 0),
+        "fed_alpha_cdp_table_7": (0, 5, 0),
+        "fed_alpha_cdp_table_8_rounds": (1, 19, 0),
+        "fed_alpha_cdp_table_11_budgets": (0, 4, 0),
+        "fed_alpha_cdp_table_11_rounds": (2, 14, 0),
+        "geyer_table_1_rounds": (0, 0, 3),
+        "flower_epsilons": (5, 9, 0),
+    }
+
+
+def test_a_number_holds_by_what_the_paper_states_and_by_nothing_else() -> None:
+    """Fed-SDP on Adult: .303 is that of T + 1 rounds; T rounds give .2919."""
+    claim = claim_of("fed_alpha_cdp_table_6", "Fed-SDP, adult")
+    assert judge(claim) == ("does not hold", "given by 11 steps, 10 are counted; it holds as 'T + 1 rounds'")
+    alone = with_readings(claim, **{"T rounds": True})
+    assert judge(alone)[1].endswith("it holds by no reading that was tried")
+    assert judge(with_readings(claim, **{"T rounds": False, "T + 1 rounds": True})) == ("holds", "")
+    assert judge(dataclasses.replace(claim, claimed=0.292))[0] == "holds"
+    assert judge(dataclasses.replace(claim, apart="of another kind"))[0] == "not comparable"
+
+
+def test_the_rounds_of_a_budget_are_those_in_which_it_is_passed() -> None:
+    """A budget that ends with a whole round is passed in the next."""
+    claim = with_readings(
+        claim_of("fed_alpha_cdp_table_8_rounds", "cyclic, adult"), **{"sigma as stated, q = B / |D_i|": True}
+    )
+    [row] = computed(claim)
+    assert row["formula"] == 9 and row["reason"].startswith("epsilon 0.1486 of the budget 0.276 after round 7 of 10")
+    never = dataclasses.replace(claim, given={**claim.given, "budget": 1e6})
+    assert pd.isna(computed(never)[0]["formula"])
+
+
+def test_flowers_number_holds_where_it_is_no_less_than_the_valid_one() -> None:
+    claim = claim_of("flower_epsilons", "script, q = 1, z = 1, 10 rounds")
+    first, second = computed(claim)
+    assert (first["losses"], second["losses"]) == (pytest.approx(46.2112, abs=1e-3), pytest.approx(17.8566, abs=1e-3))
+    assert judge(claim) == (
+        "does not hold",
+        "the epsilon of one client replaced is 46.21; it holds as 'one client's update made zero'",
+    )
+    quiet = {**claim.given, "noise_multiplier": 4.0, "within": 100.0}
+    assert judge(dataclasses.replace(claim, claimed=46.3, given=quiet))[0] == "holds"
+    with pytest.raises(InputError, match=r"printed: got 20, its formula gives 20\.7565"):
+        computed(dataclasses.replace(claim, claimed=20.0))
+    with pytest.raises(InputError, match="program: got 'scirpt'; did you mean 'script'"):
+        computed(dataclasses.replace(claim, given={**claim.given, "program": "scirpt"}))
+
+
+SMALL = {
+    "kind": "accounting",
+    "counts": "flower_epsilons",
+    "title": "A small table",
+    "text": "Of nothing.",
+    "given": {"delta": 1e-5, "within": 1.0, "program": "script", "noise_multiplier": 1.0}
+    | {"federation": {"local_iterations": 1, "batch": 1, "examples_per_client": 1, "copies": 1.0, "most_copies": 1}
+       | {"client_sampling": "poisson", "batch_sampling": "poisson", "tensors": 1, "clients": 4, "clients_per_round": 4}
+       | {"rounds": 1}},
+    "rows": [{"name": "a", "printed": 5.3}, {"name": "b", "printed": 5.4}],
+}  # fmt: skip
+
+
+def small(folder: Path, **changes: Any) -> AccountingTable:
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump({**SMALL, **changes}), encoding="utf-8")
+    table = read_any(str(path))
+    assert isinstance(table, AccountingTable)
+    return table
+
+
+def told_by(table: AccountingTable, out: Path, **asked: Any) -> list[str]:
+    told: list[str] = []
+    account(table, asked.get("only", ""), out, lambda row: told.append(row["cell"]), asked.get("again", False))
+    return list(dict.fromkeys(told))
+
+
+def test_a_claim_is_computed_once(tmp_path: Path) -> None:
+    table = small(tmp_path)
+    assert told_by(table, tmp_path, only="b") == ["b"]
+    assert "Not computed yet: a." in (tmp_path / "small.md").read_text()
+    assert told_by(table, tmp_path) == ["a"]
+    before = (tmp_path / "small.csv").read_bytes()
+    assert told_by(table, tmp_path) == [] and (tmp_path / "small.csv").read_bytes() == before
+    assert list(pd.read_csv(tmp_path / "small.csv")["cell"].unique()) == ["a", "b"]
+    assert told_by(table, tmp_path, only="a", again=True) == ["a"]
+    # A line that says something else is computed anew, and it alone; so is one of another version.
+    other = small(tmp_path, rows=[{"name": "a", "printed": 5.3}, {"name": "b", "printed": 5.5}])
+    assert told_by(other, tmp_path) == ["b"]
+
+
+def test_another_version_computes_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = small(tmp_path)
+    assert told_by(table, tmp_path) == ["a", "b"]
+    monkeypatch.setattr("leakbench.reproduce.accounting.table.versions", lambda: {"leakbench": "9", "torch": "1"})
+    assert told_by(table, tmp_path) == ["a", "b"]
+
+
+def test_a_killed_table_repeats_no_finished_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, begun = small(tmp_path), list[str]()
+
+    def killed(claim: Claim) -> Any:
+        begun.append(claim.name)
+        if claim.name == "b":
+            raise KeyboardInterrupt
+        return computed(claim)
+
+    monkeypatch.setattr(reproducing, "computed", killed)
+    with pytest.raises(KeyboardInterrupt):
+        account(table, "", tmp_path, lambda row: None)
+    monkeypatch.setattr(reproducing, "computed", computed)
+    assert begun == ["a", "b"] and told_by(table, tmp_path) == ["b"]
+
+
+def test_the_command_computes_and_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small(tmp_path)
+    given = ("reproduce", str(tmp_path / "small.yaml"), "--out", str(tmp_path))
+    code, out, _ = called(monkeypatch, capsys, *given, "--only", "a")
+    assert code == 0 and "a, one client replaced: claimed 5.3, formula" in out
+    page = tmp_path / "small.md"
+    page.unlink()
+    code, out, _ = called(monkeypatch, capsys, *given, "--page")
+    assert (code, out) == (0, f"page: {page}\n") and "# A small table" in page.read_text()
+    # Both scales are the same numbers: nothing is computed for the other.
+    code, out, _ = called(monkeypatch, capsys, *given, "--only", "a", "--scale", "full")
+    assert code == 0 and "a, one client" not in out
+    code, _, err = called(monkeypatch, capsys, *given, "--set", "victims=2")
+    assert (code, err.count("\n")) == (2, 1) and "set: an accounting table" in err
+    code, out, _ = called(monkeypatch, capsys, "reproduce")
+    assert code == 0 and all(name in out for name in TABLES)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"kind": "acounting"}, "kind: got 'acounting'; did you mean 'accounting'?"),
+        ({"counts": "epsilon"}, "counts: got 'epsilon'; did you mean 'epsilons'?"),
+        ({"rows": [{"name": "a"}]}, "row 'a': field 'printed' is missing"),
+        ({"rows": [{"name": "a", "printed": 1, "claim": {}}]}, "row 'a': unknown field 'claim'"),
+        (
+            {"rows": [{"name": "a", "printed": {"mnits": 1}}], "data": {"mnist": {}}},
+            "'mnits' is not in data; did you mean",
+        ),
+        ({"rows": [{"name": "a", "printed": 1}] * 2}, "rows: two are called 'a'"),
+        ({"scale": "full"}, "unknown field 'scale'"),
+    ],
+)
+def test_a_wrong_table_is_named_with_its_field(changes: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        small(tmp_path, **changes)
+    assert says in str(caught.value) and "small.yaml" in str(caught.value)
+
+
+def test_an_unknown_field_of_a_reading_is_named() -> None:
+    claim = claim_of("fed_alpha_cdp_table_7", "Fed-alphaCDP, cancer")
+    wrong = {**claim.given, "readings": [{"name": "r", "claim": {}, "state": True}]}
+    with pytest.raises(InputError, match="reading 'r': unknown field 'state'; did you mean 'stated'"):
+        computed(dataclasses.replace(claim, given=wrong))
+
+
+def test_tables_are_shipped_and_all_kinds_are_computed() -> None:
+    assert tables_folder() == RESULTS / "tables"
+    assert tuple(COUNTS) == COUNTED
+    assert {claim.counts for table in TABLES.values() for claim in table.claims} == set(COUNTED)

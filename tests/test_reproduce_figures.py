@@ -1,0 +1,241 @@
+"""Tables of pictures, of costs and of curves: what their figures and verdicts are made of."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+from matplotlib.image import imread
+
+from leakbench.errors import InputError
+from leakbench.progress import Reporter
+from leakbench.reproduce import cost
+from leakbench.reproduce.curves import Order, Rounds, ordered
+from leakbench.reproduce.curves_figure import draw_curves
+from leakbench.reproduce.page import claims_of, page_of
+from leakbench.reproduce.pictures import draw, shown_of
+from leakbench.reproduce.reproduce import reproduce
+from leakbench.reproduce.table import Table, read_table
+
+TINY = {
+    "title": "A small table",
+    "text": "Of digits.",
+    "given": {"dataset": "digits", "attack": "cpl", "victims": 2, "taps": ["type-2"], "train_rounds": 0}
+    | {"candidates": 10, "iterations": 2},
+}
+
+
+def table_of(folder: Path, **body: Any) -> Table:
+    path = folder / "tiny.yaml"
+    path.write_text(yaml.safe_dump({**TINY, **body}), encoding="utf-8")
+    return read_table(str(path))
+
+
+def measure(table: Table, folder: Path, only: str = "") -> tuple[list[str], pd.DataFrame]:
+    """Return (the rows that were measured now, all rows)."""
+    told: list[str] = []
+    runs, say = folder / "runs", lambda row: told.append(row["row"])
+    rows = reproduce(table, "full", only, {}, runs, folder, None, say, Reporter(quiet=True))
+    return told, rows
+
+
+def run_of(shape: tuple[int, ...], errors: list[float], eta: float = 0.1) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Return rows and tensors of a run that leaked so many examples at type-2 and type-1; the rows are not in order."""
+    truth = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    tensors = {f"{tap}.round0.truth": truth for tap in ("type-1", "type-2")}
+    tensors |= {f"{tap}.round0.reconstruction": truth + 2 * (tap == "type-1") for tap in ("type-1", "type-2")}
+    rows = [
+        {"tap": tap, "round": 0, "victim": v, "member": m, "rmse": errors[v * shape[1] + m], "eta": eta}
+        for tap in ("type-2", "type-1")
+        for v in range(shape[0])
+        for m in range(shape[1])
+    ]
+    return pd.DataFrame(rows[::-1]), tensors
+
+
+def test_pictures_are_the_first_that_were_drawn_with_their_errors() -> None:
+    rows, tensors = run_of((2, 2, 1, 3, 3), [0.05, 0.2, 0.1, 0.3])
+    first, second = shown_of("lfw, 32 wide, Fed-SDP", rows, tensors, 3)
+    assert (first.group, first.method, first.point, first.batch) == ("lfw, 32 wide", "Fed-SDP", "type-2", 2)
+    assert second.point == "type-1"
+    assert [(tile.rmse, tile.came_back) for tile in first.tiles] == [(0.05, True), (0.2, False), (0.1, True)]
+    grey = tensors["type-2.round0.truth"].flatten(0, 1)[2, 0].double().numpy()
+    assert len(first.truth) == 3 and all(np.array_equal(first.truth[2][..., c], grey) for c in range(3))
+    assert np.array_equal(first.tiles[2].pixels, first.truth[2])
+    assert np.all(second.tiles[0].pixels == 1)  # Clamped.
+
+
+def test_an_answer_that_is_no_number_is_no_picture() -> None:
+    rows, tensors = run_of((1, 1, 3, 3, 3), [0.5])
+    tensors["type-2.round0.reconstruction"] = torch.full((1, 1, 3, 3, 3), math.nan)
+    [tile] = shown_of("lfw", rows, tensors, 1)[0].tiles
+    assert tile.pixels is None
+
+
+def test_what_is_no_picture_is_refused() -> None:
+    rows, tensors = run_of((2, 1, 7), [0.5, 0.5])
+    with pytest.raises(InputError, match=r"row 'adult': type-1 leaks examples of shape \(7,\), no pictures"):
+        shown_of("adult", rows, tensors, 1)
+
+
+def test_a_line_of_pictures_is_of_the_same_examples(tmp_path: Path) -> None:
+    """A tile for the truth and for each method; what lacks at a point is left blank."""
+    rows, tensors = run_of((2, 1, 1, 3, 3), [0.05, 0.2])
+    one, other = (shown_of(f"mnist, {method}", rows, tensors, 2) for method in ("none", "Fed-SDP"))
+    draw([*one, *other[:1]], {"none": "accuracy 0.9"}, tmp_path / "a.png")
+    draw(one, {}, tmp_path / "b.png")
+    # Two examples, each a column more.
+    assert imread(tmp_path / "a.png").shape[1] - imread(tmp_path / "b.png").shape[1] == pytest.approx(300, abs=2)
+    moved = {name: tensor.flip(0) for name, tensor in tensors.items()}
+    with pytest.raises(InputError, match="mnist, type-2: rows attacked other examples"):
+        draw([*one, *shown_of("mnist, moved", rows, moved, 2)], {}, tmp_path / "c.png")
+    assert not (tmp_path / "c.png").exists()
+
+
+def test_a_figure_is_drawn_of_the_cells_that_are_there(tmp_path: Path) -> None:
+    """Of runs that are whole nothing is run again, not even where the figure was lost."""
+    table = table_of(
+        tmp_path, rows=[{"name": "digits, cpl"}, {"name": "digits, dlg", "given": {"attack": "dlg"}}], pictures=1
+    )
+    assert measure(table, tmp_path, only="digits, cpl")[0] == ["digits, cpl"]
+    narrow = imread(tmp_path / "tiny.png").shape[1]
+    assert measure(table, tmp_path)[0] == ["digits, dlg"]
+    kept = (tmp_path / "tiny.png").read_bytes()
+    assert imread(tmp_path / "tiny.png").shape[1] == narrow + 150
+    (tmp_path / "tiny.png").unlink()
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("rows.parquet")}
+    assert measure(table, tmp_path)[0] == [] and len(times) == 2
+    assert (tmp_path / "tiny.png").read_bytes() == kept
+    assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("rows.parquet")}
+    assert "![A small table](tiny.png)" in (tmp_path / "tiny.md").read_text()
+
+
+def clock(seconds: list[float]) -> Iterator[float]:
+    """Yield what a clock shows before and after pieces of work that take so long."""
+    now = 0.0
+    for each in seconds:
+        yield now
+        now += each
+        yield now
+
+
+COSTS = {
+    "columns": "cost",
+    "repeats": 6,
+    "rows": [{"name": "Fed-CDP", "given": {"defense": "fed_cdp"}, "claim": {"cost_ratio": 3.3}, "because": "engine"}],
+    "given": {**TINY["given"], "clients": 10, "clients_per_round": 2, "local_iterations": 2, "train_rounds": 1},  # type: ignore[dict-item]
+}
+
+
+def test_a_ratio_is_the_median_over_repetitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours 2, 4 .. 12 s beside 2 s, after a first time that does not count, of 2 clients of 2 iterations: 3.5 times, 1,750 ms."""
+    took = [100.0, 1.0, *(each for own in (2.0, 4.0, 6.0, 8.0, 10.0, 12.0) for each in (own, 2.0))]
+    shown = clock(took)
+    monkeypatch.setattr(cost.time, "process_time", lambda: next(shown))  # type: ignore[attr-defined]
+    table = table_of(tmp_path, **COSTS)
+    told, rows = measure(table, tmp_path)
+    row = rows.iloc[0]
+    assert told == ["Fed-CDP"]
+    assert (row["cost_ratio"], row["cost_ratio_low"], row["cost_ratio_high"]) == (3.5, 1.0, 6.0)
+    assert (row["milliseconds"], row["milliseconds_none"], row["repeats"]) == (1750, 500, 6)
+    [claim] = claims_of(table, rows)
+    assert (claim.claimed, claim.value, claim.verdict) == (3.3, 3.5, "holds")
+    [claim] = claims_of(table, rows.assign(cost_ratio=1.3, cost_ratio_low=1.2, cost_ratio_high=1.4))
+    assert (claim.verdict, claim.reason) == ("does not hold", "engine")
+    assert "| Fed-CDP | 3.30 | 3.50 [1.00, 6.00] | 1750.00 | 500.00 | 6 |" in page_of(table, rows)
+    assert measure(table, tmp_path)[0] == []  # It stands.
+    assert page_of(table, pd.read_csv(tmp_path / "tiny.csv")) == page_of(table, rows)
+
+
+def test_a_round_is_the_defense_s_own(tmp_path: Path) -> None:
+    """Gradients of examples take more than those of batches."""
+    rows = measure(table_of(tmp_path, **{**COSTS, "rows": [{"name": "a", "given": {"defense": "precode"}}]}), tmp_path)[
+        1
+    ]
+    assert rows["cost_ratio"].iloc[0] > 1 and 0 < rows["milliseconds_none"].iloc[0] < rows["milliseconds"].iloc[0]
+
+
+def curves(**accuracies: list[list[float]]) -> pd.DataFrame:
+    return pd.DataFrame([{"cell": name, "accuracies": json.dumps(found)} for name, found in accuracies.items()])
+
+
+def test_an_order_holds_where_its_interval_over_seeds_is_above_0() -> None:
+    rows = curves(a=[[0.1, 0.6], [0.2, 0.7], [0.3, 0.8]], b=[[0.2, 0.3], [0.3, 0.4], [0.41, 0.5]], c=[[0.1, 0.9]])
+    orders = [
+        Order("a above b", ("a",), ("b",)),
+        Order("at first", ("a",), ("b",), "first"),
+        Order("at last", ("a",), ("b",), "last"),
+        Order("twice", ("a", "a"), ("b", "a")),
+        Order("one seed", ("a",), ("c",)),
+        Order("not measured", ("a",), ("d",)),
+    ]
+    whole, first, last, twice, alone = ordered(Rounds(1, {}, tuple(orders)), rows)
+    # Differences of .1, .1 and .095, seed by seed; Student's t for two degrees of freedom is 4.303.
+    assert (whole.row, whole.verdict) == ("a above b", "holds")
+    assert whole.value == pytest.approx(29.5 / 3)
+    assert whole.low == pytest.approx(29.5 / 3 - 4.303 * 0.5 / 3, abs=1e-3)
+    assert (first.row, first.verdict) == ("at first, first 1 rounds", "does not hold") and first.value == pytest.approx(
+        -31 / 3
+    )
+    assert (last.verdict, last.value) == ("holds", pytest.approx(30))
+    assert (twice.low, twice.high) == (pytest.approx(whole.low), pytest.approx(whole.high))
+    assert (alone.verdict, alone.reason) == ("not comparable", "not decided by 1 seed")
+    assert (alone.value, alone.low) == (pytest.approx(-15), -math.inf)
+
+
+def test_an_order_that_seeds_do_not_decide_says_so() -> None:
+    rows = curves(a=[[0.1], [0.5]], b=[[0.5], [0.1]])
+    [found] = ordered(Rounds(1, {}, (Order("a above b", ("a",), ("b",)),)), rows)
+    assert (found.verdict, found.reason) == ("not comparable", "not decided by 2 seeds")
+
+
+def test_accuracies_of_every_seed_and_round_are_kept_and_drawn(tmp_path: Path) -> None:
+    rows = [{"name": "none"}, {"name": "loud", "given": {"defense": "fed_sdp_server"}}]
+    given = {**TINY["given"], "train_rounds": 2, "clients": 10, "clients_per_round": 2, "local_iterations": 1}  # type: ignore[dict-item]
+    more = {
+        "curves": {"One": ["none", "loud"]},
+        "orders": [{"says": "noise costs", "more": ["none"], "less": ["loud"]}],
+    }
+    table = table_of(tmp_path, rows=rows, given=given, columns="accuracy", seeds=2, **more)
+    _, found = measure(table, tmp_path)
+    kept = [json.loads(each) for each in found["accuracies"]]
+    assert np.array(kept).shape == (2, 2, 2)
+    assert found["trained_accuracy"].iloc[0] == pytest.approx(np.mean([seed[-1] for seed in kept[0]]))
+    assert (tmp_path / "tiny.png").is_file()
+    assert [claim.row for claim in claims_of(table, found)] == ["noise costs"]
+    assert "| noise costs | points of accuracy above | > 0 |" in page_of(table, found)
+    # Nothing that was not measured is drawn.
+    assert table.rounds is not None
+    draw_curves(table.rounds, found.head(0), tmp_path / "none.png")
+    assert (tmp_path / "none.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"pictures": -1}, "pictures: got -1, expected a whole number >= 0"),
+        ({"repeats": "many"}, "repeats: got 'many', expected a whole number >= 0"),
+        ({"curves": {"One": ["aa"]}}, "curves, orders: 'aa' is no row; did you mean 'a'?"),
+        (
+            {"curves": {"One": ["a"]}, "orders": [{"says": "x", "more": ["a"], "less": ["b"]}]},
+            "curves, orders: 'b' is no row",
+        ),
+        (
+            {"orders": [{"says": "x", "more": ["a"], "less": ["a"], "rounds": "lats"}]},
+            "orders: rounds: got 'lats'; did you mean",
+        ),
+        ({"orders": [{"more": ["a"], "less": ["a"]}]}, "orders: field 'says' is missing"),
+    ],
+)
+def test_a_wrong_field_of_a_figure_is_named(changes: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        table_of(tmp_path, rows=[{"name": "a"}], **changes)
+    assert says in str(caught.value) and "\n" not in str(caught.value)

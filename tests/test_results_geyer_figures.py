@@ -1,0 +1,48 @@
+"""The figures of Geyer et al.: curves are means over seeds, a dot ends what is private, and the page is that of the CSV."""
+
+from pathlib import Path
+
+import geyer_figures
+import pandas as pd
+import pytest
+
+from leakbench.reproduce.table import read_table
+
+RESULTS = Path(__file__).parent.parent / "results"
+
+
+def rounds() -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            {"row": row, "scale": scale, "seed": seed, "round": n, "accuracy": 0.1 * n + 0.2 * seed}
+            | {"between_client_variance": 1.0 + n, "update_scale": 2.0 - n}
+            for row, scale in (("non-dp 100 clients", "quick"), ("dp 100 clients", "full"))
+            for seed in (0, 1)
+            for n in (0, 1)
+        ]
+    )
+
+
+def test_curves_are_means_over_seeds() -> None:
+    accuracy, own, variance, scale = geyer_figures.drawn(rounds()).axes
+    benchmark, private, end = accuracy.lines
+    for line in (benchmark, private, own.lines[0]):
+        assert list(line.get_xdata()) == [1, 2] and list(line.get_ydata()) == pytest.approx([0.1, 0.2])
+    assert (list(end.get_xdata()), end.get_marker(), end.get_color()) == ([2], "o", private.get_color())
+    assert list(variance.lines[0].get_ydata()) == [1, 2] and list(scale.lines[0].get_ydata()) == [2, 1]
+
+
+def test_the_page_says_what_was_cut_and_what_is_missing() -> None:
+    page = geyer_figures.page_of(read_table("geyer_table_1"), rounds())
+    assert "| dp 100 clients | 2 | 2 | 0.200 | 1.00e+00 | 2.00e+00 | 2.00e+00 | 1.00e+00 |" in page
+    assert "(scale quick): non-dp 100 clients." in page
+    assert "Not measured yet: dp 1000 clients; dp 10000 clients." in page
+
+
+def test_the_page_is_that_of_the_csv() -> None:
+    csv = RESULTS / "geyer_figures.csv"
+    table = read_table("geyer_table_1")
+    assert geyer_figures.page_of(table, pd.read_csv(csv)) == (RESULTS / "geyer_figures.md").read_text(encoding="utf-8")
+    measured = pd.read_csv(RESULTS / "geyer_table_1.csv").set_index("cell")
+    last = pd.read_csv(csv).groupby(["row", "seed"]).last()["accuracy"].groupby("row").mean()
+    assert last.to_dict() == pytest.approx(measured.loc[last.index, "trained_accuracy"].to_dict())
