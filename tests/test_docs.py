@@ -70,7 +70,7 @@ def test_blocks_are_what_the_program_and_the_results_say(page):
 def test_blocks_hold_what_they_are_of():
     assert "Wilson's" in blocks.BLOCKS["columns"]()
     assert blocks.BLOCKS["claims"]().count("\n") > 6
-    assert all(f"epsilon_table_{n}.md" in blocks.BLOCKS["epsilons"]() for n in (6, 7, 8))
+    assert all(f"fed_alpha_cdp_table_{n}.md" in blocks.BLOCKS["epsilons"]() for n in ("6", "7", "8_rounds"))
     assert blocks.renewed("<!-- letters -->\nold\n<!-- end -->").count("**H**") == 1
     assert (
         blocks.renewed("<!-- setting -->\nof another page\n<!-- end -->")

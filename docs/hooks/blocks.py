@@ -19,6 +19,7 @@ __all__ = ["BLOCKS", "renewed"]
 
 HOME = Path(__file__).parent.parent.parent
 RESULTS = HOME / "results"
+FAILS = "**does not hold**"
 BLOCK = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -77,27 +78,26 @@ def _stations() -> str:
 
 
 def _claims() -> str:
-    """Return the cells that do not hold, of every page on which a paper's cells are judged."""
+    """Return the measured cells that do not hold, of every page on which a paper's cells are judged."""
     lines = ["| page | cell | printed | measured [95 % CI] | why |", "| --- | --- | --- | --- | --- |"]
     for page, title in _pages():
-        for row, what, printed, measured, interval, verdict, reason in _table(page, 7):
-            if verdict == "**does not hold**":
-                lines.append(
-                    f"| [{title}](../results/{page.name}) | {row}, {what} | {printed} | {measured} {interval} | {reason} |"
-                )
+        for row, what, printed, measured, interval, verdict, reason in _table(page, "row | what | claimed | measured"):
+            if verdict == FAILS:
+                cell = f"{row}, {what} | {printed} | {measured} {interval} | {reason}"
+                lines.append(f"| [{title}](../results/{page.name}) | {cell} |")
     return "\n".join(lines) + "\n"
 
 
 def _epsilons() -> str:
-    """Return how many printed epsilons and rounds follow from a reading, of every page on which they are worked out."""
-    lines = ["| page | cells | follow from a reading | from none |", "| --- | --- | --- | --- |"]
+    """Return how many printed epsilons and rounds hold by the formula, as stated or as read otherwise, of every page of them."""
+    lines = ["| page | cells | as stated | read otherwise | by no reading |", "| --- | --- | --- | --- | --- |"]
     for page, title in _pages():
-        counted = re.search(
-            r"Of (\d+) cells (\d+) follow from one of their readings\. From none: (.*)\.", page.read_text("utf-8")
-        )
-        if counted:
-            none = counted[3].replace("-", "none") if counted[3] == "-" else counted[3]
-            lines.append(f"| [{title}](../results/{page.name}) | {counted[1]} | {counted[2]} | {none} |")
+        cells = list(_table(page, "claim | claimed | by the claim's own formula"))
+        stated = sum(cell[-2] == "**holds**" for cell in cells)
+        otherwise = sum("; it holds as " in cell[-1] for cell in cells)
+        none = sum("by no reading" in cell[-1] for cell in cells)
+        if cells:
+            lines.append(f"| [{title}](../results/{page.name}) | {len(cells)} | {stated} | {otherwise} | {none} |")
     return "\n".join(lines) + "\n"
 
 
@@ -106,11 +106,13 @@ def _pages() -> Iterator[tuple[Path, str]]:
         yield page, page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ").replace("|", r"\|")
 
 
-def _table(page: Path, cells: int) -> Iterator[list[str]]:
+def _table(page: Path, head: str) -> Iterator[list[str]]:
+    """Yield the rows, each a list of its cells, of the tables of a page whose heads begin so."""
+    inside = False
     for line in page.read_text(encoding="utf-8").splitlines():
-        row = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-        if len(row) == cells:
-            yield row
+        inside = line.startswith("|") and (inside or line.startswith(f"| {head} |"))
+        if inside and not line.startswith((f"| {head} |", "| ---")):
+            yield [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
