@@ -18,6 +18,7 @@ from leakbench.errors import InputError
 from leakbench.gate.baseline import baseline_of, kept_of
 from leakbench.gate.gate import Check, Limits, gate
 from leakbench.gate.report import junit, lines, markdown
+from leakbench.store import read_manifest
 
 DEFENSE = """
 title: A clip and noise of {sigma} times its norm
@@ -95,6 +96,52 @@ def test_few_victims_say_so(runs: Runs) -> None:
     checks = by_name(gate(runs(0.01, victims=3), runs(1.0, victims=3), Limits()))
     assert checks["type-2 identified"].holds
     assert checks["type-2 identified"].said.endswith("3 victims are too few to see a rise")
+
+
+def tampered(folder: Path, name: str, **changes: Any) -> Path:
+    """Write a baseline file of a run with some columns, or other fields, changed."""
+    kept = baseline_of(folder)
+    for key, value in changes.items():
+        (kept["rows"] if key in kept["rows"] else kept)[key] = value
+    path = folder.parent / f"{name}.json"
+    path.write_text(json.dumps(kept), encoding="utf-8")
+    return path
+
+
+def test_a_rise_is_told_by_the_sign_test_of_one_side_shared_by_all_that_is_looked_at(runs: Runs) -> None:
+    """Of 10 victims and two measures 5 % / 2 takes six who rise and none who falls: 2^-6 < .025 < 2^-5; five say so."""
+    folder = runs(1.0, victims=10)
+    for rose in (5, 6):
+        now = tampered(folder, f"now{rose}", success=[i < rose for i in range(10)], identified=[0.0] * 10)
+        before = tampered(folder, f"before{rose}", success=[False] * 10, identified=[0.0] * 10)
+        check = by_name(gate(now, before, Limits()))["type-2 asr"]
+        assert check.holds is (rose == 5)
+        assert ("not by enough victims to tell it from chance (6 of 10" in check.said) is (rose == 5)
+
+
+def test_a_leakage_point_that_is_left_out_fails_and_one_that_is_new_is_said(runs: Runs) -> None:
+    one, both = runs(1.0), runs(1.0, **{"taps": "type-2,type-1", "leak-batch": 1})
+    missing, more = by_name(gate(one, both, Limits()))["type-1@0"], by_name(gate(both, one, Limits()))["type-1@0"]
+    assert (missing.holds, missing.said) == (False, "in the baseline, not in the run")
+    assert (more.holds, more.said) == (True, "not in the baseline, nothing to compare")
+
+
+def test_another_attack_is_no_baseline(runs: Runs) -> None:
+    folder = runs(1.0)
+    with pytest.raises(InputError, match="other attacks"):
+        gate(folder, tampered(folder, "other", attack="cpl 00000000"), Limits())
+
+
+def test_max_epsilon_is_of_the_valid_one_and_fails_without_any(runs: Runs) -> None:
+    """Whose claim is small and whose valid epsilon is none or large does not pass."""
+    folder = runs(1.0)
+    for epsilon, holds in ((None, False), (9.0, False), (7.0, True)):
+        check = by_name(gate(tampered(folder, f"eps{epsilon}", epsilon=epsilon), folder, Limits(max_epsilon=8.0)))[
+            "max-epsilon"
+        ]
+        assert check.holds is holds
+    manifest = read_manifest(folder)["summary"]
+    assert baseline_of(folder)["epsilon"] == manifest["epsilon"]["valid"]
 
 
 def test_limits_hold_whatever_the_baseline(runs: Runs) -> None:

@@ -19,9 +19,11 @@ from leakbench.recipe import names
 from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.accounting.verdict import judged
 from leakbench.reproduce.choose import chosen
+from leakbench.reproduce.claimed import with_claims
 from leakbench.reproduce.file import table_names
 from leakbench.reproduce.grid import spelled_out
 from leakbench.reproduce.index import BEGIN, END, index_of
+from leakbench.reproduce.measure import MEASURES, point_of
 from leakbench.reproduce.page import claims_of, page_of
 from leakbench.reproduce.reached import reached
 from leakbench.reproduce.read import read_any
@@ -305,29 +307,77 @@ def test_many_cells_that_lack_are_named_together() -> None:
 
 
 def test_the_first_of_a_sweep_that_reaches_its_aim() -> None:
-    """In the table's order, from the most noise on; by the interval's upper end; a sweep in which none does says so."""
+    """In the table's order, from the most noise on; by the accuracy itself, however wide its interval; or that none does."""
+    measured_at = [
+        ("a", 6, 0.5, 0.95),
+        ("a", 3, 0.9, 0.91),
+        ("a", 1, 0.95, 0.96),
+        ("b, c", 6, 0.2, 0.9),
+        ("b, c", 3, 0.89, 0.99),
+    ]
     rows = pd.DataFrame(
         [
-            {"cell": f"{sweep}, sigma = {sigma}", "aim": 0.9, "trained_accuracy": high - 0.02}
-            | {"trained_accuracy_low": high - 0.04, "trained_accuracy_high": high, "epsilon_valid": 1 / sigma}
-            for sweep, sigma, high in [
-                ("a", 6, 0.5),
-                ("a", 3, 0.9),
-                ("a", 1, 0.95),
-                ("b, c", 6, 0.2),
-                ("b, c", 3, 0.89),
-            ]
+            {"cell": f"{sweep}, sigma = {sigma}", "aim": 0.9, "trained_accuracy": accuracy}
+            | {"trained_accuracy_low": 0.1, "trained_accuracy_high": high, "epsilon_valid": 1 / sigma}
+            for sweep, sigma, accuracy, high in measured_at
         ]
     )
     one, other = reached(rows)
-    assert (one.sweep, one.cell, one.accuracy, one.claimed, one.valid) == (
-        "a",
-        "sigma = 3",
-        "0.880 [0.860, 0.900]",
-        "-",
-        "0.333",
-    )
+    assert (one.sweep, one.cell, one.accuracy) == ("a", "sigma = 3", "0.900 [0.100, 0.910]")
+    assert (one.claimed, one.valid) == ("-", "0.333")
     assert (other.sweep, other.cell, other.accuracy) == ("b, c", "none of those measured", "-")
+
+
+def test_what_a_table_says_now_stands_on_the_page_and_a_cell_that_is_gone_does_not() -> None:
+    """A corrected number of a paper, beside a row that was measured before; a row of another name; an aim."""
+    table = TABLES["fed_alpha_cdp_table_10"]
+    line = table.lines[0]
+    old = {"cell": line.name, "point": "type-2", "claimed_accuracy": 0.1, "scale": "full", "seeds": 3}
+    rows = with_claims(table, pd.DataFrame([old, {**old, "cell": "renamed"}]))
+    assert rows["cell"].tolist() == [line.name]
+    assert rows["claimed_accuracy"].tolist() == [line.claimed("type-2")["accuracy"]]
+    assert "aim" not in rows
+    sweep = TABLES["largest_noise"]
+    assert with_claims(sweep, pd.DataFrame([{**old, "cell": sweep.lines[0].name}]))["aim"].tolist() == [
+        sweep.lines[0].aim
+    ]
+
+
+def test_an_accuracy_of_one_seed_decides_nothing() -> None:
+    table = TABLES["fed_alpha_cdp_table_10"]
+    cell = table.lines[0].name
+    row = {"row": cell, "cell": cell, "point": "type-2", "scale": "full", "trained_accuracy": 0.5}
+    row |= {"trained_accuracy_low": 0.4, "trained_accuracy_high": 0.6}
+    [one] = claims_of(table, pd.DataFrame([{**row, "seeds": 1}]))
+    [three] = claims_of(table, pd.DataFrame([{**row, "seeds": 3}]))
+    assert (one.verdict, three.verdict) == ("not comparable", "does not hold")
+    assert "of one seed" in one.reason
+
+
+def test_members_without_an_answer_are_the_worst_of_their_batch() -> None:
+    """Two of three fail in each of twelve batches: no median of what did come back says how good the attack is."""
+    rows = pd.DataFrame(
+        [
+            {
+                "victim": victim,
+                "rmse": 0.01 if member == 0 else math.nan,
+                "iterations_to_success": 5.0 if member == 0 else math.nan,
+            }
+            for victim in range(12)
+            for member in range(3)
+        ]
+    )
+    found = point_of(dict.fromkeys((*MEASURES, "batch", "victims", "seconds"), 0.0), rows)
+    assert all(math.isinf(found[f"{name}_{end}"]) for name in ("rmse", "iterations") for end in ("low", "high"))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"), [(-math.inf, math.inf, "not comparable"), (0.1, math.inf, "holds")]
+)
+def test_only_an_interval_without_any_end_bounds_nothing(low: float, high: float, verdict: str) -> None:
+    row = {"row": "one", "rmse": 0.2, "rmse_low": low, "rmse_high": high}
+    [found] = compared(row, {"rmse": 0.3}, {}, "", {"rmse": 1})
+    assert found.verdict == verdict
 
 
 def test_the_index_counts_what_the_rows_say(tmp_path: Path) -> None:

@@ -191,6 +191,15 @@ def test_an_order_holds_where_its_interval_over_seeds_is_above_0() -> None:
     assert (alone.value, alone.low) == (pytest.approx(-15), -math.inf)
 
 
+def test_an_order_that_is_no_claim_of_the_paper_is_not_counted_as_one() -> None:
+    rows = curves(a=[[0.6], [0.7], [0.8]], b=[[0.3], [0.4], [0.5]])
+    [plain, later] = ordered(
+        Rounds(1, {}, (Order("a", ("a",), ("b",)), Order("later", ("a",), ("b",), apart="written after a look"))), rows
+    )
+    assert (plain.verdict, later.verdict, later.reason) == ("holds", "not comparable", "written after a look")
+    assert (later.low, later.high) == (plain.low, plain.high)
+
+
 def test_an_order_that_seeds_do_not_decide_says_so() -> None:
     rows = curves(a=[[0.1], [0.5]], b=[[0.5], [0.1]])
     [found] = ordered(Rounds(1, {}, (Order("a above b", ("a",), ("b",)),)), rows)

@@ -404,7 +404,7 @@ COMMANDS = [
     ("report", "FOLDER"),
     ("report no", "'no'|folder of a run"),
     ("report .", "'.'|folder of a run"),
-    ("report --out x", "--out"),
+    ("report --out x", "FOLDER"),
     ("data verify mnits", "dataset|'mnits'|did you mean 'mnist'"),
     ("data verify mnist", "'mnist'|leakbench data fetch mnist"),
     ("data fetch mnits", "dataset|'mnits'|did you mean 'mnist'"),

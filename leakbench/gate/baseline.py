@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from leakbench.errors import InputError
-from leakbench.store import read_manifest
+from leakbench.store import content_hash, read_manifest
 from leakbench.summary.compare import RULERS, SAME, rows_of
 
 __all__ = ["FORMAT", "Kept", "baseline_of", "kept_of"]
@@ -23,7 +23,7 @@ ROUNDED, DIGITS = ("rmse", "null_rmse"), 4
 """Scores of which so many digits are kept; the thresholds that examples are judged by are kept whole."""
 
 Kept = tuple[pd.DataFrame, str, dict[str, Any]]
-"""(rows, data set, {accuracy, epsilon, hash, name})."""
+"""(rows, data set, {accuracy, epsilon, attack, hash, name})."""
 
 
 def baseline_of(folder: Path) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def kept_of(path: Path) -> Kept:
     try:
         count, columns = int(read["examples"]), dict(read["rows"])
         rows = pd.DataFrame({name: _column(columns[name], count) for name in (*SAME, *RULERS, *SCORES)})
-        told = {name: read[name] for name in ("accuracy", "epsilon", "hash", "name")}
+        told = {name: read[name] for name in ("accuracy", "epsilon", "attack", "hash", "name")}
         return rows, str(read["dataset"]), told
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"baseline: {path} is damaged ({type(error).__name__}: {error})") from None
@@ -63,11 +63,13 @@ def kept_of(path: Path) -> Kept:
 
 def _of_run(folder: Path) -> Kept:
     rows, data = rows_of(folder)
-    summary = read_manifest(folder)["summary"]
+    manifest = read_manifest(folder)
+    summary = manifest["summary"]
     names = summary["cell"]
     told = {
         "accuracy": summary["accuracy"],
         "epsilon": summary["epsilon"]["valid"],
+        "attack": f"{names['attack']} {content_hash(manifest['recipes']['attack'])[:8]}",
         "hash": names["hash"],
         "name": f"{names['dataset']}-{names['defense']}-{names['attack']}",
     }

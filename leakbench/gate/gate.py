@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from leakbench.errors import InputError
 from leakbench.gate.baseline import kept_of
-from leakbench.summary.compare import ENOUGH, Difference, differences
+from leakbench.summary.compare import Difference, differences
 
 __all__ = ["LEAKS", "Check", "Limits", "gate"]
 
@@ -46,14 +48,36 @@ def gate(run: Path, baseline: Path, limits: Limits) -> list[Check]:
     """Return every check of a finished run beside a baseline, a run's folder or a file.
 
     A measure rose where the 95 % interval of the paired difference lies above zero and the exact one-sided sign test over victims
-    rejects at 5 %, divided by how many rises are looked for. Raises InputError where the two attacked other examples.
+    rejects at 5 %, divided by how many rises are looked for. A leakage point of the baseline has to be in the run. Raises
+    InputError where the two attacked other examples, or by other attacks.
     """
     rows, data, told = kept_of(run)
-    before, before_data, _ = kept_of(baseline)
+    before, before_data, once = kept_of(baseline)
+    if told["attack"] != once["attack"]:
+        raise InputError(
+            f"baseline: {baseline} was attacked by {once['attack']}, the run by {told['attack']}: other attacks, or one that was "
+            "changed; write the baseline anew"
+        )
     found = differences((rows, data), (before, before_data), (str(run), str(baseline)))
     leaks = [d for d in found if d.measure in LEAKS]
     checks = [_risen(d, rows, before, LEVEL / max(1, len(leaks))) for d in leaks]
-    return [*checks, *_within(rows, told, limits)]
+    return [*checks, *_alone(rows, before), *_within(rows, told, limits)]
+
+
+def _alone(rows: pd.DataFrame, before: pd.DataFrame) -> list[Check]:
+    """Return a check for each leakage point that only one of the two has: one that is missing hides what it would show."""
+    now, then = (dict.fromkeys(zip(r["tap"], r["round"], strict=True)) for r in (rows, before))
+    missing = [
+        Check(f"{tap}@{number}", False, "in the baseline, not in the run")
+        for tap, number in then
+        if (tap, number) not in now
+    ]
+    more = [
+        Check(f"{tap}@{number}", True, "not in the baseline, nothing to compare")
+        for tap, number in now
+        if (tap, number) not in then
+    ]
+    return missing + more
 
 
 def _risen(d: Difference, rows: pd.DataFrame, before: pd.DataFrame, level: float) -> Check:
@@ -67,7 +91,13 @@ def _risen(d: Difference, rows: pd.DataFrame, before: pd.DataFrame, level: float
     said = (
         f"{d.second:.2f} before, {d.first:.2f} now ({d.difference:+.2f}, 95 % interval [{d.low:+.2f}, {d.high:+.2f}])"
     )
-    few = f"; {d.victims} victims are too few to see a rise" if d.victims < ENOUGH else ""
+    # As many victims have to rise, and none to fall, for the sign test to see it.
+    least = math.floor(math.log2(1 / level)) + 1
+    few = ""
+    if d.victims < least:
+        few = f"; {d.victims} victims are too few to see a rise"
+    elif d.low > 0 and not risen:
+        few = f"; more than before, but not by enough victims to tell it from chance ({least} of {d.victims}, if none falls)"
     return Check(f"{d.point} {d.measure}", not risen, said + few, victims if risen else ())
 
 

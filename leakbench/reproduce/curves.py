@@ -24,12 +24,14 @@ class Order:
     """A claim that the accuracy of some rows lies above that of others, added up.
 
     says: the claim in words.  rounds: of which the accuracy is the mean: `all`, or the `first` or `last` few, the window.
+    apart: why it counts as no claim of a paper that holds or does not; empty for one that a paper makes.
     """
 
     says: str
     more: tuple[str, ...]
     less: tuple[str, ...]
     rounds: str = "all"
+    apart: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,8 @@ def ordered(rounds: Rounds, rows: pd.DataFrame) -> list[Compared]:
         apart = 100 * (sum(scores[name] for name in order.more) - sum(scores[name] for name in order.less))
         value, low, high = difference_interval(apart)
         undecided = not (low > 0 or high < 0)
-        word = APART if undecided else HOLDS if low > 0 else FAILS
-        reason = f"not decided by {many} seed{'s' * (many > 1)}" if undecided else ""
+        word = APART if undecided or order.apart else HOLDS if low > 0 else FAILS
+        reason = order.apart or (f"not decided by {many} seed{'s' * (many > 1)}" if undecided else "")
         span = "" if order.rounds == "all" else f", {order.rounds} {rounds.window} rounds"
         found.append(Compared(f"{order.says}{span}", ORDER, 0.0, value, low, high, word, reason))
     return found

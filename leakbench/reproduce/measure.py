@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,9 @@ def rows_at(rows: pd.DataFrame, tap: dict[str, Any], point: str) -> pd.DataFrame
 
 def point_of(tap: dict[str, Any], rows: pd.DataFrame) -> Row:
     """Return what a row takes from one leakage point, with intervals of its medians over victims."""
-    by_victim = rows.groupby("victim")[["rmse", "iterations_to_success"]].median()
+    # A member without an answer, or never within eta, is the farthest and the latest of its batch; it is not left out.
+    scores = rows[["rmse", "iterations_to_success"]].fillna(math.inf)
+    by_victim = scores.groupby(rows["victim"]).median()
     ends: dict[str, float] = {}
     for name, column in (("rmse", "rmse"), ("iterations", "iterations_to_success")):
         _, low, high = median_interval(by_victim[column].to_numpy())

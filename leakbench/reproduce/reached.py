@@ -26,8 +26,9 @@ class Reached:
 
 
 def reached(rows: pd.DataFrame) -> list[Reached]:
-    """Return, of each sweep among the rows, the first cell whose accuracy's interval ends at its aim or above.
+    """Return, of each sweep among the rows, the first cell whose accuracy is its aim or above.
 
+    The accuracy itself, not an end of its interval, which is wide where little is known.
     A sweep is all cells whose names are alike up to the last comma, in the order of the table.
     """
     aimed = rows[rows["aim"].notna()] if "aim" in rows else rows.head(0)
@@ -36,7 +37,7 @@ def reached(rows: pd.DataFrame) -> list[Reached]:
         return found
     for sweep, cells in aimed.groupby(aimed["cell"].str.rpartition(", ")[0], sort=False):
         aim = float(cells["aim"].iloc[0])
-        enough = cells[cells["trained_accuracy_high"] >= aim]
+        enough = cells[cells["trained_accuracy"] >= aim]
         if not len(enough):
             found.append(Reached(str(sweep), aim, NONE_DOES))
             continue

@@ -11,6 +11,7 @@ import pandas as pd
 
 from leakbench.progress import Reporter
 from leakbench.reproduce.choose import chosen
+from leakbench.reproduce.claimed import with_claims
 from leakbench.reproduce.cost import timed
 from leakbench.reproduce.curves_figure import draw_curves
 from leakbench.reproduce.drawing import draw_pictures
@@ -44,7 +45,7 @@ def reproduce(
     """
     lines = {line.name: line for line in table.at(scale)}
     csv = out / f"{table.name}.csv"
-    rows, fresh = held(csv, ("row", "cell")), False
+    rows, fresh = with_claims(table, held(csv, ("row", "cell", "point"))), False
     for name in chosen(lines, only):
         if not again and _stands(rows, lines[name], scale, changed, data_dir):
             continue

@@ -10,7 +10,7 @@ seeds:    how often each cell is run, with other seeds; 1 if it is not said.
 pictures: of how many examples a figure beside the page shows truth and reconstructions, see `leakbench.reproduce.pictures`.
 repeats:  how often local iterations are timed beside undefended ones, where a table is of costs, see `leakbench.reproduce.cost`.
 curves:   {panel of the figure of accuracy over rounds: names of its rows}, see `leakbench.reproduce.curves`; with it may be
-orders:   [{says, more, less, rounds}], claims that rows lie above others, and
+orders:   [{says, more, less, rounds, apart}], claims that rows lie above others, and
 window:   how many rounds `first` and `last` are; 1 if it is not said.
 rows:     [{name, given, each, printed, claim, aim, apart, because, seeds, quick}], see `Line` and `leakbench.reproduce.grid`.
 found:    what the numbers come to, beneath them.
@@ -172,7 +172,7 @@ def _line(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Line:
 
 def _rounds(path: Path, body: Mapping[str, Any], lines: Iterable[Line]) -> Rounds | None:
     for order in body.get("orders", []):
-        check(path, order, ("says", "more", "less"), ("rounds",), "orders: ")
+        check(path, order, ("says", "more", "less"), ("rounds", "apart"), "orders: ")
         if order.get("rounds", "all") not in SPANS:
             raise InputError(f"{path}: orders: rounds: got {order['rounds']!r}{nearest(order['rounds'], SPANS)}")
     panels = {title: tuple(names) for title, names in body.get("curves", {}).items()}
