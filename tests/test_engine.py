@@ -34,7 +34,7 @@ from leakbench.types import Clock, Network, Parameters, Signal
 
 
 def shape_of(name: str) -> tuple[int, ...]:
-    return (7,) if name.startswith("mlp") else (2, 16, 12)
+    return (7,) if name.startswith("mlp") else (2, 12, 9) if name.startswith("convnet") else (2, 16, 12)
 
 
 CHAINS = [
