@@ -13,9 +13,11 @@ from command_line import called
 from leaderboard_cards import changed, small_card, with_points
 
 from leakbench import recipe
+from leakbench.errors import InputError
 from leakbench.leaderboard.card import Card
 from leakbench.leaderboard.check import check, differences
 from leakbench.leaderboard.read import read_card, write_card
+from leakbench.measure.statistics import wilson
 from leakbench.progress import Reporter
 
 QUIET = Reporter(quiet=True)
@@ -55,13 +57,14 @@ def test_a_tampered_asr_fails_by_name(
     card: Card, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def lower(fields: dict[str, Any]) -> None:
-        fields["cells"][1]["points"][0]["asr"] = [0.01, 0.0, 0.02]
+        point = fields["cells"][1]["points"][0]
+        point["asr"] = [0.0, *(round(end, 4) for end in wilson(0, point["victims"]))]
 
     path = changed(card, tmp_path, lower)
     code, out, _ = called(monkeypatch, capsys, "card", "--check", str(path), "--runs", str(runs), "--quiet")
     assert code == 1
     first, *more = out.splitlines()
-    assert first.startswith("cells.aware.paper.points.type-2.asr: the card has [0.01, 0.0, 0.02], here it is [")
+    assert first.startswith("cells.aware.paper.points.type-2.asr: the card has [0.0, 0.0, ")
     assert more == ["check: 1 difference"]
 
 
@@ -136,6 +139,41 @@ def test_on_the_same_machine_numbers_agree_to_rounding_elsewhere_to_their_interv
         names = {line.partition(":")[0] for line in differences(one, again)}
         assert len(names) == here and all(name.endswith("type-2.identified") for name in names)
         assert len(list(differences(one, _elsewhere(again)))) == there
+
+
+@pytest.mark.parametrize("end", [1, 2])
+@pytest.mark.parametrize("field", ["asr", "identified", "label_ranked"])
+def test_an_interval_that_its_share_does_not_give_is_refused_when_it_is_read(
+    card: Card, tmp_path: Path, field: str, end: int
+) -> None:
+    """By either end: within [0, 1] every number that is measured again would lie."""
+
+    def move(fields: dict[str, Any]) -> None:
+        share = fields["cells"][0]["points"][0][field]
+        share[end] = share[end] + 0.05 if share[end] < 0.5 else share[end] - 0.05
+
+    path = changed(card, tmp_path, move)
+    with pytest.raises(InputError, match=rf"{field}"):
+        read_card(path)
+
+
+def test_the_accuracy_s_interval_is_of_its_examples(card: Card, tmp_path: Path) -> None:
+    low, high = (round(end, 4) for end in wilson(50, 100))
+    for examples, refused in ((100, False), (1000, True)):
+        path = changed(card, tmp_path, lambda f, n=examples: f["accuracy"].update(value=[0.5, low, high], examples=n))
+        if refused:
+            with pytest.raises(InputError, match=r"accuracy\.value: got the interval"):
+                read_card(path)
+        else:
+            assert read_card(path).accuracy.value == (0.5, low, high)
+
+
+def test_whoever_says_another_machine_gains_no_verdict_and_no_wide_interval(card: Card) -> None:
+    """A card that calls a leak protected, with shares of 0 whose intervals hold everything, as the honest one measures it again."""
+    honest = with_points(card, lambda p: dataclasses.replace(p, asr=(0.9, 0.6, 0.98), verdict="leaks"))
+    said = with_points(card, lambda p: dataclasses.replace(p, asr=(0.0, 0.0, 1.0), verdict="protected"))
+    fields = {line.partition(":")[0].rpartition(".")[2] for line in differences(_elsewhere(said), honest)}
+    assert fields == {"asr", "verdict"}
 
 
 def test_what_has_no_interval_is_near_elsewhere_and_words_are_free_there(card: Card) -> None:

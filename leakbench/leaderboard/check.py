@@ -28,7 +28,7 @@ ELSEWHERE = 0.05
 INTERVALS = ("asr", "null_asr", "identified", "label_ranked", "features", "records", "rmse", "value")
 """Fields of [value, low, high]."""
 
-FREE = ("warnings", "comment", "reason", "verdict", "failures", "caveats", "label", "claimed_by")
+FREE = ("warnings", "comment", "reason", "failures", "caveats", "label", "claimed_by")
 """Fields that follow from numbers, or are numbers without an interval, and so may differ where not all is made with the same."""
 
 
@@ -75,7 +75,8 @@ def differences(card: Card, again: Card) -> Iterator[str]:
     """Yield in what a card is not what was measured again.
 
     Made with the same versions on the same kind of machine, numbers agree up to rounding; else what has an interval lies in the
-    card's, and other numbers are near.
+    card's, as the card's lies in that of what was measured again, other numbers are near, and verdicts are the same: a card alone
+    says how it was made, and can gain no more by that.
     """
     same = card.made_with == again.made_with
     one, other = (dataclasses.asdict(each) for each in (card, again))
@@ -89,7 +90,7 @@ def _between(place: str, one: Any, other: Any, same: bool) -> Iterator[str]:
     if not same and field in FREE:
         return
     if field in INTERVALS and isinstance(one, tuple) and isinstance(other, tuple):
-        near = all(map(_near, one, other)) if same else _inside(one, other[0])
+        near = all(map(_near, one, other)) if same else _inside(one, other[0]) and _inside(other, one[0])
         if not near:
             yield from _unlike(place, one, other)
     elif isinstance(one, Mapping) and isinstance(other, Mapping):

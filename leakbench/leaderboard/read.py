@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from leakbench.errors import InputError
 from leakbench.leaderboard.card import Card
+from leakbench.leaderboard.consistent import check_intervals
 from leakbench.recipe import construct
 from leakbench.store import write_atomically
 
@@ -48,7 +49,9 @@ def read_card(path: Path) -> Card:
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read as a card ({error})") from None
     try:
-        return construct(Card, fields)
+        card = construct(Card, fields)
+        check_intervals(card)
+        return card
     except (InputError, RecursionError) as error:
         raise InputError(f"{path}: {error}") from None
 

@@ -1,0 +1,40 @@
+"""Whether the intervals on a card are those of its own shares: who writes wider ones would have every number pass as repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from leakbench.errors import InputError
+from leakbench.leaderboard.card import Card
+from leakbench.measure.statistics import wilson
+
+__all__ = ["check_intervals"]
+
+SHARES = ("asr", "identified", "label_ranked")
+"""Shares of a leakage point's victims; those of a batch's members are of the victims too, but not by Wilson's formula."""
+
+HALF_DIGIT = 1e-3
+"""What the rounding of a share to four digits can move the ends of its interval, and more."""
+
+
+def check_intervals(card: Card) -> None:
+    """Raise InputError, with the field, for an interval that does not follow from its share and its number."""
+    for place, given, number in _shares(card):
+        share, *ends = given
+        low, high = wilson(share * number, number)
+        if any(abs(one - other) > HALF_DIGIT for one, other in zip(ends, (low, high), strict=True)):
+            got, of = f"[{ends[0]:g}, {ends[1]:g}]", f"[{low:.4f}, {high:.4f}]"
+            raise InputError(
+                f"{place}: got the interval {got}, expected {of}, that of a share of {share:g} of {number}"
+            )
+
+
+def _shares(card: Card) -> Iterator[tuple[str, tuple[float, float, float], int]]:
+    for cell in card.cells:
+        for point in cell.points:
+            for name in SHARES:
+                share = getattr(point, name)
+                if share is not None and (name != "asr" or point.batch == 1):
+                    yield f"cells.{cell.attacker}.{cell.protocol}.{point.name}.{name}", share, point.victims
+    if card.accuracy is not None and card.accuracy.value is not None:
+        yield "accuracy.value", card.accuracy.value, card.accuracy.examples
