@@ -25,10 +25,11 @@ class Reached:
     valid: str = "-"
 
 
-def reached(rows: pd.DataFrame) -> list[Reached]:
+def reached(rows: pd.DataFrame, by: str = "trained_accuracy_high") -> list[Reached]:
     """Return, of each sweep among the rows, the first cell whose accuracy's interval ends at its aim or above.
 
     A sweep is all cells whose names are alike up to the last comma, in the order of the table.
+    by: the column that has to reach the aim, if it is not the interval's end.
     """
     aimed = rows[rows["aim"].notna()] if "aim" in rows else rows.head(0)
     found = list[Reached]()
@@ -36,7 +37,7 @@ def reached(rows: pd.DataFrame) -> list[Reached]:
         return found
     for sweep, cells in aimed.groupby(aimed["cell"].str.rpartition(", ")[0], sort=False):
         aim = float(cells["aim"].iloc[0])
-        enough = cells[cells["trained_accuracy_high"] >= aim]
+        enough = cells[cells[by] >= aim]
         if not len(enough):
             found.append(Reached(str(sweep), aim, NONE_DOES))
             continue
