@@ -24,14 +24,19 @@ from leakbench.frontier.answer import answer_of
 from leakbench.frontier.choose import chosen, main_rows, qualifies, reaching
 from leakbench.frontier.figure import draw, figure_of
 from leakbench.frontier.frontier import read_rows
-from leakbench.frontier.grid import DEFENSES, points_of
+from leakbench.frontier.grid import DEFENSES, Point, points_of
+from leakbench.frontier.identify import identified_by, told_from_chance
 from leakbench.frontier.labels import spread
 from leakbench.frontier.look import looks_of
+from leakbench.frontier.measure import cells_at, measured
 from leakbench.frontier.null import null_interval
 from leakbench.frontier.page import page_of
 from leakbench.frontier.recipe import recipe_text
+from leakbench.frontier.sigma import sigma_of
 from leakbench.frontier.write import measured_defense
+from leakbench.progress import Reporter
 from leakbench.recipe import describe, load, names, resolve
+from leakbench.reproduce.rows import executed
 from leakbench.run.experiment import hand_out
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -52,7 +57,15 @@ def row(defense: str, factor: float | None, accuracy: float, identified: float, 
     }
     rest = {
         **{"sigma": "0.6", "point": "type-1", "asked": ASKED, "left_out": None, "victims": 20, "candidates": 1000},
-        **{"null_identified_low": 0.0, "null_identified_high": 0.05, "null_asr": 0.05, "null_label": 0.6, "seeds": 1},
+        **{
+            "identify_victims": 400,
+            "identify_p": 1.0,
+            "null_identified_low": 0.0,
+            "null_identified_high": 0.05,
+            "null_asr": 0.05,
+            "null_label": 0.6,
+            "seeds": 1,
+        },
         **{"epsilon_valid": 3.0, "epsilon_reason": "", "epsilon_tap": 3.0, "epsilon_tap_reason": "", "delta": 1e-5},
         **{"epsilon_claimed": None, "verdict": "protected", "wall_minutes": 1.0},
     }
@@ -63,14 +76,14 @@ def rows(*given: dict[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(list(given))
 
 
-def test_the_most_accurate_of_those_within_chance_is_chosen() -> None:
+def test_the_most_accurate_of_those_not_told_from_chance_is_chosen() -> None:
     found = rows(
-        row("none", None, 0.95, 1.0, verdict="leaks"),
+        row("none", None, 0.95, 1.0, verdict="leaks", identify_p=0.0),
         row("a", 1.0, 0.50, 0.0),
-        row("a", 0.1, 0.80, 0.05),
-        row("a", 0.01, 0.93, 0.10, verdict="unclear"),
+        row("a", 0.1, 0.80, 0.05, identify_p=0.05),
+        row("a", 0.01, 0.93, 0.10, verdict="unclear", identify_p=0.049),
         row("b", 0.1, 0.94, 0.0, verdict="leaks"),
-        row("c", 0.1, 0.92, math.nan),
+        row("c", 0.1, 0.92, math.nan, identify_p=math.nan),
     )
     choice = chosen(found)
     assert choice.best is not None
@@ -78,8 +91,9 @@ def test_the_most_accurate_of_those_within_chance_is_chosen() -> None:
     assert list(choice.alike["row"]) == []
     said = answer_of(found, choice)
     assert "use `a` at noise x 0.1 (sigma 0.6)**: accuracy 0.800 [0.780, 0.820] (without a defense 0.950)" in said
-    assert "identification 0.050 [0.030, 0.070] within the null's interval [0.000, 0.050], valid epsilon 3." in said
-    assert "20 victims among 1,000 candidates" in said
+    assert "identification 0.050 [0.030, 0.070], not told from chance by 400 victims among 1,000 candidates" in said
+    assert "one-sided exact binomial test at level 0.05, p = 0.050" in said
+    assert "do not exclude an attacker who identifies up to 0.070 of them" in said
 
 
 def test_a_failed_attack_is_no_reason_against_a_setting_and_an_untrained_one_is_none_for_it() -> None:
@@ -95,12 +109,13 @@ def test_ties_go_to_the_smaller_epsilon_then_to_more_noise_and_what_is_not_told_
         row("c", 0.1, 0.90, 0.0, epsilon_valid=4.0),
         row("c", 1.0, 0.885, 0.0, epsilon_valid=0.5),
         row("c", 3.0, 0.87, 0.0, epsilon_valid=0.1),
+        row("c", 9.0, 0.85, 0.0, epsilon_valid=0.01),
     )
     choice = chosen(found)
     assert choice.best is not None
     assert choice.best["row"] == "c, x 0.1"
-    assert list(choice.alike["row"]) == ["b, x 0.1", "a, x 0.1", "c, x 1"]
-    assert "Of these c, x 1 promises most: valid epsilon 0.5" in answer_of(found, choice)
+    assert list(choice.alike["row"]) == ["b, x 0.1", "a, x 0.1", "c, x 1", "c, x 3"]
+    assert "Of these c, x 3 promises most: valid epsilon 0.1" in answer_of(found, choice)
     equal = rows(row("a", 0.1, 0.9, 0.0), row("a", 0.3, 0.9, 0.0))
     assert chosen(equal).best["factor"] == 0.3  # type: ignore[index]
 
@@ -143,13 +158,14 @@ def test_the_null_interval_is_that_of_the_binomial_distribution(victims: int, ca
 
 
 def test_the_most_noise_that_reaches_an_accuracy() -> None:
+    """By its mean: an interval that ends above it is no accuracy."""
     found = rows(
         row("none", None, 0.95, 1.0),
         *(row("a", f, y, 0.0, epsilon_valid=e) for f, y, e in ((0.01, 0.95, 90.0), (0.1, 0.885, 9.0), (1.0, 0.5, 1.0))),
         row("b", 1.0, 0.2, 0.0),
     )
     reached = {r.sweep: (r.cell, r.valid) for r in reaching(found, 0.9)}
-    assert reached == {"a": ("x 0.1", "9.000"), "b": ("none of those measured", "-")}
+    assert reached == {"a": ("x 0.01", "90.000"), "b": ("none of those measured", "-")}
 
 
 def numbers(value: Any) -> Any:
@@ -212,9 +228,12 @@ def test_the_recipe_is_the_measured_cells_defense(tmp_path: Path) -> None:
     assert (epsilons[0].valid, epsilons[0].claimed) == (epsilons[1].valid, epsilons[1].claimed)
 
 
+ROUNDS = "nbafl"
+"""A defense whose noise follows from how many rounds there are."""
+
 TINY = (
     *("frontier", "--dataset", "cancer", "--victims", "2", "--candidates", "9", "--iterations", "2", "--clients", "4"),
-    *("--clients-per-round", "2", "--local-iterations", "1", "--train-rounds", "1", "--defenses"),
+    *("--clients-per-round", "2", "--local-iterations", "1", "--train-rounds", "1", "--identify", "9", "--defenses"),
 )
 
 
@@ -256,7 +275,7 @@ def test_what_does_not_fit_is_left_out_of_all_and_an_error_where_it_was_named(
     own.write_text("title: t\ncite: c\nunit: example\nmodel: cnn\n")
     sizes: dict[str, Any] = {"victims": 2, "clients": 4, "clients_per_round": 2, "leak_batch": 1, "train_rounds": 1}
     request = Request(dataset="cancer", knows="defense", taps=("type-1",), **sizes)
-    places: tuple[Any, ...] = (1, tmp_path, tmp_path, None, "", lambda *_: None, lambda _: None)
+    places: tuple[Any, ...] = (1, 9, tmp_path, tmp_path, None, "", lambda *_: None, lambda _: None)
     found = engine.frontier(request, (str(own), "geyer"), (1.0, 0.01), *places, False)
     assert dict(zip(found["row"], found["left_out"].notna(), strict=True)) == {
         "geyer, x 1": False,
@@ -293,6 +312,7 @@ def test_a_factor_is_tried_where_it_reaches_noise() -> None:
         (("--noise-factors", "0"), "noise-factors: got '0'"),
         (("--noise-factors", "1,1.0"), "noise-factors: '1.0' stands twice"),
         (("--reach", "1.5"), "reach: got 1.5, expected an accuracy in (0, 1]"),
+        (("--identify", "0"), "identify: got 0, expected at least 1"),
         (("--seeds", "0"), "seeds: got 0, expected at least 1"),
         (("--taps", "type-3", "--defenses", "none"), "taps: got 'type-3'"),
         (("--page",), "there is no frontier_cancer.csv"),
@@ -311,10 +331,84 @@ def test_wrong_input_is_one_line(
     assert said in err
 
 
-def test_the_page_says_which_settings_its_command_has_beside() -> None:
+def test_the_page_says_at_its_top_what_the_answer_does_not_say() -> None:
+    """Settings without a row, and left out; what one seed's interval is of; that one test set chose and tells."""
     two = rows(row("none", None, 0.9, 1.0), row("a", 1.0, 0.5, 0.0), row("b", 0.1, 0.5, 0.0))
-    assert "measures also the 2 settings" in page_of(two, chosen(two), "f")
-    assert "measures also" not in page_of(two[:2], chosen(two[:2]), "f")
+    top = page_of(two, chosen(two), "f").partition("![")[0]
+    assert "Not measured: 2 of the 5 settings of the grid" in top
+    assert "Of the 14 defenses by default, 13 were not tried: `fed_cdp`" in top
+    assert "With one seed, an interval of the accuracy is of how many test examples there are only" in top
+    assert "The choice and the accuracy that is stated of it are from the same test examples" in top
+    several = two[:2].assign(seeds=3)
+    top = page_of(several, chosen(several), "f").partition("![")[0]
+    assert "All 2 settings of the grid" in top
+    assert "one seed" not in top
+    out = rows(row("none", None, 0.9, 1.0), {**row("b", None, 0.5, 0.0), "left_out": "why"})
+    assert "Not measured: 1 of the 2 settings" in page_of(out, chosen(main_rows(out)), "f")
+
+
+@pytest.mark.parametrize(
+    ("found", "victims", "candidates", "p"),
+    [(6, 200, 426, 9e-6), (11, 400, 426, 5e-9), (4, 300, 1000, 2.6e-4), (5, 1000, 1000, 3.6e-3), (0, 30, 426, 1.0)],
+)
+def test_identification_is_told_from_chance_by_an_exact_test(
+    found: int, victims: int, candidates: int, p: float
+) -> None:
+    """What few victims hide many show; chance reaches as many, and not only more, with this probability."""
+    tap = {"identified": found / victims, "victims": victims, "candidates": candidates}
+    assert told_from_chance(tap) == pytest.approx(p, rel=0.06)
+    ends = dict.fromkeys(("identified_low", "identified_high", "identified_bound"), 0.0)
+    for before in ("protected", "leaks"):
+        got = identified_by({**tap, **ends}, before)
+        assert got["verdict"] == ("identifies" if before == "protected" and found else before)
+        assert (got["identify_victims"], got["identified"]) == (victims, found / victims)
+    assert math.isnan(told_from_chance({**tap, "identified": None}))
+
+
+def test_a_point_is_trained_with_each_seed_behind_the_same_noise_and_told_of_all_of_them(tmp_path: Path) -> None:
+    """Its accuracy is the seeds' mean, its identification the many victims', each epsilon against who it is against."""
+    sizes: dict[str, Any] = {"victims": 2, "candidates": 9, "iterations": 2, "clients": 4, "clients_per_round": 2}
+    more: dict[str, Any] = {"local_iterations": 9, "train_rounds": 2, "leak_batch": 1, "taps": ("type-1",)}
+    request = Request(dataset="cancer", knows="defense", seed=5, **sizes, **more)
+    point = Point("fed_sdp_client", 0.1, noise=True)
+    cells = cells_at(point, request, 3, 400, None)
+    *trained, many = cells
+    assert [cell.settings.seed for cell in trained] == [5, 6, 7]
+    assert [sigma_of(cell.defense) for cell in cells] == ["0.6"] * 4
+    assert (many.settings.victims, many.settings.federation.rounds, many.settings.seed) == (9, 0, 5)
+    [found] = measured(point, cells, "{}", tmp_path, "", Reporter())
+    told = []
+    for cell in cells:
+        with executed(cell, tmp_path, "") as (summary, _):
+            told.append(summary)
+    accuracies = [summary["accuracy"] for summary in told[:3]]
+    assert len(set(accuracies)) > 1
+    assert found["trained_accuracy"] == pytest.approx(sum(accuracies) / 3)
+    assert found["trained_accuracy"] not in accuracies
+    epsilon = told[0]["epsilon"]
+    assert found["epsilon_tap"] == epsilon["by_tap"]["type-1"]["valid"] != epsilon["valid"] == found["epsilon_valid"]
+    assert (found["identify_victims"], found["victims"], found["seeds"]) == (9, 2, 3)
+    assert found["identified"] == told[3]["taps"]["type-1"]["identified"]
+
+
+def test_all_victims_there_are_are_tried_and_rounds_are_trained_where_the_noise_follows_from_them() -> None:
+    request = Request(
+        dataset="cancer", knows="defense", taps=("type-1",), victims=2, clients=4, leak_batch=1, train_rounds=2
+    )
+    made = {}
+    for name in ("fed_cdp_valid", ROUNDS):
+        [_, many] = cells_at(Point(name), request, 1, 500, None)
+        made[name] = (many.settings.victims, many.settings.federation.rounds)
+    assert made == {"fed_cdp_valid": (426, 0), ROUNDS: (426, 2)}
+
+
+def test_what_is_printed_of_a_schedule_is_its_noise_times_the_factor() -> None:
+    plain = resolve("defenses", Defense, "fed_alpha_cdp_exponential")[1]
+    before, after = (sigma_of(d).split() for d in (plain, louder(plain, 0.1)))
+    assert (before[0], after[0]) == ("exponential", "exponential")
+    ends = [(float(one), float(other)) for one, other in zip(before[1::2], after[1::2], strict=True)]
+    assert len(ends) == 2
+    assert all(other == pytest.approx(one / 10, rel=1e-5) for one, other in ends)
 
 
 SOME = (

@@ -22,6 +22,13 @@ SIZE = "[default: the dataset's]"
 @click.option("--noise-factors", help="what the noise is multiplied by [default: 1,0.3,0.1,0.03,0.01,0.001]")
 @click.option("--taps", default="type-1", show_default=True, help="leakage points; the first is drawn and answered for")
 @click.option("--victims", type=int, default=20, show_default=True, help="victims of each point")
+@click.option(
+    "--identify",
+    type=int,
+    default=1000,
+    show_default=True,
+    help="victims that only identification tries, or all there are",
+)
 @click.option("--candidates", type=int, default=1000, show_default=True, help="k of identification among k")
 @click.option("--iterations", type=int, help="iterations of the attack [default: the recipe's]")
 @click.option("--leak-batch", type=int, default=1, show_default=True, help="examples in one leaked batch")
@@ -52,6 +59,7 @@ def frontier(
     noise_factors: str | None,
     taps: str,
     seeds: int,
+    identify: int,
     reach: float | None,
     runs: Path,
     out: Path,
@@ -59,11 +67,11 @@ def frontier(
     page: bool,
     **sizes: Any,
 ) -> None:
-    """Say which defense to use at what setting: the most accurate behind which nobody is identified beyond chance.
+    """Say which defense to use at what setting: the most accurate whose victims are not told from chance.
 
-    Every defense, those with noise at every factor on it, is trained and attacked by `autoleak`, who knows the defense. Writes
-    frontier_S.csv, .md, .svg, .png and, where a setting qualifies, frontier_S_best.yaml into --out. A point that was measured is
-    not measured again; a killed command goes on where it stopped.
+    Every defense, those with noise at every factor on it, is trained and attacked by `autoleak`, who knows the defense; of many
+    more victims (--identify) it is only tried who they are. Writes frontier_S.csv, .md, .svg, .png and, where a setting qualifies,
+    frontier_S_best.yaml into --out. A point that was measured is not measured again; a killed command goes on where it stopped.
     """
     from leakbench.cell import Request  # noqa: PLC0415
     from leakbench.cell.request import at_least  # noqa: PLC0415
@@ -92,6 +100,7 @@ def frontier(
             asked,
             factors,
             count,
+            at_least("identify", identify, 1),
             runs,
             out,
             data_dir,

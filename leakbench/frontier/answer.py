@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from leakbench.frontier.choose import Choice, first_point
+from leakbench.frontier.identify import LEVEL
 from leakbench.reproduce.columns import text_of
 
 __all__ = ["answer_of", "epsilon_text", "setting_of", "share_text"]
@@ -51,8 +52,10 @@ def answer_of(rows: pd.DataFrame, choice: Choice) -> str:
     beside = f" (without a defense {text_of(plain.iloc[0]['trained_accuracy'], 3)})" if len(plain) else ""
     said = (
         f"{where}: **use {setting_of(best)}**: accuracy {share_text(best, 'trained_accuracy')}{beside}, "
-        f"identification {share_text(best, 'identified')} within the null's interval {_null(best)}, "
-        f"valid epsilon {epsilon_text(best['epsilon_valid'], best['epsilon_reason'])}."
+        f"valid epsilon {epsilon_text(best['epsilon_valid'], best['epsilon_reason'])}, "
+        f"identification {share_text(best, 'identified')}, not told from chance by {best['identify_victims']:,.0f} victims among "
+        f"{best['candidates']:,.0f} candidates (chance: {_null(best)}; one-sided exact binomial test at level {LEVEL:g}, "
+        f"p = {text_of(best['identify_p'], 3)})."
     )
     return " ".join([said, _power(best, of, choice), *_against(best), *_alike(choice)])
 
@@ -63,9 +66,8 @@ def _null(row: pd.Series) -> str:
 
 def _power(best: pd.Series, of: str, choice: Choice) -> str:
     return (
-        f"It is the most accurate of {choice.qualified} that qualify of {of}. With {best['victims']:.0f} victims among "
-        f"{best['candidates']:,.0f} candidates, an attacker who finds up to {text_of(best['identified_high'], 2)} of them is not "
-        f"excluded."
+        f"It is the most accurate of {choice.qualified} that qualify of {of}. So many victims do not exclude an attacker who "
+        f"identifies up to {text_of(best['identified_high'], 3)} of them."
     )
 
 
@@ -115,6 +117,6 @@ def _least(choice: Choice) -> str:
     row = choice.least
     return (
         f"The least leaks {setting_of(row)}: accuracy {share_text(row, 'trained_accuracy')}, identification "
-        f"{share_text(row, 'identified')} where chance has {_null(row)}, verdict `{row['verdict']}`, with {row['victims']:.0f} "
-        f"victims among {row['candidates']:,.0f} candidates."
+        f"{share_text(row, 'identified')} where chance has {_null(row)}, verdict `{row['verdict']}`, with "
+        f"{row['identify_victims']:,.0f} victims among {row['candidates']:,.0f} candidates."
     )

@@ -97,7 +97,8 @@ def words(figure: Figure, rows: pd.DataFrame, choice: Choice) -> None:
     foot = (
         "A line is one defense, from its most noise to its least; thin lines are 95 % intervals.\n"
         f"Read: {READ.get(first['point'], first['point'])} of {_examples(asked)}, by an attacker who knows the defense;\n"
-        f"{first['victims']:.0f} victims, each among {first['candidates']:,.0f} candidates. Up and left is better in both panels."
+        f"identified: {first['identify_victims']:,.0f} victims, each among {first['candidates']:,.0f} candidates. "
+        "Up and left is better in both panels."
     )
     figure.text(0.02, 0.075, foot, fontsize=SMALL, color=MUTED, va="top", linespacing=1.35)
 
@@ -116,7 +117,7 @@ def _answer(choice: Choice) -> str:
     )
     return (
         f"$\\bigstar$ {setting_of(best).replace('`', '')}: accuracy {text_of(best['trained_accuracy'])},\n"
-        f"    identified {text_of(best['identified'])} (chance: to {text_of(best['null_identified_high'])}), {epsilon}"
+        f"    identified {text_of(best['identified'], 3)} (chance: to {text_of(best['null_identified_high'], 3)}), {epsilon}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Which setting to use: the most accurate behind which nobody is identified beyond chance, of those that were measured."""
+"""Which setting to use: the most accurate whose identification is not told from chance, of those measured."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from leakbench.frontier.identify import LEVEL
 from leakbench.frontier.null import EXPOSED
 from leakbench.reproduce.reached import Reached, reached
 
@@ -17,8 +18,8 @@ __all__ = ["Choice", "chosen", "first_point", "main_rows", "qualifies", "reachin
 class Choice:
     """What was chosen among the rows of one leakage point.
 
-    best: the row of the setting to use; None where none qualifies.  alike: the rows of other qualified settings whose accuracy
-    lies within the best one's interval.  least: the row that leaks least where none qualifies, of equals the most accurate.
+    best: the row of the setting to use; None where none qualifies.  alike: the rows of other qualified settings whose interval
+    of the accuracy overlaps the best one's.  least: the row that leaks least where none qualifies, of equals the most accurate.
     qualified, settings: how many of how many.
     """
 
@@ -43,12 +44,13 @@ def first_point(rows: pd.DataFrame) -> str:
 
 
 def qualifies(rows: pd.DataFrame) -> pd.Series:
-    """Return of each row whether its identification stays within the null's interval and nothing else that was measured leaks.
+    """Return of each row whether its identification is not told from chance and nothing else that was measured leaks.
 
-    Where no ranking could be made, and where pictures or records come back all the same, it does not.  An attack that found no
-    answer is no reason against it.
+    Not told: a one-sided exact binomial test of the many victims does not reject chance at `LEVEL`.  Where no ranking
+    could be made, and where pictures or records come back all the same, it does not.
+    An attack that found no answer is no reason against it.
     """
-    within: pd.Series = rows["identified"] <= rows["null_identified_high"]
+    within: pd.Series = rows["identify_p"] >= LEVEL
     return within & ~rows["verdict"].isin(EXPOSED) & rows["trained_accuracy"].notna()
 
 
@@ -66,11 +68,12 @@ def chosen(rows: pd.DataFrame) -> Choice:
     ranked = good.sort_values(keys, ascending=[False, True, False], na_position="last", kind="stable")
     best = ranked.iloc[0]
     rest = ranked.iloc[1:]
-    alike = rest[rest["trained_accuracy"] >= best["trained_accuracy_low"]]
+    above, below = rest["trained_accuracy_high"] >= best["trained_accuracy_low"], rest["trained_accuracy_low"]
+    alike = rest[above & (below <= best["trained_accuracy_high"])]
     return Choice(best, alike, None, len(good), len(rows))
 
 
 def reaching(rows: pd.DataFrame, accuracy: float) -> list[Reached]:
-    """Return of each defense with noise the first setting, from the most noise on, whose accuracy's interval reaches a number."""
+    """Return of each defense with noise the first setting, from the most noise on, whose mean accuracy reaches a number."""
     noisy = rows[rows["noise"].astype(bool)].sort_values(["defense", "factor"], ascending=[True, False])
     return reached(noisy.assign(aim=accuracy, cell=noisy["row"]))

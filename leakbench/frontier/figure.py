@@ -116,7 +116,7 @@ def _inside(axes: Axes) -> dict[str, Any]:
 def _identified(axes: Axes, rows: pd.DataFrame) -> None:
     """Draw the scale of identification and the band in which chance lies."""
     high = rows["null_identified_high"].max()
-    half = 0.5 / rows["victims"].max()
+    half = 0.5 / rows["identify_victims"].max()
     axes.set_xlim(-0.09, 1.06)
     axes.axvspan(-0.09, high + half, color=GRID, linewidth=0)
     axes.axvline(1 / rows["candidates"].max(), color=MUTED, linewidth=0.8, linestyle=":")

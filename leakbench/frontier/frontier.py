@@ -37,6 +37,7 @@ def frontier(
     defenses: Sequence[str],
     factors: Sequence[float],
     seeds: int,
+    identify: int,
     runs: Path,
     out: Path,
     data_dir: Path | None,
@@ -47,10 +48,12 @@ def frontier(
 ) -> pd.DataFrame:
     """Measure every defense at every factor that `out` has no row of, one factor of all before the next; return all rows.
 
-    seeds: how often each is trained.  named: whether the user chose the defenses, so that one that does not fit is an error and
-    not left out.  Raises InputError also where the rows that are there are of other sizes.
+    seeds: how often each is trained.  identify: of how many victims, at most, it is tried who they are.
+    named: whether the user chose the defenses, so that one that does not fit is an error and not left out.
+
+    Raises InputError also where the rows that are there are of other sizes.
     """
-    table, asked = rows_file(out, request.dataset), asked_of(request, seeds)
+    table, asked = rows_file(out, request.dataset), asked_of(request, seeds, identify)
     rows = read_rows(table)
     if len(rows) and set(rows["asked"]) != {asked}:
         raise InputError(
@@ -60,7 +63,7 @@ def frontier(
         try:
             if why:
                 raise InputError(why)
-            cells = cells_at(point, request, seeds, data_dir)
+            cells = cells_at(point, request, seeds, identify, data_dir)
         except InputError as error:
             found = [left_out(point, asked, str(error))]
         else:

@@ -10,7 +10,7 @@ from typing import Any
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
 from leakbench.frontier.grid import Point
-from leakbench.frontier.null import null_interval
+from leakbench.frontier.identify import identified_by, identify_cell
 from leakbench.frontier.sigma import sigma_of
 from leakbench.progress import Reporter
 from leakbench.provenance import versions
@@ -27,32 +27,38 @@ SAME = (
 """What all points of one frontier share: the sizes that its page states."""
 
 
-def asked_of(request: Request, seeds: int) -> str:
+def asked_of(request: Request, seeds: int, identify: int) -> str:
     """Return as JSON what all points of a frontier share."""
     shared = {name: getattr(request, name) for name in SAME}
-    return json.dumps({**shared, "taps": list(request.taps), "seeds": seeds}, sort_keys=True)
+    return json.dumps({**shared, "taps": list(request.taps), "seeds": seeds, "identify": identify}, sort_keys=True)
 
 
-def cells_at(point: Point, request: Request, seeds: int, data_dir: Path | None) -> list[Cell]:
+def cells_at(point: Point, request: Request, seeds: int, identify: int, data_dir: Path | None) -> list[Cell]:
     """Return a point's cells: the first is attacked, the others, with other seeds, only tell its accuracy again.
 
-    Raises InputError for what cannot be measured.
+    The last of them identifies many victims, `identify` where the data set allows it.  Raises InputError for what cannot be
+    measured.
     """
     factor = None if point.factor == 1.0 else point.factor
     first = dataclasses.replace(request, defense=point.defense, noise_factor=factor)
     alone = dataclasses.replace(first, attack="identification", iterations=None, victims=1, candidates=2)
     others = [dataclasses.replace(alone, seed=request.seed + i) for i in range(1, seeds)]
-    return [prepare(each, data_dir) for each in (first, *others)]
+    cells = [prepare(each, data_dir) for each in (first, *others)]
+    return [*cells, identify_cell(cells[0], first, identify, data_dir)]
 
 
 def measured(point: Point, cells: list[Cell], asked: str, runs: Path, command: str, reporter: Reporter) -> list[Row]:
     """Run a point's cells, each in a folder of its own in `runs`, where it goes on if it was cut short: its rows."""
     ended, seconds, found = list[float](), 0.0, list[Row]()
-    for cell in cells:
+    *trained, many = cells
+    with executed(many, runs, command, reporter) as (summary, run):
+        identified = summary["taps"]
+        seconds += sum(run.manifest["phases"].values())
+    for cell in trained:
         with executed(cell, runs, command, reporter) as (summary, run):
             ended += [] if summary["accuracy"] is None else [float(summary["accuracy"])]
             seconds += sum(run.manifest["phases"].values())
-            found = found or _taps(summary, run)
+            found = found or _taps(summary, run, identified)
     first = cells[0]
     same = {
         **_named(point, asked),
@@ -60,7 +66,7 @@ def measured(point: Point, cells: list[Cell], asked: str, runs: Path, command: s
         "unit": first.defense.unit,
         "limit": limit_of(first),
         "hash": hash_of(cells),
-        "seeds": len(cells),
+        "seeds": len(trained),
         **accuracy_of(ended, len(first.data.test_targets)),
         "wall_minutes": round(seconds / 60, 1),
         "versions": json.dumps(versions(), sort_keys=True),
@@ -84,15 +90,15 @@ def _named(point: Point, asked: str) -> Row:
     }
 
 
-def _taps(summary: dict[str, Any], run: Run) -> list[Row]:
+def _taps(summary: dict[str, Any], run: Run, identified: dict[str, Any]) -> list[Row]:
     rows = run.read_rows("rows.parquet")
     epsilon = summary["epsilon"]
     return [
         point_of(tap, rows_at(rows, tap, name))
-        | dict(zip(("null_identified_low", "null_identified_high"), null_interval(tap), strict=True))
         | {f"null_asr_{end}": tap[f"null_asr_{end}"] for end in ("low", "high")}
         | {f"label_ranked_{end}": tap[f"label_ranked_{end}"] for end in ("low", "high")}
-        | {"null_label": tap["null_label"], "failures": tap["failures"], "verdict": tap["verdict"]}
+        | {"null_label": tap["null_label"], "failures": tap["failures"]}
+        | identified_by(identified[name], tap["verdict"])
         | {"epsilon_claimed": epsilon["claimed"], "claimed_by": epsilon["claimed_formula"]}
         | {"epsilon_valid": epsilon["valid"], "epsilon_reason": epsilon["reason"], "delta": epsilon["delta"]}
         | {f"epsilon_tap{what}": epsilon["by_tap"][name][key] for what, key in (("", "valid"), ("_reason", "reason"))}

@@ -9,6 +9,8 @@ import pandas as pd
 
 from leakbench.frontier.answer import answer_of, epsilon_text, share_text
 from leakbench.frontier.choose import Choice, first_point, main_rows, qualifies
+from leakbench.frontier.identify import LEVEL
+from leakbench.frontier.limits import limits_of
 from leakbench.reproduce.columns import text_of
 from leakbench.scripts import markdown_table
 
@@ -21,6 +23,7 @@ HEADS = (
         "accuracy [95 % CI]",
         "identified [95 % CI]",
         "by chance",
+        "p",
         "ASR [95 % CI]",
         "null ASR",
         "label told",
@@ -31,14 +34,16 @@ HEADS = (
 LEGEND = """\
 - accuracy: of the test examples after the last round, {seeds}.
 - identified: how often the victim is picked out of the candidates by the likelihood of what leaked, by an attacker who knows the
-  defense; by chance: between which shares somebody who saw nothing stays with 95 % probability.
-- ASR: the share of examples that `autoleak`, who knows the defense, brings back to the calibrated RMSE; one without an answer
-  counts as not brought back. null ASR: that of a guess from public data alone.
+  defense, of {many} victims who are tried for this alone, by the attack `identification`; by chance: between which shares somebody
+  who saw nothing stays with 95 % probability; p: how likely chance is to reach as many, by a one-sided exact binomial test.
+- ASR: the share of examples of {few} victims that `autoleak`, who knows the defense, brings back to the calibrated RMSE; one
+  without an answer counts as not brought back. null ASR: that of a guess from public data alone.
 - label told: how often the victim's class comes first; a guess: the commonest class of the public examples.
 - valid epsilon: of the mechanism as it was executed, at delta = {delta:g}, against who sees the released models; beside it against
   who reads at {point}.
-- qualifies: identification within chance's interval, and no verdict `leaks` or `identifies`; the most accurate of these is the
-  answer."""
+- verdict: of the attack by `autoleak`; `identifies` also where p is below .01.
+- qualifies: the test does not tell identification from chance at level {level:g}, and the verdict is not `leaks` or `identifies`;
+  the most accurate of these is the answer."""
 
 HERE = """\
 Read at `type-1`: an honest server, or who listens on the wire, reads each client's update before the server does anything to it,
@@ -61,6 +66,8 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str) -> str:
         f"# Which defense for {asked['dataset']}, at what setting",
         "",
         answer_of(main, choice),
+        "",
+        *limits_of(rows, main),
         *_recipe(choice, name),
         "",
         f"![Accuracy against valid epsilon, and against identification, of every setting]({name}.svg)",
@@ -75,7 +82,14 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str) -> str:
         "",
         _table(main),
         "",
-        LEGEND.format(seeds=_seeds(main), delta=delta, point=point),
+        LEGEND.format(
+            seeds=_seeds(main),
+            delta=delta,
+            point=point,
+            level=LEVEL,
+            many=_range(main, "identify_victims"),
+            few=_range(main, "victims"),
+        ),
         "",
         *_after(main, point),
         *(["## Other leakage points", "", _table(others, tap=True), ""] if len(others) else []),
@@ -86,7 +100,6 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str) -> str:
         "",
         f"`{command_of(rows, asked)}`",
         "",
-        *_missing(rows),
         "A setting that was measured is not measured again; each row of the CSV has its hash, seeds, versions and minutes "
         f"({text_of(rows.drop_duplicates('cell')['wall_minutes'].sum(), 0)} minutes in all, on shared cores).",
     ]
@@ -110,6 +123,7 @@ def _table(rows: pd.DataFrame, tap: bool = False) -> str:
                 share_text(row, "trained_accuracy"),
                 f"{share_text(row, 'identified')} of {row['candidates']:,.0f}",
                 f"{text_of(row['null_identified_low'], 3)} to {text_of(row['null_identified_high'], 3)}",
+                _p_text(row["identify_p"]),
                 share_text(row, "asr"),
                 text_of(row["null_asr"]),
                 text_of(row["label_ranked"]),
@@ -122,6 +136,19 @@ def _table(rows: pd.DataFrame, tap: bool = False) -> str:
             )
         )
     return markdown_table(HEADS, lines)
+
+
+def _p_text(p: float) -> str:
+    """Return a p-value in three digits, a small one by its power of ten."""
+    if pd.isna(p):
+        return "not measured"
+    return text_of(p, 3) if p >= 0.001 else "< 1e-99" if p < 1e-99 else f"{p:.0e}"
+
+
+def _range(rows: pd.DataFrame, column: str) -> str:
+    """Return a column's number, or its ends where it is not the same in all rows."""
+    found = sorted({int(n) for n in rows[column]}) if len(rows) else []
+    return " to ".join(f"{n:,}" for n in dict.fromkeys((*found[:1], *found[-1:]))) or "no"
 
 
 def _seeds(rows: pd.DataFrame) -> str:
@@ -162,7 +189,8 @@ SIZES = {
     "learning_rate": "learning rate {}",
     "model": "trained network `{}`",
     "leak_model": "leaking network `{}`",
-    "victims": "{} victims",
+    "victims": "{} victims of `autoleak`",
+    "identify": "up to {} of identification",
     "iterations": "{} iterations of the attack at most",
     "candidates": "up to {} candidates",
     "seeds": "{} seeds",
@@ -177,18 +205,6 @@ def _sizes(asked: dict[str, Any]) -> str:
     )
 
 
-def _missing(rows: pd.DataFrame) -> list[str]:
-    """Return that the command has more settings than the rows, where it has."""
-    noisy = rows[rows["noise"].astype(bool)]
-    pairs = noisy["defense"].nunique() * noisy["factor"].nunique()
-    lacking = pairs - len(noisy[["defense", "factor"]].drop_duplicates())
-    return (
-        [f"That measures also the {lacking} settings of these defenses and factors that are not in the table yet.", ""]
-        if lacking
-        else []
-    )
-
-
 def command_of(rows: pd.DataFrame, asked: dict[str, Any]) -> str:
     """Return the command that measures all rows again."""
     defenses = ",".join(dict.fromkeys(rows["defense"]))
@@ -196,6 +212,6 @@ def command_of(rows: pd.DataFrame, asked: dict[str, Any]) -> str:
     words = [f"--dataset {asked['dataset']}", f"--defenses {defenses}"]
     words += [f"--noise-factors {','.join(f'{f:g}' for f in factors)}"] if factors else []
     words += [f"--taps {','.join(asked['taps'])}"]
-    keys = ("victims", "iterations", "candidates", "leak_batch", "seeds", "seed", *SIZES)
+    keys = ("victims", "identify", "iterations", "candidates", "leak_batch", "seeds", "seed", *SIZES)
     words += [f"--{key.replace('_', '-')} {asked[key]}" for key in dict.fromkeys(keys) if asked.get(key) is not None]
     return " ".join(["leakbench frontier", *words])

@@ -65,9 +65,9 @@ def measured_defense(row: pd.Series) -> Defense:
 
 
 def reach_lines(rows: pd.DataFrame, accuracy: float) -> Iterator[str]:
-    """Yield for every defense with noise the most of it whose accuracy's interval reaches a number, and what epsilon follows."""
+    """Yield for every defense with noise the most of it whose accuracy reaches a number, and what epsilon follows."""
     main = main_rows(rows)
-    yield f"the largest noise whose accuracy's interval reaches {accuracy:g}, of those measured:"
+    yield f"the largest noise whose accuracy, the mean over seeds, reaches {accuracy:g}, of those measured:"
     for found in reaching(main, accuracy):
         row = main[main["row"] == f"{found.sweep}, {found.cell}"]
         sigma = f" (sigma {row.iloc[0]['sigma']})" if len(row) else ""
@@ -78,5 +78,5 @@ def _origin(best: pd.Series, dataset: str) -> str:
     """Return what the recipe's note says of where it comes from."""
     return (
         f"Chosen by `leakbench frontier --dataset {dataset}`: {setting_of(best).replace('`', '')}, the most accurate that was "
-        f"measured behind which nobody is identified beyond chance at {best['point']}."
+        f"measured whose identification at {best['point']} is not told from chance by {best['identify_victims']:.0f} victims."
     )
