@@ -354,6 +354,20 @@ def test_an_accuracy_of_one_seed_decides_nothing() -> None:
     assert "of one seed" in one.reason
 
 
+@pytest.mark.parametrize(("high", "verdict"), [(0.85, "holds"), (0.95, "not comparable"), (0.75, "does not hold")])
+def test_an_accuracy_holds_in_no_interval_that_would_hold_anything(high: float, verdict: str) -> None:
+    """Of three seeds that fell apart; what lies outside even of a wide one does not hold."""
+    row = {"row": "one", "trained_accuracy": 0.78, "trained_accuracy_low": 0.76, "trained_accuracy_high": high}
+    [found] = compared(
+        {**row, "trained_accuracy_low": high - 0.15 if high == 0.95 else 0.76},
+        {"accuracy": 0.82},
+        {},
+        "",
+        {"accuracy": 2},
+    )
+    assert found.verdict == verdict
+
+
 def test_members_without_an_answer_are_the_worst_of_their_batch() -> None:
     """Two of three fail in each of twelve batches: no median of what did come back says how good the attack is."""
     rows = pd.DataFrame(
