@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from leakbench.errors import InputError, nearest
 
-__all__ = ["catalog_folder", "construct", "describe", "load", "names", "resolve", "slot"]
+__all__ = ["catalog_folder", "construct", "describe", "load", "names", "own_part_name", "resolve", "slot"]
 
 T = TypeVar("T")
 
@@ -57,6 +57,12 @@ def slot(name: str, parts: Mapping[str, type[Any]]) -> tuple[BeforeValidator, Wi
 def _own_parts(slot_name: str) -> Mapping[str, type[Any]]:
     points = entry_points(group="leakbench.parts")
     return {p.name.split(".", 1)[1]: p.load() for p in points if p.name.startswith(slot_name + ".")}
+
+
+def own_part_name(cls: type[Any]) -> str | None:
+    """Return the name under which a recipe finds a class of the entry-point group `leakbench.parts`; None where there is none."""
+    value = f"{cls.__module__}:{cls.__qualname__}"
+    return next((p.name.split(".", 1)[1] for p in entry_points(group="leakbench.parts") if p.value == value), None)
 
 
 def _slot_schema(parts: Mapping[str, type[Any]]) -> dict[str, Any]:

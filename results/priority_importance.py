@@ -67,7 +67,7 @@ def measured(data_dir: Path | None) -> Iterator[tuple[int, Tensor, list[dict[str
         for now in train(network, data, partition, f, defense, seed, stop_after=ROUNDS):
             parts = {method: torch.cat(kept[seen:]) for method, kept in recorder.kept.items()}
             seen = len(recorder.kept[METHODS[0]])
-            found.append({method: part.unflatten(1, data.shape[1:]) for method, part in parts.items()})
+            found.append({method: part.view(-1, *data.shape[1:]) for method, part in parts.items()})
             print(f"seed {seed}, round {now.round + 1}: accuracy {now.accuracy:.3f}", flush=True)
         means = data.train_inputs[partition.of(torch.arange(f.clients))].mean(1)[:, 0]
         yield seed, means, found

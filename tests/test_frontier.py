@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from leakbench.frontier.null import null_interval
 from leakbench.frontier.page import page_of
 from leakbench.frontier.recipe import recipe_text
 from leakbench.frontier.sigma import sigma_of
-from leakbench.frontier.write import measured_defense
+from leakbench.frontier.write import measured_defense, write
 from leakbench.progress import Reporter
 from leakbench.recipe import describe, load, names, resolve
 from leakbench.reproduce.rows import executed
@@ -188,6 +189,36 @@ def test_a_recipe_is_read_back_as_it_was_written(name: str, tmp_path: Path) -> N
         before, after = (describe(dataclasses.replace(d, note="")) for d in (noisy, again))
         if "Scaled" not in str(before):
             assert numbers(before) == numbers(after)
+
+
+@dataclasses.dataclass(frozen=True)
+class Own:
+    """A part that no catalog has."""
+
+    step: float = 0.5
+
+    def __call__(self, signal: Any, clock: Any, rngs: Any) -> Any:
+        return signal
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_part_of_ones_own_has_the_name_of_its_entry_point(named: bool, tmp_path: Path, monkeypatch: Any) -> None:
+    """Without one the page is written and says why there is no recipe, and one that lay there is gone."""
+    found = rows(row("none", None, 0.9, 1.0), row("fed_cdp_valid", 0.1, 0.8, 0.0))
+    defense = dataclasses.replace(resolve("defenses", Defense, "fed_cdp_valid")[1], client=(Own(0.25),))
+    monkeypatch.setattr("leakbench.frontier.write.measured_defense", lambda best: defense)
+    where = EntryPoint("transform.rounded", f"{__name__}:Own", "leakbench.parts")
+    monkeypatch.setattr("leakbench.recipe.entry_points", lambda group: [where] if named else [])
+    recipe = tmp_path / "frontier_cancer_best.yaml"
+    recipe.write_text("of other rows")
+    said = list(write(found, tmp_path, "cancer"))
+    page = (tmp_path / "frontier_cancer.md").read_text()
+    if named:
+        assert "client: [{rounded: {step: 0.25}}]" in recipe.read_text()
+    else:
+        assert not recipe.exists()
+        assert "Own: no recipe can name this part" in page
+        assert said[-1].startswith("recipe: none was written: Own")
 
 
 @pytest.mark.parametrize(

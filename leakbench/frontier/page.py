@@ -55,8 +55,11 @@ the attacker. Who trusts a setting for another network, or a trained one, measur
 `leakbench run --protocol live --defense ...`."""
 
 
-def page_of(rows: pd.DataFrame, choice: Choice, name: str) -> str:
-    """Return the page; rows: all of them, of every leakage point, with what was left out."""
+def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "") -> str:
+    """Return the page; rows: all of them, of every leakage point, with what was left out.
+
+    unnamed: why the best setting has no recipe, where it has none.
+    """
     if not len(rows):
         return "# Frontier\n\nNothing was measured yet.\n"
     asked, main, point = json.loads(rows["asked"].iloc[0]), main_rows(rows), first_point(rows)
@@ -68,7 +71,7 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str) -> str:
         answer_of(main, choice),
         "",
         *limits_of(rows, main),
-        *_recipe(choice, name),
+        *_recipe(choice, name, unnamed),
         "",
         f"![Accuracy against valid epsilon, and against identification, of every setting]({name}.svg)",
         "",
@@ -106,9 +109,11 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _recipe(choice: Choice, name: str) -> list[str]:
+def _recipe(choice: Choice, name: str, unnamed: str) -> list[str]:
     if choice.best is None:
         return []
+    if unnamed:
+        return ["", f"Without a recipe: {unnamed}."]
     return ["", f"As a recipe: [{name}_best.yaml]({name}_best.yaml), for `leakbench run --defense {name}_best.yaml`."]
 
 

@@ -15,15 +15,17 @@ from leakbench.defense.importance import IMPORTANCES
 from leakbench.defense.nbafl import Calibration
 from leakbench.defense.network import NETWORKS
 from leakbench.defense.recipe import TRANSFORMS
+from leakbench.errors import InputError
 from leakbench.privacy.budget import Budget
 from leakbench.privacy.claim import CLAIMS
+from leakbench.recipe import own_part_name
 
 __all__ = ["recipe_text"]
 
 NAMES: dict[type[Any], str] = {
     cls: name for parts in (TRANSFORMS, NETWORKS, CLAIMS, DECAYS, IMPORTANCES) for name, cls in parts.items()
 }
-"""{class of a part: what a recipe calls it}; a part of one's own package is not among them."""
+"""{class of a part of leakbench: what a recipe calls it}."""
 
 NESTED = (Budget, Calibration)
 """Of which a field knows the kind, so that their fields stand there without a name."""
@@ -32,8 +34,8 @@ NESTED = (Budget, Calibration)
 def recipe_text(defense: Defense, where: str) -> str:
     """Return the recipe of a defense as YAML, its fields that are not the usual ones.
 
-    where: what is added to its note, as from which measurement it comes.  Raises ValueError for a part that has no name in the
-    catalog.
+    where: what is added to its note, as from which measurement it comes.  Raises InputError for a part that no recipe can name:
+    neither leakbench's own nor one of the entry-point group `leakbench.parts`.
     """
     noted = dataclasses.replace(defense, note=" ".join(f"{' '.join(defense.note.split())} {where}".split()))
     fields = {name: _plain(value) for name, value in _changed(noted).items() if name != "note"}
@@ -70,9 +72,11 @@ def _plain(value: Any) -> Any:
         fields = {name: _plain(each) for name, each in _changed(value).items()}
         if isinstance(value, NESTED):
             return fields
-        if type(value) not in NAMES:
-            raise ValueError(f"{type(value).__name__}: this part has no name in the catalog")
-        name = NAMES[type(value)]
+        name = NAMES.get(type(value)) or own_part_name(type(value))
+        if name is None:
+            raise InputError(
+                f"{type(value).__qualname__}: no recipe can name this part, an entry point of `leakbench.parts` would"
+            )
         return {name: fields} if fields else name
     if isinstance(value, tuple | list):
         return [_plain(each) for each in value]

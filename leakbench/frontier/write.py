@@ -10,8 +10,9 @@ import pandas as pd
 
 from leakbench.cell.factors import louder
 from leakbench.defense import Defense
+from leakbench.errors import InputError
 from leakbench.frontier.answer import answer_of, setting_of
-from leakbench.frontier.choose import chosen, main_rows, reaching
+from leakbench.frontier.choose import Choice, chosen, main_rows, reaching
 from leakbench.frontier.figure import draw
 from leakbench.frontier.page import page_of
 from leakbench.frontier.recipe import recipe_text
@@ -42,18 +43,27 @@ def write(rows: pd.DataFrame, out: Path, dataset: str) -> Iterator[str]:
     out.mkdir(parents=True, exist_ok=True)
     if len(main):
         draw(main, choice, out / name)
-    recipe = out / f"{name}_best.yaml"
-    if choice.best is None:
+    text, unnamed = _recipe(choice, dataset)
+    page, recipe = out / f"{name}.md", out / f"{name}_best.yaml"
+    write_atomically(page, lambda file: file.write_text(page_of(rows, choice, name, unnamed), encoding="utf-8"))
+    if text is None:
         recipe.unlink(missing_ok=True)  # One of rows that are no longer the best, or no longer there.
     else:
-        text = recipe_text(measured_defense(choice.best), _origin(choice.best, dataset))
         write_atomically(recipe, lambda file: file.write_text(text, encoding="utf-8"))
-    page = out / f"{name}.md"
-    write_atomically(page, lambda file: file.write_text(page_of(rows, choice, name), encoding="utf-8"))
     yield answer_of(main, choice)
     yield f"rows: {out / name}.csv   page: {page}   figure: {out / name}.svg"
     if choice.best is not None:
-        yield f"recipe: {recipe}"
+        yield f"recipe: {recipe if text else f'none was written: {unnamed}'}"
+
+
+def _recipe(choice: Choice, dataset: str) -> tuple[str | None, str]:
+    """Return the best setting's recipe, and why there is none although there is a best setting."""
+    if choice.best is None:
+        return None, ""
+    try:
+        return recipe_text(measured_defense(choice.best), _origin(choice.best, dataset)), ""
+    except InputError as error:
+        return None, str(error)
 
 
 def measured_defense(row: pd.Series) -> Defense:
