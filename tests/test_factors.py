@@ -41,7 +41,26 @@ def test_half_the_noise_halves_every_deviation_and_costs_more() -> None:
     assert " " not in half.name
 
 
-@pytest.mark.parametrize("name", ["fed_cdp", "fed_alpha_cdp", "fed_sdp_server", "fed_cdp_valid", "adaclip"])
+@pytest.mark.parametrize("name", ["fed_alpha_cdp_linear", "fed_alpha_cdp_staircase", "fed_alpha_cdp_cyclic"])
+def test_a_factor_reaches_a_schedule_in_every_round(name: str) -> None:
+    plain, half = cell(defense=name, train_rounds=4), cell(defense=name, train_rounds=4, noise_factor=0.5)
+    now = plain.defense.clock(plain.settings.federation, 0)
+    for round_number in range(4):
+        clock = dataclasses.replace(now, round=round_number)
+        before, after = (
+            [
+                t.multiplier(clock)
+                for t in (*c.defense.example, *c.defense.batch, *c.defense.client)
+                if hasattr(t, "multiplier")
+            ]
+            for c in (plain, half)
+        )
+        assert before and after == pytest.approx([each / 2 for each in before])
+
+
+@pytest.mark.parametrize(
+    "name", ["fed_cdp", "fed_alpha_cdp", "fed_sdp_server", "fed_cdp_valid", "fed_cdp_layers_valid", "adaclip"]
+)
 def test_a_wider_clip_widens_the_noise_that_is_calibrated_to_it_and_keeps_epsilon(name: str) -> None:
     """AdaClip's clip is of scaled coordinates and has no fixed norm to be widened."""
     if name == "adaclip":

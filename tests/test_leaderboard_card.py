@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from command_line import called
 from leaderboard_cards import SMALL, changed, small_card
@@ -22,6 +24,7 @@ from leakbench.errors import InputError
 from leakbench.leaderboard.asked import Asked
 from leakbench.leaderboard.card import Card
 from leakbench.leaderboard.cells import asking
+from leakbench.leaderboard.point import point_of
 from leakbench.leaderboard.read import path_of, read_card, read_cards, text_of, write_card
 from leakbench.leaderboard.sources import link_of
 
@@ -206,3 +209,30 @@ def test_options_beside_a_check_and_a_card_of_nothing_are_refused(
         assert (code, out, err.count("\n")) == (2, "", 1), line
         assert said in err, err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_failures_are_the_worst_of_a_card_s_median(card: Card) -> None:
+    """Of batches of three: the median over all examples, around which lies the interval of the victims' medians."""
+    point = card.cells[0].points[0]
+    tap = {
+        f"{name}{end}": 0.5
+        for name in ("asr", "null_asr", "identified", "label_ranked")
+        for end in ("", "_low", "_high")
+    }
+    tap |= {
+        "victims": 12,
+        "batch": 3,
+        "failures": 12,
+        "rmse": 0.1,
+        "null_rmse": 0.3,
+        "candidates": 20,
+        "verdict": "unclear",
+    }
+    tap |= {"label_accuracy": None, "feature_accuracy": None, "null_feature_accuracy": None, "record_match": None}
+    summary = {"taps": {point.name: tap}, "notes": {}}
+    rows = pd.DataFrame([{"victim": v, "rmse": each} for v in range(12) for each in (0.1, 0.2 + v / 100, math.nan)])
+    found = point_of(point.name, summary, rows).rmse
+    assert found is not None
+    medians = sorted(0.2 + v / 100 for v in range(12))
+    assert found[0] == pytest.approx((medians[5] + medians[6]) / 2, abs=1e-4)  # 12 below, 12 failed above.
+    assert found[1] is not None and found[2] is not None and medians[0] <= found[1] < found[0] < found[2] <= medians[-1]

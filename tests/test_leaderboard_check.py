@@ -141,6 +141,13 @@ def test_on_the_same_machine_numbers_agree_to_rounding_elsewhere_to_their_interv
         assert len(list(differences(one, _elsewhere(again)))) == there
 
 
+@pytest.mark.parametrize(("value", "refused"), [(0.39, 2), (0.41, 0), (0.59, 0), (0.61, 2)])
+def test_elsewhere_a_number_lies_in_the_interval_by_both_ends(card: Card, value: float, refused: int) -> None:
+    wide = with_points(card, lambda p: dataclasses.replace(p, identified=(value, 0.0, 1.0)))
+    assert len(list(differences(_elsewhere(wide), _identified(card, 0.5)))) == refused
+    assert len(list(differences(_elsewhere(_identified(card, 0.5)), wide))) == refused
+
+
 @pytest.mark.parametrize("end", [1, 2])
 @pytest.mark.parametrize("field", ["asr", "identified", "label_ranked"])
 def test_an_interval_that_its_share_does_not_give_is_refused_when_it_is_read(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from command_line import called
 from leakbench.errors import InputError
 from leakbench.progress import Reporter
 from leakbench.recipe import names
+from leakbench.reproduce import measure as measuring
 from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.accounting.verdict import judged
 from leakbench.reproduce.choose import chosen
@@ -23,7 +26,7 @@ from leakbench.reproduce.claimed import with_claims
 from leakbench.reproduce.file import table_names
 from leakbench.reproduce.grid import spelled_out
 from leakbench.reproduce.index import BEGIN, END, index_of
-from leakbench.reproduce.measure import MEASURES, point_of
+from leakbench.reproduce.measure import MEASURES, accuracy_of, point_of, rows_at
 from leakbench.reproduce.page import claims_of, page_of
 from leakbench.reproduce.reached import reached
 from leakbench.reproduce.read import read_any
@@ -295,6 +298,42 @@ def test_accuracy_is_over_the_seeds(tmp_path: Path) -> None:
     for row in (one, three):
         assert 0 <= row["trained_accuracy_low"] < row["trained_accuracy"] < row["trained_accuracy_high"] <= 1
     assert "| three |" in page_of(table, found)
+
+
+def test_the_accuracy_of_several_seeds_is_their_mean() -> None:
+    """By Student's interval: of three seeds 4.30 standard errors to each side."""
+    found = accuracy_of([0.5, 0.7, 0.6], 100)
+    half = 4.302653 * 0.1 / math.sqrt(3)
+    assert found["trained_accuracy"] == pytest.approx(0.6)
+    assert found["trained_accuracy_high"] - 0.6 == pytest.approx(half, rel=1e-5)
+    assert 0.6 - found["trained_accuracy_low"] == pytest.approx(half, rel=1e-5)
+
+
+def test_rows_at_a_point_are_of_its_round_alone() -> None:
+    rows = pd.DataFrame([{"round": r, "tap": t} for r in (1, 2) for t in ("type-1", "type-2") for _ in range(2)])
+    found = rows_at(rows, {"round": 2}, "type-1@2")
+    assert list(found.index) == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "resilient"), [("leaks", 0.0), ("identifies", 0.0), ("unclear", 0.0), ("protected", 1.0)]
+)
+def test_resilient_is_protected_and_nothing_less(
+    verdict: str, resilient: float, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Table 3 asks whether an attack fails: what is not told from it is no yes."""
+    table = small(tmp_path)
+    plain = measuring.executed
+
+    @contextmanager
+    def said(*given: Any) -> Iterator[Any]:
+        with plain(*given) as (summary, run):
+            yield summary | {"taps": {n: tap | {"verdict": verdict} for n, tap in summary["taps"].items()}}, run
+
+    monkeypatch.setattr(measuring, "executed", said)
+    _, found = measure(table, tmp_path, only="cpl")
+    assert list(found["resilient"]) == [resilient]
+    assert list(found["verdict"]) == [verdict]
 
 
 def test_many_cells_that_lack_are_named_together() -> None:

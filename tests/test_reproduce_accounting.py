@@ -12,9 +12,13 @@ import yaml
 from command_line import called
 
 from leakbench.errors import InputError
+from leakbench.privacy.accountants import pld
+from leakbench.privacy.claims_composed import sequence
 from leakbench.reproduce.accounting import reproduce as reproducing
+from leakbench.reproduce.accounting.curves import first
 from leakbench.reproduce.accounting.measure import COUNTS, computed
 from leakbench.reproduce.accounting.page import accounting_page
+from leakbench.reproduce.accounting.readings import readings
 from leakbench.reproduce.accounting.reproduce import account
 from leakbench.reproduce.accounting.table import COUNTED, AccountingTable, Claim
 from leakbench.reproduce.accounting.verdict import judged
@@ -172,6 +176,32 @@ def test_flowers_number_holds_where_it_is_no_less_than_the_valid_one() -> None:
         computed(dataclasses.replace(claim, claimed=20.0))
     with pytest.raises(InputError, match="program: got 'scirpt'; did you mean 'script'"):
         computed(dataclasses.replace(claim, given={**claim.given, "program": "scirpt"}))
+
+
+def test_flowers_number_is_held_against_privacy_losses_and_no_looser_bound() -> None:
+    """Between the two of them it is no less than what is spent."""
+    claim = claim_of("flower_epsilons", "accountant, Poisson, q = .1, z = 1, 100 rounds")
+    [row] = computed(claim)
+    assert row["losses"] < 7.7 < row["renyi"]
+    between = dataclasses.replace(claim, claimed=7.7, given={**claim.given, "within": 1.0})
+    assert judge(between)[0] == "holds"
+    below = dataclasses.replace(between, claimed=row["losses"] - 0.01, given={**claim.given, "within": 2.0})
+    assert judge(below)[0] == "does not hold"
+
+
+def test_the_losses_of_a_round_are_those_of_all_its_steps() -> None:
+    claim = with_readings(
+        claim_of("fed_alpha_cdp_table_8_rounds", "cyclic, adult"), **{"sigma as stated, q = B / |D_i|": True}
+    )
+    short = dataclasses.replace(claim, claimed=1.0, given={**claim.given, "losses": True})
+    [reading] = readings(short.given)
+    one, steps = reading.schedule, reading.schedule.local_iterations
+    singly = [step for m in sequence(reading.part.unit, reading.part.noise_multiplier, one) for step in [m] * m.steps]
+    of_a_round = [dataclasses.replace(step, steps=1) for step in singly[:steps]]
+    assert sum(m.steps for m in first(tuple(of_a_round), steps)) == steps > 1
+    [row] = computed(short)
+    assert row["losses"] == pytest.approx(pld(tuple(of_a_round), short.given["delta"]), rel=1e-4)
+    assert row["losses"] > 1.001 * pld(tuple(of_a_round[:-1]), short.given["delta"])
 
 
 SMALL = {
