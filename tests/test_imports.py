@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -84,3 +86,9 @@ def test_a_circle_is_seen(tmp_path: Path) -> None:
     assert not circle(read_first(named(tmp_path)))
     (tmp_path / "leakbench" / "two.py").write_text("from leakbench.one.other import c\nb = 1", encoding="utf-8")
     assert set(circle(read_first(named(tmp_path)))) == {"leakbench.one", "leakbench.one.inner", "leakbench.two"}
+
+
+def test_the_package_is_the_command_line_too() -> None:
+    """Where the script is not on the path, as inside of a scheduler's job."""
+    done = subprocess.run([sys.executable, "-m", "leakbench", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("leakbench, version ")

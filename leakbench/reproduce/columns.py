@@ -119,8 +119,8 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "times none's [95 % CI]",
             interval("cost_ratio"),
-            "the processor time of a client's local iteration over an undefended one's, timed in turns; the median over the "
-            "repetitions, its interval of order statistics",
+            "the processor time of a client's local iteration over an undefended one's, timed in turns; the median of "
+            "the repetitions' ratios, which is not the ratio of the medians beside it, with its interval of order statistics",
         ),
         Column(
             "milliseconds", number("milliseconds"), "of a client's local iteration, with the server's work of a round"
