@@ -14,7 +14,7 @@ __all__ = ["claims"]
 def claims(cell: Cell, taps: dict[str, Any], rounds: pd.DataFrame, epsilon: dict[str, Any]) -> list[dict[str, Any]]:
     """Return what the paper prints for this defense and dataset, each beside our measurement, with what must be known of it."""
     dataset, of_paper = cell.names["dataset"], cell.recipe.federation.rounds
-    trained = f"measured after {len(rounds)} of the paper's {of_paper} rounds" if len(rounds) != of_paper else ""
+    trained = f"measured after {len(rounds)} rounds, the paper's are {of_paper}" if len(rounds) != of_paper else ""
     found = []
     for what, by_dataset in cell.defense.printed.items():
         if dataset not in by_dataset:
