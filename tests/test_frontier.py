@@ -91,7 +91,10 @@ def test_the_most_accurate_of_those_not_told_from_chance_is_chosen() -> None:
     assert (choice.best["row"], choice.qualified, choice.settings) == ("a, x 0.1", 2, 6)
     assert list(choice.alike["row"]) == []
     said = answer_of(found, choice)
-    assert "use `a` at noise x 0.1 (sigma 0.6)**: accuracy 0.800 [0.780, 0.820] (without a defense 0.950)" in said
+    assert (
+        "use `a` at noise x 0.1 (sigma 0.6)**: accuracy 0.800 [0.780, 0.820] (without a defense 0.950, the commonest class alone 0.60)"
+        in said
+    )
     assert "identification 0.050 [0.030, 0.070], not told from chance by 400 victims among 1,000 candidates" in said
     assert "one-sided exact binomial test at level 0.05, p = 0.050" in said
     assert "do not exclude an attacker who identifies up to 0.070 of them" in said
@@ -510,3 +513,24 @@ def test_a_page_is_made_of_its_rows(name: str) -> None:
     if choice.best is not None:
         kept, measured = (dataclasses.replace(d, note="") for d in (load(Defense, path), measured_defense(choice.best)))
         assert numbers(describe(kept)) == numbers(describe(measured))
+
+
+def test_where_nothing_can_be_measured_what_was_asked_is_refused_once(
+    tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    """It is not a row of each defense that says so."""
+    given = ["frontier", "--dataset", "cancr", "--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]
+    code, out, err = called(monkeypatch, capsys, *given)
+    assert (code, out) == (2, "")
+    assert err == "leakbench: dataset: unknown name 'cancr'; did you mean 'cancer'? (or a path that ends in .yaml)\n"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "says"), [(0.65, "**use `a`"), (0.6, "**nothing that qualifies is of use, the most accurate is `a`")]
+)
+def test_what_predicts_no_better_than_one_class_is_not_to_be_used(accuracy: float, says: str) -> None:
+    main = main_rows(rows(row("none", None, 0.9, 1.0, identify_p=0.0), row("a", 1.0, accuracy, 0.0)))
+    answer = answer_of(main, chosen(main))
+    assert says in answer
+    assert "(without a defense 0.900, the commonest class alone 0.60)" in answer

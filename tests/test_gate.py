@@ -149,8 +149,8 @@ def test_limits_hold_whatever_the_baseline(runs: Runs) -> None:
     rows = pd.read_parquet(run / "rows.parquet")
     asr = float(rows["success"].mean())
     checks = by_name(gate(run, run, Limits(max_asr=asr, min_accuracy=0.5, max_epsilon=8.0)))
-    assert checks["type-2@0 max-asr"].holds
-    assert not by_name(gate(run, run, Limits(max_asr=asr - 0.01)))["type-2@0 max-asr"].holds
+    assert checks["type-2 max-asr"].holds
+    assert not by_name(gate(run, run, Limits(max_asr=asr - 0.01)))["type-2 max-asr"].holds
     # Nothing was trained, so there is no accuracy, and no epsilon that would follow.
     assert not checks["min-accuracy"].holds and "nothing was trained" in checks["min-accuracy"].said
     assert checks["max-epsilon"].said.endswith("at most 8 is allowed")
@@ -208,7 +208,7 @@ def test_the_example_of_a_workflow_runs_as_written(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (None, "baseline: no file or folder"),
+        (None, "no file or folder"),
         ("", "cannot be read"),
         ("[1]", "is none (write one by `leakbench baseline RUN > kept.json`)"),
         ('{"leakbench baseline": 2}', "is none"),

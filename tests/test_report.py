@@ -362,7 +362,8 @@ def test_bounds_stand_under_the_table(tmp_path: Path) -> None:
     summary["taps"]["type-2"]["null_rmse"] = 0.3
     line = "type-2: at most ASR 0.31, identified 0.0021, label 0.14, label ranked 0.12 by the valid epsilon of what was seen"
     floor = (
-        "type-2: RMSE at least 0.2345 on average by Fisher information, for an attacker who knows no more of such examples than "
+        "type-2: RMSE at least 0.2345 on average (the table has the median) by Fisher information, "
+        "for an attacker who knows no more of such examples than "
         "their values' deviation"
     )
     folder = run_folder(tmp_path, summary=summary)

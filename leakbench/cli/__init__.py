@@ -60,7 +60,9 @@ def _fail(message: str, debug: bool, code: int = 2) -> None:
 
 
 @click.group(
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}, invoke_without_command=True
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    invoke_without_command=True,
+    epilog="--debug beside any command shows where an error arose.",
 )
 @click.version_option(__version__)
 @click.pass_context

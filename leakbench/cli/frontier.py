@@ -18,7 +18,7 @@ SIZE = "[default: the dataset's]"
 
 @click.command()
 @click.option("--dataset", required=True, help="name in the catalog, or a .yaml of your own")
-@click.option("--defenses", help="names with commas between them, or all [default: fourteen of each kind]")
+@click.option("--defenses", help="names with commas between them, or all [default: fourteen, some of each kind]")
 @click.option("--noise-factors", help="what the noise is multiplied by [default: 1,0.3,0.1,0.03,0.01,0.001]")
 @click.option("--taps", default="type-1", show_default=True, help="leakage points; the first is drawn and answered for")
 @click.option("--victims", type=int, default=20, show_default=True, help="victims of each point")
@@ -70,8 +70,10 @@ def frontier(
     """Say which defense to use at what setting: the most accurate whose victims are not told from chance.
 
     Every defense, those with noise at every factor on it, is trained and attacked by `autoleak`, who knows the defense; of many
-    more victims (--identify) it is only tried who they are. Writes frontier_S.csv, .md, .svg, .png and, where a setting qualifies,
-    frontier_S_best.yaml into --out. A point that was measured is not measured again; a killed command goes on where it stopped.
+    more victims (--identify) it is only tried who they are. Writes frontier_DATASET.csv, .md, .svg, .png and, where a setting
+    qualifies, frontier_DATASET_best.yaml into --out.
+
+    A point that was measured is not measured again; a killed command goes on where it stopped.
     """
     from leakbench.cell import Request  # noqa: PLC0415
     from leakbench.cell.request import at_least  # noqa: PLC0415

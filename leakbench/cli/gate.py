@@ -32,7 +32,11 @@ def baseline(folder: Path) -> None:
 )
 @click.option("--max-asr", type=float, help="fail where a leakage point's ASR is above this")
 @click.option("--min-accuracy", type=float, help="fail where the trained accuracy is below this")
-@click.option("--max-epsilon", type=float, help="fail where the valid epsilon is above this, or there is none")
+@click.option(
+    "--max-epsilon",
+    type=float,
+    help="fail where the valid epsilon, of the released models, is above this, or there is none",
+)
 @click.option("--markdown", "page", type=PATH, metavar="FILE", help="also write a page for a pull request")
 @click.option("--junit", "suite", type=PATH, metavar="FILE", help="also write JUnit XML")
 def gate(

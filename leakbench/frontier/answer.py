@@ -49,9 +49,16 @@ def answer_of(rows: pd.DataFrame, choice: Choice) -> str:
         return f"{where}: **no setting qualifies** of {of}. {_least(choice)}"
     best = choice.best
     plain = rows[rows["defense"] == "none"]
-    beside = f" (without a defense {text_of(plain.iloc[0]['trained_accuracy'], 3)})" if len(plain) else ""
+    none = f"without a defense {text_of(plain.iloc[0]['trained_accuracy'], 3)}, " if len(plain) else ""
+    beside = f" ({none}the commonest class alone {text_of(best['null_label'], 2)})"
+    useless = bool(best["trained_accuracy"] <= best["null_label"])  # False too where no guess is known.
+    use = (
+        f"nothing that qualifies is of use, the most accurate is {setting_of(best)}"
+        if useless
+        else f"use {setting_of(best)}"
+    )
     said = (
-        f"{where}: **use {setting_of(best)}**: accuracy {share_text(best, 'trained_accuracy')}{beside}, "
+        f"{where}: **{use}**: accuracy {share_text(best, 'trained_accuracy')}{beside}, "
         f"valid epsilon {epsilon_text(best['epsilon_valid'], best['epsilon_reason'])}, "
         f"identification {share_text(best, 'identified')}, not told from chance by {best['identify_victims']:,.0f} victims among "
         f"{best['candidates']:,.0f} candidates (chance: {_null(best)}; one-sided exact binomial test at level {LEVEL:g}, "

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -106,12 +107,23 @@ def _planned(
             found.append((0, Point(defense), str(error)))
             continue
         found += [(place, point, "") for place, point in enumerate(points)]
+    if found and all(why for _, _, why in found):  # Of none of them: what is asked for is wrong, not a defense.
+        same = {why for _, _, why in found}
+        raise InputError(
+            found[0][2] if len(same) == 1 else f"none of {len(found)} defenses fits; {found[0][1].name}: {found[0][2]}"
+        )
     return [(point, why) for _, point, why in sorted(found, key=lambda each: each[0])]
 
 
 def _differs(rows: pd.DataFrame, asked: str) -> str:
     before, now = json.loads(next(a for a in rows["asked"] if a != asked)), json.loads(asked)
-    return ", ".join(f"{key} {before.get(key)}, asked {now[key]}" for key in now if before.get(key) != now[key])
+    return ", ".join(
+        f"{key} {_said(before.get(key))}, asked {_said(now[key])}" for key in now if before.get(key) != now[key]
+    )
+
+
+def _said(size: Any) -> str:
+    return "the data set's own" if size is None else str(size)
 
 
 def _to_csv(rows: pd.DataFrame, path: Path) -> None:

@@ -71,7 +71,7 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "") ->
         answer_of(main, choice),
         "",
         *limits_of(rows, main),
-        *_recipe(choice, name, unnamed),
+        *_recipe(choice, name, unnamed, asked["dataset"]),
         "",
         f"![Accuracy against valid epsilon, and against identification, of every setting]({name}.svg)",
         "",
@@ -109,12 +109,16 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "") ->
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _recipe(choice: Choice, name: str, unnamed: str) -> list[str]:
+def _recipe(choice: Choice, name: str, unnamed: str, dataset: str) -> list[str]:
     if choice.best is None:
         return []
+    data = f" --dataset {dataset}"
     if unnamed:
         return ["", f"Without a recipe: {unnamed}."]
-    return ["", f"As a recipe: [{name}_best.yaml]({name}_best.yaml), for `leakbench run --defense {name}_best.yaml`."]
+    return [
+        "",
+        f"As a recipe: [{name}_best.yaml]({name}_best.yaml), for `leakbench run --defense {name}_best.yaml{data}`.",
+    ]
 
 
 def _table(rows: pd.DataFrame, tap: bool = False) -> str:

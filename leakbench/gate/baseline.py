@@ -47,7 +47,7 @@ def kept_of(path: Path) -> Kept:
     try:
         read = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"baseline: no file or folder {str(path)!r}") from None
+        raise InputError(f"no file or folder {str(path)!r}; expected a run's folder or a baseline") from None
     except (OSError, ValueError) as error:
         raise InputError(f"baseline: {path} cannot be read ({error})") from None
     if not isinstance(read, dict) or read.get("leakbench baseline") != FORMAT:

@@ -26,7 +26,7 @@ LEVEL = 0.05
 class Limits:
     """Bounds that a run must keep whatever its baseline; None for none.
 
-    max_asr: at each leakage point.  min_accuracy: after the last round.  max_epsilon: of the valid epsilon.
+    max_asr: at each leakage point.  min_accuracy: after the last round.  max_epsilon: of the valid epsilon of the released models.
     """
 
     max_asr: float | None = None
@@ -113,7 +113,8 @@ def _within(rows: pd.DataFrame, told: dict[str, Any], limits: Limits) -> list[Ch
         for (tap, number), some in rows.groupby(["tap", "round"], sort=False):
             asr = float((some["success"] == 1).mean())
             said = f"{asr:.2f}, at most {limits.max_asr:g} is allowed"
-            checks.append(Check(f"{tap}@{number} max-asr", asr <= limits.max_asr, said))
+            point = tap if rows["round"].nunique() == 1 else f"{tap}@{number}"
+            checks.append(Check(f"{point} max-asr", asr <= limits.max_asr, said))
     if limits.min_accuracy is not None:
         accuracy = told["accuracy"]
         said = "nothing was trained" if accuracy is None else f"{accuracy:.3f}"
@@ -121,7 +122,7 @@ def _within(rows: pd.DataFrame, told: dict[str, Any], limits: Limits) -> list[Ch
         checks.append(Check("min-accuracy", holds, f"{said}, at least {limits.min_accuracy:g} is asked for"))
     if limits.max_epsilon is not None:
         epsilon = told["epsilon"]
-        said = "no valid epsilon" if epsilon is None else f"{epsilon:.4g}"
+        said = "no valid epsilon" if epsilon is None else f"{epsilon:.4g} of the released models"
         holds = epsilon is not None and epsilon <= limits.max_epsilon
         checks.append(Check("max-epsilon", holds, f"{said}, at most {limits.max_epsilon:g} is allowed"))
     return checks

@@ -54,7 +54,9 @@ def _texts(name: str, tap: Mapping[str, Any], notes: Mapping[str, str], said: se
     if tap.get("rmse_floor") is not None and null is not None and null < tap["rmse_floor"]:
         texts.append(f"no floor of RMSE that says anything: a guess without any gradient has {null:.4f}")
     elif tap.get("rmse_floor") is not None:
-        texts.append(f"RMSE at least {tap['rmse_floor']:.4f} on average by Fisher information, {WHO_KNOWS_LITTLE}")
+        texts.append(
+            f"RMSE at least {tap['rmse_floor']:.4f} on average (the table has the median) by Fisher information, {WHO_KNOWS_LITTLE}"
+        )
     return texts + _references(tap)
 
 
