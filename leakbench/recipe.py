@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from leakbench.errors import InputError, nearest
 
-__all__ = ["catalog_folder", "construct", "describe", "load", "names", "own_part_name", "resolve", "slot"]
+__all__ = ["catalog_folder", "construct", "describe", "load", "names", "own_part_name", "read_yaml", "resolve", "slot"]
 
 T = TypeVar("T")
 
@@ -101,17 +101,25 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
 
 
+MERGE = "tag:yaml.org,2002:merge"
+"""Of `<<: *other`, the fields of another mapping."""
+
+
 class _UniqueKeys(yaml.SafeLoader):
     """Safe YAML in which a key that stands twice is an error, not a silent overwrite."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        mapping: dict[Any, Any] = {}
-        for key_node, value_node in node.value:
-            key = self.construct_object(key_node, deep=deep)
-            if key in mapping:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        # Here, since later the fields that `<<` takes from another mapping stand beside those written, which override them.
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        known = set()
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == MERGE:
+                continue
+            key = self.construct_object(key_node)
+            if key in known:
                 raise yaml.constructor.ConstructorError(None, None, f"field {key!r} stands twice", key_node.start_mark)
-            mapping[key] = self.construct_object(value_node, deep=deep)
-        return mapping
+            known.add(key)
+        return node
 
 
 # YAML 1.1 reads 1e9 and 1.0e9 as words, since it wants the sign of an exponent; YAML 1.2, and whoever writes recipes, does not.
@@ -120,18 +128,23 @@ _UniqueKeys.add_implicit_resolver(
 )
 
 
+def read_yaml(path: Path) -> Any:
+    """Return what a YAML file says; raises InputError that starts with the file for one that cannot be read or is none."""
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
+    except (yaml.YAMLError, TypeError, RecursionError) as error:
+        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
+
+
 def load(cls: type[T], path: Path) -> T:
     """Read one recipe file into `cls` (which must have `title` and `cite`); every error is one line that starts with the file."""
     if not re.fullmatch("[a-z][a-z0-9_]*", path.stem):
         raise InputError(
             f"{path}: got the file name {path.stem!r}, expected small letters, digits and _, since it is the name"
         )
-    try:
-        fields = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
-    except (yaml.YAMLError, TypeError, RecursionError) as error:
-        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
+    fields = read_yaml(path)
     try:
         return construct(cls, fields)
     except (InputError, RecursionError) as error:

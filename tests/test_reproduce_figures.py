@@ -231,17 +231,17 @@ def test_accuracies_of_every_seed_and_round_are_kept_and_drawn(tmp_path: Path) -
     ("changes", "says"),
     [
         ({"pictures": -1}, "pictures: got -1, expected a whole number >= 0"),
-        ({"repeats": "many"}, "repeats: got 'many', expected a whole number >= 0"),
+        ({"repeats": "many", "columns": "cost"}, "repeats: got 'many', expected a whole number >= 0"),
         ({"curves": {"One": ["aa"]}}, "curves, orders: 'aa' is no row; did you mean 'a'?"),
         (
             {"curves": {"One": ["a"]}, "orders": [{"says": "x", "more": ["a"], "less": ["b"]}]},
             "curves, orders: 'b' is no row",
         ),
         (
-            {"orders": [{"says": "x", "more": ["a"], "less": ["a"], "rounds": "lats"}]},
+            {"curves": {"One": ["a"]}, "orders": [{"says": "x", "more": ["a"], "less": ["a"], "rounds": "lats"}]},
             "orders: rounds: got 'lats'; did you mean",
         ),
-        ({"orders": [{"more": ["a"], "less": ["a"]}]}, "orders: field 'says' is missing"),
+        ({"curves": {"One": ["a"]}, "orders": [{"more": ["a"], "less": ["a"]}]}, "orders: field 'says' is missing"),
     ],
 )
 def test_a_wrong_field_of_a_figure_is_named(changes: dict[str, Any], says: str, tmp_path: Path) -> None:

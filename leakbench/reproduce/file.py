@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from leakbench.errors import InputError, nearest
+from leakbench.recipe import read_yaml
 
 __all__ = ["body_of", "check", "table_names", "tables_folder"]
 
@@ -39,10 +38,7 @@ def body_of(name: str) -> tuple[Path, dict[str, Any]]:
         if name not in known:
             raise InputError(f"table: unknown name {name!r}{nearest(name, known)} (or a path that ends in .yaml)")
         path = tables_folder() / f"{name}.yaml"
-    try:
-        body = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: no YAML: {' '.join(str(error).split())}") from None
+    body = read_yaml(path)
     if not isinstance(body, dict):
         raise InputError(f"{path}: expected the fields of a table, got {type(body).__name__}")
     return path, body

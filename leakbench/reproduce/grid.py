@@ -11,13 +11,14 @@ from leakbench.errors import InputError
 __all__ = ["spelled_out"]
 
 
-def spelled_out(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def spelled_out(rows: Iterable[dict[str, Any]], path: str = "table") -> Iterator[dict[str, Any]]:
     """Yield every row of a page singly; one with `each` is a row for each combination, the last setting the fastest.
 
     each: {setting: its values}, which are a list; or {what a row calls it: value}; or {what a row calls it: {field: value}}
     where it is no field or several.  Such a row's `name` has {setting} where what that is called goes, and its `printed` is
     {what is claimed: a number for each combination, in their order; null where nothing is printed}.
-    Raises InputError where there are not as many numbers as combinations.
+    path: the file, which errors name.  Raises InputError where there are not as many numbers as combinations, and for a name that
+    has what is no setting in braces.
     """
     for row in rows:
         each = row.get("each", {})
@@ -25,7 +26,7 @@ def spelled_out(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         for what, numbers in row.get("printed", {}).items():
             if len(numbers) != len(combinations):
                 said = f"got {len(numbers)} numbers for {len(combinations)} combinations"
-                raise InputError(f"table: row {row['name']!r}: printed: {what}: {said}")
+                raise InputError(f"{path}: row {row['name']!r}: printed: {what}: {said}")
         for place, taken in enumerate(combinations):
             called = {setting: name for setting, (name, _) in zip(each, taken, strict=True)}
             given = {field: value for _, fields in taken for field, value in fields.items()}
@@ -34,10 +35,19 @@ def spelled_out(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             same = {key: value for key, value in row.items() if key not in ("each", "printed")}
             yield {
                 **same,
-                "name": row["name"].format(**called) if each else row["name"],
+                "name": _named(row["name"], called, path) if each else row["name"],
                 "given": {**row.get("given", {}), **given},
                 **({"claim": {**row.get("claim", {}), **claim}} if claim else {}),
             }
+
+
+def _named(name: str, called: dict[str, str], path: str) -> str:
+    try:
+        return name.format(**called)
+    except (KeyError, IndexError, ValueError, AttributeError):
+        raise InputError(
+            f"{path}: row {name!r}: name: its braces hold no setting of each; known: {', '.join(called)}"
+        ) from None
 
 
 def _values(setting: str, values: Any) -> list[tuple[str, dict[str, Any]]]:

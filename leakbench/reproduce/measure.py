@@ -13,6 +13,7 @@ from torch import Tensor
 
 from leakbench.cell import Cell
 from leakbench.cell.budget import prepare
+from leakbench.errors import InputError
 from leakbench.measure.statistics import mean_interval, median_interval, wilson
 from leakbench.progress import Reporter
 from leakbench.provenance import versions
@@ -46,8 +47,11 @@ OTHERS = 500
 def cells_of(
     line: Line, scale: str, changed: dict[str, Any], data_dir: Path | None, reporter: Reporter | None = None
 ) -> list[Cell]:
-    """Return the cells of a line, one for each seed."""
-    return [prepare(request, data_dir, reporter) for request in line.requests(scale, changed)]
+    """Return the cells of a line, one for each seed; raises InputError that names the row where there is no such cell."""
+    try:
+        return [prepare(request, data_dir, reporter) for request in line.requests(scale, changed)]
+    except InputError as error:
+        raise InputError(f"row {line.name!r}: {error}") from None
 
 
 def hash_of(cells: list[Cell]) -> str:

@@ -31,6 +31,16 @@ from leakbench.reproduce.curves import SPANS, Order, Rounds
 from leakbench.reproduce.file import body_of, check
 from leakbench.reproduce.grid import spelled_out
 from leakbench.reproduce.verdict import CLAIMS
+from leakbench.reproduce.written import (
+    WrittenOrder,
+    WrittenRow,
+    WrittenTable,
+    as_written,
+    check_claims,
+    check_given,
+    check_kind,
+    claims_of,
+)
 
 __all__ = ["SCALES", "Line", "Table", "read_table", "table_of"]
 
@@ -52,6 +62,9 @@ OPTIONAL = (
     "orders",
     "window",
 )
+
+OF_ROWS = ("given", "each", "printed", "claim", "aim", "apart", "because", "seeds", "quick")
+"""What a row may have beside its name."""
 
 COUNTS = ("victims", "candidates", "seeds")
 """Of which fewer make wider intervals, and no other number."""
@@ -91,17 +104,10 @@ class Line:
         return f"of less work than the paper's (scale quick: {', '.join(cut)})" if cut else ""
 
     def requests(self, scale: str, changed: Mapping[str, Any]) -> list[Request]:
-        """Return what is asked for at a scale, some fields changed: one for each seed.
-
-        Raises InputError for fields that a request has not.
-        """
+        """Return what is asked for at a scale, some fields changed: one for each seed."""
         quick = dict(self.quick or {}) if scale == "quick" else {}
         seeds = int(quick.pop("seeds", self.seeds))
         given = {**self.given, **quick, **changed}
-        known = [f.name for f in dataclasses.fields(Request)]
-        for name in given:
-            if name not in known:
-                raise InputError(f"table: row {self.name!r}: {name!r} is no field of a cell{nearest(name, known)}")
         fields: dict[str, Any] = {k: tuple(map(str, v)) if isinstance(v, list) else v for k, v in given.items()}
         first = Request(**fields)
         return [dataclasses.replace(first, seed=first.seed + i) for i in range(seeds)]
@@ -135,44 +141,52 @@ def read_table(name: str) -> Table:
 def table_of(path: Path, body: Mapping[str, Any]) -> Table:
     """Return the table that a file says; raises InputError for what is none, or wrong."""
     check(path, body, ("title", "text", "given", "rows"), OPTIONAL)
+    as_written(path, WrittenTable, body)
     columns = body.get("columns", "claims")
     if columns not in COLUMNS:
         raise InputError(f"{path}: columns: got {columns!r}{nearest(columns, list(COLUMNS))}")
-    for row in body["rows"]:
-        check(
-            path,
-            row,
-            ("name",),
-            ("given", "each", "printed", "claim", "aim", "apart", "because", "seeds", "quick"),
-            f"row {row.get('name')!r}: ",
+    if not body["rows"]:
+        raise InputError(
+            f"{path}: rows: got none, expected at least one cell, as - {{name: mine, given: {{attack: cpl}}}}"
         )
-    lines = tuple(_line(path, body, row) for row in spelled_out(body["rows"]))
+    for row in body["rows"]:
+        where = f"row {row.get('name')!r}: "
+        check(path, row, ("name",), OF_ROWS, where)
+        as_written(path, WrittenRow, row, where)
+    pictures, repeats, window = (_count(path, body, key) for key in ("pictures", "repeats", "window"))
+    check_kind(path, body)
+    lines = tuple(_line(path, body, row) for row in spelled_out(body["rows"], f"{path}"))
     for name_ in {line.name for line in lines if [other.name for other in lines].count(line.name) > 1}:
         raise InputError(f"{path}: rows: two are called {name_!r}")
-    title, text, cite, found = (str(body.get(key, "")).strip() for key in ("title", "text", "cite", "found"))
-    pictures, repeats = (_count(path, body, key) for key in ("pictures", "repeats"))
-    return Table(path.stem, title, text, lines, cite, columns, found, pictures, repeats, _rounds(path, body, lines))
+    title, text, cite, found = (body.get(key, "").strip() for key in ("title", "text", "cite", "found"))
+    rounds = _rounds(path, body, lines, window or 1)
+    return Table(path.stem, title, text, lines, cite, columns, found, pictures, repeats, rounds)
 
 
 def _line(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Line:
+    where = f"{path}: row {row['name']!r}: "
     given = {**body["given"], **row.get("given", {})}
-    own = {slot: str(path.parent / given[slot]) for slot in RECIPES if str(given.get(slot, "")).endswith(".yaml")}
-    claims, apart = _by_point(row.get("claim", {})), {**body.get("apart", {}), **row.get("apart", {})}
-    for name in (*(what for claim in claims.values() for what in claim), *apart):
+    claims, apart = (
+        claims_of(where, row.get("claim", {}), tuple(CLAIMS)),
+        {**body.get("apart", {}), **row.get("apart", {})},
+    )
+    for name in apart:
         if name not in CLAIMS:
-            raise InputError(
-                f"{path}: row {row['name']!r}: claim: {name!r} is not measured{nearest(name, list(CLAIMS))}"
-            )
+            raise InputError(f"{where}apart: {name!r} is not measured{nearest(str(name), list(CLAIMS))}")
     quick = row.get("quick", {})
     quick = None if quick is False else {**body.get("quick", {}), **quick}
+    check_given(where, given, quick)
+    check_claims(where, claims, given, bool(body.get("repeats")))
+    own = {slot: str(path.parent / given[slot]) for slot in RECIPES if str(given.get(slot, "")).endswith(".yaml")}
     seeds = row.get("seeds", body.get("seeds", 1))
     words = row.get("because", "")
     return Line(row["name"], given | own, claims, apart, words, seeds, quick, row.get("aim"))
 
 
-def _rounds(path: Path, body: Mapping[str, Any], lines: Iterable[Line]) -> Rounds | None:
+def _rounds(path: Path, body: Mapping[str, Any], lines: Iterable[Line], window: int) -> Rounds | None:
     for order in body.get("orders", []):
         check(path, order, ("says", "more", "less"), ("rounds", "apart"), "orders: ")
+        as_written(path, WrittenOrder, order, "orders: ")
         if order.get("rounds", "all") not in SPANS:
             raise InputError(f"{path}: orders: rounds: got {order['rounds']!r}{nearest(order['rounds'], SPANS)}")
     panels = {title: tuple(names) for title, names in body.get("curves", {}).items()}
@@ -183,7 +197,6 @@ def _rounds(path: Path, body: Mapping[str, Any], lines: Iterable[Line]) -> Round
     }:
         if name not in known:
             raise InputError(f"{path}: curves, orders: {name!r} is no row{nearest(name, known)}")
-    window = _count(path, body, "window") or 1
     return Rounds(window, panels, tuple(Order(**order) for order in orders)) if panels else None
 
 
@@ -192,10 +205,3 @@ def _count(path: Path, body: Mapping[str, Any], name: str) -> int:
     if type(found) is not int or found < 0:
         raise InputError(f"{path}: {name}: got {found!r}, expected a whole number >= 0")
     return found
-
-
-def _by_point(claim: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Return {leakage point, "" for every one: {what: number}} of a row's claim, which may have some of a point's own."""
-    own = {name: dict(claimed) for name, claimed in claim.items() if isinstance(claimed, Mapping)}
-    every = {name: claimed for name, claimed in claim.items() if name not in own}
-    return {**({"": every} if every else {}), **own}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Iterator
 
 from scipy import optimize
 
+from leakbench.errors import InputError
 from leakbench.privacy.accountants import pld, rdp
 from leakbench.privacy.claim import GeyerClaim
 from leakbench.privacy.curve import rounds_within
@@ -35,6 +37,8 @@ def geyer_rounds(claim: Claim) -> Iterator[Row]:
     ends = [dataclasses.replace(schedule, rounds=printed + more) for more in (0, 1)]
     for releases in given["releases"]:
         agent = GeyerClaim(noise_multiplier=sigma, epsilon=given["epsilon"], delta=given["delta"], releases=releases)
+        if any(excess(0.3, agent, end) < 0 or excess(30.0, agent, end) > 0 for end in ends):
+            raise InputError(f"{claim.name}: printed: got {printed}, which no sigma from 0.3 to 30 gives")
         low, high = (optimize.brentq(excess, 0.3, 30.0, args=(agent, end), xtol=1e-9) for end in ends)
         found = dataclasses.replace(agent, noise_multiplier=(low + high) / 2)
         own = f"no sigma is printed; {low:.4f} to {high:.4f} would give it, by {releases} release(s) a round"
@@ -50,4 +54,5 @@ def geyer_rounds(claim: Claim) -> Iterator[Row]:
 
 def excess(sigma: float, claim: GeyerClaim, schedule: Schedule) -> float:
     """Return the logarithm of delta after the last round, over its threshold."""
-    return math.log(dataclasses.replace(claim, noise_multiplier=sigma).deltas(schedule)[-1] / claim.delta)
+    last = dataclasses.replace(claim, noise_multiplier=sigma).deltas(schedule)[-1]
+    return math.log(max(last, sys.float_info.min) / claim.delta)

@@ -11,6 +11,7 @@ rows:    [{name, printed, given, apart}]; `printed` is a number, or {data set: n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +19,12 @@ from typing import Any
 
 from leakbench.errors import InputError, nearest
 from leakbench.provenance import versions
+from leakbench.reproduce.accounting.given import COUNTED, WrittenAccounting, WrittenClaim, check_claim
 from leakbench.reproduce.file import check
+from leakbench.reproduce.written import as_written
 from leakbench.store import content_hash
 
 __all__ = ["COUNTED", "AccountingTable", "Claim", "accounting_of"]
-
-COUNTED = ("epsilons", "rounds", "geyer_rounds", "flower_epsilons")
-"""What the numbers of a table may be."""
 
 
 @dataclass(frozen=True)
@@ -59,30 +59,53 @@ class AccountingTable:
 def accounting_of(path: Path, body: Mapping[str, Any]) -> AccountingTable:
     """Return the table that a file says; raises InputError for what is none, or wrong."""
     check(path, body, ("kind", "counts", "title", "text", "given", "rows"), ("cite", "data", "apart", "found"))
+    as_written(path, WrittenAccounting, body)
     if body["counts"] not in COUNTED:
-        raise InputError(f"{path}: counts: got {body['counts']!r}{nearest(str(body['counts']), COUNTED)}")
+        raise InputError(f"{path}: counts: got {body['counts']!r}{nearest(str(body['counts']), tuple(COUNTED))}")
+    if not body["rows"]:
+        raise InputError(f"{path}: rows: got none, expected at least one claim, as - {{name: mine, printed: 1.5}}")
     for row in body["rows"]:
-        check(path, row, ("name", "printed"), ("given", "apart"), f"row {row.get('name')!r}: ")
+        where = f"row {row.get('name')!r}: "
+        check(path, row, ("name", "printed"), ("given", "apart"), where)
+        as_written(path, WrittenClaim, row, where)
     claims = tuple(claim for row in body["rows"] for claim in _claims(path, body, row))
     names = [claim.name for claim in claims]
     for name in {name for name in names if names.count(name) > 1}:
         raise InputError(f"{path}: rows: two are called {name!r}")
-    words = {key: str(body.get(key, "")).strip() for key in ("title", "text", "cite", "found")}
+    words = {key: body.get(key, "").strip() for key in ("title", "text", "cite", "found")}
     return AccountingTable(path.stem, claims=claims, **words)
 
 
 def _claims(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[Claim]:
-    given, apart = {**body["given"], **row.get("given", {})}, str(row.get("apart", body.get("apart", "")))
-    printed, facts = row["printed"], body.get("data", {})
+    given, apart = {**body["given"], **row.get("given", {})}, row.get("apart", body.get("apart", ""))
+    where, printed, facts = f"{path}: row {row['name']!r}: ", row["printed"], body.get("data", {})
     if not isinstance(printed, Mapping):
-        yield Claim(row["name"], float(printed), body["counts"], given, apart)
+        yield _checked(where, Claim(row["name"], _number(where, printed), body["counts"], given, apart))
         return
+    if not printed:
+        raise InputError(f"{where}printed: got none, expected a number, or {{data set: number}}")
     for data, number in printed.items():
         if data not in facts:
-            raise InputError(
-                f"{path}: row {row['name']!r}: printed: {data!r} is not in data{nearest(data, list(facts))}"
-            )
+            raise InputError(f"{where}printed: {data!r} is not in data{nearest(str(data), list(facts))}")
         own = facts[data]
-        federation = {**given.get("federation", {}), **own.get("federation", {})}
-        all_given = {**own, **given, "dataset": data, "federation": federation}
-        yield Claim(f"{row['name']}, {data}", float(number), body["counts"], all_given, apart)
+        federations = [x.get("federation", {}) for x in (given, own)]
+        for found in federations:
+            if not isinstance(found, Mapping):
+                raise InputError(f"{where}federation: got {found!r}, expected a mapping of fields")
+        all_given = {**own, **given, "dataset": data, "federation": {**federations[0], **federations[1]}}
+        name = f"{row['name']}, {data}"
+        yield _checked(where, Claim(name, _number(where, number), body["counts"], all_given, apart))
+
+
+def _number(where: str, printed: Any) -> float:
+    if type(printed) not in (int, float) or not 0 < printed < math.inf:
+        raise InputError(f"{where}printed: got {printed!r}, expected a finite number > 0")
+    return float(printed)
+
+
+def _checked(where: str, claim: Claim) -> Claim:
+    try:
+        check_claim(claim.claimed, claim.counts, claim.given)
+    except InputError as error:
+        raise InputError(f"{where}{error}") from None
+    return claim
