@@ -55,7 +55,7 @@ def test_what_is_added_works_as_written(leakbench, monkeypatch, tmp_path):
     (tmp_path / "my_parts.py").write_text(next(s.text for s in steps("adding.md") if s.name == "my_parts.py"), "utf-8")
     _own_parts.cache_clear()
     try:
-        assert len(follow("adding.md", leakbench)) == 7
+        assert len(follow("adding.md", leakbench)) == 8
     finally:
         _own_parts.cache_clear()
         sys.modules.pop("my_parts", None)

@@ -92,8 +92,8 @@ def test_the_most_accurate_of_those_not_told_from_chance_is_chosen() -> None:
     assert list(choice.alike["row"]) == []
     said = answer_of(found, choice)
     assert (
-        "use `a` at noise x 0.1 (sigma 0.6)**: accuracy 0.800 [0.780, 0.820] (without a defense 0.950, the commonest class alone 0.60)"
-        in said
+        "use `a` at noise x 0.1 (sigma 0.6)**: accuracy 0.800 [0.780, 0.820] "
+        "(without a defense 0.950, the commonest class alone 0.60)" in said
     )
     assert "identification 0.050 [0.030, 0.070], not told from chance by 400 victims among 1,000 candidates" in said
     assert "one-sided exact binomial test at level 0.05, p = 0.050" in said

@@ -30,7 +30,7 @@ from leakbench.reproduce.measure import MEASURES, accuracy_of, point_of, rows_at
 from leakbench.reproduce.page import claims_of, page_of
 from leakbench.reproduce.reached import reached
 from leakbench.reproduce.read import read_any
-from leakbench.reproduce.reproduce import reproduce
+from leakbench.reproduce.reproduce import reproduce, write_page
 from leakbench.reproduce.table import Table, read_table
 from leakbench.reproduce.verdict import compared, digits_of
 
@@ -228,6 +228,49 @@ def test_a_killed_table_goes_on_and_repeats_no_cell(tmp_path: Path, monkeypatch:
     whole = measure(table, tmp_path / "other")[1]
     times = ["minutes", "wall_minutes"]
     pd.testing.assert_frame_equal(rows.drop(columns=times), whole.drop(columns=times))
+
+
+def test_quick_rows_take_the_place_of_no_full_ones(tmp_path: Path) -> None:
+    """Also where the full ones are of another recipe than today's; elsewhere, or at full, they are measured."""
+    table = small(tmp_path)
+    measure(table, tmp_path, only="cpl")
+    before = (tmp_path / "tiny.csv").read_bytes()
+    with pytest.raises(
+        InputError, match=r"has rows of scale full, which quick ones would replace \(cpl\); give --scale full"
+    ):
+        measure(table, tmp_path, only="cpl", scale="quick", again=True)
+    assert (tmp_path / "tiny.csv").read_bytes() == before
+    (tmp_path / "elsewhere").mkdir()
+    assert measure(table, tmp_path / "elsewhere", only="cpl", scale="quick")[0] == ["cpl"]
+
+
+def test_what_was_found_is_of_the_published_rows(tmp_path: Path) -> None:
+    name = "fed_alpha_cdp_table_1"
+    rows = pd.read_csv(RESULTS / f"{name}.csv")
+    write_page(TABLES[name], rows, tmp_path)
+    page = (tmp_path / f"{name}.md").read_text(encoding="utf-8")
+    assert "\nOf the published rows, not of these: CPL rebuilds" in page
+    assert "Of the published rows" not in (RESULTS / f"{name}.md").read_text(encoding="utf-8")
+
+
+def test_rows_that_were_there_are_said_to_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny(tmp_path)
+    asked = ["reproduce", str(tmp_path / "tiny.yaml"), "--runs", str(tmp_path / "runs"), "--out", str(tmp_path)]
+    said = [called(monkeypatch, capsys, *asked, "--only", "cpl")[1].splitlines()[:-1] for _ in range(2)]
+    assert said[0][0].startswith("cpl: ASR ") and len(said[0]) == 1
+    assert said[1] == ["kept: 1 rows that were there (scale quick); --again measures them too, --out FOLDER elsewhere"]
+
+
+@pytest.mark.parametrize(
+    ("measured", "why"), [(0.95, "the attack does better than is printed"), (0.2, "no reason was found")]
+)
+def test_an_attack_that_does_better_needs_no_reason(measured: float, why: str, tmp_path: Path) -> None:
+    table = read_table(str(tiny(tmp_path, rows=[{"name": "cpl", "claim": {"asr": 0.5}}])))
+    _, rows = measure(table, tmp_path)
+    page = page_of(table, rows.assign(asr=measured, asr_low=measured - 0.05, asr_high=measured + 0.05))
+    assert f"| **does not hold** | {why} |" in page
 
 
 def test_quick_is_less_and_says_so(tmp_path: Path) -> None:

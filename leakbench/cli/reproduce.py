@@ -15,7 +15,7 @@ __all__ = ["reproduce"]
 @click.command()
 @click.argument("table", required=False)
 @click.option(
-    "--scale", default="quick", show_default=True, help="quick: about 15 minutes on two cores; full: the paper's size"
+    "--scale", default="quick", show_default=True, help="quick: 3 to 70 minutes on two cores; full: the paper's size"
 )
 @click.option(
     "--only",
@@ -67,8 +67,8 @@ def reproduce(
     from leakbench.progress import Reporter  # noqa: PLC0415
     from leakbench.reproduce.accounting.reproduce import account, write_accounting_page  # noqa: PLC0415
     from leakbench.reproduce.accounting.table import AccountingTable  # noqa: PLC0415
-    from leakbench.reproduce.choose import numbers  # noqa: PLC0415
-    from leakbench.reproduce.columns import text_of  # noqa: PLC0415
+    from leakbench.reproduce.choose import chosen, numbers  # noqa: PLC0415
+    from leakbench.reproduce.columns import measures_of  # noqa: PLC0415
     from leakbench.reproduce.file import table_names  # noqa: PLC0415
     from leakbench.reproduce.read import read_any  # noqa: PLC0415
     from leakbench.reproduce.reproduce import reproduce as measure  # noqa: PLC0415
@@ -99,17 +99,36 @@ def reproduce(
         click.echo(f"page: {written}")
         return
 
-    def say(row: dict[str, Any]) -> None:
-        if "cost_ratio" in row:
-            click.echo(f"{row['row']}: {text_of(row['cost_ratio'])} times none's")
-            return
-        click.echo(f"{row['row']}: ASR {text_of(row['asr'])}, RMSE {text_of(row['rmse'], 3)}, {row['minutes']} min")
+    fresh = set[str]()
 
-    def tell(row: dict[str, Any]) -> None:
-        click.echo(f"{row['cell']}, {row['reading']}: claimed {row['claimed']:g}, formula {text_of(row['formula'], 4)}")
+    def say(row: dict[str, Any]) -> None:
+        fresh.add(row["cell"])
+        click.echo(f"{row['row']}: {measures_of(row, getattr(asked, 'columns', 'claims'))}")
 
     if isinstance(asked, AccountingTable):
-        account(asked, only, folder, tell, again)
+        account(asked, only, folder, _tell, again)
     else:
-        measure(asked, scale, only, changed, runs, folder, data_dir, say, Reporter(), again)
+        rows = measure(asked, scale, only, changed, runs, folder, data_dir, say, Reporter(), again)
+        kept = rows[
+            rows["cell"].isin(chosen([line.name for line in asked.at(scale)], only)) & ~rows["cell"].isin(fresh)
+        ]
+        if len(kept):
+            scales = ", ".join(sorted(set(kept["scale"]))) if "scale" in kept else "full"
+            click.echo(
+                f"kept: {len(kept)} rows that were there (scale {scales}); --again measures them too, --out FOLDER elsewhere"
+            )
     click.echo(f"rows: {folder / asked.name}.csv   page: {folder / asked.name}.md")
+
+
+def _tell(row: dict[str, Any]) -> None:
+    """Say what was computed of a printed number by one reading."""
+    import pandas as pd  # noqa: PLC0415
+
+    from leakbench.reproduce.columns import text_of  # noqa: PLC0415
+
+    given = "given by this reading" if row["gives"] else "not given by it"
+    valid = row["renyi"] if pd.isna(row["losses"]) else row["losses"]
+    said = (
+        f"claimed {row['claimed']:g}, formula {text_of(row['formula'], 4)} ({given}), valid epsilon {text_of(valid, 4)}"
+    )
+    click.echo(f"{row['cell']}, {row['reading']}: {said}")

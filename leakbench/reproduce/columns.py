@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
-__all__ = ["COLUMNS", "Column", "Row", "text_of"]
+__all__ = ["COLUMNS", "Column", "Row", "measures_of", "text_of"]
 
 Row: TypeAlias = dict[Any, Any]
 
@@ -25,6 +25,15 @@ class Column:
 def text_of(value: Any, digits: int = 2) -> str:
     """Return a number for the page, `-` for none."""
     return "-" if value is None or pd.isna(value) else f"{value:.{digits}f}"
+
+
+def measures_of(row: Row, columns: str) -> str:
+    """Return what is said of a row of such a page when it was measured."""
+    if columns == "cost":
+        return f"{text_of(row['cost_ratio'])} times none's"
+    if columns == "accuracy":
+        return f"accuracy {text_of(row['trained_accuracy'], 3)}, {row['wall_minutes']} min"
+    return f"ASR {text_of(row['asr'])}, RMSE {text_of(row['rmse'], 3)}, {row['minutes']} min"
 
 
 def number(key: str, digits: int = 2) -> Callable[[Row], str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pandas as pd
@@ -17,8 +18,9 @@ from leakbench.scripts import markdown_table
 __all__ = ["claims_of", "page_of"]
 
 AGAIN = (
-    'A row is measured again by `leakbench reproduce {name} --only "ROW"`, ROW being its name without a leakage point (`type-2`,'
-    " `type-1`, `type-0` or `global`) at the end; seed 0 throughout."
+    'A row is measured again by `leakbench reproduce {name} --only "ROW" --again` (`--scale full` where the row is of that;'
+    " `--out FOLDER` leaves these pages as they are), ROW being its name without a leakage point (`type-2`, `type-1`, `type-0` or"
+    " `global`) at the end; seed 0 throughout."
 )
 
 ORDERS = (
@@ -32,6 +34,9 @@ MANY = 12
 ONE_SEED = "of one seed: its interval says nothing of what another draw of noise, clients and batches gives"
 
 HEADS = ("row", "what", "claimed", "measured", "95 % interval", "verdict", "reason")
+
+
+PUBLISHED = "Of the published rows, not of these: "
 
 
 def claims_of(table: Table, rows: pd.DataFrame) -> list[Compared]:
@@ -49,8 +54,11 @@ def claims_of(table: Table, rows: pd.DataFrame) -> list[Compared]:
     return found + (ordered(table.rounds, rows) if table.rounds else [])
 
 
-def page_of(table: Table, rows: pd.DataFrame) -> str:
-    """Return the page; what is claimed and aimed at is what the table says now."""
+def page_of(table: Table, rows: pd.DataFrame, elsewhere: bool = False) -> str:
+    """Return the page; what is claimed and aimed at is what the table says now.
+
+    elsewhere: whether these are not the published rows, of which the table's findings are.
+    """
     rows = with_claims(table, rows)
     shown = [(column, [column.show(row) for row in rows.to_dict("records")]) for column in COLUMNS[table.columns]]
     shown = [(column, cells) for column, cells in shown if set(cells) != {"-"}]
@@ -66,7 +74,7 @@ def page_of(table: Table, rows: pd.DataFrame) -> str:
         *_at_quick(table, rows),
         AGAIN.format(name=table.name),
         "",
-        table.found,
+        f"{PUBLISHED}{table.found}" if elsewhere and table.found else table.found,
     ]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -104,11 +112,16 @@ def _reached(rows: pd.DataFrame) -> list[str]:
 
 
 def _unexplained(c: Compared) -> str:
-    return "no reason was found" if c.verdict == FAILS else ""
+    """Return what is said of a claim that fails without a known reason: an attack that does better than printed needs none."""
+    if c.verdict != FAILS:
+        return ""
+    stronger = (c.what == "asr" and c.low > c.claimed) or (c.what in ("rmse", "iterations") and c.high < c.claimed)
+    return "the attack does better than is printed" if stronger else "no reason was found"
 
 
 def _interval(c: Compared) -> str:
-    return "-" if pd.isna(c.low) and pd.isna(c.high) else f"[{text_of(c.low, 3)}, {text_of(c.high, 3)}]"
+    nothing = (pd.isna(c.low) and pd.isna(c.high)) or (c.low == -math.inf and c.high == math.inf)
+    return "-" if nothing else f"[{text_of(c.low, 3)}, {text_of(c.high, 3)}]"
 
 
 def _gathered(names: list[str]) -> list[str]:

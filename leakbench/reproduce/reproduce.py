@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from leakbench.errors import InputError
 from leakbench.progress import Reporter
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.claimed import with_claims
 from leakbench.reproduce.cost import timed
 from leakbench.reproduce.curves_figure import draw_curves
 from leakbench.reproduce.drawing import draw_pictures
+from leakbench.reproduce.file import table_names, tables_folder
 from leakbench.reproduce.index import write_index
 from leakbench.reproduce.measure import cells_of, hash_of, measured
 from leakbench.reproduce.page import page_of
@@ -44,11 +46,16 @@ def reproduce(
     cell: number} for a trial.  again: measure also what is there.  Raises InputError for names and fields that there are not.
     """
     lines = {line.name: line for line in table.at(scale)}
+    names = chosen(lines, only)
     csv = out / f"{table.name}.csv"
     rows, fresh = with_claims(table, held(csv, ("row", "cell", "point"))), False
-    for name in chosen(lines, only):
-        if not again and _stands(rows, lines[name], scale, changed, data_dir):
-            continue
+    asked = [name for name in names if again or not _stands(rows, lines[name], scale, changed, data_dir)]
+    if less := _full(rows, [name for name in asked if lines[name].quick]) if scale == "quick" else []:
+        raise InputError(
+            f"scale: {csv} has rows of scale full, which quick ones would replace ({'; '.join(less[:3])}"
+            f"{f' and {len(less) - 3} more' if len(less) > 3 else ''}); give --scale full, or another --out"
+        )
+    for name in asked:
         if table.repeats:
             found = timed(table, lines[name], scale, changed, data_dir, reporter)
         else:
@@ -67,11 +74,18 @@ def reproduce(
 def write_page(table: Table, rows: pd.DataFrame, out: Path) -> Path:
     """Write the page of the rows into `out`, and return its path; the index of `out`/README.md follows."""
     path = out / f"{table.name}.md"
-    write_atomically(path, lambda file: file.write_text(page_of(table, rows), encoding="utf-8"))
+    elsewhere = table.name in table_names() and out.resolve() != tables_folder().parent.resolve()
+    write_atomically(path, lambda file: file.write_text(page_of(table, rows, elsewhere), encoding="utf-8"))
     if table.rounds:
         draw_curves(table.rounds, rows, out / f"{table.name}.png")
     write_index(out)
     return path
+
+
+def _full(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
+    """Return which of these cells have rows of scale full."""
+    full = set(rows.loc[rows["scale"] == "full", "cell"]) if "scale" in rows else set()
+    return [name for name in names if name in full]
 
 
 def _to_csv(rows: pd.DataFrame, path: Path) -> None:

@@ -140,7 +140,7 @@ def read_table(name: str) -> Table:
 
 def table_of(path: Path, body: Mapping[str, Any]) -> Table:
     """Return the table that a file says; raises InputError for what is none, or wrong."""
-    check(path, body, ("title", "text", "given", "rows"), OPTIONAL)
+    check(path, body, ("title", "given", "rows"), ("text", *OPTIONAL))
     as_written(path, WrittenTable, body)
     columns = body.get("columns", "claims")
     if columns not in COLUMNS:

@@ -41,9 +41,9 @@ class WrittenTable:
     """The fields of a table; what they mean says `leakbench.reproduce.table`."""
 
     title: Text
-    text: str
     given: Mapping[str, Any]
     rows: tuple[Mapping[str, Any], ...]
+    text: str = ""
     kind: str = "cells"
     cite: str = ""
     columns: str = "claims"
