@@ -174,8 +174,21 @@ def resolve(kind: str, cls: type[T], name: str) -> tuple[str, T]:
         return path.stem, load(cls, path)
     known = names(kind)
     if name not in known:
+        here = next((f for f in (Path(kind) / f"{name}.yaml", Path(f"{name}.yaml")) if _is_file(f)), None)
+        if here is not None:
+            raise InputError(
+                f"{kind[:-1]}: {name!r} is not in the catalog at {catalog_folder(kind)}; give the path ./{here.as_posix()}, or "
+                "install the checkout by pip install -e ."
+            )
         raise InputError(f"{kind[:-1]}: unknown name {name!r}{nearest(name, known)} (or a path that ends in .yaml)")
     return name, load(cls, catalog_folder(kind) / f"{name}.yaml")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # A name too long for a file, or with a zero byte in it.
+        return False
 
 
 def describe(value: Any) -> Any:

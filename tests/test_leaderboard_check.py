@@ -119,7 +119,7 @@ def test_a_card_of_a_recipe_that_is_not_in_the_catalog_is_refused(
     path = changed(card, tmp_path, lambda f: f["defense"].update(name="signs_of_mine"))
     monkeypatch.chdir(tmp_path)
     code, out, err = called(monkeypatch, capsys, "card", "--check", str(path))
-    assert (code, out, err.count("\n")) == (2, "", 1) and "unknown name 'signs_of_mine'" in err
+    assert (code, out, err.count("\n")) == (2, "", 1) and "'signs_of_mine' is not in the catalog" in err
 
 
 def _elsewhere(card: Card) -> Card:

@@ -113,3 +113,15 @@ def test_unknown_names_say_the_nearest() -> None:
         resolve("defenses", Defense, "fed_alpa_cdp")
     with pytest.raises(InputError, match="no file"):
         resolve("defenses", Defense, "./nowhere.yaml")
+
+
+def test_a_recipe_that_lies_here_and_not_in_the_catalog_is_named(tmp_path, monkeypatch):
+    (tmp_path / "defenses").mkdir()
+    (tmp_path / "defenses" / "clipped.yaml").write_text("title: A clip\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        InputError, match=r"give the path \./defenses/clipped\.yaml, or install the checkout by pip install -e \."
+    ):
+        resolve("defenses", Defense, "clipped")
+    with pytest.raises(InputError, match="unknown name"):
+        resolve("defenses", Defense, "c" * 300)

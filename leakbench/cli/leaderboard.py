@@ -111,7 +111,7 @@ def card(
 
 
 @click.command()
-@click.option("--cards", type=PATH, help="their folder [default: the project's own]")
+@click.option("--cards", type=PATH, help="their folder [default: ./leaderboard, or the package's own]")
 @click.option(
     "--out",
     type=PATH,
@@ -130,7 +130,7 @@ def leaderboard(cards: Path | None, out: Path) -> None:
     writers = {".md": markdown_of, ".html": html_of}
     if out.suffix not in writers:
         raise InputError(f"out: got {str(out)!r}, expected a name that ends in .md or .html")
-    folder = cards or catalog_folder("leaderboard")
+    folder = cards or next((f for f in (Path("leaderboard"),) if f.is_dir()), catalog_folder("leaderboard"))
     place = Path(os.path.relpath(folder, out.parent)).as_posix()
     text = writers[out.suffix](read_cards(folder), place)
     write_atomically(out, partial(_fill, text))

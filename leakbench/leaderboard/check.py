@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from leakbench import __version__
+from leakbench.errors import InputError
 from leakbench.leaderboard.asked import audit_command, card_command
 from leakbench.leaderboard.card import Card
 from leakbench.leaderboard.cells import Asking, asking, hash_of, settings_of
 from leakbench.leaderboard.make import make_card
 from leakbench.leaderboard.sources import sources_of
 from leakbench.progress import Reporter
+from leakbench.recipe import catalog_folder
+from leakbench.recipe import names as catalog_names
 
 __all__ = ["check", "differences", "identity_differences"]
 
@@ -39,6 +42,11 @@ def check(card: Card, runs: Path, data_dir: Path | None, reporter: Reporter, mak
     Raises InputError where a name on it is not known, or its data are not there.
     """
     names = (card.defense.name, card.dataset.name, card.attack.name)
+    for kind, name in zip(("defenses", "datasets", "attacks"), names, strict=True):
+        if name not in catalog_names(kind):
+            raise InputError(
+                f"check: the card's {kind[:-1]} {name!r} is not in the catalog at {catalog_folder(kind)}; put its recipe there"
+            )
     cells = asking(card.asked, *names, data_dir)
     if found := list(identity_differences(card, cells)):
         return found
