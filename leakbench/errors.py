@@ -31,9 +31,16 @@ class InputError(ValueError):
 
 
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
-    """Return `"; did you mean 'x'?"` for the nearest known name, or `"; known: a, b"` where none is near."""
+    """Return `"; did you mean 'x'?"` for the nearest known name, or `"; known: a, b"` where none is near.
+
+    Names of which one has a comma are parted by semicolons.
+    """
     close = get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(known))}"
+    return (
+        f"; did you mean {close[0]!r}?"
+        if close
+        else f"; known: {('; ' if any(',' in k for k in known) else ', ').join(sorted(known))}"
+    )
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -39,7 +39,7 @@ class Reporter:
         if total is None:  # A server that does not say how much is to come.
             total = int(done)
         every = 0.1 if self.stream.isatty() else self.every
-        if self.quiet or not (done == total or now - self._written >= every):
+        if self.quiet or total == 0 or not (done == total or now - self._written >= every):
             return
         self._written = now
         fresh, seconds = done - self._first, now - self._started

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from leakbench.cli.options import FOLDER
+
+if TYPE_CHECKING:
+    from leakbench.reproduce.read import AnyTable
 
 __all__ = ["reproduce"]
 
@@ -65,20 +68,18 @@ def reproduce(
     """
     from leakbench.errors import InputError, nearest  # noqa: PLC0415
     from leakbench.progress import Reporter  # noqa: PLC0415
-    from leakbench.reproduce.accounting.reproduce import account, write_accounting_page  # noqa: PLC0415
+    from leakbench.reproduce.accounting.reproduce import account  # noqa: PLC0415
     from leakbench.reproduce.accounting.table import AccountingTable  # noqa: PLC0415
     from leakbench.reproduce.choose import chosen, numbers  # noqa: PLC0415
     from leakbench.reproduce.columns import measures_of  # noqa: PLC0415
-    from leakbench.reproduce.file import table_names  # noqa: PLC0415
     from leakbench.reproduce.read import read_any  # noqa: PLC0415
     from leakbench.reproduce.reproduce import reproduce as measure  # noqa: PLC0415
-    from leakbench.reproduce.reproduce import write_page  # noqa: PLC0415
-    from leakbench.reproduce.rows import held  # noqa: PLC0415
     from leakbench.reproduce.table import SCALES  # noqa: PLC0415
 
+    if page and (only or again or changes):
+        raise InputError("page: got --only, --again or --set beside it, but it measures nothing")
     if table is None:
-        for name in table_names():
-            click.echo(f"{name:<32}{read_any(name).title}")
+        _list_tables(bare=not (only or again or page or changes))
         return
     if scale not in SCALES:
         raise InputError(f"scale: got {scale!r}{nearest(scale, SCALES)}")
@@ -89,14 +90,7 @@ def reproduce(
     if changed and isinstance(asked, AccountingTable):
         raise InputError("set: an accounting table computes printed numbers and has no cells to change")
     if page:
-        rows = held(folder / f"{asked.name}.csv")
-        if not len(rows):
-            raise InputError(f"page: there are no rows in {folder / asked.name}.csv to write it from; measure first")
-        if isinstance(asked, AccountingTable):
-            written = write_accounting_page(asked, rows, folder)
-        else:
-            written = write_page(asked, rows, folder)
-        click.echo(f"page: {written}")
+        _write_page(asked, folder)
         return
 
     fresh = set[str]()
@@ -132,3 +126,32 @@ def _tell(row: dict[str, Any]) -> None:
         f"claimed {row['claimed']:g}, formula {text_of(row['formula'], 4)} ({given}), valid epsilon {text_of(valid, 4)}"
     )
     click.echo(f"{row['cell']}, {row['reading']}: {said}")
+
+
+def _list_tables(bare: bool) -> None:
+    """Print the names of all; bare: whether nothing else was asked for."""
+    from leakbench.errors import InputError, nearest  # noqa: PLC0415
+    from leakbench.reproduce.file import table_names  # noqa: PLC0415
+    from leakbench.reproduce.read import read_any  # noqa: PLC0415
+
+    if not bare:
+        raise InputError(f"table: expected a name beside options{nearest('', table_names())}")
+    for name in table_names():
+        click.echo(f"{name:<32}{read_any(name).title}")
+
+
+def _write_page(asked: AnyTable, folder: Path) -> None:
+    """Write the page of the rows that are there."""
+    from leakbench.errors import InputError  # noqa: PLC0415
+    from leakbench.reproduce.accounting.reproduce import write_accounting_page  # noqa: PLC0415
+    from leakbench.reproduce.accounting.table import AccountingTable  # noqa: PLC0415
+    from leakbench.reproduce.reproduce import write_page  # noqa: PLC0415
+    from leakbench.reproduce.rows import held  # noqa: PLC0415
+
+    rows = held(folder / f"{asked.name}.csv")
+    if not len(rows):
+        raise InputError(f"page: there are no rows in {folder / asked.name}.csv to write it from; measure first")
+    if isinstance(asked, AccountingTable):
+        click.echo(f"page: {write_accounting_page(asked, rows, folder)}")
+    else:
+        click.echo(f"page: {write_page(asked, rows, folder)}")

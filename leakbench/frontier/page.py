@@ -207,7 +207,8 @@ SIZES = {
 
 
 def _sizes(asked: dict[str, Any]) -> str:
-    said = [text.format(asked[key]) for key, text in SIZES.items() if asked.get(key) is not None]
+    texts = {**SIZES, "seeds": "one seed"} if asked.get("seeds") == 1 else SIZES
+    said = [text.format(asked[key]) for key, text in texts.items() if asked.get(key) is not None]
     return (
         f"Sizes: {', '.join(said)}; what is not named is the data set's own. Smaller sizes than the papers' make wider intervals "
         "and lower accuracies."
