@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from io import TextIOWrapper
 
 if "OMP_WAIT_POLICY" not in os.environ:
     # Threads that wait for each other by spinning for milliseconds take the cores of a shared machine from whoever has work.
@@ -36,6 +37,8 @@ def main() -> None:
     """Run the command line; the entry point of the `leakbench` script."""
     debug = "--debug" in sys.argv
     keep_freed_memory()
+    if isinstance(sys.stdout, TextIOWrapper):  # A locale without a letter gets its number, as stderr has it anyhow.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         commands.main(args=[a for a in sys.argv[1:] if a != "--debug"], standalone_mode=False, prog_name="leakbench")
     except InputError as error:
