@@ -70,10 +70,10 @@ def reproduce(
     from leakbench.reproduce.choose import numbers  # noqa: PLC0415
     from leakbench.reproduce.columns import text_of  # noqa: PLC0415
     from leakbench.reproduce.file import table_names  # noqa: PLC0415
-    from leakbench.reproduce.read import read_any  # noqa: PLC0415
+    from leakbench.reproduce.kept import kept  # noqa: PLC0415
+    from leakbench.reproduce.read import kind_of, read_any  # noqa: PLC0415
     from leakbench.reproduce.reproduce import reproduce as measure  # noqa: PLC0415
     from leakbench.reproduce.reproduce import write_page  # noqa: PLC0415
-    from leakbench.reproduce.rows import held  # noqa: PLC0415
     from leakbench.reproduce.table import SCALES  # noqa: PLC0415
 
     if table is None:
@@ -89,7 +89,7 @@ def reproduce(
     if changed and isinstance(asked, AccountingTable):
         raise InputError("set: an accounting table computes printed numbers and has no cells to change")
     if page:
-        rows = held(folder / f"{asked.name}.csv")
+        rows = kept(folder / f"{asked.name}.csv", kind_of(asked))
         if not len(rows):
             raise InputError(f"page: there are no rows in {folder / asked.name}.csv to write it from; measure first")
         if isinstance(asked, AccountingTable):

@@ -16,9 +16,10 @@ from leakbench.reproduce.cost import timed
 from leakbench.reproduce.curves_figure import draw_curves
 from leakbench.reproduce.drawing import draw_pictures
 from leakbench.reproduce.index import write_index
+from leakbench.reproduce.kept import kept, of_table
 from leakbench.reproduce.measure import cells_of, hash_of, measured
 from leakbench.reproduce.page import page_of
-from leakbench.reproduce.rows import Row, held
+from leakbench.reproduce.rows import Row
 from leakbench.reproduce.table import SCALES, Line, Table
 from leakbench.store import write_atomically
 
@@ -45,7 +46,7 @@ def reproduce(
     """
     lines = {line.name: line for line in table.at(scale)}
     csv = out / f"{table.name}.csv"
-    rows, fresh = with_claims(table, held(csv, ("row", "cell", "point"))), False
+    rows, fresh = with_claims(table, kept(csv, of_table(table.columns, bool(table.rounds)))), False
     for name in chosen(lines, only):
         if not again and _stands(rows, lines[name], scale, changed, data_dir):
             continue

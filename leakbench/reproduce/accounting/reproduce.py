@@ -14,7 +14,7 @@ from leakbench.reproduce.accounting.readings import Row
 from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.index import write_index
-from leakbench.reproduce.rows import held
+from leakbench.reproduce.kept import OF_ACCOUNTING, kept
 from leakbench.store import write_atomically
 
 __all__ = ["account", "write_accounting_page"]
@@ -30,7 +30,7 @@ def account(
     claims = {claim.name: claim for claim in table.claims}
     order = {name: place for place, name in enumerate(claims)}
     csv = out / f"{table.name}.csv"
-    rows = held(csv, ("cell", "hash"))
+    rows = kept(csv, OF_ACCOUNTING)
     for name in chosen(claims, only):
         if not again and set(rows.loc[rows["cell"] == name, "hash"]) == {claims[name].hash}:
             continue
