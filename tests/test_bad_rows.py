@@ -169,3 +169,42 @@ def test_what_is_published_is_read(kind: str) -> None:
 
 def test_none_yet_has_its_first_columns(tmp_path: Path) -> None:
     assert list(kept(tmp_path / "t.csv", OF_ACCOUNTING)) == ["cell", "hash"]
+
+
+def test_two_commands_on_one_folder_lose_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one command computes a claim, another computes and writes the next."""
+    from leakbench.reproduce.accounting import reproduce as reproducing  # noqa: PLC0415
+    from leakbench.reproduce.accounting.table import AccountingTable  # noqa: PLC0415
+    from leakbench.reproduce.read import read_any  # noqa: PLC0415
+
+    table, plain = read_any("geyer_table_1_rounds"), reproducing.computed
+    assert isinstance(table, AccountingTable)
+    rows = kept(RESULTS / "geyer_table_1_rounds.csv", OF_ACCOUNTING)
+
+    def known(claim: Any) -> Any:
+        return rows[rows["cell"] == claim.name].to_dict("records")
+
+    def meanwhile(claim: Any) -> Any:
+        monkeypatch.setattr(reproducing, "computed", known)
+        reproducing.account(table, "1000 clients", tmp_path, lambda _: None)
+        return known(claim)
+
+    monkeypatch.setattr(reproducing, "computed", meanwhile)
+    reproducing.account(table, "100 clients", tmp_path, lambda _: None)
+    monkeypatch.setattr(reproducing, "computed", plain)
+    found = kept(tmp_path / "geyer_table_1_rounds.csv", OF_ACCOUNTING)
+    assert list(dict.fromkeys(found["cell"])) == ["100 clients", "1000 clients"]
+    assert "1000 clients" in (tmp_path / "geyer_table_1_rounds.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("stale", [None, "old"])
+def test_a_page_that_is_missing_or_old_is_written_again(
+    stale: str | None, monkeypatch: Any, capsys: Any, tmp_path: Path
+) -> None:
+    given = ["reproduce", "geyer_table_1_rounds", "--out", str(tmp_path), "--only", "100 clients"]
+    assert called(monkeypatch, capsys, *given)[0] == 0
+    page = tmp_path / "geyer_table_1_rounds.md"
+    whole = page.read_bytes()
+    page.unlink() if stale is None else page.write_text(stale)
+    assert called(monkeypatch, capsys, *given)[0] == 0
+    assert page.read_bytes() == whole

@@ -18,7 +18,7 @@ from leakbench.progress import Reporter
 from leakbench.reproduce.kept import CURE, FRONTIER, kept
 from leakbench.reproduce.measure import hash_of
 from leakbench.reproduce.rows import Row
-from leakbench.store import write_atomically
+from leakbench.store import alone, write_atomically
 
 __all__ = ["frontier", "ordered", "read_rows", "rows_file"]
 
@@ -97,9 +97,10 @@ def frontier(
             if hash_of(cells) in set(rows.loc[rows["cell"] == point.name, "hash"].astype(str)):
                 continue
             found = measured(point, cells, asked, runs, command, reporter)
-        rows = ordered(pd.concat([rows[rows["cell"] != point.name], pd.DataFrame(found)], ignore_index=True))
-        out.mkdir(parents=True, exist_ok=True)
-        write_atomically(table, partial(_to_csv, rows))
+        with alone(out):
+            rows = read_rows(table)  # As it is now: another command may have written to it meanwhile.
+            rows = ordered(pd.concat([rows[rows["cell"] != point.name], pd.DataFrame(found)], ignore_index=True))
+            write_atomically(table, partial(_to_csv, rows))
         for row in found:
             say(row)
     return read_rows(table)

@@ -21,9 +21,9 @@ from leakbench.reproduce.measure import cells_of, hash_of, measured
 from leakbench.reproduce.page import page_of
 from leakbench.reproduce.rows import Row
 from leakbench.reproduce.table import SCALES, Line, Table
-from leakbench.store import write_atomically
+from leakbench.store import alone, write_atomically
 
-__all__ = ["reproduce", "write_page"]
+__all__ = ["is_page", "reproduce", "write_page"]
 
 
 def reproduce(
@@ -40,13 +40,14 @@ def reproduce(
 ) -> pd.DataFrame:
     """Measure the cells of a table that `out` has no row of, and return all of its rows; its page is written after each.
 
-    A table of pictures has its figure drawn last.
+    A table of pictures has its figure drawn last.  The rows are read again before each write, so that of two commands on one
+    folder none loses a row of the other's.  A page that is missing or not that of the rows is written again.
     scale: one of `SCALES`; a row of the scale `full` stands for both.  only: text that the names hold.  changed: {field of a
     cell: number} for a trial.  again: measure also what is there.  Raises InputError for names and fields that there are not.
     """
     lines = {line.name: line for line in table.at(scale)}
     csv = out / f"{table.name}.csv"
-    rows, fresh = with_claims(table, kept(csv, of_table(table.columns, bool(table.rounds)))), False
+    rows, fresh = _read(table, csv), False
     for name in chosen(lines, only):
         if not again and _stands(rows, lines[name], scale, changed, data_dir):
             continue
@@ -54,12 +55,19 @@ def reproduce(
             found = timed(table, lines[name], scale, changed, data_dir, reporter)
         else:
             found = measured(table, lines[name], scale, changed, runs, data_dir, reporter)
-        rows = _ordered(pd.concat([rows[rows["cell"] != name], pd.DataFrame(found)], ignore_index=True), table)
-        write_atomically(csv, partial(_to_csv, rows))
-        write_page(table, rows, out)
+        with alone(out):
+            rows = _read(table, csv)
+            rows = _ordered(pd.concat([rows[rows["cell"] != name], pd.DataFrame(found)], ignore_index=True), table)
+            write_atomically(csv, partial(_to_csv, rows))
+            write_page(table, rows, out)
         for row in found:
             say(row)
         fresh = True
+    if len(rows) and not fresh:
+        with alone(out):
+            rows = _read(table, csv)
+            if not is_page(out / f"{table.name}.md", page_of(table, rows)):
+                write_page(table, rows, out)
     if table.pictures and (fresh or not (out / f"{table.name}.png").is_file()):
         draw_pictures(table, rows, changed, runs, out, data_dir, reporter)
     return rows
@@ -73,6 +81,15 @@ def write_page(table: Table, rows: pd.DataFrame, out: Path) -> Path:
         draw_curves(table.rounds, rows, out / f"{table.name}.png")
     write_index(out)
     return path
+
+
+def is_page(path: Path, text: str) -> bool:
+    """Say whether a page is there and is this text."""
+    return path.is_file() and path.read_bytes() == text.encode()
+
+
+def _read(table: Table, csv: Path) -> pd.DataFrame:
+    return with_claims(table, kept(csv, of_table(table.columns, bool(table.rounds))))
 
 
 def _to_csv(rows: pd.DataFrame, path: Path) -> None:
