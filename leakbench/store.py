@@ -34,6 +34,7 @@ from leakbench.errors import InputError
 __all__ = [
     "SCHEMA",
     "Run",
+    "alone",
     "checksum",
     "content_hash",
     "open_run",
@@ -89,6 +90,21 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold a folder, making it where it is not, while a file in it is read and written again; whoever else does so waits.
+
+    The folder itself is locked, so that nothing is left behind.  Not for what takes long, see `open_run`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -98,7 +98,9 @@ def test_the_package_is_the_command_line_too() -> None:
 def test_a_locale_without_a_letter_gets_its_number(tmp_path: Path) -> None:
     plain = {**os.environ, "PYTHONIOENCODING": "latin-1"}
     recipe = tmp_path / "mine.yaml"
-    recipe.write_text("title: Gradients of Łódź\ncite: me\nunit: example\nexample: [{clip_whole: {norm: 1.0}}]\n", encoding="utf-8")
+    recipe.write_text(
+        "title: Gradients of Łódź\ncite: me\nunit: example\nexample: [{clip_whole: {norm: 1.0}}]\n", encoding="utf-8"
+    )
     asked = [sys.executable, "-m", "leakbench", "show", str(recipe)]
     done = subprocess.run(asked, capture_output=True, env=plain, check=False)
     assert done.returncode == 0, done.stderr

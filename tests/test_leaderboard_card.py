@@ -175,7 +175,7 @@ def test_a_card_in_another_place_is_refused(card: Card, tmp_path: Path) -> None:
         read_cards(tmp_path)
     with pytest.raises(InputError, match="no folder"):
         read_cards(tmp_path / "none")
-    with pytest.raises(InputError, match=r"no DATASET/DEFENSE\.json"):
+    with pytest.raises(InputError, match=r"expected at DATASET/DEFENSE\.json"):
         read_cards(tmp_path / "faces")
 
 

@@ -576,3 +576,24 @@ def test_the_figure_of_looks_shows_its_rows() -> None:
         assert list(measured.get_ydata()) == pytest.approx([n / share for n in (1, 10, 100)])
         assert list(bound.get_ydata()) == pytest.approx([n / (100 if share == 200 else 110) for n in (1, 10, 100)])
         assert axes.lines[2].get_label() == "sigma 6"
+
+
+def test_two_tables_measured_at_once_lose_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one command measures a cell, another writes the row of the next; and a page that is gone is written again."""
+    from leakbench.reproduce import reproduce as reproducing  # noqa: PLC0415
+
+    table, plain = small(tmp_path), reproducing.measured
+
+    def meanwhile(*given: Any) -> Any:
+        found = plain(*given)
+        monkeypatch.setattr(reproducing, "measured", plain)
+        assert measure(table, tmp_path, only="dlg")[0] == ["dlg"]
+        return found
+
+    monkeypatch.setattr(reproducing, "measured", meanwhile)
+    assert measure(table, tmp_path, only="cpl")[0] == ["cpl"]
+    assert list(pd.read_csv(tmp_path / "tiny.csv")["row"]) == ["cpl", "dlg"]
+    page = tmp_path / "tiny.md"
+    whole = page.read_bytes()
+    page.unlink()
+    assert measure(table, tmp_path)[0] == [] and page.read_bytes() == whole

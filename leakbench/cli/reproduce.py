@@ -145,10 +145,11 @@ def _write_page(asked: AnyTable, folder: Path) -> None:
     from leakbench.errors import InputError  # noqa: PLC0415
     from leakbench.reproduce.accounting.reproduce import write_accounting_page  # noqa: PLC0415
     from leakbench.reproduce.accounting.table import AccountingTable  # noqa: PLC0415
+    from leakbench.reproduce.kept import kept  # noqa: PLC0415
+    from leakbench.reproduce.read import kind_of  # noqa: PLC0415
     from leakbench.reproduce.reproduce import write_page  # noqa: PLC0415
-    from leakbench.reproduce.rows import held  # noqa: PLC0415
 
-    rows = held(folder / f"{asked.name}.csv")
+    rows = kept(folder / f"{asked.name}.csv", kind_of(asked))
     if not len(rows):
         raise InputError(f"page: there are no rows in {folder / asked.name}.csv to write it from; measure first")
     if isinstance(asked, AccountingTable):

@@ -14,13 +14,29 @@ import pandas as pd
 from leakbench.cell import Request
 from leakbench.errors import InputError
 from leakbench.frontier.grid import DEFENSES, Point, points_of
-from leakbench.frontier.measure import asked_of, cells_at, left_out, measured
+from leakbench.frontier.measure import SAME, asked_of, cells_at, left_out, measured
 from leakbench.progress import Reporter
+from leakbench.reproduce.kept import CURE, FRONTIER, kept
 from leakbench.reproduce.measure import hash_of
-from leakbench.reproduce.rows import Row, held
-from leakbench.store import write_atomically
+from leakbench.reproduce.rows import Row
+from leakbench.store import alone, write_atomically
 
 __all__ = ["frontier", "ordered", "read_rows", "rows_file"]
+
+
+FILLED = ("point", "verdict", "victims", "identify_victims", "candidates", "seeds", "delta")
+"""What every row that was measured has."""
+
+MEASURED = (
+    *FILLED,
+    "hash",
+    *(f"{share}{end}" for share in ("trained_accuracy", "identified", "asr") for end in ("", "_low", "_high")),
+    *("null_asr", "label_ranked", "null_label", "identify_p", "null_identified_low", "null_identified_high", "sigma"),
+    *("epsilon_valid", "epsilon_tap", "epsilon_claimed", "epsilon_reason", "epsilon_tap_reason", "wall_minutes"),
+)
+"""The columns that page and figure are made of."""
+
+ASKED = {*SAME, "seeds", "identify"}
 
 
 def rows_file(out: Path, dataset: str) -> Path:
@@ -29,8 +45,19 @@ def rows_file(out: Path, dataset: str) -> Path:
 
 
 def read_rows(table: Path) -> pd.DataFrame:
-    """Return the rows of a CSV; none where there is none yet."""
-    return held(table, ("row", "cell", "hash", "asked", "left_out"))
+    """Return the rows of a CSV; none where there is none yet.  Raises InputError for one that is damaged."""
+    rows = kept(table, FRONTIER)
+    for asked in rows["asked"]:
+        taps = json.loads(asked).get("taps")
+        if not isinstance(taps, list) or not taps or not json.loads(asked).keys() >= ASKED:
+            raise InputError(f"{table}: asked: got {asked[:40]!r}, expected what a frontier shares; {CURE}")
+    done = rows[rows["left_out"].isna()]
+    for name in MEASURED if len(done) else ():
+        if name not in rows:
+            raise InputError(f"{table}: column {name!r} is missing; {CURE}")
+        if name in FILLED and (done[name].isna() | (done[name] == "")).any():
+            raise InputError(f"{table}: {name}: a row that was measured has nothing there; {CURE}")
+    return rows
 
 
 def frontier(
@@ -71,9 +98,10 @@ def frontier(
             if hash_of(cells) in set(rows.loc[rows["cell"] == point.name, "hash"].astype(str)):
                 continue
             found = measured(point, cells, asked, runs, command, reporter)
-        rows = ordered(pd.concat([rows[rows["cell"] != point.name], pd.DataFrame(found)], ignore_index=True))
-        out.mkdir(parents=True, exist_ok=True)
-        write_atomically(table, partial(_to_csv, rows))
+        with alone(out):
+            rows = read_rows(table)  # As it is now: another command may have written to it meanwhile.
+            rows = ordered(pd.concat([rows[rows["cell"] != point.name], pd.DataFrame(found)], ignore_index=True))
+            write_atomically(table, partial(_to_csv, rows))
         for row in found:
             say(row)
     return read_rows(table)

@@ -18,7 +18,7 @@ from leakbench.reproduce.measure import accuracy_of, hash_of, point_of, rows_at
 from leakbench.reproduce.rows import Row, executed, limit_of
 from leakbench.store import Run
 
-__all__ = ["asked_of", "cells_at", "left_out", "measured"]
+__all__ = ["SAME", "asked_of", "cells_at", "left_out", "measured"]
 
 SAME = (
     *("dataset", "model", "leak_model", "clients", "clients_per_round", "train_rounds", "local_iterations", "batch"),

@@ -120,7 +120,7 @@ def _ranking(ranked: Sequence[Standing], place: str) -> Grid:
     for each in ranked:
         card = each.card
         of_card = Link(card.defense.name, f"{place}/{card.dataset.name}/{card.defense.name}.json")
-        leak = "not ranked" if each.leak is None else f"{each.leak:.2f}{', protected' if each.protected else ''}"
+        leak = "not ranked" if each.leak is None else f"{each.leak:.2f}{_protected(each)}"
         points = [_short(points_of(card, "aware", *where)) for where in EVERYWHERE]
         rows.append(
             (
@@ -135,6 +135,26 @@ def _ranking(ranked: Sequence[Standing], place: str) -> Grid:
             )
         )
     return Grid(heads, tuple(rows))
+
+
+def _protected(each: Standing) -> str:
+    """Return how little is told from chance of a defense that is protected everywhere: by the fewest victims of a point."""
+    if not each.protected:
+        return ""
+    points = [point for where in EVERYWHERE for point in points_of(each.card, "aware", *where)]
+    return f", {_verdict(max(points, key=_not_excluded))}"
+
+
+def _verdict(point: Point) -> str:
+    """Return the verdict; of a protected point with what so many victims cannot exclude."""
+    if point.verdict != "protected":
+        return point.verdict
+    return f"protected: not told from chance by {point.victims} victims, a rate of {_not_excluded(point):.2f} is not excluded"
+
+
+def _not_excluded(point: Point) -> float:
+    """Return the largest rate, rebuilt or identified, that the intervals of a point hold."""
+    return max(share[2] for share in (point.asr, point.identified) if share is not None)
 
 
 def _short(points: Sequence[Point]) -> str:
@@ -187,7 +207,7 @@ def _details(ranked: Sequence[Standing]) -> Grid:
                         _number(point.null_rmse),
                         f"{_share(point.identified)} of {point.candidates}",
                         _number(point.label, 2),
-                        point.verdict + same,
+                        _verdict(point) + same,
                     )
                 )
     return Grid(heads, tuple(rows))

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from leakbench.errors import InputError
 from leakbench.leaderboard.card import Card
 from leakbench.leaderboard.consistent import check_intervals
+from leakbench.leaderboard.verdicts import check_once, check_verdicts
 from leakbench.recipe import construct
 from leakbench.store import write_atomically
 
@@ -50,7 +51,9 @@ def read_card(path: Path) -> Card:
         raise InputError(f"{path}: cannot be read as a card ({error})") from None
     try:
         card = construct(Card, fields)
+        check_once(card)
         check_intervals(card)
+        check_verdicts(card)
         return card
     except (InputError, RecursionError) as error:
         raise InputError(f"{path}: {error}") from None
@@ -60,8 +63,15 @@ def read_cards(folder: Path) -> list[Card]:
     """Read all cards below a folder, each in DATASET/DEFENSE.json; raises InputError for another place, and where there is none."""
     if not folder.is_dir():
         raise InputError(f"cards: no folder {str(folder)!r}")
+    found = sorted(folder.glob("*/*.json"))
+    for path in sorted(folder.rglob("*")):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if ".json" in path.name.lower() and path not in found and not hidden:
+            raise InputError(
+                f"{path}: would be no card of the page, expected at DATASET/DEFENSE.json in {str(folder)!r}"
+            )
     cards = []
-    for path in sorted(folder.glob("*/*.json")):
+    for path in found:
         card = read_card(path)
         if path_of(folder, card) != path:
             place = path_of(Path(), card)

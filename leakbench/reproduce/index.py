@@ -11,8 +11,9 @@ from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.accounting.verdict import judged
 from leakbench.reproduce.columns import text_of
 from leakbench.reproduce.file import table_names
+from leakbench.reproduce.kept import kept
 from leakbench.reproduce.page import claims_of
-from leakbench.reproduce.read import AnyTable, read_any
+from leakbench.reproduce.read import AnyTable, kind_of, read_any
 from leakbench.reproduce.verdict import APART, FAILS, HOLDS
 from leakbench.scripts import markdown_table
 from leakbench.store import write_atomically
@@ -32,7 +33,8 @@ def index_of(out: Path) -> str:
         csv = out / f"{name}.csv"
         if not csv.is_file():
             continue
-        table, rows = read_any(name), pd.read_csv(csv)
+        table = read_any(name)
+        rows = kept(csv, kind_of(table))
         found = Counter(_verdicts(table, rows))
         if not found:
             continue

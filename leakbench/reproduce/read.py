@@ -7,9 +7,10 @@ from typing import TypeAlias
 from leakbench.errors import InputError, nearest
 from leakbench.reproduce.accounting.table import AccountingTable, accounting_of
 from leakbench.reproduce.file import body_of
+from leakbench.reproduce.kept import OF_ACCOUNTING, Kept, of_table
 from leakbench.reproduce.table import Table, table_of
 
-__all__ = ["AnyTable", "read_any"]
+__all__ = ["AnyTable", "kind_of", "read_any"]
 
 AnyTable: TypeAlias = Table | AccountingTable
 
@@ -23,3 +24,8 @@ def read_any(name: str) -> AnyTable:
     if kind not in KINDS:
         raise InputError(f"{path}: kind: got {kind!r}{nearest(str(kind), KINDS)}")
     return accounting_of(path, body) if kind == "accounting" else table_of(path, body)
+
+
+def kind_of(table: AnyTable) -> Kept:
+    """Return what the CSV of a table must hold."""
+    return OF_ACCOUNTING if isinstance(table, AccountingTable) else of_table(table.columns, bool(table.rounds))

@@ -18,13 +18,14 @@ from leakbench.reproduce.curves_figure import draw_curves
 from leakbench.reproduce.drawing import draw_pictures
 from leakbench.reproduce.file import table_names, tables_folder
 from leakbench.reproduce.index import write_index
+from leakbench.reproduce.kept import kept, of_table
 from leakbench.reproduce.measure import cells_of, hash_of, measured
 from leakbench.reproduce.page import page_of
-from leakbench.reproduce.rows import Row, held
+from leakbench.reproduce.rows import Row
 from leakbench.reproduce.table import SCALES, Line, Table
-from leakbench.store import write_atomically
+from leakbench.store import alone, write_atomically
 
-__all__ = ["reproduce", "write_page"]
+__all__ = ["is_page", "reproduce", "write_page"]
 
 
 def reproduce(
@@ -41,14 +42,15 @@ def reproduce(
 ) -> pd.DataFrame:
     """Measure the cells of a table that `out` has no row of, and return all of its rows; its page is written after each.
 
-    A table of pictures has its figure drawn last.
+    A table of pictures has its figure drawn last.  The rows are read again before each write, so that of two commands on one
+    folder none loses a row of the other's.  A page that is missing or not that of the rows is written again.
     scale: one of `SCALES`; a row of the scale `full` stands for both.  only: text that the names hold.  changed: {field of a
     cell: number} for a trial.  again: measure also what is there.  Raises InputError for names and fields that there are not.
     """
     lines = {line.name: line for line in table.at(scale)}
     names = chosen(lines, only)
     csv = out / f"{table.name}.csv"
-    rows, fresh = with_claims(table, held(csv, ("row", "cell", "point"))), False
+    rows, fresh = _read(table, csv), False
     asked = [name for name in names if again or not _stands(rows, lines[name], scale, changed, data_dir)]
     if less := _full(rows, [name for name in asked if lines[name].quick]) if scale == "quick" else []:
         raise InputError(
@@ -60,12 +62,19 @@ def reproduce(
             found = timed(table, lines[name], scale, changed, data_dir, reporter)
         else:
             found = measured(table, lines[name], scale, changed, runs, data_dir, reporter)
-        rows = _ordered(pd.concat([rows[rows["cell"] != name], pd.DataFrame(found)], ignore_index=True), table)
-        write_atomically(csv, partial(_to_csv, rows))
-        write_page(table, rows, out)
+        with alone(out):
+            rows = _read(table, csv)
+            rows = _ordered(pd.concat([rows[rows["cell"] != name], pd.DataFrame(found)], ignore_index=True), table)
+            write_atomically(csv, partial(_to_csv, rows))
+            write_page(table, rows, out)
         for row in found:
             say(row)
         fresh = True
+    if len(rows) and not fresh:
+        with alone(out):
+            rows = _read(table, csv)
+            if not is_page(out / f"{table.name}.md", _page(table, rows, out)):
+                write_page(table, rows, out)
     if table.pictures and (fresh or not (out / f"{table.name}.png").is_file()):
         draw_pictures(table, rows, changed, runs, out, data_dir, reporter)
     return rows
@@ -74,18 +83,31 @@ def reproduce(
 def write_page(table: Table, rows: pd.DataFrame, out: Path) -> Path:
     """Write the page of the rows into `out`, and return its path; the index of `out`/README.md follows."""
     path = out / f"{table.name}.md"
-    elsewhere = table.name in table_names() and out.resolve() != tables_folder().parent.resolve()
-    write_atomically(path, lambda file: file.write_text(page_of(table, rows, elsewhere), encoding="utf-8"))
+    write_atomically(path, lambda file: file.write_text(_page(table, rows, out), encoding="utf-8"))
     if table.rounds:
         draw_curves(table.rounds, rows, out / f"{table.name}.png")
     write_index(out)
     return path
 
 
+def _page(table: Table, rows: pd.DataFrame, out: Path) -> str:
+    elsewhere = table.name in table_names() and out.resolve() != tables_folder().parent.resolve()
+    return page_of(table, rows, elsewhere)
+
+
 def _full(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
     """Return which of these cells have rows of scale full."""
     full = set(rows.loc[rows["scale"] == "full", "cell"]) if "scale" in rows else set()
     return [name for name in names if name in full]
+
+
+def is_page(path: Path, text: str) -> bool:
+    """Say whether a page is there and is this text."""
+    return path.is_file() and path.read_bytes() == text.encode()
+
+
+def _read(table: Table, csv: Path) -> pd.DataFrame:
+    return with_claims(table, kept(csv, of_table(table.columns, bool(table.rounds))))
 
 
 def _to_csv(rows: pd.DataFrame, path: Path) -> None:

@@ -14,8 +14,8 @@ from leakbench.reproduce.accounting.readings import Row
 from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.index import write_index
-from leakbench.reproduce.rows import held
-from leakbench.store import write_atomically
+from leakbench.reproduce.kept import OF_ACCOUNTING, kept
+from leakbench.store import alone, write_atomically
 
 __all__ = ["account", "write_accounting_page"]
 
@@ -30,17 +30,26 @@ def account(
     claims = {claim.name: claim for claim in table.claims}
     order = {name: place for place, name in enumerate(claims)}
     csv = out / f"{table.name}.csv"
-    rows = held(csv, ("cell", "hash"))
+    rows, fresh = kept(csv, OF_ACCOUNTING), False
     for name in chosen(claims, only):
         if not again and set(rows.loc[rows["cell"] == name, "hash"]) == {claims[name].hash}:
             continue
         found = computed(claims[name])
-        rows = pd.concat([rows[rows["cell"] != name], pd.DataFrame(found)], ignore_index=True)
-        rows = rows[rows["cell"].isin(order)].sort_values("cell", key=lambda of: of.map(order), kind="stable")
-        write_atomically(csv, partial(_to_csv, rows))
-        write_accounting_page(table, rows, out)
+        with alone(out):
+            rows = kept(csv, OF_ACCOUNTING)  # As it is now: another command may have written to it meanwhile.
+            rows = pd.concat([rows[rows["cell"] != name], pd.DataFrame(found)], ignore_index=True)
+            rows = rows[rows["cell"].isin(order)].sort_values("cell", key=lambda of: of.map(order), kind="stable")
+            write_atomically(csv, partial(_to_csv, rows))
+            write_accounting_page(table, rows, out)
         for row in found:
             say(row)
+        fresh = True
+    if len(rows) and not fresh:
+        with alone(out):
+            rows = kept(csv, OF_ACCOUNTING)
+            page = out / f"{table.name}.md"
+            if not (page.is_file() and page.read_bytes() == accounting_page(table, rows).encode()):
+                write_accounting_page(table, rows, out)
     return rows.reset_index(drop=True)
 
 

@@ -1,0 +1,200 @@
+"""Read back the rows of a CSV that this program wrote: names as text, numbers as numbers; what is damaged is named, not guessed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from leakbench.errors import InputError
+
+__all__ = ["CURE", "FRONTIER", "OF_ACCOUNTING", "Kept", "kept", "of_table"]
+
+NAMES = ("row", "cell", "point", "reading", "dataset", "attack", "defense", "hash")
+"""Text, whatever it looks like: a row may be called `NA`, `1` or `true`."""
+
+WORDS = (
+    *("scale", "versions", "verdict", "reason", "accuracies", "asked", "left_out", "sigma", "unit", "claimed_by"),
+    *("epsilon_reason", "epsilon_tap_reason"),
+)
+"""Text, or nothing."""
+
+SHARES = ("asr", "null_asr", "identified", "trained_accuracy", "label_ranked", "verbatim", "precision", "accuracy")
+"""Numbers from 0 to 1, as are the ends of their intervals."""
+
+FLAGS = {"True": True, "False": False}
+
+CURE = "take the file as it was written, or move it away to measure again"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the CSV of a kind of page must hold.
+
+    first: the columns of one without rows.  columns: those that must be there.  filled: those of them that have something in every
+    row.  key: the columns that together are one row's alone.
+    """
+
+    first: tuple[str, ...]
+    columns: tuple[str, ...]
+    filled: tuple[str, ...]
+    key: tuple[str, ...]
+
+
+OF_ACCOUNTING = Kept(
+    ("cell", "hash"),
+    ("cell", "claimed", "reading", "stated", "formula", "renyi", "losses", "gives", "reason", "hash"),
+    ("cell", "claimed", "reading", "stated", "gives", "hash"),
+    ("cell", "reading"),
+)
+
+FRONTIER = Kept(
+    ("row", "cell", "hash", "asked", "left_out"),
+    ("row", "cell", "defense", "factor", "noise", "asked", "left_out"),
+    ("row", "cell", "defense", "factor", "noise", "asked"),
+    ("row", "point"),
+)
+
+SIZES = ("victims", "batch")
+
+OF_PAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "accuracy": ((), ()),
+    "cost": ((), ()),
+    "points": (("limit", "identified", "candidates", "asr", "null_asr"), SIZES),
+    "claims": (("limit", "identified", "candidates", "asr", "null_asr"), SIZES),
+    "strongest": (("limit", "identified", "candidates", "asr"), SIZES),
+    "servers": (("identified", "candidates", "minutes", "asr"), SIZES),
+}
+"""{a page's set of columns: what its rows must have, and what beside that in every row}."""
+
+
+def of_table(columns: str, curves: bool = False) -> Kept:
+    """Return what the CSV of a table of cells must hold; columns: its set of `leakbench.reproduce.columns`."""
+    have, filled = OF_PAGES[columns]
+    first = ("row", "cell", "point")
+    more = ("accuracies",) if curves else ()
+    return Kept(first, (*first, *have, *filled, *more), (*first, *filled, *more), ("row",))
+
+
+def kept(path: Path, kind: Kept) -> pd.DataFrame:
+    """Return the rows of a CSV; none, with the first columns, where there is none yet.
+
+    Raises InputError, with the file, the line or row and the column, for what cannot have been written: a column that is missing
+    or stands twice, a line that is cut off, text in the place of a number, a share outside [0, 1], a row twice.
+    """
+    if not path.exists():
+        return pd.DataFrame({column: [] for column in kind.first})
+    heads, *cells = _lines(path)
+    for head in heads:
+        if heads.count(head) > 1 or not head:
+            raise InputError(f"{path}: column {head!r} {'stands twice' if head else 'has no name'}; {CURE}")
+    for name in kind.columns:
+        if name not in heads:
+            raise InputError(f"{path}: column {name!r} is missing; {CURE}")
+    for place, cell in enumerate(cells, start=1):
+        if len(cell) != len(heads):
+            raise InputError(f"{path}: row {place} has {len(cell)} fields, the head {len(heads)}; {CURE}")
+    rows = pd.DataFrame({head: _typed(path, head, [cell[i] for cell in cells]) for i, head in enumerate(heads)})
+    _whole(path, rows, kind)
+    return rows
+
+
+def _lines(path: Path) -> list[list[str]]:
+    """Return the fields of all lines, the head among them; an empty line is none."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except ValueError as error:
+        raise InputError(f"{path}: cannot be read: {error}; {CURE}") from None
+    if not text.strip():
+        raise InputError(f"{path}: is empty, expected a head and rows; {CURE}")
+    if not text.endswith("\n"):
+        raise InputError(f"{path}: its last line is cut off; {CURE}")
+    before = csv.field_size_limit(sys.maxsize)  # Accuracies of many seeds and rounds are long.
+    try:
+        return [line for line in csv.reader(io.StringIO(text, newline=""), strict=True) if line]
+    except csv.Error as error:
+        raise InputError(f"{path}: cannot be read: {error}; {CURE}") from None
+    finally:
+        csv.field_size_limit(before)
+
+
+def _typed(path: Path, head: str, texts: list[str]) -> list[Any]:
+    if head in NAMES and head != "point":
+        return texts
+    if head in NAMES or head in WORDS:
+        return [text or math.nan for text in texts]
+    if head == "noise":
+        return [_flag(path, place, text) for place, text in enumerate(texts, start=1)]
+    found = [_number(path, head, place, text) for place, text in enumerate(texts, start=1)]
+    whole = all(re.fullmatch(r"-?[0-9]{1,15}", text) for text in texts)
+    return [int(number) for number in found] if whole else found
+
+
+def _flag(path: Path, place: int, text: str) -> bool:
+    if text not in FLAGS:
+        raise InputError(f"{path}: row {place}: noise: got {text!r}, expected True or False; {CURE}")
+    return FLAGS[text]
+
+
+def _number(path: Path, head: str, place: int, text: str) -> float:
+    try:
+        found = float(text) if text else math.nan
+    except ValueError:
+        found = math.nan
+    if text and math.isnan(found):
+        raise InputError(f"{path}: row {place}: {head}: got {text!r}, expected a number, or nothing; {CURE}")
+    if head.removesuffix("_low").removesuffix("_high") in SHARES and not (math.isnan(found) or 0 <= found <= 1):
+        raise InputError(f"{path}: row {place}: {head}: got {text}, expected a share from 0 to 1; {CURE}")
+    return found
+
+
+def _whole(path: Path, rows: pd.DataFrame, kind: Kept) -> None:
+    for name in kind.filled:
+        for place, value in enumerate(rows[name], start=1):
+            if pd.isna(value) or value == "":
+                raise InputError(f"{path}: row {place}: {name}: got nothing, expected a value; {CURE}")
+    for twice in rows[rows.duplicated(list(_there(kind.key, rows)))].to_dict("records"):
+        said = ", ".join(str(twice[name]) for name in _there(kind.key, rows))
+        raise InputError(f"{path}: row {said!r} stands twice; {CURE}")
+    for name, check in (("accuracies", _is_grid), ("asked", _is_mapping)):
+        for place, text in enumerate(rows.get(name, ()), start=1):
+            if not (isinstance(text, float) or check(text)):
+                raise InputError(f"{path}: row {place}: {name}: got {text[:40]!r}, no JSON that was written; {CURE}")
+    if "scale" in rows:
+        for place, scale in enumerate(rows["scale"], start=1):
+            if scale not in ("quick", "full") and not pd.isna(scale):
+                raise InputError(f"{path}: row {place}: scale: got {scale!r}, expected quick or full; {CURE}")
+
+
+def _there(names: Sequence[str], rows: pd.DataFrame) -> Sequence[str]:
+    return [name for name in names if name in rows]
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_mapping(text: str) -> bool:
+    return isinstance(_parsed(text), dict)
+
+
+def _is_grid(text: str) -> bool:
+    """Say whether a text is seeds of rounds of accuracies, all of one length."""
+    found = _parsed(text)
+    if not isinstance(found, list) or not found or not all(isinstance(seed, list) and seed for seed in found):
+        return False
+    return len({len(seed) for seed in found}) == 1 and all(
+        type(share) in (int, float) and 0 <= share <= 1 for seed in found for share in seed
+    )

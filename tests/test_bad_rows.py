@@ -1,0 +1,210 @@
+"""A CSV of rows that is damaged is refused in one line with exit code 2 that names the file; names are read back as they are."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import called
+
+from leakbench.errors import InputError
+from leakbench.reproduce.kept import OF_ACCOUNTING, kept, of_table
+
+RESULTS = Path(__file__).parent.parent / "results"
+
+Lines = list[list[str]]
+
+PAGES = {
+    "claims": "leakage_batches",
+    "points": "fed_alpha_cdp_table_3",
+    "cost": "fed_alpha_cdp_table_9",
+    "curves": "priority_figures",
+    "strongest": "strongest_noise",
+    "servers": "servers_spear",
+    "accuracy": "fed_alpha_cdp_table_2",
+    "accounting": "geyer_table_1_rounds",
+    "frontier": "frontier_cancer",
+}
+
+
+def with_cell(lines: Lines, column: str, value: str, row: int = 1) -> Lines:
+    at = lines[0].index(column)
+    return [[value if i == at and place == row else c for i, c in enumerate(line)] for place, line in enumerate(lines)]
+
+
+def without(lines: Lines, column: str) -> Lines:
+    at = lines[0].index(column)
+    return [line[:at] + line[at + 1 :] for line in lines]
+
+
+def text(lines: Lines) -> str:
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows(lines)
+    return file.getvalue()
+
+
+ANY: dict[str, Callable[[Lines], str]] = {
+    "empty": lambda _: "",
+    "blank": lambda _: "\n\n",
+    "cut off": lambda lines: text(lines)[:-9],
+    "a field less": lambda lines: text([*lines[:-1], lines[-1][:-1]]),
+    "a field more": lambda lines: text([*lines[:-1], [*lines[-1], "1"]]),
+    "a row twice": lambda lines: text([*lines, lines[-1]]),
+    "a column twice": lambda lines: text([[*line, line[0]] for line in lines]),
+    "a column without a name": lambda lines: text([[*line, ""] for line in lines]),
+    "no cell": lambda lines: text(without(lines, "cell")),
+    "an empty cell": lambda lines: text(with_cell(lines, "cell", "")),
+    "a quote that is open": lambda lines: text(lines) + '"open\n',
+    "no head": lambda lines: text(lines[1:]),
+}
+
+OF: list[tuple[str, str, str | None]] = [
+    *[("claims", "asr", value) for value in ("x", "nan", "2", "-1", None, "1;0")],
+    *[("claims", "asr_low", value) for value in ("x", "7")],
+    *[("claims", column, None) for column in ("row", "point", "victims", "batch", "candidates", "limit")],
+    *[("claims", column, "many") for column in ("victims", "batch", "rmse", "minutes")],
+    *[("claims", column, "") for column in ("victims", "row", "point")],
+    *[("points", column, "no") for column in ("iterations", "epsilon_valid", "trained_accuracy", "scale")],
+    ("cost", "cost_ratio", "fast"),
+    *[
+        ("curves", "accuracies", value)
+        for value in ("x", "[]", "[[]]", "[[1], [1, 1]]", "[[2]]", '["x"]', "", None, "3")
+    ],
+    ("strongest", "asr_bound", "x"),
+    ("strongest", "identified", None),
+    ("servers", "minutes", None),
+    ("servers", "identified", "x"),
+    ("accuracy", "trained_accuracy", "1.2"),
+    ("accuracy", "seeds", "x"),
+    *[
+        ("accounting", column, None)
+        for column in ("formula", "renyi", "stated", "gives", "reason", "reading", "claimed")
+    ],
+    *[("accounting", column, "x") for column in ("formula", "losses", "stated", "gives", "claimed")],
+    *[("accounting", column, "") for column in ("stated", "gives", "reading")],
+    *[("frontier", "asked", value) for value in ("x", "{}", "[]", "", None, '{"taps": []}')],
+    *[("frontier", column, None) for column in ("row", "point", "defense", "factor", "noise", "left_out", "verdict")],
+    *[("frontier", column, None) for column in ("sigma", "identify_p", "epsilon_tap", "asr_low", "wall_minutes")],
+    *[("frontier", column, "x") for column in ("factor", "noise", "identified", "victims", "epsilon_valid")],
+    *[("frontier", column, "") for column in ("factor", "point", "victims", "identify_victims", "candidates")],
+    ("frontier", "trained_accuracy", "-3"),
+]
+
+
+def refuse(kind: str, damaged: str, monkeypatch: Any, capsys: Any, folder: Path) -> str:
+    """Write the CSV, ask for its page, see that it is refused and the file is as it was, and return the line."""
+    name = PAGES[kind]
+    (folder / f"{name}.csv").write_text(damaged, encoding="utf-8")
+    given = ["frontier", "--dataset", "cancer"] if kind == "frontier" else ["reproduce", name]
+    code, out, err = called(monkeypatch, capsys, *given, "--page", "--out", str(folder))
+    assert (code, out) == (2, ""), err
+    assert err.startswith("leakbench: ") and err.count("\n") == 1 and "bug" not in err
+    assert f"{name}.csv: " in err
+    assert [path.name for path in folder.iterdir()] == [f"{name}.csv"]
+    assert (folder / f"{name}.csv").read_text(encoding="utf-8") == damaged
+    return err
+
+
+def lines_of(kind: str) -> Lines:
+    with (RESULTS / f"{PAGES[kind]}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
+
+
+@pytest.mark.parametrize("kind", PAGES)
+@pytest.mark.parametrize("damage", ANY)
+def test_a_damaged_file(damage: str, kind: str, monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
+    refuse(kind, ANY[damage](lines_of(kind)), monkeypatch, capsys, tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "column", "value"), OF)
+def test_a_damaged_cell(
+    kind: str, column: str, value: str | None, monkeypatch: Any, capsys: Any, tmp_path: Path
+) -> None:
+    """Another value in the first row, or the column gone."""
+    lines = lines_of(kind)
+    damaged = without(lines, column) if value is None else with_cell(lines, column, value)
+    assert column in refuse(kind, text(damaged), monkeypatch, capsys, tmp_path)
+
+
+def test_a_damaged_file_is_no_ground_to_go_on_from(monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
+    (tmp_path / "geyer_table_1_rounds.csv").write_text("cell,hash\n100 clients,1\n", encoding="utf-8")
+    code, out, err = called(monkeypatch, capsys, "reproduce", "geyer_table_1_rounds", "--out", str(tmp_path))
+    assert (code, out) == (2, "") and "column 'claimed' is missing" in err
+
+
+@pytest.mark.parametrize("name", ["NA", "1", "true", "null", "None", "1e5", "nan", "001", ""])
+def test_a_name_is_read_back_as_it_is(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"row,cell,point,hash\n{name},{name},p,{name}\n")
+    if not name:
+        with pytest.raises(InputError, match="row 1: row: got nothing"):
+            kept(path, of_table("accuracy"))
+        return
+    [row] = kept(path, of_table("accuracy")).to_dict("records")
+    assert (row["row"], row["cell"], row["hash"]) == (name, name, name)
+
+
+def test_numbers_are_what_was_written(tmp_path: Path) -> None:
+    """Whole numbers stay whole, others are the nearest double; nothing is nothing, and infinite is infinite."""
+    path = tmp_path / "t.csv"
+    path.write_text("row,cell,point,seeds,rmse,rmse_high\na,a,p,3,0.1,inf\nb,b,p,4,,0.30000000000000004\n")
+    rows = kept(path, of_table("accuracy"))
+    assert list(rows["seeds"]) == [3, 4] and rows["seeds"].dtype == int
+    assert rows["rmse"].isna().tolist() == [False, True] and rows["rmse_high"].tolist() == [float("inf"), 0.1 + 0.2]
+    rows.to_csv(tmp_path / "again.csv", index=False)
+    assert (tmp_path / "again.csv").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_what_is_published_is_read(kind: str) -> None:
+    if kind != "frontier":
+        from leakbench.reproduce.read import kind_of, read_any  # noqa: PLC0415
+
+        assert len(kept(RESULTS / f"{PAGES[kind]}.csv", kind_of(read_any(PAGES[kind]))))
+
+
+def test_none_yet_has_its_first_columns(tmp_path: Path) -> None:
+    assert list(kept(tmp_path / "t.csv", OF_ACCOUNTING)) == ["cell", "hash"]
+
+
+def test_two_commands_on_one_folder_lose_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one command computes a claim, another computes and writes the next."""
+    from leakbench.reproduce.accounting import reproduce as reproducing  # noqa: PLC0415
+    from leakbench.reproduce.accounting.table import AccountingTable  # noqa: PLC0415
+    from leakbench.reproduce.read import read_any  # noqa: PLC0415
+
+    table, plain = read_any("geyer_table_1_rounds"), reproducing.computed
+    assert isinstance(table, AccountingTable)
+    rows = kept(RESULTS / "geyer_table_1_rounds.csv", OF_ACCOUNTING)
+
+    def known(claim: Any) -> Any:
+        return rows[rows["cell"] == claim.name].to_dict("records")
+
+    def meanwhile(claim: Any) -> Any:
+        monkeypatch.setattr(reproducing, "computed", known)
+        reproducing.account(table, "1000 clients", tmp_path, lambda _: None)
+        return known(claim)
+
+    monkeypatch.setattr(reproducing, "computed", meanwhile)
+    reproducing.account(table, "100 clients", tmp_path, lambda _: None)
+    monkeypatch.setattr(reproducing, "computed", plain)
+    found = kept(tmp_path / "geyer_table_1_rounds.csv", OF_ACCOUNTING)
+    assert list(dict.fromkeys(found["cell"])) == ["100 clients", "1000 clients"]
+    assert "1000 clients" in (tmp_path / "geyer_table_1_rounds.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("stale", [None, "old"])
+def test_a_page_that_is_missing_or_old_is_written_again(
+    stale: str | None, monkeypatch: Any, capsys: Any, tmp_path: Path
+) -> None:
+    given = ["reproduce", "geyer_table_1_rounds", "--out", str(tmp_path), "--only", "100 clients"]
+    assert called(monkeypatch, capsys, *given)[0] == 0
+    page = tmp_path / "geyer_table_1_rounds.md"
+    whole = page.read_bytes()
+    page.unlink() if stale is None else page.write_text(stale)
+    assert called(monkeypatch, capsys, *given)[0] == 0
+    assert page.read_bytes() == whole
