@@ -3,7 +3,8 @@
     FOLDER/TAP/round00001-node123.safetensors     the arrays as they passed the tap, by their names; what else is known in the header
     FOLDER/sent/HASH.safetensors                  the arrays that the server had sent, once for all who got them
 
-Each file is written whole (`os.replace`), holds arrays and text alone, and is never a pickle.
+Each file is written whole (`os.replace`), holds arrays and text alone, and is never a pickle. Arrays are read in the order of the
+file, not of the message.
 """
 
 from __future__ import annotations
