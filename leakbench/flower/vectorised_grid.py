@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TypeAlias
 
 import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from leakbench.defense import Defense
+from leakbench.engine.side_by_side import pieces_of, side_by_side
 from leakbench.errors import InputError
-from leakbench.federated.client import Examples, client_update
+from leakbench.federated.client import Examples, client_update, runs_apart
 from leakbench.federated.simulate import lanes_per_chunk
 from leakbench.flower.arrays import Arrays, arrays_of, is_parameter, record_of
 from leakbench.flower.defense_mod import check_stations, resolved
@@ -75,39 +77,39 @@ class VectorisedGrid(InProcessGrid):
         """Yield the replies to messages that send the same arrays."""
         sent = arrays_of(messages[0], "message")
         contexts = [self.contexts[int(message.metadata.dst_node_id)] for message in messages]
-        network = self._network(sent)
-        most = lanes_per_chunk(network.parameters, self._held(contexts[0], messages[0])[0].shape[1], bool(self.defense.example))
-        for first in range(0, len(messages), most):
-            some = slice(first, first + most)
-            yield from self._chunk(network, sent, messages[some], contexts[some])
+        rounds = [round_of(message, context) for context, message in zip(contexts, messages, strict=True)]
+        lanes = [(number - 1, client_of(context)) for context, number in zip(contexts, rounds, strict=True)]
+        network, examples = self._network(sent), self._examples(lanes)
+        apart = runs_apart(network, self.defense.stations, tuple(examples.inputs.shape[3:]))
+        most = lanes_per_chunk(network.parameters, examples.batch, bool(self.defense.example), apart)
+        count = len(lanes)
+        pieces = pieces_of(count, most) if apart else [slice(i, min(i + most, count)) for i in range(0, count, most)]
+        work = [partial(self._updates, network, examples.of_lanes(piece), lanes[piece], count) for piece in pieces]
+        done = side_by_side(work) if apart else [one() for one in work]
+        steps, batch = examples.weights.shape[1:]
+        for piece, update in zip(pieces, done, strict=True):
+            for lane, message in enumerate(messages[piece]):
+                [key] = message.content.array_records.keys()
+                content = RecordDict({key: self._record(sent, network, update, lane, steps)})
+                content["metrics"] = MetricRecord({"num-examples": steps * batch})
+                yield Message(content, reply_to=message)
 
-    def _chunk(
-        self, network: Network, sent: Arrays, messages: list[Message], contexts: list[Context]
-    ) -> Iterator[Message]:
-        held = [self._held(context, message) for context, message in zip(contexts, messages, strict=True)]
+    def _examples(self, lanes: list[tuple[int, int]]) -> Examples:
+        """Return what the clients (round from 0, client) train on; raises InputError where their batches are of several shapes."""
+        held = [self.batches(client, number + 1) for number, client in lanes]
         shapes = {tuple(x.shape) for x, _ in held}
         if len(shapes) > 1:
             raise InputError(f"batches: got the shapes {sorted(shapes)} in one round, expected one (L, B, *s) for all clients")
         inputs, labels = (torch.stack(each) for each in zip(*held, strict=True))
-        steps, batch = labels.shape[1:]
-        examples = Examples(
-            inputs, one_hot(labels, self.classes), inputs.new_ones(labels.shape), batch, padded=False, alone=False
-        )
-        rounds = [round_of(message, context) for context, message in zip(contexts, messages, strict=True)]
-        clock = Clock(rounds[0] - 1, 0, rounds[0], steps, cohort=len(messages), clients=len(self.contexts))
-        lanes = [(number - 1, client_of(context)) for context, number in zip(contexts, rounds, strict=True)]
-        with torch.no_grad():
-            rngs = generators(self.seed, "noise", lanes)
-            update = client_update(network, examples, self.learning_rate, self.defense.stations, clock, rngs)
-        for lane, message in enumerate(messages):
-            content = RecordDict()
-            [key] = message.content.array_records.keys()
-            content[key] = self._record(sent, network, update, lane, steps)
-            content["metrics"] = MetricRecord({"num-examples": steps * batch})
-            yield Message(content, reply_to=message)
+        weights = inputs.new_ones(labels.shape)
+        return Examples(inputs, one_hot(labels, self.classes), weights, labels.shape[2], padded=False, alone=False)
 
-    def _held(self, context: Context, message: Message) -> tuple[Tensor, Tensor]:
-        return self.batches(client_of(context), round_of(message, context))
+    @torch.no_grad()
+    def _updates(self, network: Network, examples: Examples, lanes: list[tuple[int, int]], cohort: int) -> Signal:
+        number, steps = lanes[0][0], examples.weights.shape[1]
+        clock = Clock(number, 0, number + 1, steps, cohort=cohort, clients=len(self.contexts))
+        rngs = generators(self.seed, "noise", lanes)
+        return client_update(network, examples, self.learning_rate, self.defense.stations, clock, rngs)
 
     def _network(self, sent: Arrays) -> Network:
         names = [name for name, _ in self.model.named_parameters()]
