@@ -18,6 +18,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Result
+from flwr.simulation import run_simulation
+from safetensors.numpy import save_file
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
@@ -66,7 +68,8 @@ def train(model: nn.Module, inputs: Tensor, labels: Tensor) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     for x, y in zip(inputs, labels, strict=True):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x), y).backward()
+        loss: Any = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
         optimizer.step()
 
 
@@ -114,9 +117,6 @@ def serve(grid: Grid, network: str, rounds: int, ends: list[float], weights: dic
 
 def main() -> None:
     """Run Flower's simulation engine: NETWORK ROUNDS CORES OUT; write the seconds and the weights."""
-    from flwr.simulation import run_simulation
-    from safetensors.numpy import save_file
-
     network, rounds, cores, out = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     began, ends, weights = time.perf_counter(), list[float](), dict[str, Any]()
 

@@ -13,6 +13,7 @@ started. No network is needed. It prints figures and exits with 1 where one of t
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -53,8 +54,13 @@ def main() -> None:
         began = time.monotonic()
         with deployed(home) as link:
             for defense in ("none", DEFENSE):
-                print(f"deployment, defense {defense}: {rounds_of_app(link, home, defense, given.rounds):.1f} s", flush=True)
+                print(
+                    f"deployment, defense {defense}: {rounds_of_app(link, home, defense, given.rounds):.1f} s",
+                    flush=True,
+                )
         print(f"deployment ended after {time.monotonic() - began:.1f} s")
+        from checked import check  # noqa: PLC0415
+
         sys.exit(0 if all([check(home / defense, defense, given.rounds) for defense in ("none", DEFENSE)]) else 1)
 
 
@@ -67,7 +73,9 @@ def deployed(home: Path) -> Iterator[str]:
     config = f'[superlink]\ndefault="lb"\n[superlink.lb]\naddress="{address}"\ninsecure=true\n'
     (home / "flwr" / "config.toml").write_text(config, encoding="utf-8")
     local = ("--insecure", "--host", "127.0.0.1", "--port")
-    link = started(home, "superlink", "flower-superlink", *local, str(port), "--disable-runtime-dependency-installation")
+    link = started(
+        home, "superlink", "flower-superlink", *local, str(port), "--disable-runtime-dependency-installation"
+    )
     processes = [link]
     try:
         wait_for(lambda: healthy(f"http://{address}/health"), 60, "the SuperLink", home)
@@ -85,21 +93,19 @@ def started(home: Path, name: str, program: str, *words: str) -> subprocess.Pope
     """Start a program of Flower's that lies beside this Python, in a group of its own, logging into a file."""
     log = (home / f"{name}.log").open("wb")
     command = [str(Path(sys.executable).with_name(program)), *words]
-    return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
+    return subprocess.Popen(
+        command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
+    )
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
     """Ask a process to end, and after 15 s end its group, which holds only what it started."""
     if process.poll() is None:
         process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(15)
-        except subprocess.TimeoutExpired:
-            pass
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 
@@ -138,77 +144,6 @@ def flwr(*words: str) -> str:
     return done.stdout
 
 
-def check(folder: Path, defense: str, rounds: int) -> bool:
-    """Print what leaked in a run and say whether it is as it should be."""
-    import numpy as np
-    from safetensors.numpy import load_file
-
-    from leakbench.flower.leaks import read_leaks
-
-    arrived, left = ({(leak.round, leak.node): leak for leak in read_leaks(folder, tap)} for tap in ("type-0", "type-1"))
-    same = arrived.keys() == left.keys() and len(left) == CLIENTS * rounds
-    same = same and all(
-        np.array_equal(bits(array), bits(left[key].arrays[name]))
-        for key, leak in arrived.items()
-        for name, array in leak.arrays.items()
-    )
-    print(f"{defense}: {len(arrived)} updates at type-0, {len(left)} at type-1, equal to the bit: {same}")
-    shares = {tap: success_rate(folder, tap, rounds, defense) for tap in ("type-1", "type-0")}
-    rebuilt = all(share >= 0.9 for share in shares.values())
-    stopped = all(share <= 0.1 for share in shares.values())
-    print(f"{defense}: ASR of autoleak, one example an update: {', '.join(f'{t} {s:.2f}' for t, s in shares.items())}")
-    ours, theirs = in_process(folder, defense, rounds), load_file(folder / "final.safetensors")
-    apart = max(float(np.abs(ours[name] - theirs[name]).max()) for name in theirs)
-    print(f"{defense}: largest difference of the weights to InProcessGrid's after {rounds} rounds: {apart:.1e}")
-    return same and (rebuilt if defense == "none" else stopped) and apart <= 1e-6
-
-
-def bits(array: Any) -> Any:
-    """Return an array's bytes, so that NaN and the two zeros are told apart."""
-    import numpy as np
-
-    return np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
-
-
-def success_rate(folder: Path, tap: str, rounds: int, defense: str) -> float:
-    """Return the share of the victims of all rounds whom `autoleak` rebuilds; it knows the defense."""
-    from leakbench.attack import Attack
-    from leakbench.data.find import load_dataset
-    from leakbench.defense import Defense
-    from leakbench.flower.attacked import Attacker, attack_seen
-    from leakbench.flower.seen import seen_at
-    from leakbench.flower.training import Unknown
-    from leakbench.recipe import resolve
-
-    sys.path.insert(0, str(APP))
-    from digits_app.task import build
-
-    told = None if defense == "none" else resolve("defenses", Defense, defense)[1]
-    attacker = Attacker(resolve("attacks", Attack, "autoleak")[1], told, load_dataset("digits")[2])
-    shares = []
-    for number in range(1, rounds + 1):
-        seen = seen_at(folder, tap, number, build(), (1, 8, 8), 10, Unknown(), CLIENTS)
-        if isinstance(seen, str):
-            raise SystemExit(seen)
-        outcome = attack_seen(seen, attacker)
-        assert outcome.summary is not None
-        shares.append(float(outcome.summary["asr"]))
-    return sum(shares) / len(shares)
-
-
-def in_process(folder: Path, defense: str, rounds: int) -> Any:
-    """Return the weights that the same app trains without an engine."""
-    from safetensors.numpy import load_file
-
-    from leakbench.flower.app import load_flower_app, run_tapped
-
-    app, again = load_flower_app(APP), folder / "in_process"
-    config = app.configured(rounds, {"defense": defense, "tap-dir": str(again)})
-    again.mkdir(exist_ok=True)
-    run_tapped(app, config, CLIENTS, again)
-    return load_file(again / "final.safetensors")
-
-
 def healthy(address: str) -> bool:
     """Say whether a server answers."""
     try:
@@ -223,7 +158,9 @@ def wait_for(there: Any, seconds: float, what: str, home: Path) -> None:
     until = time.monotonic() + seconds
     while not there():
         if time.monotonic() > until:
-            raise SystemExit(f"{what} did not come within {seconds:.0f} s:\n{(home / 'superlink.log').read_text()[-3000:]}")
+            raise SystemExit(
+                f"{what} did not come within {seconds:.0f} s:\n{(home / 'superlink.log').read_text()[-3000:]}"
+            )
         time.sleep(0.5)
 
 

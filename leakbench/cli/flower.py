@@ -84,7 +84,9 @@ def _config(pairs: tuple[str, ...]) -> dict[str, Any]:
         try:
             found[key.strip()] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
-            raise InputError(f"run-config: got {pair!r}, expected KEY=VALUE with a value of TOML, as lr=0.1 or name=\"x\"") from None
+            raise InputError(
+                f'run-config: got {pair!r}, expected KEY=VALUE with a value of TOML, as lr=0.1 or name="x"'
+            ) from None
         if not equals or not key.strip():
             raise InputError(f"run-config: got {pair!r}, expected KEY=VALUE")
     return found

@@ -68,7 +68,9 @@ def load_flower_app(folder: Path) -> FlowerApp:
             raise InputError(f"{path}: tool.flwr.app.components has no {field!r}")
         found[field] = import_function(f"{path}: {field}", components[field], str(folder.resolve()))
         if not isinstance(found[field], kind):
-            raise InputError(f"{path}: {field}: {components[field]!r} is a {type(found[field]).__name__}, expected {kind.__name__}")
+            raise InputError(
+                f"{path}: {field}: {components[field]!r} is a {type(found[field]).__name__}, expected {kind.__name__}"
+            )
     return FlowerApp(found["serverapp"], found["clientapp"], _flat(app.get("config", {})))
 
 

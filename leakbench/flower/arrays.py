@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from leakbench.errors import InputError
 
-__all__ = ["Arrays", "STATISTICS", "arrays_of", "check_same_names", "is_parameter", "record_of", "replaced"]
+__all__ = ["STATISTICS", "Arrays", "arrays_of", "check_same_names", "is_parameter", "record_of", "replaced"]
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 """{name in the record: array}, in the record's order."""

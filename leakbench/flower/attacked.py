@@ -22,8 +22,8 @@ from leakbench.defense import Defense, Probe
 from leakbench.defense.facts import facts_at
 from leakbench.errors import InputError
 from leakbench.federated.view import Public, View
-from leakbench.flower.seen import Seen
 from leakbench.fit_store import FitStore, fit_folder
+from leakbench.flower.seen import Seen
 from leakbench.measure.metrics import success_threshold
 from leakbench.measure.scores import Truth, score
 from leakbench.rng import generator, generators
@@ -105,10 +105,19 @@ def attack_seen(seen: Seen, attacker: Attacker) -> Outcome:
         return Outcome(None, answer, -answer.certainty[:, 0])
     ranking, own = _identified(view, seen.inputs, seen.labels, public, attacker, rngs)
     labels, victims = seen.labels.flatten(), torch.arange(view.victims)
-    null = null_attack(public.inputs, public.labels, len(labels), labels, attacker.eta, generator(attacker.seed, "null"))
+    null = null_attack(
+        public.inputs, public.labels, len(labels), labels, attacker.eta, generator(attacker.seed, "null")
+    )
     truth = Truth(victims, seen.inputs.float(), seen.labels, torch.zeros_like(seen.labels), own)
     rows, _ = score(
-        view.tap, view.clock.round + 1, answer, {"identified": ranking}, null, truth, attacker.eta, "no weights were given"
+        view.tap,
+        view.clock.round + 1,
+        answer,
+        {"identified": ranking},
+        null,
+        truth,
+        attacker.eta,
+        "no weights were given",
     )
     return Outcome(tap_summary(rows, time.monotonic() - began), answer, -answer.certainty[:, 0])
 
@@ -119,7 +128,9 @@ def _check(attack: Attack) -> None:
         if getattr(needs, need):
             raise InputError(f"attack: it needs {need}, which nobody has of an app's clients; expected one without")
     if attack.server.threat != "honest":
-        raise InputError("attack: its server tampers with the model, and an app's own strategy sends it; expected an honest one")
+        raise InputError(
+            "attack: its server tampers with the model, and an app's own strategy sends it; expected an honest one"
+        )
 
 
 def _told(seen: Seen, attacker: Attacker) -> View:
@@ -142,9 +153,7 @@ def _told(seen: Seen, attacker: Attacker) -> View:
     drawn = any("noise" in fact.kind for station in done.values() for fact in station)
     noise, unknown = (None, std if drawn else "") if isinstance(std, str) else (std, "")
     told = dataclasses.replace(view.knowledge, defense=True)
-    return dataclasses.replace(
-        view, stations=defense.stations, noise=noise, unknown=unknown, knowledge=told
-    )
+    return dataclasses.replace(view, stations=defense.stations, noise=noise, unknown=unknown, knowledge=told)
 
 
 def _identified(
@@ -172,4 +181,5 @@ def _made_up(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
     away = (rows**2 + columns**2).sqrt().clamp_min(1 / max(shape[1:]))
     smooth = torch.fft.irfft2(torch.fft.rfft2(noise) / away, s=shape[1:])
     spread = smooth.flatten(1).std(1).reshape(-1, 1, 1, 1)
-    return (0.5 + 0.25 * smooth / spread).clamp(0, 1)
+    pictures: Tensor = (0.5 + 0.25 * smooth / spread).clamp(0, 1)
+    return pictures

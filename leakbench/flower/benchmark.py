@@ -89,7 +89,9 @@ def _rows(asked: Asked, model: nn.Module, attacker: Attacker) -> Iterator[Row]:
 def _rounds(asked: Asked) -> list[int]:
     leaked = rounds_of(asked.out)
     if not leaked:
-        raise InputError(f"{asked.app_dir}: the app sent no client a train message, or none answered with one record of arrays")
+        raise InputError(
+            f"{asked.app_dir}: the app sent no client a train message, or none answered with one record of arrays"
+        )
     if asked.leak_rounds == "all":
         return leaked
     words = asked.leak_rounds.replace("last", str(leaked[-1])).split(",")

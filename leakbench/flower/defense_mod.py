@@ -27,8 +27,8 @@ from leakbench.types import Clock, Local, Network, Signal
 __all__ = ["DefenseMod", "check_client_station", "check_stations", "resolved"]
 
 INSTEAD = {
-    "example": "inside a client's local steps; train with Opacus in the app, or simulate it with leakbench.flower.VectorisedGrid",
-    "batch": "inside a client's local steps; put it into the app's training loop, or simulate it with leakbench.flower.VectorisedGrid",
+    "example": "inside local steps; train with Opacus in the app, or simulate it with leakbench.flower.VectorisedGrid",
+    "batch": "inside local steps; put it into the app's training loop, or simulate it with leakbench.flower.VectorisedGrid",
     "server": "where the updates meet; wrap the strategy, as with Flower's DifferentialPrivacy wrappers, and give a Mod a recipe of"
     " the client station alone",
 }
@@ -131,7 +131,9 @@ def check_stations(defense: Defense, name: str, without: tuple[str, ...]) -> Non
     if defense.network:
         raise InputError(f"recipe: {name!r} changes the network, which is the app's own; build it into the app's model")
     if defense.aggregation == "secure":
-        raise InputError(f"recipe: {name!r} aggregates securely, which no client does alone; use Flower's secaggplus_mod")
+        raise InputError(
+            f"recipe: {name!r} aggregates securely, which no client does alone; use Flower's secaggplus_mod"
+        )
     for station in ("example", "batch", "client"):
         for transform in getattr(defense, station):
             if isinstance(transform, REMEMBERS):

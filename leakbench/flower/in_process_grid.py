@@ -28,7 +28,9 @@ class InProcessGrid(Grid):
     client_app: the app.  clients: N, how many nodes there are.  run_config: what the app reads from `context.run_config`.
     """
 
-    def __init__(self, client_app: ClientApp, clients: int, run_config: Mapping[str, bool | float | int | str] = {}) -> None:
+    def __init__(
+        self, client_app: ClientApp, clients: int, run_config: Mapping[str, bool | float | int | str] = {}
+    ) -> None:
         check_nodes(clients)
         _identify()
         self.client_app = client_app

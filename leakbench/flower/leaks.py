@@ -1,7 +1,7 @@
 """Leaks as files: every engine of Flower runs clients in processes of their own, so that what a tap sees is written down.
 
-    FOLDER/TAP/round00001-node123.safetensors     the arrays as they passed the tap, by their names; what else is known in the header
-    FOLDER/sent/HASH.safetensors                  the arrays that the server had sent, once for all who got them
+    FOLDER/TAP/round00001-node123.safetensors    the arrays as they passed the tap; what else is known in the header
+    FOLDER/sent/HASH.safetensors                 the arrays that the server had sent, once for all who got them
 
 Each file is written whole (`os.replace`), holds arrays and text alone, and is never a pickle. Arrays are read in the order of the
 file, not of the message.

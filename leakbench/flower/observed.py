@@ -83,5 +83,7 @@ def _each(x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss) -> Parameters:
         return loss_fn(functional_call(model, parameters, (one[None],)), label[None])
 
     with torch.enable_grad():
-        found: Parameters = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")(trained, x.detach(), y.detach())
+        found: Parameters = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")(
+            trained, x.detach(), y.detach()
+        )
     return {name: g.detach().cpu() for name, g in found.items()}

@@ -46,7 +46,8 @@ class ProbeStrategy(Strategy):
     ) -> Iterable[Message]:
         """Let the strategy choose whom it sends what, and remember the arrays."""
         self._sent = {name: array.numpy() for name, array in arrays.items()}
-        return self.strategy.configure_train(server_round, arrays, config, grid)
+        messages: Iterable[Message] = self.strategy.configure_train(server_round, arrays, config, grid)
+        return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -54,13 +55,15 @@ class ProbeStrategy(Strategy):
         """Tell the probe and let the strategy aggregate."""
         replies = list(replies)
         self.probe(server_round, self._sent, [reply for reply in replies if not reply.has_error()])
-        return self.strategy.aggregate_train(server_round, replies)
+        found: tuple[ArrayRecord | None, MetricRecord | None] = self.strategy.aggregate_train(server_round, replies)
+        return found
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Let the strategy choose whom it asks."""
-        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+        messages: Iterable[Message] = self.strategy.configure_evaluate(server_round, arrays, config, grid)
+        return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Let the strategy sum up."""

@@ -16,7 +16,7 @@ from leakbench.flower.leaks import Leak, read_leaks
 from leakbench.flower.training import Training, Unknown, commonest, heard_of
 from leakbench.types import Clock, Network, Parameters
 
-__all__ = ["Seen", "TAPS", "rounds_of", "seen_at"]
+__all__ = ["TAPS", "Seen", "rounds_of", "seen_at"]
 
 TAPS = ("type-2", "type-1", "type-0")
 
@@ -113,7 +113,9 @@ def _view(
         classes=classes,
         learning_rate=training.learning_rate,
         local_steps=training.steps,
-        knowledge=Knowledge(examples=1 if alone else training.steps * training.batch, reads="gradient" if alone else "weights"),
+        knowledge=Knowledge(
+            examples=1 if alone else training.steps * training.batch, reads="gradient" if alone else "weights"
+        ),
         clock=Clock(number - 1, 0, number, training.steps, client_optimizer=training.optimizer),
     )
 
@@ -153,7 +155,8 @@ def _truth(probe: Leak | None, tap: str) -> tuple[Tensor | None, Tensor | None]:
         return None, None
     steps = sum(name.startswith("inputs/") for name in probe.arrays)
     x, y = (
-        torch.cat([torch.from_numpy(probe.arrays[f"{what}/{i}"]) for i in range(steps)]) for what in ("inputs", "labels")
+        torch.cat([torch.from_numpy(probe.arrays[f"{what}/{i}"]) for i in range(steps)])
+        for what in ("inputs", "labels")
     )
     return (x[:1], y[:1]) if tap == "type-2" else (x, y)
 
@@ -164,6 +167,8 @@ def _check(model: nn.Module, leak: Leak) -> None:
     for name, shape in shapes.items():
         got = leak.sent.get(name)
         if got is None:
-            raise InputError(f"model: its parameter {name!r} {shape} is not among the arrays of the app, {list(leak.sent)}")
+            raise InputError(
+                f"model: its parameter {name!r} {shape} is not among the arrays of the app, {list(leak.sent)}"
+            )
         if got.shape != shape:
             raise InputError(f"model: its parameter {name!r} has the shape {shape}, the app sends {got.shape}")

@@ -113,7 +113,7 @@ def _arrays(observed: Observed, heard: Heard, sent: Arrays) -> Arrays:
 
 
 def _names(gradients: list[tuple[int, Tensor]], observed: Observed, sent: Arrays) -> dict[int, str]:
-    """Return {id of a parameter: its name}: as the model has it; else as it was sent, where shapes agree in order; else its place."""
+    """Return {id of a parameter: its name}: by the model; else as sent, where shapes agree in order; else its place."""
     ids = [i for i, _ in gradients]
     if all(i in observed.names for i in ids):
         return {i: observed.names[i] for i in ids}

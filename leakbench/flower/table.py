@@ -43,7 +43,9 @@ def print_rows(rows: Sequence[Row], console: Console) -> None:
     table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     columns = [column for column in COLUMNS if column.heading in SHOWN]
     for heading in ("leakage point", "round", "victims", "examples each", *(column.heading for column in columns)):
-        table.add_column(Text(heading.replace(" ", "\n", 1)), justify="left" if heading == "leakage point" else "right", no_wrap=True)
+        table.add_column(
+            Text(heading.replace(" ", "\n", 1)), justify="left" if heading == "leakage point" else "right", no_wrap=True
+        )
     for row in rows:
         measured: Mapping[str, Any] = (row.outcome and row.outcome.summary) or {}
         numbers = [column.text(measured) if measured else "n/a" for column in columns]

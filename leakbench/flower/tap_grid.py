@@ -48,15 +48,18 @@ class TapGrid(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the grid's nodes."""
-        return self.grid.get_node_ids()
+        found: Iterable[int] = self.grid.get_node_ids()
+        return found
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         """Return what the grid tells of its nodes."""
-        return self.grid.get_nodes()
+        found: Iterable[NodeInfo] = self.grid.get_nodes()
+        return found
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Push messages and remember what is sent to whom."""
-        return self.grid.push_messages(self._remembered(messages))
+        found: Iterable[str] = self.grid.push_messages(self._remembered(messages))
+        return found
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Pull replies and write what they hold."""

@@ -45,9 +45,17 @@ def heard_of(probe: Leak | None, given: Unknown) -> Training:
     """
     said = {} if probe is None else probe.said
     sizes = [] if probe is None else [len(a) for name, a in sorted(probe.arrays.items()) if name.startswith("labels/")]
-    steps = given.steps or int(said.get("local-steps", "0")) or _missing("local-iterations", "no optimizer of PyTorch stepped")
+    steps = (
+        given.steps
+        or int(said.get("local-steps", "0"))
+        or _missing("local-iterations", "no optimizer of PyTorch stepped")
+    )
     batch = given.batch or (sizes[0] if sizes else _missing("batch", "the app does not call leakbench.flower.observe"))
-    rate = given.learning_rate or float(said.get("learning-rate", "0")) or _missing("learning-rate", "no optimizer stepped")
+    rate = (
+        given.learning_rate
+        or float(said.get("learning-rate", "0"))
+        or _missing("learning-rate", "no optimizer stepped")
+    )
     optimizer, notes = UNROLLED.get(said.get("optimizer", "SGD")), list[str]()
     if optimizer is None:
         notes.append(f"{said['optimizer']}'s steps are taken for SGD's")

@@ -99,7 +99,9 @@ class VectorisedGrid(InProcessGrid):
         held = [self.batches(client, number + 1) for number, client in lanes]
         shapes = {tuple(x.shape) for x, _ in held}
         if len(shapes) > 1:
-            raise InputError(f"batches: got the shapes {sorted(shapes)} in one round, expected one (L, B, *s) for all clients")
+            raise InputError(
+                f"batches: got the shapes {sorted(shapes)} in one round, expected one (L, B, *s) for all clients"
+            )
         inputs, labels = (torch.stack(each) for each in zip(*held, strict=True))
         weights = inputs.new_ones(labels.shape)
         return Examples(inputs, one_hot(labels, self.classes), weights, labels.shape[2], padded=False, alone=False)
@@ -114,7 +116,9 @@ class VectorisedGrid(InProcessGrid):
     def _network(self, sent: Arrays) -> Network:
         names = [name for name, _ in self.model.named_parameters()]
         if absent := [name for name in names if name not in sent]:
-            raise InputError(f"model: its parameters {absent} are not among the arrays that the server sends, {list(sent)}")
+            raise InputError(
+                f"model: its parameters {absent} are not among the arrays that the server sends, {list(sent)}"
+            )
         statistics = [name for name, _ in self.model.named_buffers() if name in sent]
         tensors = {name: torch.from_numpy(sent[name]) for name in (*names, *statistics)}
         return Network(self.model, {n: tensors[n] for n in names}, memory={n: tensors[n] for n in statistics})

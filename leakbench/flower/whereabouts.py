@@ -40,7 +40,7 @@ def round_of(message: Message, context: Context) -> int:
         return said
     held: Any = context.state.get(COUNTER, {"rounds": 0, "created": 0.0})
     created = float(message.metadata.created_at)
-    number = int(held["rounds"]) + (created != held["created"])
+    number: int = int(held["rounds"]) + (created != held["created"])
     context.state[COUNTER] = MetricRecord({"rounds": number, "created": created})
     return number
 

@@ -1,11 +1,11 @@
 """The client: it trains, and what it sends passes a defense; the taps are what leakbench adds to watch it."""
 
-from digits_app.task import batches, build
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 from torch import nn, optim
 
+from digits_app.task import batches, build
 from leakbench.flower import DefenseMod, StepProbeMod, UpdateTapMod, observe
 
 
@@ -36,7 +36,9 @@ def train(message: Message, context: Context) -> Message:
     number = int(message.content["config"]["server-round"])
     steps, batch = int(config["local-steps"]), int(config["batch"])
     for x, y in batches(*where, number, steps, batch):
-        observe(x, y, net, nn.functional.cross_entropy)  # The one line for leakbench; it does nothing where no probe listens.
+        observe(
+            x, y, net, nn.functional.cross_entropy
+        )  # The one line for leakbench; it does nothing where no probe listens.
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(x), y).backward()
         optimizer.step()

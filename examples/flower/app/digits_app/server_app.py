@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from digits_app.task import build
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from safetensors.numpy import save_file
 
+from digits_app.task import build
 from leakbench.flower import TapGrid
 
 app = ServerApp()
