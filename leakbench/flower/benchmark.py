@@ -63,6 +63,8 @@ def benchmark(asked: Asked) -> list[Row]:
     model = import_function("model", asked.builder, str(asked.app_dir.resolve()))()
     if not isinstance(model, nn.Module):
         raise InputError(f"model: {asked.builder!r} returned a {type(model).__name__}, expected a torch.nn.Module")
+    if not list(model.parameters()):
+        raise InputError(f"model: {asked.builder!r} has no parameters, so that nothing could leak")
     for name in (*TAPS, "sent"):
         shutil.rmtree(asked.out / name, ignore_errors=True)
     run_tapped(app, config, asked.clients, asked.out)

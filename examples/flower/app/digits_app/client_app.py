@@ -36,9 +36,7 @@ def train(message: Message, context: Context) -> Message:
     number = int(message.content["config"]["server-round"])
     steps, batch = int(config["local-steps"]), int(config["batch"])
     for x, y in batches(*where, number, steps, batch):
-        observe(
-            x, y, net, nn.functional.cross_entropy
-        )  # The one line for leakbench; it does nothing where no probe listens.
+        observe(x, y, net, nn.functional.cross_entropy)  # For leakbench; nothing where no probe listens.
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(x), y).backward()
         optimizer.step()
