@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from command_line import called
+from documented import follow
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'leakbench[flower]'")
 
@@ -114,10 +115,18 @@ def test_an_app_that_observes_nothing_has_answers_without_scores(flower, silent)
     ],
 )
 def test_what_does_not_fit_is_one_line(flower, more, options, says):
-    code, out, err = flower("--rounds", "1", *more, **options)
+    code, _, err = flower("--rounds", "1", *more, **options)
     [line] = [line for line in err.splitlines() if line.startswith("leakbench: ")]
     assert code == 2 and says in line, line
     assert "Traceback" not in err
+
+
+def test_the_page_prints_what_it_shows(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    done = follow("flower.md", lambda *arguments: called(monkeypatch, capsys, *arguments))
+    assert [command.split()[:3] for command in done] == [["leakbench", "flower", "."]] * 2
 
 
 @pytest.mark.flower
