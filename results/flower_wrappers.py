@@ -53,8 +53,8 @@ Only LocalDpMod noises what a client sends.
 {rounds} rounds, all clients in each (q = 1), one client's update made zero, delta 1e-5. *Claimed*: by the script of Flower's
 documentation; of LocalDpMod {rounds} times its own epsilon, at {rounds} times its delta. *Valid*: of the released models, and
 against who reads single updates on arrival. *Audited*: one release by the wrapper's real code. Sigma is the noise over how far one
-client moves the sum of {audited} updates (of LocalDpMod its own update), as stated and as measured; the lower bound of the epsilon of
-one release holds at 95 % confidence.
+client moves the sum of {audited} updates (of LocalDpMod its own update), as stated and as measured; the lower bound of the epsilon
+of one release holds at 95 % confidence.
 
 {epsilons}
 

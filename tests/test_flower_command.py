@@ -94,6 +94,69 @@ def test_an_app_that_observes_nothing_has_answers_without_scores(flower, silent)
     assert code == 2 and "pass --batch" in err
 
 
+OLD = """
+import torch
+from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
+from flwr.common import ndarrays_to_parameters
+from flwr.server import ServerAppComponents, ServerConfig
+from flwr.server.strategy import FedAvg
+from flwr.serverapp import ServerApp
+from torch import nn
+
+from leakbench.flower import observe
+
+
+def build():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16).eval(), nn.Sigmoid(), nn.Linear(16, 10))
+
+
+def weights(model):
+    return [tensor.numpy() for tensor in model.state_dict().values()]
+
+
+class Client(NumPyClient):
+    def __init__(self, partition):
+        self.rng = torch.Generator().manual_seed(partition)
+
+    def fit(self, parameters, config):
+        model = build()
+        state = zip(model.state_dict(), map(torch.tensor, parameters), strict=True)
+        model.load_state_dict(dict(state))
+        x, y = torch.rand(1, 1, 8, 8, generator=self.rng), torch.randint(10, (1,), generator=self.rng)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        observe(x, y, model, nn.functional.cross_entropy)
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        return weights(model), 1, {}
+
+
+def server_fn(context):
+    start = ndarrays_to_parameters(weights(build()))
+    strategy = FedAvg(fraction_evaluate=0.0, initial_parameters=start)
+    return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=context.run_config["num-server-rounds"]))
+
+
+client = ClientApp(client_fn=lambda context: Client(context.node_config["partition-id"]).to_client())
+server = ServerApp(server_fn=server_fn)
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_app_of_the_older_kind_with_numbered_arrays(flower, tmp_path):
+    """Its server asks clients from several threads."""
+    (tmp_path / "old_app.py").write_text(OLD, encoding="utf-8")
+    project = '[tool.flwr.app.components]\nserverapp = "old_app:server"\nclientapp = "old_app:client"\n'
+    (tmp_path / "pyproject.toml").write_text(
+        project + "[tool.flwr.app.config]\nnum-server-rounds = 1\n", encoding="utf-8"
+    )
+    code, out, err = flower("--attack", "analytic_fc", "--json", app=tmp_path, model="old_app:build")
+    assert code == 0, err
+    found = {row["tap"]: row["measured"] for row in json.loads(out)}
+    assert {tap: measured["asr"] for tap, measured in found.items()} == {"type-2": 1, "type-1": 1, "type-0": 1}
+
+
 @pytest.mark.parametrize(
     ("more", "options", "says"),
     [

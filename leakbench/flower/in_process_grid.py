@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
+from threading import RLock
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -46,6 +47,7 @@ class InProcessGrid(Grid):
         }
         self._replies: dict[str, Message] = {}
         self._run = Run.create_empty(RUN)
+        self._alone = RLock()  # Flower's older strategies ask their clients from several threads.
 
     def set_run(self, run: Run) -> None:
         """Take the run that a server's process belongs to."""
@@ -87,7 +89,8 @@ class InProcessGrid(Grid):
         node = int(message.metadata.dst_node_id)
         if node not in self.contexts:
             raise InputError(f"dst_node_id: got {node}, expected one of {len(self.contexts)} nodes from {SERVER + 1}")
-        return self.client_app(_apart(message), self.contexts[node])
+        with self._alone:
+            return self.client_app(_apart(message), self.contexts[node])
 
 
 def check_nodes(clients: int) -> None:

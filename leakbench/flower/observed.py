@@ -15,7 +15,7 @@ from torch.func import functional_call, grad, vmap
 from leakbench.models.batch_norm import mixes_examples
 from leakbench.types import Parameters
 
-__all__ = ["Observed", "listening", "observe"]
+__all__ = ["Observed", "listening", "listens", "observe"]
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """(logits (B, classes), labels (B,)) -> the loss, as `torch.nn.functional.cross_entropy`."""
@@ -51,6 +51,11 @@ def listening() -> Iterator[Observed]:
         yield observed
     finally:
         ACTIVE.reset(token)
+
+
+def listens(observed: Observed) -> bool:
+    """Say whether it is told in this thread; clients may train in several."""
+    return ACTIVE.get() is observed
 
 
 def observe(x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,7 @@ def seen_at(
     model: the app's network.  Raises InputError for a parameter that the model has and the app does not send, or of another shape.
     """
     probes = {leak.node: leak for leak in read_leaks(folder, "type-2") if leak.round == number}
-    leaks = [leak for leak in read_leaks(folder, tap) if leak.round == number]
+    leaks = [_named(model, leak) for leak in read_leaks(folder, tap) if leak.round == number]
     if not leaks:
         return f"nothing leaked at {tap} in round {number}"
     for leak in leaks:
@@ -159,6 +160,18 @@ def _truth(probe: Leak | None, tap: str) -> tuple[Tensor | None, Tensor | None]:
         for what in ("inputs", "labels")
     )
     return (x[:1], y[:1]) if tap == "type-2" else (x, y)
+
+
+def _named(model: nn.Module, leak: Leak) -> Leak:
+    """Return the leak with the model's names where the app sends a list of arrays, which Flower numbers, of the whole state."""
+    names = list(model.state_dict())
+    if not leak.sent or set(leak.sent) != {str(i) for i in range(len(names))}:
+        return leak
+    sent = {name: leak.sent[str(i)] for i, name in enumerate(names)}
+    arrays = leak.arrays
+    if set(arrays) == set(leak.sent):
+        arrays = {name: arrays[str(i)] for i, name in enumerate(names)}
+    return dataclasses.replace(leak, sent=sent, arrays=arrays)
 
 
 def _check(model: nn.Module, leak: Leak) -> None:

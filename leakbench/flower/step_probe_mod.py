@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from leakbench.flower.arrays import Arrays, arrays_of, is_parameter
 from leakbench.flower.leaks import Leak, write_leak
-from leakbench.flower.observed import Observed, listening
+from leakbench.flower.observed import Observed, listening, listens
 from leakbench.flower.whereabouts import is_train, partition_of, round_of
 from leakbench.types import Parameters
 
@@ -50,7 +50,7 @@ class StepProbeMod:
         if not is_train(message):
             return call_next(message, context)
         sent, number = arrays_of(message, "message"), round_of(message, context)
-        with listening() as observed, _heard(self.steps) as heard:
+        with listening() as observed, _heard(self.steps, observed) as heard:
             reply = call_next(message, context)
         if not reply.has_error():
             where = (self.tap, number, int(context.node_id), partition_of(context))
@@ -72,11 +72,13 @@ class Heard:
 
 
 @contextmanager
-def _heard(steps: int) -> Iterator[Heard]:
-    """Hear all steps of optimizers within this block."""
+def _heard(steps: int, observed: Observed) -> Iterator[Heard]:
+    """Hear all steps of optimizers within this block, in the thread that is observed."""
     heard = Heard()
 
     def hear(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not listens(observed):
+            return
         held = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if heard.taken == 0:
             group: Mapping[str, Any] = optimizer.param_groups[0]
