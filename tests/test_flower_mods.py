@@ -111,7 +111,7 @@ def test_the_noise_has_the_recipe_s_size(tmp_path):
     [
         ("fed_cdp", ["example station (ClipLayers, GaussianNoise)", "Opacus", "VectorisedGrid"]),
         ("soteria", ["example station (Soteria)", "VectorisedGrid"]),
-        ("fed_alpha_cdp_cyclic_valid", ["batch station (", "training loop", "VectorisedGrid"]),
+        ("soteria_as_released", ["batch station (Soteria)", "training loop", "VectorisedGrid"]),
         ("flower_fixed_server", ["server station (GaussianNoise)", "wrap the strategy"]),
         ("adaclip_client", ["client station over rounds (AdaClip)", "adaptiveclipping_mod"]),
         ("precode", ["changes the network"]),
