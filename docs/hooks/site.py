@@ -40,6 +40,7 @@ WRITTEN: list[tuple[str, list[tuple[str, str]]]] = [
         [
             ("Adding to it", "adding.md"),
             ("Frontiers", "frontier.md"),
+            ("Flower apps", "flower.md"),
             ("Submitting results", "submitting.md"),
         ],
     ),
@@ -63,8 +64,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if path.suffix in (".csv", ".json", ".md", ".png", ".yaml") and "shared" not in path.parts:
             files.append(File.generated(config, path.relative_to(HOME).as_posix(), abs_src_path=str(path)))
     files.append(File.generated(config, "changelog.md", abs_src_path=str(HOME / "CHANGELOG.md")))
-    workflow = "examples/github/leakage.yml"
-    files.append(File.generated(config, workflow, abs_src_path=str(HOME / workflow)))
+    for shown in ("examples/github/leakage.yml", "examples/flower/deploy.py"):
+        files.append(File.generated(config, shown, abs_src_path=str(HOME / shown)))
     config.nav = _navigation(files)
     return files
 

@@ -17,6 +17,7 @@ from leakbench.cli.bench import bench
 from leakbench.cli.catalog import list_, schema, show
 from leakbench.cli.conformance import conformance
 from leakbench.cli.data import data
+from leakbench.cli.flower import flower
 from leakbench.cli.frontier import frontier
 from leakbench.cli.gate import baseline, gate
 from leakbench.cli.leaderboard import card, leaderboard
@@ -84,6 +85,7 @@ for command in (
     conformance,
     reproduce,
     frontier,
+    flower,
     bench,
     report,
     compare,

@@ -1,0 +1,106 @@
+"""Somebody's Flower app: its components by its pyproject.toml, run in this process with taps."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+from leakbench.errors import InputError, nearest
+from leakbench.flower.attached import attach
+from leakbench.flower.in_process_grid import InProcessGrid, context_of_server
+from leakbench.flower.step_probe_mod import StepProbeMod
+from leakbench.flower.tap_grid import TapGrid
+from leakbench.flower.update_tap_mod import UpdateTapMod
+from leakbench.imported import import_function
+
+__all__ = ["FlowerApp", "RunConfig", "load_flower_app", "run_tapped"]
+
+RunConfig: TypeAlias = Mapping[str, bool | float | int | str]
+
+ROUNDS = "num-server-rounds"
+"""What Flower's own templates call the number of rounds in an app's config."""
+
+
+@dataclass(frozen=True)
+class FlowerApp:
+    """An app's two components and its config, `[tool.flwr.app.config]`."""
+
+    server: ServerApp
+    client: ClientApp
+    config: RunConfig
+
+    def configured(self, rounds: int | None, changes: RunConfig) -> RunConfig:
+        """Return the config with so many rounds and with the changes; raises InputError for a key that the app does not have."""
+        given = dict(changes) if rounds is None else {**changes, ROUNDS: rounds}
+        for key in given:
+            if key not in self.config:
+                field = "rounds" if key == ROUNDS else "run-config"
+                raise InputError(f"{field}: the app's config has no {key!r}{nearest(key, list(self.config))}")
+        return {**self.config, **given}
+
+
+def load_flower_app(folder: Path) -> FlowerApp:
+    """Return the app in a folder; its modules are imported.
+
+    Raises InputError where there is no pyproject.toml with components, or one cannot be imported or is something else.
+    """
+    path = folder / "pyproject.toml"
+    if not path.is_file():
+        raise InputError(f"{folder}: no pyproject.toml, expected a Flower app")
+    try:
+        written = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: {error}") from None
+    app: dict[str, Any] = written.get("tool", {}).get("flwr", {}).get("app", {})
+    components: dict[str, str] = app.get("components", {})
+    found = {}
+    for field, kind in (("serverapp", ServerApp), ("clientapp", ClientApp)):
+        if field not in components:
+            raise InputError(f"{path}: tool.flwr.app.components has no {field!r}")
+        found[field] = import_function(f"{path}: {field}", components[field], str(folder.resolve()))
+        if not isinstance(found[field], kind):
+            raise InputError(
+                f"{path}: {field}: {components[field]!r} is a {type(found[field]).__name__}, expected {kind.__name__}"
+            )
+    return FlowerApp(found["serverapp"], found["clientapp"], _flat(app.get("config", {})))
+
+
+def run_tapped(app: FlowerApp, config: RunConfig, clients: int, sink: Path, steps: int = 1) -> None:
+    """Run the app to its end without an engine, and write all that leaks at type-0, type-1 and type-2 into a folder.
+
+    clients: how many nodes there are.  What the app prints goes to stderr.
+    """
+    taps = (UpdateTapMod(sink), StepProbeMod(sink, steps))
+    with quiet():
+        grid = TapGrid(InProcessGrid(attach(app.client, *taps), clients, config), sink)
+        app.server(grid, context_of_server(config))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let Flower log errors alone, and what an app prints go to stderr, within this block."""
+    log = logging.getLogger("flwr")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        log.setLevel(before)
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float | int | str]:
+    """Return a config with its sections' keys joined by dots, as Flower does."""
+    found: dict[str, bool | float | int | str] = {}
+    for key, value in config.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found

@@ -1,0 +1,185 @@
+"""The attack on what leaked from a Flower app, and its scores: the one place where this package meets the attacks."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakbench.answers import Ranking, Reconstruction
+from leakbench.attack import Attack
+from leakbench.attack.isolation import answered
+from leakbench.attack.null.pictures import null_attack
+from leakbench.attack.rankings.candidates import Candidates
+from leakbench.data.dataset import Dataset
+from leakbench.data.recipe import Federation
+from leakbench.defense import Defense, Probe
+from leakbench.defense.facts import facts_at
+from leakbench.errors import InputError
+from leakbench.federated.view import Public, View
+from leakbench.fit_store import FitStore, fit_folder
+from leakbench.flower.seen import Seen
+from leakbench.measure.metrics import success_threshold
+from leakbench.measure.scores import Truth, score
+from leakbench.rng import generator, generators
+from leakbench.run.leak_noise import noise_std
+from leakbench.summary.tap import tap_summary
+
+__all__ = ["Attacker", "Outcome", "attack_seen"]
+
+MADE_UP = 256
+"""How many pictures stand for public ones where no data set is named."""
+
+SUCCESS = 0.1
+"""The threshold of success where no data set says what is close, an RMSE of inputs in [0, 1]."""
+
+
+@dataclass(frozen=True)
+class Attacker:
+    """Who attacks.
+
+    attack: the recipe.  defense: the recipe that the app's clients apply to their updates, as the attacker is told it; None: it
+    is told of none.  data: whose public examples it has, by which success is calibrated too; None: made-up pictures.
+    success: the threshold, an RMSE; None: the data set's, else `SUCCESS`.  seed: of all that it draws.
+    """
+
+    attack: Attack
+    defense: Defense | None = None
+    data: Dataset | None = None
+    success: float | None = None
+    seed: int = 0
+
+    @property
+    def eta(self) -> float:
+        """The threshold of success."""
+        if self.success is not None or self.data is None:
+            return SUCCESS if self.success is None else self.success
+        return success_threshold(self.data.train_inputs[self.data.victims], generator(self.seed, "eta"))
+
+    def public(self, shape: tuple[int, ...], classes: int) -> Public:
+        """Return the public examples; raises InputError for a data set of another shape or fewer classes."""
+        rng = generator(self.seed, "public")
+        if self.data is None:
+            return Public(_made_up(shape, rng), torch.arange(MADE_UP) % classes)
+        if self.data.shape != shape or self.data.classes > classes:
+            raise InputError(
+                f"dataset: {self.data.name!r} has inputs of {self.data.shape} and {self.data.classes} classes, the app"
+                f" {shape} and {classes}"
+            )
+        chosen = torch.randperm(len(self.data.public_targets), generator=rng)
+        return Public(self.data.public_inputs[chosen], self.data.public_targets[chosen])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an attack on V clients answered: summary as of a leakage point of `leakbench run`, None where no truth is known.
+
+    answer: its examples.  distance: (V,), the attacker's own, lower is surer.
+    """
+
+    summary: Mapping[str, Any] | None
+    answer: Reconstruction
+    distance: Tensor
+
+
+def attack_seen(seen: Seen, attacker: Attacker) -> Outcome:
+    """Attack what leaked and score the answers where the truth is known.
+
+    Raises InputError for an attack that needs what nobody can be granted here: true labels, candidates, another model.
+    """
+    _check(attacker.attack)
+    began = time.monotonic()
+    view, needs = _told(seen, attacker), attacker.attack.needs
+    public = attacker.public(view.shape, view.classes)
+    view = dataclasses.replace(view, public=_first(public, max(256, needs.public)), fits=FitStore(fit_folder()))
+    rngs = generators(attacker.seed, "attack", [(seen.view.clock.round, v) for v in range(view.victims)])
+    answer = answered(attacker.attack.method, (view,), rngs)
+    if not isinstance(answer, Reconstruction):
+        raise InputError("attack: it ranks candidates and rebuilds nothing; expected one that reconstructs")
+    if seen.inputs is None or seen.labels is None:
+        return Outcome(None, answer, -answer.certainty[:, 0])
+    ranking, own = _identified(view, seen.inputs, seen.labels, public, attacker, rngs)
+    labels, victims = seen.labels.flatten(), torch.arange(view.victims)
+    null = null_attack(
+        public.inputs, public.labels, len(labels), labels, attacker.eta, generator(attacker.seed, "null")
+    )
+    truth = Truth(victims, seen.inputs.float(), seen.labels, torch.zeros_like(seen.labels), own)
+    rows, _ = score(
+        view.tap,
+        view.clock.round + 1,
+        answer,
+        {"identified": ranking},
+        null,
+        truth,
+        attacker.eta,
+        "no weights were given",
+    )
+    return Outcome(tap_summary(rows, time.monotonic() - began), answer, -answer.certainty[:, 0])
+
+
+def _check(attack: Attack) -> None:
+    needs = attack.needs
+    for need in ("labels", "logits", "candidates", "table"):
+        if getattr(needs, need):
+            raise InputError(f"attack: it needs {need}, which nobody has of an app's clients; expected one without")
+    if attack.server.threat != "honest":
+        raise InputError(
+            "attack: its server tampers with the model, and an app's own strategy sends it; expected an honest one"
+        )
+
+
+def _told(seen: Seen, attacker: Attacker) -> View:
+    """Return the view of an attacker who knows what the clients do to their updates, if it is told."""
+    view, defense = seen.view, attacker.defense
+    if defense is None or attacker.attack.knows == "oblivious":
+        return view
+    how = seen.training
+    federation = Federation(
+        rounds=view.clock.round + 1,
+        batch=how.batch,
+        examples_per_client=how.batch,
+        clients=1,
+        clients_per_round=1,
+        local_iterations=how.steps,
+        learning_rate=how.learning_rate,
+    )
+    done = facts_at(defense, Probe(view.network, view.shape, view.classes, federation), view.clock)
+    std = noise_std(done, view.tap, how.batch, 1, how.steps, how.learning_rate, how.optimizer)
+    drawn = any("noise" in fact.kind for station in done.values() for fact in station)
+    noise, unknown = (None, std if drawn else "") if isinstance(std, str) else (std, "")
+    told = dataclasses.replace(view.knowledge, defense=True)
+    return dataclasses.replace(view, stations=defense.stations, noise=noise, unknown=unknown, knowledge=told)
+
+
+def _identified(
+    view: View, inputs: Tensor, labels: Tensor, public: Public, attacker: Attacker, rngs: tuple[torch.Generator, ...]
+) -> tuple[Ranking, Tensor]:
+    """Return who of k candidates each victim's first example was, and which it is: all victims' and, of a data set, public ones."""
+    few = _first(public, 0 if attacker.data is None else max(0, 1000 - len(inputs)))
+    pool = torch.cat([inputs[:, 0], few.inputs])
+    order = torch.randperm(len(pool), generator=generator(attacker.seed, "candidates"))
+    shown = Public(pool[order], torch.cat([labels[:, 0], few.labels])[order])
+    ranking = Candidates()((dataclasses.replace(view, candidates=shown),), rngs)
+    return ranking, order.argsort()[: len(inputs)]
+
+
+def _first(public: Public, most: int) -> Public:
+    return Public(public.inputs[:most], public.labels[:most])
+
+
+def _made_up(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+    """Return pictures (n, C, H, W) with the 1 / f amplitudes of natural ones, or uniform records (n, F), in [0, 1]."""
+    noise = torch.randn(MADE_UP, *shape, generator=rng)
+    if len(shape) != 3:
+        return torch.rand(MADE_UP, *shape, generator=rng)
+    rows, columns = torch.meshgrid(torch.fft.fftfreq(shape[1]), torch.fft.rfftfreq(shape[2]), indexing="ij")
+    away = (rows**2 + columns**2).sqrt().clamp_min(1 / max(shape[1:]))
+    smooth = torch.fft.irfft2(torch.fft.rfft2(noise) / away, s=shape[1:])
+    spread = smooth.flatten(1).std(1).reshape(-1, 1, 1, 1)
+    pictures: Tensor = (0.5 + 0.25 * smooth / spread).clamp(0, 1)
+    return pictures

@@ -1,0 +1,114 @@
+"""Leaks as files: every engine of Flower runs clients in processes of their own, so that what a tap sees is written down.
+
+    FOLDER/TAP/round00001-node123.safetensors    the arrays as they passed the tap; what else is known in the header
+    FOLDER/sent/HASH.safetensors                 the arrays that the server had sent, once for all who got them
+
+Each file is written whole (`os.replace`), holds arrays and text alone, and is never a pickle. Arrays are read in the order of the
+file, not of the message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.numpy import save
+
+from leakbench.errors import InputError
+
+__all__ = ["Leak", "read_leaks", "write_leak", "write_whole"]
+
+Named: TypeAlias = Mapping[str, NDArray[Any]]
+
+SENT = "sent"
+
+
+@dataclass(frozen=True)
+class Leak:
+    """What one message showed at one tap.
+
+    tap: the folder's name, `type-1` or another.  round: the server's, from 1.  node: Flower's id of the client's node.
+    partition: the client's partition-id; None where the tap does not know it, as a server's.
+    arrays: {name: array} as they passed the tap.  sent: likewise, what the server had sent to this client; {} where it is not told.
+    said: what else is known, words by words.
+    """
+
+    tap: str
+    round: int
+    node: int
+    partition: int | None
+    arrays: Named
+    sent: Named
+    said: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of its file within the tap's folder."""
+        return f"round{self.round:05d}-node{self.node}.safetensors"
+
+
+def write_leak(folder: Path, leak: Leak) -> Path:
+    """Write a leak, in the stead of one of the same tap, round and node, and return its file."""
+    header = {**leak.said, "round": str(leak.round), "node-id": str(leak.node)}
+    if leak.partition is not None:
+        header["partition-id"] = str(leak.partition)
+    if leak.sent:
+        whole = save(_plain(leak.sent))
+        header[SENT] = hashlib.sha256(whole).hexdigest()[:16]
+        before = folder / SENT / f"{header[SENT]}.safetensors"
+        if not before.exists():
+            write_whole(before, whole)
+    path = folder / leak.tap / leak.name
+    write_whole(path, save(_plain(leak.arrays), header))
+    return path
+
+
+def read_leaks(folder: Path, tap: str) -> list[Leak]:
+    """Return the leaks of one tap by round and then by partition, or node where no partition is known; [] where there is none."""
+    found = [_read(folder, tap, path) for path in sorted((folder / tap).glob("round*.safetensors"))]
+    return sorted(found, key=lambda leak: (leak.round, leak.node if leak.partition is None else leak.partition))
+
+
+def _read(folder: Path, tap: str, path: Path) -> Leak:
+    arrays, header = _opened(path)
+    sent: Named = {}
+    if SENT in header:
+        before = folder / SENT / f"{header[SENT]}.safetensors"
+        if not before.is_file():
+            raise InputError(f"{path}: {before.name}, what the server had sent, is not in {before.parent}")
+        sent = _opened(before)[0]
+    partition = header.get("partition-id")
+    known = ("round", "node-id", "partition-id", SENT)
+    said = {key: text for key, text in header.items() if key not in known}
+    where = None if partition is None else int(partition)
+    return Leak(tap, int(header["round"]), int(header["node-id"]), where, arrays, sent, said)
+
+
+def _opened(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    with safe_open(path, framework="numpy") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+
+
+def _plain(arrays: Named) -> dict[str, NDArray[Any]]:
+    return {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in arrays.items()}
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that nobody ever finds a part of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".part-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

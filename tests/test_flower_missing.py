@@ -1,0 +1,80 @@
+"""Without flwr all of leakbench works but leakbench.flower, which says in one line how it is installed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import called
+from torch import nn
+
+from leakbench.errors import InputError
+
+HOME = Path(__file__).parent.parent
+INSTALL = "pip install 'leakbench[flower]'"
+
+
+@pytest.fixture
+def without_flwr(monkeypatch):
+    """Hide flwr, and what was imported with it."""
+    for name in [n for n in sys.modules if n == "flwr" or n.startswith(("flwr.", "leakbench.flower."))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "flwr", None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "DefenseMod",
+        "UpdateTapMod",
+        "StepProbeMod",
+        "ProbeStrategy",
+        "TapGrid",
+        "attach",
+        "InProcessGrid",
+        "VectorisedGrid",
+    ],
+)
+def test_a_missing_flwr_is_one_line(without_flwr, name):
+    import leakbench.flower  # noqa: PLC0415
+
+    with pytest.raises(InputError) as raised:
+        getattr(leakbench.flower, name)
+    assert INSTALL in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_command_says_it_and_exits_with_2(without_flwr, tmp_path, monkeypatch, capsys):
+    asked = ("flower", str(tmp_path), "--model", "a:b", "--shape", "1,8,8", "--classes", "10")
+    code, out, err = called(monkeypatch, capsys, *asked)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1 and INSTALL in err
+
+
+def test_a_name_that_is_none_is_an_attribute_error(without_flwr):
+    import leakbench.flower  # noqa: PLC0415
+
+    with pytest.raises(AttributeError, match="no attribute 'DefenceMod'"):
+        _ = leakbench.flower.DefenceMod
+
+
+def test_observe_needs_no_flwr_and_does_nothing_where_nobody_listens(without_flwr):
+    from leakbench.flower import observe  # noqa: PLC0415
+
+    def never(logits, labels):
+        raise AssertionError("called")
+
+    observe(torch.rand(2, 3), torch.tensor([0, 1]), nn.Linear(3, 2), never)
+
+
+def test_the_command_line_imports_no_flwr():
+    """In a process of its own, where an import of flwr or ray is an error."""
+    script = (
+        "import sys\n"
+        "sys.modules['flwr'] = sys.modules['ray'] = None\n"
+        "import leakbench.cli, leakbench.flower, leakbench.run.experiment\n"
+        "print('fine')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=HOME, capture_output=True, text=True, check=False)
+    assert done.stdout == "fine\n", done.stderr

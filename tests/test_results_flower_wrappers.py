@@ -1,0 +1,29 @@
+"""The page of Flower's wrappers is written from its rows, which need no flwr to be read."""
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+RESULTS = Path(__file__).parent.parent / "results"
+
+
+def test_the_page_follows_from_its_rows():
+    from flower_wrappers import page  # noqa: PLC0415
+
+    rows = pd.read_csv(RESULTS / "flower_wrappers.csv")
+    assert page(rows) == (RESULTS / "flower_wrappers.md").read_text(encoding="utf-8")
+
+
+def test_without_flwr_it_is_one_line(monkeypatch, capsys):
+    from flower_wrappers import main  # noqa: PLC0415
+
+    from leakbench.scripts import one_line  # noqa: PLC0415
+
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    monkeypatch.setattr(sys, "argv", ["flower_wrappers.py"])
+    with pytest.raises(SystemExit) as ended:
+        one_line(main)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith("pip install 'leakbench[flower]'\n")
