@@ -1,3 +1,24 @@
 """leakbench: the benchmark of gradient-leakage attacks and defenses in federated learning."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from leakbench.own.attack import attack_update
+    from leakbench.own.probe import probe
+
+__all__ = ["__version__", "attack_update", "probe"]
+
 __version__ = "0.1.0"
+
+WHERE = {"attack_update": "leakbench.own.attack", "probe": "leakbench.own.probe"}
+"""{public name: the module that holds it, which imports torch}."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs torch when it is asked for."""
+    if name not in WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(WHERE[name]), name)

@@ -22,6 +22,7 @@ from leakbench.cli.frontier import frontier
 from leakbench.cli.gate import baseline, gate
 from leakbench.cli.leaderboard import card, leaderboard
 from leakbench.cli.options import INTERRUPTED, help_alone
+from leakbench.cli.own import attack
 from leakbench.cli.privacy import audit, epsilon
 from leakbench.cli.reproduce import reproduce
 from leakbench.cli.run import compare, report, run
@@ -77,6 +78,7 @@ def commands(context: click.Context) -> None:
 
 for command in (
     run,
+    attack,
     list_,
     show,
     schema,

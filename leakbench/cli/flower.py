@@ -14,7 +14,7 @@ import click
 from leakbench.cli.options import FOLDER, success
 from leakbench.errors import InputError
 
-__all__ = ["flower"]
+__all__ = ["flower", "shape_of"]
 
 
 @click.command()
@@ -54,7 +54,7 @@ def flower(app_dir: Path, **given: Any) -> None:
     json_wanted = given.pop("as_json")
     out = given.pop("out") or Path("runs") / f"flower-{app_dir.resolve().name}"
     given.update(
-        shape=_shape(given["shape"]), success=success(given.pop("threshold")), run_config=_config(given["run_config"])
+        shape=shape_of(given["shape"]), success=success(given.pop("threshold")), run_config=_config(given["run_config"])
     )
     rows = benchmark(Asked(app_dir, out, **given))
     write_rebuilt(rows, out / "rebuilt.safetensors")
@@ -69,7 +69,8 @@ def flower(app_dir: Path, **given: Any) -> None:
     click.echo(f"leaks: {out}   answers: {out / 'rebuilt.safetensors'}")
 
 
-def _shape(text: str) -> tuple[int, ...]:
+def shape_of(text: str) -> tuple[int, ...]:
+    """Return the sides of an input; raises InputError for other text."""
     if not re.fullmatch(r"\s*[1-9]\d*(\s*,\s*[1-9]\d*)*\s*", text):
         raise InputError(f"shape: got {text!r}, expected positive numbers with commas between them, as 3,32,32")
     return tuple(int(side) for side in text.split(","))

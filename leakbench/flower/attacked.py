@@ -119,17 +119,20 @@ def attack_seen(seen: Seen, attacker: Attacker) -> Outcome:
         attacker.eta,
         "no weights were given",
     )
-    return Outcome(tap_summary(rows, time.monotonic() - began), answer, -answer.certainty[:, 0])
+    summary = tap_summary(rows, time.monotonic() - began)
+    if summary["candidates"] < 2:  # Nothing is needed to pick the only one.
+        summary |= dict.fromkeys(("identified", "identified_low", "identified_high"))
+    return Outcome(summary, answer, -answer.certainty[:, 0])
 
 
 def _check(attack: Attack) -> None:
     needs = attack.needs
     for need in ("labels", "logits", "candidates", "table"):
         if getattr(needs, need):
-            raise InputError(f"attack: it needs {need}, which nobody has of an app's clients; expected one without")
+            raise InputError(f"attack: it needs {need}, which nobody is granted here; expected one without")
     if attack.server.threat != "honest":
         raise InputError(
-            "attack: its server tampers with the model, and an app's own strategy sends it; expected an honest one"
+            "attack: its server tampers with the model, which is sent here as it is; expected an honest one"
         )
 
 

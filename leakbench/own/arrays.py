@@ -1,0 +1,66 @@
+"""Files of named arrays from strangers: safetensors and NumPy's .npz, and no pickle."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from leakbench.errors import InputError
+
+__all__ = ["read_arrays"]
+
+PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt", ".npy")
+
+CONVERT = (
+    "convert one you trust: safetensors.torch.save_file(torch.load('{name}', weights_only=True), '{stem}.safetensors')"
+)
+
+
+def read_arrays(field: str, path: Path) -> dict[str, Tensor]:
+    """Return {name: array} of a file, floating ones as float32, others as they are.
+
+    field: what the file is called in errors.  Raises InputError, with the field and the file, for a file that is not there, is
+    no whole safetensors or .npz, holds objects or nothing, or a number that is not finite.
+    """
+    if path.suffix in PICKLES:
+        hint = CONVERT.format(name=path.name, stem=path.stem)
+        raise InputError(f"{field}: {path} may be a pickle, which can run code; {hint}")
+    if path.suffix not in (".safetensors", ".npz"):
+        raise InputError(f"{field}: got {str(path)!r}, expected a .safetensors or .npz file")
+    if not path.is_file():
+        raise InputError(f"{field}: no file {str(path)!r}")
+    try:
+        found = _safetensors(path) if path.suffix == ".safetensors" else _npz(path)
+    except (SafetensorError, zipfile.BadZipFile, OSError, ValueError, TypeError, EOFError) as error:
+        raise InputError(f"{field}: {path} cannot be read: {' '.join(str(error).split())}") from None
+    if not found:
+        raise InputError(f"{field}: {path} holds no arrays")
+    return {name: _checked(field, path, name, array) for name, array in found.items()}
+
+
+def _safetensors(path: Path) -> dict[str, Tensor]:
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+
+
+def _npz(path: Path) -> dict[str, Tensor]:
+    with np.load(path, allow_pickle=False) as file:
+        return {
+            name: torch.from_numpy(np.ascontiguousarray(file[name]).reshape(file[name].shape)) for name in file.files
+        }
+
+
+def _checked(field: str, path: Path, name: str, array: Tensor) -> Tensor:
+    if array.is_complex():
+        raise InputError(f"{field}: {path}: {name!r} has complex numbers, expected real ones")
+    if not array.is_floating_point():
+        return array
+    array = array.float()
+    if not bool(array.isfinite().all()):
+        raise InputError(f"{field}: {path}: {name!r} has numbers that are not finite")
+    return array
