@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from leakbench.own.attack import attack_update
     from leakbench.own.probe import probe
+    from leakbench.own.read import read
 
-__all__ = ["__version__", "attack_update", "probe"]
+__all__ = ["__version__", "attack_update", "probe", "read"]
 
 __version__ = "0.1.0"
 
-WHERE = {"attack_update": "leakbench.own.attack", "probe": "leakbench.own.probe"}
-"""{public name: the module that holds it, which imports torch}."""
+WHERE = {"attack_update": "leakbench.own.attack", "probe": "leakbench.own.probe", "read": "leakbench.own.read"}
+"""{public name: the module that holds it, which imports torch or pandas}."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs torch when it is asked for."""
+    """Import what needs torch or pandas when it is asked for."""
     if name not in WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(WHERE[name]), name)

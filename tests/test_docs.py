@@ -146,3 +146,9 @@ def test_lines_are_alike_up_to_rounding_and_in_order():
     assert unlike("a\nc\n", "a\nb\nc\n") == "c"
     assert unlike("c\n...\na\n", "a\nb\nc\n") == "c"
     assert "goes on" in unlike("a\n", "a\nb\n")
+
+
+def test_updates_of_ones_own_and_probes_work_as_written(leakbench):
+    assert len(follow("own_updates.md", leakbench)) == 2
+    sys.modules.pop("mine", None)
+    assert len(follow("probe.md", leakbench)) == 1

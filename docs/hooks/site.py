@@ -40,6 +40,8 @@ WRITTEN: list[tuple[str, list[tuple[str, str]]]] = [
         [
             ("Adding to it", "adding.md"),
             ("Frontiers", "frontier.md"),
+            ("Your own update", "own_updates.md"),
+            ("A probe in a training loop", "probe.md"),
             ("Flower apps", "flower.md"),
             ("Submitting results", "submitting.md"),
         ],
