@@ -30,6 +30,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from leakbench.errors import InputError
+from leakbench.manifest import check_manifest
 
 __all__ = [
     "SCHEMA",
@@ -114,13 +115,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"run: no manifest.json in {str(folder)!r}; give the folder of a run") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read ({error}); move it away to measure again") from None
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         found = manifest.get("schema") if isinstance(manifest, dict) else type(manifest).__name__
         raise InputError(
             f"{path}: schema {found!r}, this version reads {SCHEMA}; move the folder away to measure again"
         )
+    check_manifest(path, manifest)
     return manifest
 
 
