@@ -12,7 +12,7 @@ from leakbench.reproduce.curves import ordered
 from leakbench.reproduce.reached import reached
 from leakbench.reproduce.table import Table
 from leakbench.reproduce.verdict import CLAIMS, FAILS, ORDER, Compared, compared, digits_of
-from leakbench.scripts import markdown_table
+from leakbench.scripts import in_table, markdown_table, untagged
 
 __all__ = ["claims_of", "page_of"]
 
@@ -56,37 +56,49 @@ def page_of(table: Table, rows: pd.DataFrame) -> str:
     shown = [(column, cells) for column, cells in shown if set(cells) != {"-"}]
     measured = markdown_table((c.heading for c, _ in shown), zip(*(cells for _, cells in shown), strict=True))
     lacking = [line.name for line in table.lines if line.name not in set(rows["cell"])]
-    missing = [f"Not measured yet: {'; '.join(_gathered(lacking))}.", ""] if lacking else []
+    missing = [f"Not measured yet: {untagged('; '.join(_gathered(lacking)))}.", ""] if lacking else []
     legend = [f"- {column.heading}: {column.meaning}." for column, _ in shown if column.meaning]
-    cite = [table.cite, ""] if table.cite else []
+    cite = [untagged(table.cite), ""] if table.cite else []
     lines = [
-        *(f"# {table.title}", "", *cite, table.text, "", *_drawn(table), measured, "", *missing, *legend, ""),
+        *(
+            f"# {untagged(table.title)}",
+            "",
+            *cite,
+            untagged(table.text),
+            "",
+            *_drawn(table),
+            measured,
+            "",
+            *missing,
+            *legend,
+            "",
+        ),
         *_verdicts(claims_of(table, rows)),
         *_reached(rows),
         *_at_quick(table, rows),
         AGAIN.format(name=table.name),
         "",
-        table.found,
+        untagged(table.found),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _drawn(table: Table) -> list[str]:
     """Return the figure of a table that has one."""
-    return [f"![{table.title}]({table.name}.png)", ""] if table.pictures or table.rounds else []
+    return [f"![{untagged(table.title)}]({table.name}.png)", ""] if table.pictures or table.rounds else []
 
 
 def _verdicts(claims: Sequence[Compared]) -> list[str]:
     """Return the table of claims and verdicts; nothing where nothing is claimed."""
     rows = [
         (
-            c.row,
+            in_table(c.row),
             CLAIMS[c.what].heading,
             "> 0" if c.what == ORDER else f"{c.claimed:g}",
             text_of(c.value, 3),
             _interval(c),
             f"**{c.verdict}**",
-            c.reason or _unexplained(c),
+            in_table(c.reason or _unexplained(c)),
         )
         for c in claims
     ]
@@ -97,7 +109,9 @@ def _verdicts(claims: Sequence[Compared]) -> list[str]:
 
 def _reached(rows: pd.DataFrame) -> list[str]:
     """Return which cell of each sweep is the first to reach its aim; nothing where nothing is aimed at."""
-    found = [(r.sweep, f"{r.aim:.3f}", r.cell, r.accuracy, r.claimed, r.valid) for r in reached(rows)]
+    found = [
+        (in_table(r.sweep), f"{r.aim:.3f}", in_table(r.cell), r.accuracy, r.claimed, r.valid) for r in reached(rows)
+    ]
     heads = ("sweep", "aim", "first that reaches it", "accuracy [95 % CI]", "epsilon claimed", "epsilon valid")
     rule = "Of each sweep the first cell, in its order, whose accuracy is what is aimed at, or more."
     return ["## What reaches the accuracy", "", rule, "", markdown_table(heads, found), ""] if found else []
@@ -132,6 +146,6 @@ def _at_quick(table: Table, rows: pd.DataFrame) -> list[str]:
             )
             cut.setdefault(said, []).append(line.name)
     left = [line.name for line in table.lines if line.quick is None] if quick else []
-    lines = [f"- {said}: {'; '.join(_gathered(names))}." for said, names in cut.items()]
-    lines += [f"- left out: {'; '.join(_gathered(left))}."] if left else []
+    lines = [f"- {untagged(said)}: {untagged('; '.join(_gathered(names)))}." for said, names in cut.items()]
+    lines += [f"- left out: {untagged('; '.join(_gathered(left)))}."] if left else []
     return ["At the scale `quick`, with less of each than the paper has:", "", *lines, ""] if lines else []
