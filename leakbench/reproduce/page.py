@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
 from leakbench.reproduce.claimed import with_claims
-from leakbench.reproduce.columns import COLUMNS, text_of
+from leakbench.reproduce.columns import COLUMNS, Row, text_of
 from leakbench.reproduce.curves import ordered
 from leakbench.reproduce.reached import reached
-from leakbench.reproduce.table import Table
+from leakbench.reproduce.table import Line, Table
 from leakbench.reproduce.verdict import CLAIMS, FAILS, ORDER, Compared, compared, digits_of
 from leakbench.scripts import in_table, markdown_table, untagged
 
@@ -18,7 +20,7 @@ __all__ = ["claims_of", "page_of"]
 
 AGAIN = (
     'A row is measured again by `leakbench reproduce {name} --only "ROW"`, ROW being its name without a leakage point (`type-2`,'
-    " `type-1`, `type-0` or `global`) at the end; seed 0 throughout."
+    " `type-1`, `type-0` or `global`) at the end; {seeds}."
 )
 
 ORDERS = (
@@ -66,6 +68,7 @@ def page_of(table: Table, rows: pd.DataFrame) -> str:
             *cite,
             untagged(table.text),
             "",
+            *_trial(table, rows),
             *_drawn(table),
             measured,
             "",
@@ -76,11 +79,48 @@ def page_of(table: Table, rows: pd.DataFrame) -> str:
         *_verdicts(claims_of(table, rows)),
         *_reached(rows),
         *_at_quick(table, rows),
-        AGAIN.format(name=table.name),
+        AGAIN.format(name=table.called, seeds=_seeds(table, rows)),
         "",
         untagged(table.found),
     ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _trial(table: Table, rows: pd.DataFrame) -> list[str]:
+    """Return which numbers of the rows are not the table's, and how such rows are measured again; nothing where all are."""
+    lines = {line.name: line for line in table.lines}
+    found: dict[str, list[str]] = {}
+    for row in rows.drop_duplicates("cell").to_dict("records"):
+        changed = _changed(row)
+        if changed:
+            given = _given(lines[row["cell"]], row)
+            said = ", ".join(f"{name} {value} for {given.get(name, 'its own')}" for name, value in changed.items())
+            again = " ".join(f"--set {name}={value}" for name, value in changed.items())
+            found.setdefault(untagged(f"- {said} (`{again}`)"), []).append(row["cell"])
+    rule = "A trial: these rows were measured with other numbers than the table's, which are not published ones:"
+    shown = [f"{said}: {untagged('; '.join(_gathered(names)))}." for said, names in found.items()]
+    return [rule, "", *shown, ""] if shown else []
+
+
+def _changed(row: Row) -> dict[str, Any]:
+    """Return {field: number} of what a trial changed in a row."""
+    text = row.get("changed")
+    return dict(json.loads(text)) if isinstance(text, str) else {}
+
+
+def _given(line: Line, row: Row) -> dict[str, Any]:
+    """Return what the table gives of a row, at its scale."""
+    return {**line.given, **((line.quick or {}) if row.get("scale") == "quick" else {})}
+
+
+def _seeds(table: Table, rows: pd.DataFrame) -> str:
+    """Return with which seeds, each the first of its cell, the rows were measured."""
+    lines = {line.name: line for line in table.lines}
+    given = [{"seed": 0, **_given(lines[row["cell"]], row), **_changed(row)} for row in rows.to_dict("records")]
+    seeds = sorted({int(each["seed"]) for each in given}) or [0]
+    if len(seeds) == 1:
+        return f"seed {seeds[0]} throughout"
+    return f"seeds {', '.join(map(str, seeds))}, of each row what the table says"
 
 
 def _drawn(table: Table) -> list[str]:

@@ -69,7 +69,7 @@ def accounting_page(table: AccountingTable, rows: pd.DataFrame) -> str:
         ),
         *("## Claims", "", rule, "", markdown_table(CLAIM_HEADS, claims), "", *missing),
         *("## Readings", "", markdown_table(READING_HEADS, readings), ""),
-        *(AGAIN.format(name=table.name), "", untagged(table.found)),
+        *(AGAIN.format(name=table.called), "", untagged(table.found)),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
