@@ -78,7 +78,10 @@ def written(folder: Path, manifest: dict[str, Any], name: str) -> Path:
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, then put it in place: after a crash the old file or the new one is there."""
+    """Let `write` fill a temporary file beside `path`, then put it in place: after a crash the old file or the new one is there.
+
+    An OSError names `path`, whatever was being written when it came.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     os.close(handle)
@@ -89,6 +92,12 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             os.fsync(file.fileno())
         temporary.chmod(0o644)
         temporary.replace(path)
+    except OSError as error:
+        if (
+            error.filename in (None, name) and error.filename2 is None
+        ):  # A disk that is full does not say for which file.
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
