@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from leakbench.errors import InputError
 
-__all__ = ["existing", "markdown_table", "one_line"]
+__all__ = ["existing", "in_table", "markdown_table", "one_line", "untagged"]
 
 
 def one_line(main: Callable[[], None]) -> None:
@@ -30,6 +31,16 @@ def existing(what: str, path: Path | None) -> Path | None:
     if path is not None and not path.is_dir():
         raise InputError(f"{what}: no folder {str(path)!r}")
     return path
+
+
+def in_table(words: object) -> str:
+    """Return words that stay words in a Markdown table: no tag, no end of a cell or of a line."""
+    return " ".join(str(words).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|").splitlines())
+
+
+def untagged(text: str) -> str:
+    """Return Markdown in which no tag of HTML is left."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
 
 
 def markdown_table(heads: Iterable[object], rows: Iterable[Iterable[object]]) -> str:

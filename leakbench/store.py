@@ -30,6 +30,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from leakbench.errors import InputError
+from leakbench.manifest import check_manifest
 
 __all__ = [
     "SCHEMA",
@@ -77,7 +78,10 @@ def written(folder: Path, manifest: dict[str, Any], name: str) -> Path:
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, then put it in place: after a crash the old file or the new one is there."""
+    """Let `write` fill a temporary file beside `path`, then put it in place: after a crash the old file or the new one is there.
+
+    An OSError names `path`, whatever was being written when it came.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     os.close(handle)
@@ -88,6 +92,12 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             os.fsync(file.fileno())
         temporary.chmod(0o644)
         temporary.replace(path)
+    except OSError as error:
+        if (
+            error.filename in (None, name) and error.filename2 is None
+        ):  # A disk that is full does not say for which file.
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -114,13 +124,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"run: no manifest.json in {str(folder)!r}; give the folder of a run") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read ({error}); move it away to measure again") from None
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         found = manifest.get("schema") if isinstance(manifest, dict) else type(manifest).__name__
         raise InputError(
             f"{path}: schema {found!r}, this version reads {SCHEMA}; move the folder away to measure again"
         )
+    check_manifest(path, manifest)
     return manifest
 
 

@@ -1,11 +1,15 @@
 """Factors on a defense's noise and clips: what they reach, what they refuse, what is said of them."""
 
 import dataclasses
+import math
+import re
+from pathlib import Path
 
 import pytest
+import yaml
 
 from leakbench.cell import Cell, Request
-from leakbench.cell.accounting import cell_epsilon
+from leakbench.cell.accounting import cell_curve, cell_epsilon
 from leakbench.cell.budget import prepare
 from leakbench.cell.network import probe_of
 from leakbench.defense import facts_at
@@ -91,8 +95,14 @@ def test_a_factor_of_one_changes_no_number() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"noise_factor": 0.0}, "noise-factor: got 0.0, expected a finite number > 0"),
-        ({"clip_factor": float("nan")}, "clip-factor: got nan, expected a finite number > 0"),
+        *[
+            (
+                {f"{what}_factor": factor},
+                f"{what}-factor: got {re.escape(str(factor))}, expected a number from 1e-06 to 1e\\+06",
+            )
+            for what in ("noise", "clip")
+            for factor in (1e-9, 1e9, 1e300, float("nan"), float("inf"), float("-inf"), 0.0, -1.0)
+        ],
         ({"noise_factor": 2.0}, "noise-factor: none adds no noise"),
         ({"clip_factor": 2.0}, "clip-factor: none has no clip"),
         ({"noise_factor": 2.0, "defense": "priority_public_valid"}, "noise-factor: the noise of priority_public_valid"),
@@ -102,3 +112,29 @@ def test_a_factor_of_one_changes_no_number() -> None:
 def test_what_no_factor_reaches_is_refused(asked: dict[str, object], said: str) -> None:
     with pytest.raises(InputError, match=said):
         cell(**asked)
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1e6])
+def test_numbers_at_the_ends_of_the_range_are_finite(factor: float) -> None:
+    for some in (cell(defense="fed_cdp", noise_factor=factor), cell(defense="fed_cdp", clip_factor=factor)):
+        found = cell_epsilon(some.defense, some.data, some.settings, hand_out(some), None)
+        curve = cell_curve(some.defense, some.data, some.settings, hand_out(some))
+        assert found.valid is not None and math.isfinite(found.valid) and curve and all(map(math.isfinite, curve))
+
+
+def test_hardly_any_noise_has_no_curve_of_epsilons(tmp_path: Path) -> None:
+    own = {"title": "t", "cite": "c", "unit": "example"}
+    steps = [{"clip_layers": {"norm": 4.0}}, {"gaussian_noise": {"multiplier": 1e-12, "to": "sum"}}]
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump({**own, "example": steps}))
+    some = cell(defense=str(tmp_path / "own.yaml"))
+    found = cell_epsilon(some.defense, some.data, some.settings, hand_out(some), None)
+    assert found.valid is None and "no finite epsilon" in found.reason
+    assert cell_curve(some.defense, some.data, some.settings, hand_out(some)) == []
+
+
+def test_a_factor_that_leaves_single_precision_is_refused(tmp_path: Path) -> None:
+    steps = [{"clip_layers": {"norm": 1e28}}, {"gaussian_noise": {"multiplier": 1.0, "to": "sum"}}]
+    own = {"title": "t", "cite": "c", "unit": "example", "example": steps}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(own))
+    with pytest.raises(InputError, match=r"1e\+06 times norm 1e\+28: expected a number between 1e-30 and 1e30"):
+        cell(defense=str(tmp_path / "own.yaml"), clip_factor=1e6)

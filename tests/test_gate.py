@@ -212,7 +212,7 @@ def test_the_example_of_a_workflow_runs_as_written(
         ("", "cannot be read"),
         ("[1]", "is none (write one by `leakbench baseline RUN > kept.json`)"),
         ('{"leakbench baseline": 2}', "is none"),
-        ('{"leakbench baseline": 1, "examples": 2, "rows": {}}', "is damaged (KeyError: 'tap')"),
+        ('{"leakbench baseline": 1, "examples": 2, "rows": {}}', "dataset is missing"),
     ],
 )
 def test_what_is_no_baseline_is_one_line(

@@ -26,6 +26,7 @@ from leakbench.reproduce.claimed import with_claims
 from leakbench.reproduce.file import table_names
 from leakbench.reproduce.grid import spelled_out
 from leakbench.reproduce.index import BEGIN, END, index_of
+from leakbench.reproduce.kept import kept, of_table
 from leakbench.reproduce.measure import MEASURES, accuracy_of, point_of, rows_at
 from leakbench.reproduce.page import claims_of, page_of
 from leakbench.reproduce.reached import reached
@@ -510,6 +511,14 @@ def test_the_index_counts_what_the_rows_say(tmp_path: Path) -> None:
             ("fed_alpha_cdp_table_1", "--set", "victims=few", "--out", "x"),
             "set: victims: got 'few', expected a whole number",
         ),
+        (
+            ("fed_alpha_cdp_table_1", "--set", "victims=2", "--set", "victims=3", "--out", "x"),
+            "set: victims stands twice",
+        ),
+        (
+            ("fed_alpha_cdp_table_1", "--set", "learning_rate=.nan", "--out", "x"),
+            "set: learning_rate: got '.nan', expected a finite number",
+        ),
         (("fed_alpha_cdp_table_1", "--set", "victims=2"), "set: measures a trial, which would take the place of"),
         (("fed_alpha_cdp_table_1", "--only", "mnits"), "only: no row's name holds 'mnits'"),
         (("fed_alpha_cdp_table_1", "--scale", "fast"), "scale: got 'fast'"),
@@ -597,3 +606,30 @@ def test_two_tables_measured_at_once_lose_no_row(tmp_path: Path, monkeypatch: py
     whole = page.read_bytes()
     page.unlink()
     assert measure(table, tmp_path)[0] == [] and page.read_bytes() == whole
+
+
+def test_a_trial_says_which_numbers_are_not_the_tables(tmp_path: Path) -> None:
+    """And the page of one's own table has its path and its seed in the command that measures it again."""
+    table = read_table(str(tiny(tmp_path, given={**TINY["given"], "seed": 7})))  # type: ignore[dict-item]
+    _, rows = measure(table, tmp_path, only="cpl", changed={"victims": 3, "iterations": 1})
+    said = "- iterations 1 for 2, victims 3 for 2 (`--set iterations=1 --set victims=3`): cpl."
+    page = (tmp_path / "tiny.md").read_text(encoding="utf-8")
+    assert "A trial: " in page and said in page
+    assert f"`leakbench reproduce {tmp_path / 'tiny.yaml'} --only" in page and "seed 7 throughout" in page
+    # It is said of the rows that were kept too, and of no row that is no trial's.
+    assert said in page_of(table, kept(tmp_path / "tiny.csv", of_table("claims")))
+    assert "A trial" not in page_of(table, rows.drop(columns="changed"))
+    _, both = measure(table, tmp_path, only="dlg")
+    assert said in page_of(table, both) and "changed" in both
+
+
+@pytest.mark.parametrize("title", ["<script>alert(1)</script>", "a | b", "<img src=x>"])
+def test_titles_and_names_stay_words(title: str, tmp_path: Path) -> None:
+    row = {"name": title, "claim": {"asr": 1.0}, "because": title}
+    table = read_table(str(tiny(tmp_path, title=title, text=title, found=title, cite=title, rows=[row])))
+    measure(table, tmp_path)
+    page = (tmp_path / "tiny.md").read_text(encoding="utf-8")
+    assert "<script" not in page and "<img" not in page
+    widths = {line.replace("\\|", "").count("|") for line in page.splitlines() if line.startswith("| ")}
+    heads = [line.count("|") for line in page.splitlines() if line.startswith("| ---")]
+    assert widths == set(heads)

@@ -1,9 +1,12 @@
 """Wrong input is one line on stderr that names the field or the file, exit code 2, nothing on stdout, and nothing left behind."""
 
+import errno
 import gzip
 import hashlib
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -450,3 +453,30 @@ def test_help_is_no_error(command, monkeypatch, capsys):
     code, out, err = called(monkeypatch, capsys, *command)
     assert (code, err) == (0, "")
     assert out.startswith("Usage: leakbench")
+
+
+@pytest.mark.parametrize("encoding", ["ascii:strict", "latin-1:strict"])
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["report", "\u017co\u0142\u0105d\u017a"], 2), (["reproduce"], 0), (["show", "geyer"], 0)]
+)
+def test_a_terminal_without_the_signs_shows_question_marks(encoding, arguments, code, tmp_path):
+    env = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    line = [sys.executable, "-m", "leakbench", *arguments]
+    found = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, check=False)
+    assert found.returncode == code and b"UnicodeEncodeError" not in found.stderr and b"bug" not in found.stderr
+    assert code == 0 or (found.stderr.count(b"\n") == 1 and (b"?" in found.stderr or encoding.startswith("ascii")))
+
+
+def test_a_full_disk_names_the_file(monkeypatch, capsys, tmp_path):
+    name = "geyer_table_1_rounds"
+    published = Path(__file__).parent.parent / "results" / f"{name}.csv"
+    (tmp_path / f"{name}.csv").write_bytes(published.read_bytes())
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("leakbench.store.os.fsync", full)
+    code, out, err = called(monkeypatch, capsys, "reproduce", name, "--page", "--out", str(tmp_path))
+    assert (code, out) == (2, "")
+    assert err == f"leakbench: {tmp_path / name}.md: No space left on device\n"
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [f"{name}.csv"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from leakbench.cell import Settings, probe_of
 from leakbench.data.dataset import Dataset
@@ -46,13 +47,18 @@ def ledger_of(
 def cell_curve(
     defense: Defense, data: Dataset, settings: Settings, partition: Partition, delta: float = 1e-5
 ) -> list[float]:
-    """Return the valid epsilon of released models after each round, by Rényi divergences of integer orders; none: empty."""
+    """Return the valid epsilon of released models after each round, by Rényi divergences of integer orders.
+
+    Empty where there is none, or none that is finite.
+    """
     schedule, training = ledger_of(defense, data, settings, partition)
     try:
         curve = epsilon_curve(training, defense.unit, schedule, delta)
     except InputError:
         return []
-    return [float(value) for value in curve]
+    found = [float(value) for value in curve]
+    # Hardly any noise has no finite epsilon after some round, and an axis has no place for it.
+    return found if all(map(math.isfinite, found)) else []
 
 
 def schedule_of(

@@ -6,6 +6,8 @@ import dataclasses
 import math
 from typing import Any
 
+from pydantic import ValidationError
+
 from leakbench.cell.cell import Cell, identified
 from leakbench.cell.network import probe_of
 from leakbench.decay import Scaled
@@ -15,7 +17,10 @@ from leakbench.defense.transform import STATIONS
 from leakbench.errors import InputError
 from leakbench.types import Fact
 
-__all__ = ["check_louder", "louder", "wider", "with_factors"]
+__all__ = ["LEAST", "MOST", "check_louder", "louder", "wider", "with_factors"]
+
+LEAST, MOST = 1e-6, 1e6
+"""Between these a factor leaves numbers that single precision, JSON and an axis hold."""
 
 CLIPS = (ClipWhole, ClipLayers, ClipLayersShared)
 
@@ -23,13 +28,13 @@ CLIPS = (ClipWhole, ClipLayers, ClipLayersShared)
 def with_factors(cell: Cell, noise: float | None, clip: float | None) -> Cell:
     """Return the cell with the noise multipliers of its defense times `noise` and its clip norms times `clip`; None leaves them.
 
-    The name says so. Noise that is calibrated to a clip follows it, as sigma C does. Raises InputError for a factor that is no
-    finite number > 0, and for a defense with nothing that it reaches.
+    The name says so. Noise that is calibrated to a clip follows it, as sigma C does. Raises InputError for a factor outside
+    [`LEAST`, `MOST`], and for a defense with nothing that it reaches.
     """
     said = []
     for field, factor in (("noise-factor", noise), ("clip-factor", clip)):
-        if factor is not None and not 0 < factor < math.inf:
-            raise InputError(f"{field}: got {factor}, expected a finite number > 0")
+        if factor is not None and not LEAST <= factor <= MOST:
+            raise InputError(f"{field}: got {factor}, expected a number from {LEAST:g} to {MOST:g}")
     defense = cell.defense
     if noise is not None:
         check_louder(cell, "noise-factor", some=True)
@@ -45,14 +50,21 @@ def with_factors(cell: Cell, noise: float | None, clip: float | None) -> Cell:
     return identified(dataclasses.replace(cell, defense=defense, names=names))
 
 
+def _times(part: Any, field: str, factor: float) -> Any:
+    """Return a part with one of its numbers, or a number that falls over the rounds, times a factor."""
+    value = getattr(part, field)
+    try:
+        return dataclasses.replace(part, **{field: Scaled(value, factor) if callable(value) else value * factor})
+    except ValidationError as error:
+        said = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise InputError(f"factor: {factor:g} times {field} {value}: {said}") from None
+
+
 def louder(defense: Defense, factor: float) -> Defense:
     """Return the defense with the noise multiplier of each of its transforms, and of its claim, times a factor."""
 
     def scaled(part: Any, field: str) -> Any:
-        noise = getattr(part, field, None)
-        if noise is None:
-            return part
-        return dataclasses.replace(part, **{field: Scaled(noise, factor) if callable(noise) else noise * factor})
+        return part if getattr(part, field, None) is None else _times(part, field, factor)
 
     stations: dict[str, Any] = {
         name: tuple(scaled(t, "multiplier") for t in getattr(defense, name)) for name in STATIONS
@@ -65,9 +77,7 @@ def louder(defense: Defense, factor: float) -> Defense:
 def wider(defense: Defense, factor: float) -> Defense:
     """Return the defense with the norm of each of its fixed clips times a factor."""
     stations: dict[str, Any] = {
-        name: tuple(
-            dataclasses.replace(t, norm=t.norm * factor) if isinstance(t, CLIPS) else t for t in getattr(defense, name)
-        )
+        name: tuple(_times(t, "norm", factor) if isinstance(t, CLIPS) else t for t in getattr(defense, name))
         for name in STATIONS
     }
     return dataclasses.replace(defense, **stations)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from io import TextIOWrapper
@@ -38,6 +39,7 @@ LOWER = "lower --clients-per-round, --leak-batch, --victims or --candidates, or 
 def main() -> None:
     """Run the command line; the entry point of the `leakbench` script."""
     debug = "--debug" in sys.argv
+    _print_whatever_there_is()
     keep_freed_memory()
     if isinstance(sys.stdout, TextIOWrapper):  # A locale without a letter gets its number, as stderr has it anyhow.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -55,6 +57,13 @@ def main() -> None:
         if out_of_memory(error):  # Of what is not done for some victims or clients at a time.
             _fail(f"memory: not enough{wanted(error)}; {LOWER}", debug)
         _fail(f"a bug in leakbench ({type(error).__name__}: {error}); --debug shows where", debug, BUG)
+
+
+def _print_whatever_there_is() -> None:
+    """Let a terminal or a file that is not UTF-8 show a question mark for what it has no sign for."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _fail(message: str, debug: bool, code: int = 2) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import click
 
+from leakbench.errors import InputError
+
 __all__ = ["baseline", "gate"]
 
 FAILED = 1
@@ -53,7 +55,6 @@ def gate(
     More leaks where ASR or identification rose beyond the paired 95 % interval and the exact sign test agrees, or a limit is
     passed.
     """
-    from leakbench.errors import InputError  # noqa: PLC0415
     from leakbench.gate.gate import Limits  # noqa: PLC0415
     from leakbench.gate.gate import gate as checked  # noqa: PLC0415
     from leakbench.gate.report import junit, lines, markdown  # noqa: PLC0415
@@ -64,6 +65,7 @@ def gate(
             raise InputError(f"{name}: got {share:g}, expected a share from 0 to 1")
     if max_epsilon is not None and not max_epsilon >= 0:
         raise InputError(f"max-epsilon: got {max_epsilon:g}, expected 0 or more")
+    _check_files(folder, before, page, suite)
     checks = checked(folder, before, Limits(max_asr, min_accuracy, max_epsilon))
     for path, text in ((page, markdown(checks, folder.name)), (suite, junit(checks, folder.name))):
         if path is not None:
@@ -72,6 +74,20 @@ def gate(
         click.echo(line)
     if not all(check.holds for check in checks):
         sys.exit(FAILED)
+
+
+def _check_files(folder: Path, before: Path, page: Path | None, suite: Path | None) -> None:
+    """Raise InputError for a file to be written that is read, or written twice."""
+    taken = {before.resolve(): "the baseline"}
+    for name, path in (("markdown", page), ("junit", suite)):
+        if path is None:
+            continue
+        at = path.resolve()
+        what = taken.get(at) or ("a file of the run" if folder.resolve() in at.parents and at.exists() else None)
+        what = what or ("a file of the baseline" if before.resolve() in at.parents and at.exists() else None)
+        if what is not None:
+            raise InputError(f"{name}: got {str(path)!r}, which is {what}; expected another file")
+        taken[at] = f"--{name}'s file"
 
 
 def _fill(text: str, file: Path) -> None:

@@ -81,8 +81,14 @@ federation_options = _with(
         click.option("--client-optimizer", help=f"how clients step: sgd, or adam with torch's defaults {OF_DATASET}"),
         click.option("--batch", type=int, help=f"examples in a step, B {OF_DATASET}"),
         click.option("--dropout", type=float, help=f"probability that a sampled client fails {OF_DATASET}"),
-        click.option("--noise-factor", type=float, help="multiply all noise of the defense, which is sigma C, by this"),
-        click.option("--clip-factor", type=float, help="multiply its clip norms C by this; noise of sigma C follows"),
+        click.option(
+            "--noise-factor",
+            type=float,
+            help="multiply all noise of the defense, which is sigma C, by this, 1e-6 to 1e6",
+        ),
+        click.option(
+            "--clip-factor", type=float, help="multiply its clip norms C by this, 1e-6 to 1e6; noise of sigma C follows"
+        ),
         click.option("--epsilon", type=float, help="choose the noise that spends this valid epsilon (at delta 1e-5)"),
         click.option("--stop-at-epsilon", type=float, help="train only the rounds whose valid epsilon is at most this"),
         click.option("--stop-at-delta", type=float, help="the delta of --stop-at-epsilon [default: 1e-5]"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leakbench.cell import Cell, Request
-from leakbench.cell.factors import check_louder
+from leakbench.cell.factors import LEAST, MOST, check_louder
 from leakbench.cell.resolve import resolve_cell
 from leakbench.errors import InputError, nearest
 from leakbench.recipe import names
@@ -73,15 +73,16 @@ def defenses_of(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def factors_of(words: Sequence[str]) -> tuple[float, ...]:
-    """Return the factors, the most noise first; raises InputError for what is no finite number above 0, or stands twice."""
+    """Return the factors, the most noise first; raises InputError for what is no number of that range, or stands twice."""
     found = []
     for word in words:
         try:
             factor = float(word)
         except ValueError:
             factor = math.nan
-        if not 0 < factor < math.inf:
-            raise InputError(f"noise-factors: got {word!r}, expected finite numbers > 0 with commas between them")
+        if not LEAST <= factor <= MOST:
+            between = f"numbers from {LEAST:g} to {MOST:g} with commas between them"
+            raise InputError(f"noise-factors: got {word!r}, expected {between}")
         if factor in found:
             raise InputError(f"noise-factors: {word!r} stands twice")
         found.append(factor)

@@ -12,7 +12,7 @@ from leakbench.frontier.choose import Choice, first_point, main_rows, qualifies
 from leakbench.frontier.identify import LEVEL
 from leakbench.frontier.limits import limits_of
 from leakbench.reproduce.columns import text_of
-from leakbench.scripts import markdown_table
+from leakbench.scripts import in_table, markdown_table, untagged
 
 __all__ = ["page_of"]
 
@@ -66,9 +66,9 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "") ->
     others = rows[rows["left_out"].isna() & (rows["point"] != point)] if "point" in rows else rows.head(0)
     delta = main["delta"].iloc[0] if len(main) else 1e-5
     lines = [
-        f"# Which defense for {asked['dataset']}, at what setting",
+        f"# Which defense for {untagged(str(asked['dataset']))}, at what setting",
         "",
-        answer_of(main, choice),
+        untagged(answer_of(main, choice)),
         "",
         *limits_of(rows, main),
         *_recipe(choice, name, unnamed, asked["dataset"]),
@@ -127,8 +127,8 @@ def _table(rows: pd.DataFrame, tap: bool = False) -> str:
     for qualified, (_, row) in zip(good, rows.iterrows(), strict=True):
         lines.append(
             (
-                f"{row['row']}, {row['point']}" if tap else row["row"],
-                "-" if pd.isna(row["sigma"]) else row["sigma"],
+                in_table(f"{row['row']}, {row['point']}" if tap else row["row"]),
+                "-" if pd.isna(row["sigma"]) else in_table(row["sigma"]),
                 share_text(row, "trained_accuracy"),
                 f"{share_text(row, 'identified')} of {row['candidates']:,.0f}",
                 f"{text_of(row['null_identified_low'], 3)} to {text_of(row['null_identified_high'], 3)}",
@@ -140,7 +140,7 @@ def _table(rows: pd.DataFrame, tap: bool = False) -> str:
                 epsilon_text(row["epsilon_valid"]),
                 epsilon_text(row["epsilon_tap"]),
                 epsilon_text(row["epsilon_claimed"]),
-                row["verdict"],
+                in_table(row["verdict"]),
                 "yes" if qualified else "no",
             )
         )
@@ -171,11 +171,11 @@ def _after(rows: pd.DataFrame, point: str) -> list[str]:
     """Return why defenses with an epsilon have none against who reads here."""
     bare = rows[rows["epsilon_valid"].notna() & rows["epsilon_tap"].isna()].drop_duplicates("defense")
     none = rows[rows["epsilon_valid"].isna()].drop_duplicates("defense")
-    lines = [f"- `{row['defense']}`: {_reason(row['epsilon_tap_reason'])}." for _, row in bare.iterrows()]
+    lines = [untagged(f"- `{row['defense']}`: {_reason(row['epsilon_tap_reason'])}.") for _, row in bare.iterrows()]
     found = (
         [f"With an epsilon for released models, but none against who reads {point}:", "", *lines, ""] if lines else []
     )
-    lines = [f"- `{row['defense']}`: {_reason(row['epsilon_reason'])}." for _, row in none.iterrows()]
+    lines = [untagged(f"- `{row['defense']}`: {_reason(row['epsilon_reason'])}.") for _, row in none.iterrows()]
     return [*found, *(["Without any valid epsilon:", "", *lines, ""] if lines else [])]
 
 
@@ -185,7 +185,7 @@ def _reason(said: Any) -> str:
 
 def _left_out(rows: pd.DataFrame) -> list[str]:
     out = rows[rows["left_out"].notna()]
-    lines = [f"- {row['row']}: {row['left_out']}." for _, row in out.iterrows()]
+    lines = [untagged(f"- {row['row']}: {row['left_out']}.") for _, row in out.iterrows()]
     return ["Left out:", "", *lines, ""] if lines else []
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pandas as pd
 
 from leakbench.errors import InputError
+from leakbench.gate.columns import check_rows, column_of
+from leakbench.manifest import needed
 from leakbench.store import content_hash, read_manifest
 from leakbench.summary.compare import RULERS, SAME, rows_of
 
@@ -45,25 +48,68 @@ def kept_of(path: Path) -> Kept:
     if path.is_dir():
         return _of_run(path)
     try:
-        read = json.loads(path.read_text(encoding="utf-8"))
+        read = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
     except FileNotFoundError:
         raise InputError(f"no file or folder {str(path)!r}; expected a run's folder or a baseline") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"baseline: {path} cannot be read ({error})") from None
     if not isinstance(read, dict) or read.get("leakbench baseline") != FORMAT:
         raise InputError(f"baseline: {path} is none (write one by `leakbench baseline RUN > {path.name}`)")
     try:
-        count, columns = int(read["examples"]), dict(read["rows"])
-        rows = pd.DataFrame({name: _column(columns[name], count) for name in (*SAME, *RULERS, *SCORES)})
-        told = {name: read[name] for name in ("accuracy", "epsilon", "attack", "hash", "name")}
-        return rows, str(read["dataset"]), told
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"baseline: {path} is damaged ({type(error).__name__}: {error})") from None
+        return _read(read)
+    except InputError as error:
+        raise InputError(f"baseline: {path}: {error}; write it anew by `leakbench baseline RUN`") from None
+
+
+def _read(read: dict[str, Any]) -> Kept:
+    for name, (fits, expected) in TOLD.items():
+        if name not in read:
+            raise InputError(f"{name} is missing")
+        if not fits(read[name]):
+            raise InputError(f"{name}: got {str(read[name])[:40]!r}, expected {expected}")
+    columns, count = read["rows"], read["examples"]
+    for name in (*SAME, *RULERS, *SCORES):
+        if name not in columns:
+            raise InputError(f"rows.{name} is missing")
+    rows = pd.DataFrame({name: column_of(name, columns[name], count) for name in (*SAME, *RULERS, *SCORES)})
+    check_rows(rows)
+    return rows, read["dataset"], {name: read[name] for name in ("accuracy", "epsilon", "attack", "hash", "name")}
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def _is_share(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and 0 <= value <= 1)
+
+
+TOLD: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "dataset": (_is_text, "text"),
+    "attack": (_is_text, "text"),
+    "hash": (_is_text, "text"),
+    "name": (_is_text, "text"),
+    "accuracy": (_is_share, "a share from 0 to 1, or null"),
+    "epsilon": (lambda value: value is None or (type(value) in (int, float) and value >= 0), "a number >= 0, or null"),
+    "examples": (lambda value: type(value) is int and 1 <= value <= MOST, "a whole number >= 1"),
+    "rows": (lambda value: isinstance(value, dict), "a mapping of columns"),
+}
+"""{field of a baseline: (what it is, in words)}."""
+
+MOST = 10**8
+"""Examples of a baseline; a larger number is a damaged one."""
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
 
 
 def _of_run(folder: Path) -> Kept:
     rows, data = rows_of(folder)
     manifest = read_manifest(folder)
+    of_cell = (f"summary.cell.{name}" for name in ("attack", "dataset", "defense", "hash"))
+    path, fields = folder / "manifest.json", ("summary.accuracy", "summary.epsilon.valid", "recipes.attack")
+    needed(path, manifest, *fields, *of_cell)
     summary = manifest["summary"]
     names = summary["cell"]
     told = {
@@ -74,14 +120,6 @@ def _of_run(folder: Path) -> Kept:
         "name": f"{names['dataset']}-{names['defense']}-{names['attack']}",
     }
     return rows, data, told
-
-
-def _column(values: Any, count: int) -> list[Any]:
-    if not isinstance(values, list):
-        return [values] * count
-    if len(values) != count:
-        raise ValueError(f"{len(values)} values of {count} examples")
-    return values
 
 
 def _plain(value: Any) -> Any:

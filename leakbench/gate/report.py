@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from leakbench.gate.gate import Check
-from leakbench.scripts import markdown_table
+from leakbench.scripts import in_table, markdown_table
 
 __all__ = ["junit", "lines", "markdown"]
 
@@ -44,4 +44,4 @@ def _who(check: Check) -> str:
 
 def _text(words: str) -> str:
     """Return words that stay words in a Markdown table."""
-    return words.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
+    return in_table(words)

@@ -13,11 +13,18 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from leakbench.errors import InputError
+from leakbench.manifest import needed
 from leakbench.store import read_manifest, written
 
 __all__ = ["Finished", "read_finished"]
 
 T = TypeVar("T")
+
+NEEDED = (
+    *("hash", "command", "cell.dataset", "cell.defense", "cell.attack", "settings", "versions", "phases", "files"),
+    *("summary.cell", "summary.accuracy", "summary.epsilon.valid", "summary.epsilon.claimed", "summary.taps"),
+)
+"""What every page shows of a manifest."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,7 @@ def read_finished(folder: Path) -> Finished:
     manifest = read_manifest(folder)
     if "summary" not in manifest:
         raise InputError(f"{folder / 'manifest.json'}: has no summary; the run is not finished, run it again to go on")
+    needed(folder / "manifest.json", manifest, *NEEDED)
     for name in ("rows.parquet", "rounds.parquet", "reconstructions.safetensors"):
         written(folder, manifest, name)
     return Finished(

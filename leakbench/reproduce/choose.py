@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -48,6 +49,8 @@ def numbers(words: Iterable[str]) -> dict[str, Any]:
             raise InputError(f"set: got {word!r}, expected NAME=VALUE, as victims=20")
         if name not in known:
             raise InputError(f"set: {name!r} is no number of a cell{nearest(name, known)}")
+        if name in found:
+            raise InputError(f"set: {name} stands twice; expected each name once")
         found[name] = _number(name, text, kinds[name])
     return found
 
@@ -57,6 +60,6 @@ def _number(name: str, text: str, kind: str) -> int | float:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
         value = None
-    if type(value) is int or (kind == "float" and type(value) is float):
+    if type(value) is int or (kind == "float" and type(value) is float and math.isfinite(value)):
         return value
-    raise InputError(f"set: {name}: got {text!r}, expected {'a whole number' if kind == 'int' else 'a number'}")
+    raise InputError(f"set: {name}: got {text!r}, expected {'a whole number' if kind == 'int' else 'a finite number'}")

@@ -8,6 +8,8 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
+from leakbench.scripts import in_table
+
 __all__ = ["COLUMNS", "Column", "Row", "measures_of", "text_of"]
 
 Row: TypeAlias = dict[Any, Any]
@@ -77,7 +79,7 @@ def identified(row: Row) -> str:
     return f"{share} of {row['candidates']:,.0f}"
 
 
-ROW = Column("row", lambda row: str(row["row"]))
+ROW = Column("row", lambda row: in_table(row["row"]))
 ASR = Column(
     "ASR [95 % CI]",
     interval("asr"),
@@ -119,7 +121,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "epsilon valid", number("epsilon_valid", 3), "against who sees the released models; none where none follows"
         ),
-        Column("scale", lambda row: str(row.get("scale", "-"))),
+        Column("scale", lambda row: in_table(row.get("scale", "-"))),
         Column("minutes", number("wall_minutes", 1), "of all seeds, on two shared cores"),
     ),
     "cost": (
@@ -140,7 +142,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     "points": (
         ROW,
         Column("resilient claimed", yes("claimed_resilient")),
-        Column("verdict", lambda row: str(row.get("verdict", "-"))),
+        Column("verdict", lambda row: in_table(row.get("verdict", "-"))),
         Column("RMSE claimed", number("claimed_rmse", 4)),
         RMSE,
         NULL_RMSE,

@@ -35,7 +35,7 @@ def draw_pictures(
         if line.name not in scales:
             continue
         cell = cells_of(line, scales[line.name], changed, data_dir, reporter)[0]
-        command = f'leakbench reproduce {table.name} --scale {scales[line.name]} --only "{line.name}"'
+        command = f'leakbench reproduce {table.called} --scale {scales[line.name]} --only "{line.name}"'
         with executed(cell, runs, command, reporter) as (summary, run):
             tensors = run.read_tensors("reconstructions.safetensors")
             found = shown_of(line.name, run.read_rows("rows.parquet"), tensors, table.pictures)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from leakbench.errors import InputError, nearest
 from leakbench.recipe import read_yaml
 
-__all__ = ["body_of", "check", "table_names", "tables_folder"]
+__all__ = ["body_of", "called", "check", "table_names", "tables_folder"]
 
 
 def tables_folder() -> Path:
@@ -42,6 +43,11 @@ def body_of(name: str) -> tuple[Path, dict[str, Any]]:
     if not isinstance(body, dict):
         raise InputError(f"{path}: expected the fields of a table, got {type(body).__name__}")
     return path, body
+
+
+def called(path: Path) -> str:
+    """Return by which word a command asks for the table of a file: its name, or the path of one's own; quoted for a shell."""
+    return shlex.quote(path.stem if path.parent == tables_folder() else str(path))
 
 
 def check(path: Path, body: Mapping[str, Any], must: tuple[str, ...], may: tuple[str, ...], where: str = "") -> None:

@@ -15,7 +15,7 @@ from leakbench.reproduce.kept import kept
 from leakbench.reproduce.page import claims_of
 from leakbench.reproduce.read import AnyTable, kind_of, read_any
 from leakbench.reproduce.verdict import APART, FAILS, HOLDS
-from leakbench.scripts import markdown_table
+from leakbench.scripts import in_table, markdown_table
 from leakbench.store import write_atomically
 
 __all__ = ["BEGIN", "END", "index_of", "write_index"]
@@ -45,7 +45,7 @@ def index_of(out: Path) -> str:
         )
         scales = ", ".join(sorted(set(rows["scale"].dropna()))) if "scale" in rows else "both" if computed else "full"
         minutes = rows.drop_duplicates("cell")["wall_minutes"].sum() if "wall_minutes" in rows else None
-        lines.append((f"[{table.title}]({name}.md)", *_three(found), cells, scales, text_of(minutes, 0)))
+        lines.append((f"[{in_table(table.title)}]({name}.md)", *_three(found), cells, scales, text_of(minutes, 0)))
     total = ("all", *_three(sums), "", "", "")
     return markdown_table(HEADS, [*lines, total])
 

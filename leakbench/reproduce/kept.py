@@ -23,7 +23,19 @@ NAMES = ("row", "cell", "point", "reading", "dataset", "attack", "defense", "has
 """Text, whatever it looks like: a row may be called `NA`, `1` or `true`."""
 
 WORDS = (
-    *("scale", "versions", "verdict", "reason", "accuracies", "asked", "left_out", "sigma", "unit", "claimed_by"),
+    *(
+        "scale",
+        "changed",
+        "versions",
+        "verdict",
+        "reason",
+        "accuracies",
+        "asked",
+        "left_out",
+        "sigma",
+        "unit",
+        "claimed_by",
+    ),
     *("epsilon_reason", "epsilon_tap_reason"),
 )
 """Text, or nothing."""
@@ -165,7 +177,7 @@ def _whole(path: Path, rows: pd.DataFrame, kind: Kept) -> None:
     for twice in rows[rows.duplicated(list(_there(kind.key, rows)))].to_dict("records"):
         said = ", ".join(str(twice[name]) for name in _there(kind.key, rows))
         raise InputError(f"{path}: row {said!r} stands twice; {CURE}")
-    for name, check in (("accuracies", _is_grid), ("asked", _is_mapping)):
+    for name, check in (("accuracies", _is_grid), ("asked", _is_mapping), ("changed", _is_mapping)):
         for place, text in enumerate(rows.get(name, ()), start=1):
             if not (isinstance(text, float) or check(text)):
                 raise InputError(f"{path}: row {place}: {name}: got {text[:40]!r}, no JSON that was written; {CURE}")

@@ -22,7 +22,7 @@ from leakbench.reproduce.rows import Row, executed, limit_of, minutes_of
 from leakbench.reproduce.table import Line, Table
 from leakbench.store import Run, content_hash
 
-__all__ = ["accuracy_of", "cells_of", "hash_of", "measured", "point_of", "rows_at"]
+__all__ = ["accuracy_of", "cells_of", "changed_in", "hash_of", "measured", "point_of", "rows_at"]
 
 MEASURES = (
     *("asr", "asr_low", "asr_high", "null_asr", "rmse", "null_rmse", "psnr", "ssim", "label_accuracy"),
@@ -67,7 +67,7 @@ def measured(
     All of a row is of the first seed, but for the accuracy and the time, which are of all seeds.
     """
     cells = cells_of(line, scale, changed, data_dir, reporter)
-    command = f'leakbench reproduce {table.name} --scale {scale} --only "{line.name}"'
+    command = f'leakbench reproduce {table.called} --scale {scale} --only "{line.name}"'
     ended, seconds, found, accuracies = list[float](), 0.0, list[Row](), list[list[float]]()
     for cell in cells:
         with executed(cell, runs, command, reporter) as (summary, run):
@@ -82,6 +82,7 @@ def measured(
         "defense": first.names["defense"],
         "limit": limit_of(first),
         **({} if line.aim is None else {"aim": line.aim}),
+        **changed_in(changed),
         "hash": hash_of(cells),
         "scale": scale,
         "seeds": len(cells),
@@ -91,6 +92,11 @@ def measured(
         "versions": json.dumps(versions(), sort_keys=True),
     }
     return [same | row for row in found]
+
+
+def changed_in(changed: dict[str, Any]) -> Row:
+    """Return what a row of a trial keeps of it: which numbers are not the table's; nothing of a row that is no trial's."""
+    return {"changed": json.dumps(changed, sort_keys=True)} if changed else {}
 
 
 def accuracy_of(ended: list[float], examples: int) -> Row:

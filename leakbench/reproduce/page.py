@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
 from leakbench.reproduce.claimed import with_claims
-from leakbench.reproduce.columns import COLUMNS, text_of
+from leakbench.reproduce.columns import COLUMNS, Row, text_of
 from leakbench.reproduce.curves import ordered
 from leakbench.reproduce.reached import reached
-from leakbench.reproduce.table import Table
+from leakbench.reproduce.table import Line, Table
 from leakbench.reproduce.verdict import CLAIMS, FAILS, ORDER, Compared, compared, digits_of
-from leakbench.scripts import markdown_table
+from leakbench.scripts import in_table, markdown_table, untagged
 
 __all__ = ["claims_of", "page_of"]
 
 AGAIN = (
     'A row is measured again by `leakbench reproduce {name} --only "ROW" --again` (`--scale full` where the row is of that;'
     " `--out FOLDER` leaves these pages as they are), ROW being its name without a leakage point (`type-2`, `type-1`, `type-0` or"
-    " `global`) at the end; seed 0 throughout."
+    " `global`) at the end; {seeds}."
 )
 
 ORDERS = (
@@ -64,37 +66,87 @@ def page_of(table: Table, rows: pd.DataFrame, elsewhere: bool = False) -> str:
     shown = [(column, cells) for column, cells in shown if set(cells) != {"-"}]
     measured = markdown_table((c.heading for c, _ in shown), zip(*(cells for _, cells in shown), strict=True))
     lacking = [line.name for line in table.lines if line.name not in set(rows["cell"])]
-    missing = [f"Not measured yet: {'; '.join(_gathered(lacking))}.", ""] if lacking else []
+    missing = [f"Not measured yet: {untagged('; '.join(_gathered(lacking)))}.", ""] if lacking else []
     legend = [f"- {column.heading}: {column.meaning}." for column, _ in shown if column.meaning]
-    cite = [table.cite, ""] if table.cite else []
+    cite = [untagged(table.cite), ""] if table.cite else []
     lines = [
-        *(f"# {table.title}", "", *cite, table.text, "", *_drawn(table), measured, "", *missing, *legend, ""),
+        *(
+            f"# {untagged(table.title)}",
+            "",
+            *cite,
+            untagged(table.text),
+            "",
+            *_trial(table, rows),
+            *_drawn(table),
+            measured,
+            "",
+            *missing,
+            *legend,
+            "",
+        ),
         *_verdicts(claims_of(table, rows)),
         *_reached(rows),
         *_at_quick(table, rows),
-        AGAIN.format(name=table.name),
+        AGAIN.format(name=table.called, seeds=_seeds(table, rows)),
         "",
-        f"{PUBLISHED}{table.found}" if elsewhere and table.found else table.found,
+        untagged(f"{PUBLISHED}{table.found}" if elsewhere and table.found else table.found),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
 
+def _trial(table: Table, rows: pd.DataFrame) -> list[str]:
+    """Return which numbers of the rows are not the table's, and how such rows are measured again; nothing where all are."""
+    lines = {line.name: line for line in table.lines}
+    found: dict[str, list[str]] = {}
+    for row in rows.drop_duplicates("cell").to_dict("records"):
+        changed = _changed(row)
+        if changed:
+            given = _given(lines[row["cell"]], row)
+            said = ", ".join(f"{name} {value} for {given.get(name, 'its own')}" for name, value in changed.items())
+            again = " ".join(f"--set {name}={value}" for name, value in changed.items())
+            found.setdefault(untagged(f"- {said} (`{again}`)"), []).append(row["cell"])
+    rule = "A trial: these rows were measured with other numbers than the table's, which are not published ones:"
+    shown = [f"{said}: {untagged('; '.join(_gathered(names)))}." for said, names in found.items()]
+    return [rule, "", *shown, ""] if shown else []
+
+
+def _changed(row: Row) -> dict[str, Any]:
+    """Return {field: number} of what a trial changed in a row."""
+    text = row.get("changed")
+    return dict(json.loads(text)) if isinstance(text, str) else {}
+
+
+def _given(line: Line, row: Row) -> dict[str, Any]:
+    """Return what the table gives of a row, at its scale."""
+    return {**line.given, **((line.quick or {}) if row.get("scale") == "quick" else {})}
+
+
+def _seeds(table: Table, rows: pd.DataFrame) -> str:
+    """Return with which seeds, each the first of its cell, the rows were measured."""
+    lines = {line.name: line for line in table.lines}
+    given = [{"seed": 0, **_given(lines[row["cell"]], row), **_changed(row)} for row in rows.to_dict("records")]
+    seeds = sorted({int(each["seed"]) for each in given}) or [0]
+    if len(seeds) == 1:
+        return f"seed {seeds[0]} throughout"
+    return f"seeds {', '.join(map(str, seeds))}, of each row what the table says"
+
+
 def _drawn(table: Table) -> list[str]:
     """Return the figure of a table that has one."""
-    return [f"![{table.title}]({table.name}.png)", ""] if table.pictures or table.rounds else []
+    return [f"![{untagged(table.title)}]({table.name}.png)", ""] if table.pictures or table.rounds else []
 
 
 def _verdicts(claims: Sequence[Compared]) -> list[str]:
     """Return the table of claims and verdicts; nothing where nothing is claimed."""
     rows = [
         (
-            c.row,
+            in_table(c.row),
             CLAIMS[c.what].heading,
             "> 0" if c.what == ORDER else f"{c.claimed:g}",
             text_of(c.value, 3),
             _interval(c),
             f"**{c.verdict}**",
-            c.reason or _unexplained(c),
+            in_table(c.reason or _unexplained(c)),
         )
         for c in claims
     ]
@@ -105,7 +157,9 @@ def _verdicts(claims: Sequence[Compared]) -> list[str]:
 
 def _reached(rows: pd.DataFrame) -> list[str]:
     """Return which cell of each sweep is the first to reach its aim; nothing where nothing is aimed at."""
-    found = [(r.sweep, f"{r.aim:.3f}", r.cell, r.accuracy, r.claimed, r.valid) for r in reached(rows)]
+    found = [
+        (in_table(r.sweep), f"{r.aim:.3f}", in_table(r.cell), r.accuracy, r.claimed, r.valid) for r in reached(rows)
+    ]
     heads = ("sweep", "aim", "first that reaches it", "accuracy [95 % CI]", "epsilon claimed", "epsilon valid")
     rule = "Of each sweep the first cell, in its order, whose accuracy is what is aimed at, or more."
     return ["## What reaches the accuracy", "", rule, "", markdown_table(heads, found), ""] if found else []
@@ -145,6 +199,6 @@ def _at_quick(table: Table, rows: pd.DataFrame) -> list[str]:
             )
             cut.setdefault(said, []).append(line.name)
     left = [line.name for line in table.lines if line.quick is None] if quick else []
-    lines = [f"- {said}: {'; '.join(_gathered(names))}." for said, names in cut.items()]
-    lines += [f"- left out: {'; '.join(_gathered(left))}."] if left else []
+    lines = [f"- {untagged(said)}: {untagged('; '.join(_gathered(names)))}." for said, names in cut.items()]
+    lines += [f"- left out: {untagged('; '.join(_gathered(left)))}."] if left else []
     return ["At the scale `quick`, with less of each than the paper has:", "", *lines, ""] if lines else []

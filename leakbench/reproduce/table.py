@@ -28,7 +28,7 @@ from leakbench.cell import Request
 from leakbench.errors import InputError, nearest
 from leakbench.reproduce.columns import COLUMNS
 from leakbench.reproduce.curves import SPANS, Order, Rounds
-from leakbench.reproduce.file import body_of, check
+from leakbench.reproduce.file import body_of, called, check
 from leakbench.reproduce.grid import spelled_out
 from leakbench.reproduce.verdict import CLAIMS
 from leakbench.reproduce.written import (
@@ -115,7 +115,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """What a file of a table says."""
+    """What a file of a table says; called: how a command asks for it."""
 
     name: str
     title: str
@@ -127,6 +127,7 @@ class Table:
     pictures: int = 0
     repeats: int = 0
     rounds: Rounds | None = None
+    called: str = ""
 
     def at(self, scale: str) -> tuple[Line, ...]:
         """Return the cells of a scale: `quick` has those that fit into it."""
@@ -160,7 +161,7 @@ def table_of(path: Path, body: Mapping[str, Any]) -> Table:
         raise InputError(f"{path}: rows: two are called {name_!r}")
     title, text, cite, found = (body.get(key, "").strip() for key in ("title", "text", "cite", "found"))
     rounds = _rounds(path, body, lines, window or 1)
-    return Table(path.stem, title, text, lines, cite, columns, found, pictures, repeats, rounds)
+    return Table(path.stem, title, text, lines, cite, columns, found, pictures, repeats, rounds, called(path))
 
 
 def _line(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Line:

@@ -13,6 +13,7 @@ import pandas as pd
 from scipy.stats import binomtest
 
 from leakbench.errors import InputError
+from leakbench.manifest import needed
 from leakbench.measure.rankings import ONE_EACH
 from leakbench.measure.scores import RANKS_ONLY
 from leakbench.measure.statistics import paired_means
@@ -157,6 +158,7 @@ def rows_of(folder: Path) -> tuple[pd.DataFrame, str]:
     manifest: dict[str, Any] = read_manifest(folder)
     if not manifest.get("complete"):
         raise InputError(f"compare: the run in {str(folder)!r} is not finished; run it again to go on")
+    needed(folder / "manifest.json", manifest, "files", "cell.dataset")
     path = written(folder, manifest, "rows.parquet")
     if not path.is_file():
         raise InputError(f"compare: {str(path)!r} is not there; run the cell again to measure it anew")

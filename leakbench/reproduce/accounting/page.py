@@ -8,7 +8,7 @@ import pandas as pd
 
 from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.accounting.verdict import judged
-from leakbench.scripts import markdown_table
+from leakbench.scripts import in_table, markdown_table, untagged
 
 __all__ = ["accounting_page"]
 
@@ -36,40 +36,42 @@ def accounting_page(table: AccountingTable, rows: pd.DataFrame) -> str:
     """Return the page."""
     claims = [
         (
-            _cell(c.name),
+            in_table(c.name),
             f"{c.claimed:.9g}",
             *map(_number, (c.formula, c.renyi, c.losses)),
             f"**{c.verdict}**",
-            _cell(c.reason),
+            in_table(c.reason),
         )
         for c in judged(table, rows)
     ]
     readings = [
         (
-            _cell(row["cell"]),
-            _cell(row["reading"]),
+            in_table(row["cell"]),
+            in_table(row["reading"]),
             "yes" if row["stated"] else "no",
             *(_number(row[key]) for key in ("formula", "renyi", "losses")),
             "yes" if row["gives"] else "no",
-            "" if pd.isna(row["reason"]) else _cell(row["reason"]),
+            "" if pd.isna(row["reason"]) else in_table(row["reason"]),
         )
         for row in rows.to_dict("records")
     ]
     known = set(rows["cell"])
     lacking = [claim.name for claim in table.claims if claim.name not in known]
-    missing = [f"Not computed yet: {'; '.join(lacking)}.", ""] if lacking else []
+    missing = [f"Not computed yet: {untagged('; '.join(lacking))}.", ""] if lacking else []
     rule = COVERS if any(claim.counts == "flower_epsilons" for claim in table.claims) else RULE
     lines = [
-        *(f"# {table.title}", "", *([table.cite, ""] if table.cite else []), table.text, ""),
+        *(
+            f"# {untagged(table.title)}",
+            "",
+            *([untagged(table.cite), ""] if table.cite else []),
+            untagged(table.text),
+            "",
+        ),
         *("## Claims", "", rule, "", markdown_table(CLAIM_HEADS, claims), "", *missing),
         *("## Readings", "", markdown_table(READING_HEADS, readings), ""),
-        *(AGAIN.format(name=table.name), "", table.found),
+        *(AGAIN.format(name=table.called), "", untagged(table.found)),
     ]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _cell(text: object) -> str:
-    return str(text).replace("|", r"\|")
 
 
 def _number(value: float) -> str:

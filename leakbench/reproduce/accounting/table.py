@@ -20,7 +20,7 @@ from typing import Any
 from leakbench.errors import InputError, nearest
 from leakbench.provenance import versions
 from leakbench.reproduce.accounting.given import COUNTED, WrittenAccounting, WrittenClaim, check_claim
-from leakbench.reproduce.file import check
+from leakbench.reproduce.file import called, check
 from leakbench.reproduce.written import as_written
 from leakbench.store import content_hash
 
@@ -46,7 +46,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class AccountingTable:
-    """What a file of such a table says."""
+    """What a file of such a table says; called: how a command asks for it."""
 
     name: str
     title: str
@@ -54,6 +54,7 @@ class AccountingTable:
     claims: tuple[Claim, ...]
     cite: str = ""
     found: str = ""
+    called: str = ""
 
 
 def accounting_of(path: Path, body: Mapping[str, Any]) -> AccountingTable:
@@ -73,7 +74,7 @@ def accounting_of(path: Path, body: Mapping[str, Any]) -> AccountingTable:
     for name in {name for name in names if names.count(name) > 1}:
         raise InputError(f"{path}: rows: two are called {name!r}")
     words = {key: body.get(key, "").strip() for key in ("title", "text", "cite", "found")}
-    return AccountingTable(path.stem, claims=claims, **words)
+    return AccountingTable(path.stem, claims=claims, called=called(path), **words)
 
 
 def _claims(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[Claim]:
