@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'leakbench[flower]'")
 
@@ -223,6 +224,7 @@ def test_the_probe_changes_nothing_and_leaves_no_ear(tmp_path):
     without = run(tmp_path / "other", clients=2, rounds=2)
     assert all((with_probe[name] == without[name]).all() for name in without)
     assert before == len(read_leaks(tmp_path, "type-2")) == 4
+    assert not _global_optimizer_pre_hooks
 
 
 def test_batch_normalisation_shows_no_single_example(tmp_path):
