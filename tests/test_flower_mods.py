@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -225,6 +226,20 @@ def test_the_probe_changes_nothing_and_leaves_no_ear(tmp_path):
     assert all((with_probe[name] == without[name]).all() for name in without)
     assert before == len(read_leaks(tmp_path, "type-2")) == 4
     assert not _global_optimizer_pre_hooks
+
+
+def test_steps_of_other_threads_are_not_heard(tmp_path):
+    def beside(client, number):
+        other = nn.Linear(2, 2)
+        other(torch.ones(1, 2)).sum().backward()
+        thread = Thread(target=torch.optim.SGD(other.parameters(), lr=7.0).step)
+        thread.start()
+        thread.join()
+        return batches(client, number)
+
+    run(tmp_path, StepProbeMod(tmp_path), clients=1, given=beside)
+    [leak] = read_leaks(tmp_path, "type-2")
+    assert (leak.said["local-steps"], leak.said["learning-rate"]) == ("2", f"{RATE}")
 
 
 def test_batch_normalisation_shows_no_single_example(tmp_path):
