@@ -93,6 +93,15 @@ def test_messages_that_send_other_arrays_are_trained_apart():
         assert reply.content["metrics"]["num-examples"] == 6
 
 
+def test_each_client_answers_with_its_own_update():
+    both = vectorised(2).send_and_receive([asked(2), asked(3)])
+    for node, reply in zip((2, 3), both, strict=True):
+        [alone] = vectorised(2).send_and_receive([asked(node)])
+        mine, other = (one.content["arrays"]["1.weight"].numpy() for one in (reply, alone))
+        assert np.allclose(mine, other, atol=1e-7)
+        assert reply.metadata.src_node_id == node
+
+
 def test_what_cannot_be_vectorised_is_refused():
     with pytest.raises(InputError, match="server station"):
         vectorised(2, "flower_fixed_server")
@@ -175,9 +184,12 @@ def test_what_a_client_raises_is_raised():
 )
 def test_flower_s_own_wrappers_are_seen_on_arrival_and_from_within(wrap, mods, arriving_clipped, tmp_path):
     grid = TapGrid(InProcessGrid(client(UpdateTapMod(tmp_path), *mods), 3), tmp_path)
-    trained(grid, wrap(ProbeStrategy(fed_avg(3), tmp_path, "behind")))
-    arrived, left, behind = (read_leaks(tmp_path, tap) for tap in ("type-0", "type-1", "behind"))
-    assert len(arrived) == len(left) == len(behind) == 3
+    within = wrap(ProbeStrategy(fed_avg(3), tmp_path, "behind"))
+    trained(grid, ProbeStrategy(within, tmp_path, "before"))
+    taps = ("type-0", "type-1", "behind", "before")
+    arrived, left, behind, before = (read_leaks(tmp_path, tap) for tap in taps)
+    assert len(arrived) == len(left) == len(behind) == len(before) == 3
+    assert [size(leak) for leak in before] == [size(leak) for leak in arrived]
     for one, other in zip(arrived, sorted(left, key=lambda leak: leak.node), strict=True):
         assert all(a.tobytes() == other.arrays[n].tobytes() for n, a in one.arrays.items())
     assert all((size(leak) < 0.0101) == arriving_clipped for leak in arrived)

@@ -62,7 +62,7 @@ def load_flower_app(folder: Path) -> FlowerApp:
         raise InputError(f"{path}: {error}") from None
     app: dict[str, Any] = written.get("tool", {}).get("flwr", {}).get("app", {})
     components: dict[str, str] = app.get("components", {})
-    found = {}
+    found: dict[str, Any] = {}
     for field, kind in (("serverapp", ServerApp), ("clientapp", ClientApp)):
         if field not in components:
             raise InputError(f"{path}: tool.flwr.app.components has no {field!r}")

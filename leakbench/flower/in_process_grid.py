@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from threading import RLock
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -115,10 +116,13 @@ def _apart(message: Message) -> Message:
     content = RecordDict()
     for key, record in message.content.items():
         content[key] = _copied(record)
-    return Message(content, metadata=copy.copy(message.metadata))
+    make: Any = Message  # Flower's types do not tell of `metadata`, by which its own engine makes messages.
+    copied: Message = make(content, metadata=copy.copy(message.metadata))
+    return copied
 
 
 def _copied(record: ArrayRecord | MetricRecord | ConfigRecord) -> ArrayRecord | MetricRecord | ConfigRecord:
     if isinstance(record, ArrayRecord):
         return ArrayRecord(dict(record))  # The bytes of an array are nobody's to change.
-    return type(record)({key: list(v) if isinstance(v, list) else v for key, v in record.items()})
+    values: dict[str, Any] = {key: list(v) if isinstance(v, list) else v for key, v in record.items()}
+    return type(record)(values)
