@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from leakbench.errors import InputError, nearest
 
-__all__ = ["catalog_folder", "construct", "describe", "load", "names", "own_part_name", "resolve", "slot"]
+__all__ = ["catalog_folder", "construct", "describe", "load", "names", "own_part_name", "read_yaml", "resolve", "slot"]
 
 T = TypeVar("T")
 
@@ -120,18 +120,23 @@ _UniqueKeys.add_implicit_resolver(
 )
 
 
+def read_yaml(path: Path) -> Any:
+    """Return what a YAML file says; raises InputError, one line that starts with the file, also for a field that stands twice."""
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
+    except (yaml.YAMLError, TypeError, RecursionError) as error:
+        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
+
+
 def load(cls: type[T], path: Path) -> T:
     """Read one recipe file into `cls` (which must have `title` and `cite`); every error is one line that starts with the file."""
     if not re.fullmatch("[a-z][a-z0-9_]*", path.stem):
         raise InputError(
             f"{path}: got the file name {path.stem!r}, expected small letters, digits and _, since it is the name"
         )
-    try:
-        fields = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
-    except (yaml.YAMLError, TypeError, RecursionError) as error:
-        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
+    fields = read_yaml(path)
     try:
         return construct(cls, fields)
     except (InputError, RecursionError) as error:

@@ -23,6 +23,7 @@ from leakbench.cli.options import INTERRUPTED, help_alone
 from leakbench.cli.privacy import audit, epsilon
 from leakbench.cli.reproduce import reproduce
 from leakbench.cli.run import compare, report, run
+from leakbench.cli.sweep import sweep
 from leakbench.engine.memory import keep_freed_memory
 from leakbench.errors import InputError, out_of_memory, wanted
 
@@ -71,6 +72,7 @@ def commands(context: click.Context) -> None:
 
 for command in (
     run,
+    sweep,
     list_,
     show,
     schema,
