@@ -78,6 +78,7 @@ class _Crew:
     workers: int
     _waiting: list[Task] = field(default_factory=list)
     _jobs: dict[Any, list[Task]] = field(default_factory=dict)
+    _came_to: set[Any] = field(default_factory=set)
 
     def begin(self, task: Task) -> None:
         self._waiting.append(task)
@@ -95,8 +96,6 @@ class _Crew:
                 found += [(task, None) for task in left[:begun]]
                 self._waiting += left[begun:]
         return found
-
-    _came_to: set[Any] = field(default_factory=set)
 
     def _submit(self) -> None:
         """Submit what waits as one array, dealt in turns: neighbours in a grid take equally long."""
@@ -123,8 +122,9 @@ class _Crew:
 
     def close(self) -> None:
         """Cancel the jobs that go on: what they do is kept piece by piece."""
-        for job in self._jobs:
-            job.cancel(check=False)
+        for job, left in self._jobs.items():
+            if left:  # Else it is ending by itself.
+                job.cancel(check=False)
 
 
 def _do_all(tasks: list[Task], outcomes: Path, work: Work) -> None:

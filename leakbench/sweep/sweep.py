@@ -66,8 +66,8 @@ def sweep(
         errors = [c for c in grid.cells if c.key in known and known[c.key].kind != "done"]
         kept = {cell.key for cell in (*there, *([] if retry_failed else errors))}
         missing = [cell for cell in grid.cells if cell.key not in kept]
-        _say_plan(reporter, grid, there, missing, errors, retry_failed)
-        ended = _measured(grid, engine, [task_of(cell) for cell in missing], journal, reporter, len(there))
+        plan = _plan(grid, len(there), len(missing), 0 if retry_failed else len(errors))
+        ended = _measured(grid, engine, [task_of(cell) for cell in missing], journal, reporter, plan)
         tables = merge(grid, known, runs, out)
         failed = sum(cell.key in known and known[cell.key].kind != "done" for cell in grid.cells)
     done = [outcome for outcome in ended if outcome.kind == "done"]
@@ -77,25 +77,33 @@ def sweep(
     return Swept(len(grid.cells), len(there), fresh, len(done) - fresh, failed, retried, seconds, tuple(tables))
 
 
-def _say_plan(
-    reporter: Reporter, grid: Grid, there: list[Asked], missing: list[Asked], errors: list[Asked], retry: bool
-) -> None:
-    stand = f", {len(errors)} failed before (--retry-failed tries them again)" if errors and not retry else ""
+def _plan(grid: Grid, there: int, missing: int, stand: int) -> str:
+    """Return what is said before any cell is measured."""
     same = f" ({grid.same} more are the same as others)" if grid.same else ""
-    if not reporter.quiet:
-        reporter.say(f"{len(grid.cells)} cells{same}: {len(there)} done, {len(missing)} missing{stand}")
+    failed = f", {stand} failed before (--retry-failed tries them again)" if stand else ""
+    return f"{len(grid.cells)} cells{same}: {there} done, {missing} missing{failed}"
 
 
 def _measured(
-    grid: Grid, engine: Engine, tasks: list[Task], journal: Journal, reporter: Reporter, there: int
+    grid: Grid, engine: Engine, tasks: list[Task], journal: Journal, reporter: Reporter, plan: str
 ) -> list[Outcome]:
     """Hand the tasks to the engine and enter what comes of them into the journal; nothing is begun for no task."""
-    if not tasks:
-        return []
     names = {cell.key: cell.name for cell in grid.cells}
+    there, total = len(grid.cells) - len(tasks), len(grid.cells)
     ended, done, kept = list[Outcome](), 0, time.monotonic()
-    reporter("cells", there, there + len(tasks))
-    with listening(), closing(engine(tasks)) as outcomes:  # type: ignore[type-var]
+    say = reporter.say if not reporter.quiet else lambda _: None
+
+    def begun() -> Iterator[Task]:
+        # Drawn once the engine stands: one that cannot be had is refused by its one line.
+        say(plan)
+        reporter("cells", there, total)
+        yield from tasks
+
+    if not tasks:
+        say(plan)
+        return []
+
+    with listening(), closing(engine(begun())) as outcomes:  # type: ignore[type-var]
         for outcome in outcomes:
             journal.append(outcome)
             ended.append(outcome)
@@ -103,7 +111,7 @@ def _measured(
                 reporter.say(f"{outcome.kind}: {names[outcome.key]}: {outcome.error}")
             done += outcome.kind == "done"
             reporter.tail = f", {len(ended) - done} failed" if done < len(ended) else ""
-            reporter("cells", there + len(ended), there + len(tasks))
+            reporter("cells", there + len(ended), total)
             if time.monotonic() - kept > KEEP:
                 journal.keep()
                 kept = time.monotonic()

@@ -46,8 +46,9 @@ def _measured(task: Task, until: float) -> Outcome:
     while True:
         try:
             with open_run(task.runs / cell.name, identity(cell, task.command)) as run:
-                fresh = not run.manifest["complete"]
+                before = dict(run.manifest["phases"])
                 execute(cell, run, lambda *_: None)
+                fresh = run.manifest["phases"] != before  # Where nothing is to be done, no phase takes time.
             return Outcome(task.key, "done", hash=cell.hash, run=cell.name, fresh=fresh)
         except BusyError:
             if time.monotonic() > until:
