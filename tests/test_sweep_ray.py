@@ -23,7 +23,11 @@ from leakbench.errors import InputError
 from leakbench.sweep.on_ray import RayEngine
 from leakbench.sweep.on_submitit import SubmititEngine
 
-pytestmark = pytest.mark.ray
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # Of processes that submitit lets go.
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
 
 HOME = Path(__file__).parent.parent
 CELLS = 40
@@ -102,6 +106,11 @@ def killed_after(asked: list[str], runs: Path, count: int, number: int = signal.
             assert time.monotonic() < asked_at + 30
             time.sleep(0.2)
         return took
+
+
+@pytest.fixture(autouse=True)
+def workers_find_the_tests(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
 
 
 @pytest.fixture(scope="module")
@@ -247,8 +256,7 @@ class TestSubmitit:
         assert ended(command(folder, "submitit", "--engine", "submitit", "--address", "local"))["run"] == CELLS
         assert_same(folder, "submitit")
 
-    def test_a_killed_job_is_noticed_and_only_its_task_counts_as_lost(self, tmp_path, monkeypatch):
-        monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+    def test_a_killed_job_is_noticed_and_only_its_task_counts_as_lost(self, tmp_path):
         folder = tmp_path / "notes"
         folder.mkdir()
         engine = SubmititEngine(tmp_path / "jobs", workers=1, local=True, work=sweep_work.killed_once)
