@@ -25,7 +25,9 @@ from leakbench.sweep.on_submitit import SubmititEngine
 
 pytestmark = [
     pytest.mark.ray,
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # Of processes that submitit lets go.
+    pytest.mark.filterwarnings(
+        "ignore::pytest.PytestUnraisableExceptionWarning"
+    ),  # Of processes that submitit lets go.
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
 

@@ -40,6 +40,7 @@ WRITTEN: list[tuple[str, list[tuple[str, str]]]] = [
         [
             ("Adding to it", "adding.md"),
             ("Frontiers", "frontier.md"),
+            ("Many cells", "scaling.md"),
             ("Submitting results", "submitting.md"),
         ],
     ),
@@ -63,8 +64,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if path.suffix in (".csv", ".json", ".md", ".png", ".yaml") and "shared" not in path.parts:
             files.append(File.generated(config, path.relative_to(HOME).as_posix(), abs_src_path=str(path)))
     files.append(File.generated(config, "changelog.md", abs_src_path=str(HOME / "CHANGELOG.md")))
-    workflow = "examples/github/leakage.yml"
-    files.append(File.generated(config, workflow, abs_src_path=str(HOME / workflow)))
+    for example in ("examples/github/leakage.yml", "examples/sweep.yaml"):
+        files.append(File.generated(config, example, abs_src_path=str(HOME / example)))
     config.nav = _navigation(files)
     return files
 

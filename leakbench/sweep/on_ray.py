@@ -42,7 +42,11 @@ class RayEngine:
         ray = self._begun()
         try:
             with listening():  # Ray has just set a handler of its own.
-                most = self.workers or max(WINDOW, 2 * self._places(ray))
+                places = self._places(ray)
+                shared = (
+                    self.workers if self.address else None
+                )  # A Ray of our own has so many places that they queue for.
+                most = shared or max(WINDOW, 2 * places)
                 yield from in_flight(tasks, self._crew(ray), most, self.retries)
         finally:
             ray.shutdown()
