@@ -33,6 +33,12 @@ pytestmark = [
 
 HOME = Path(__file__).parent.parent
 CELLS = 40
+
+LISTENING = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from leakbench.cli import main; main()"
+)
+"""A shell that starts the tests in the background lets its children ignore SIGINT; these must not."""
+
 GRID = {
     "given": {
         **{"dataset": "digits", "attack": "cpl", "iterations": 2, "victims": 1, "candidates": 2, "taps": ["type-2"]},
@@ -45,11 +51,12 @@ GRID = {
 def command(folder: Path, name: str, *more: str) -> list[str]:
     """Return a sweep of the cells by an engine, in folders of its own."""
     kept = ["--runs", str(folder / f"runs_{name}"), "--out", str(folder / name), "--workers", "2", "--json"]
-    return [sys.executable, "-m", "leakbench", "sweep", str(folder / "grid.yaml"), *kept, *more]
+    return [sys.executable, "-c", LISTENING, "sweep", str(folder / "grid.yaml"), *kept, *more]
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{HOME}{os.pathsep}{HOME / 'tests'}"}
+    path = f"{HOME}{os.pathsep}{HOME / 'tests'}"
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "RAY_AUTH_MODE": "disabled"}
 
 
 def ended(asked: list[str]) -> dict[str, int]:
@@ -112,7 +119,8 @@ def killed_after(asked: list[str], runs: Path, count: int, number: int = signal.
 
 @pytest.fixture(autouse=True)
 def workers_find_the_tests(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+    for name in ("PYTHONPATH", "RAY_AUTH_MODE"):
+        monkeypatch.setenv(name, environment()[name])
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from leakbench.errors import InputError
@@ -20,6 +22,9 @@ __all__ = ["RayEngine"]
 
 STORE = 100 * 2**20
 """Bytes of Ray's store of objects on this machine: results are files, so that it holds next to nothing."""
+
+SETTLING = 10.0
+"""Seconds to wait for a cluster's first node."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +61,18 @@ class RayEngine:
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Read when it is imported.
         if self.address is not None:
             check_address(self.address)
+            _with_token()
         ray = needed("ray")
         quiet = {"log_to_driver": False, "logging_level": "ERROR"}
         if self.address is not None:
-            ray.init(address=self.address, **quiet)
+            try:
+                ray.init(address=self.address, **quiet)
+            except (ConnectionError, RuntimeError) as error:
+                why = " ".join(str(error).split())
+                raise InputError(
+                    f"address: the head at {self.address} does not let this sweep in ({why}); it may ask for a token"
+                    " (RAY_AUTH_MODE=token), or run another version of Ray"
+                ) from None
             return ray
         # Without an address Ray would look for a cluster of anybody's on this machine, alive or dead.
         cpus = None if self.workers is None else self.workers * self.threads
@@ -69,7 +82,7 @@ class RayEngine:
     def _places(self, ray: Any) -> int:
         """Return how many tasks fit side by side; raises InputError where not one does, for which Ray would wait for ever."""
         asked = {"CPU": float(self.threads), "GPU": self.gpus_per_cell}
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        nodes = self._nodes(ray)
         for name, least in asked.items():
             largest = max((node.get(name, 0.0) for node in nodes), default=0.0)
             if largest < least:
@@ -80,9 +93,25 @@ class RayEngine:
             for node in nodes
         )
 
+    def _nodes(self, ray: Any) -> list[dict[str, float]]:
+        """Return what each node has; a head that has just begun knows of none for a moment."""
+        until = time.monotonic() + SETTLING
+        while True:
+            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+            if nodes or time.monotonic() > until:
+                return nodes
+            time.sleep(0.2)
+
     def _crew(self, ray: Any) -> _Crew:
         options = {"num_cpus": self.threads, "num_gpus": self.gpus_per_cell, "max_retries": 0}
         return _Crew(ray, ray.remote(self.work).options(**options))
+
+
+def _with_token() -> None:
+    """Speak to a cluster as `ray start` would: with a token where this user has one, unless RAY_AUTH_MODE says otherwise."""
+    told = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    if "RAY_AUTH_MODE" not in os.environ and (told or (Path.home() / ".ray" / "auth_token").is_file()):
+        os.environ["RAY_AUTH_MODE"] = "token"  # Read when Ray is imported.
 
 
 @dataclass
