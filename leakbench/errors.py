@@ -3,7 +3,7 @@
 import re
 from difflib import get_close_matches
 
-__all__ = ["InputError", "nearest", "out_of_memory", "wanted"]
+__all__ = ["BusyError", "InputError", "nearest", "out_of_memory", "wanted"]
 
 LACKS = (
     "not enough memory",
@@ -28,6 +28,10 @@ class InputError(ValueError):
 
     The message names the field, what was got, and what is accepted or how to cure it.
     """
+
+
+class BusyError(InputError):
+    """A run's folder is held by another process; it may be free later."""
 
 
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:

@@ -19,11 +19,13 @@ class Reporter:
     """Called with (phase, done, total) after each piece; on a terminal it rewrites one line, else it writes a line now and then.
 
     every: least seconds between two lines where stderr is no terminal; a terminal's line is rewritten ten times a second at most.
+    tail: what stands after a line's rate.
     """
 
     quiet: bool = False
     stream: TextIO = field(default_factory=lambda: sys.stderr)
     every: float = 10.0
+    tail: str = ""
     _phase: str = ""
     _started: float = 0.0
     _first: float = 0
@@ -44,7 +46,7 @@ class Reporter:
         self._written = now
         fresh, seconds = done - self._first, now - self._started
         pace = f", {seconds / fresh:.2f} s each, {_clock(seconds / fresh * (total - done))} left" if fresh > 0 else ""
-        line = f"{phase}: {_count(done)} of {total}{pace}"
+        line = f"{phase}: {_count(done)} of {total}{pace}{self.tail}"
         self.stream.write(f"{line}\x1b[K\r" if self.stream.isatty() else f"{line}\n")
         self.stream.flush()
 

@@ -29,7 +29,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from leakbench.errors import InputError
+from leakbench.errors import BusyError, InputError
 from leakbench.manifest import check_manifest
 
 __all__ = [
@@ -280,7 +280,7 @@ def _locked(folder: Path) -> Iterator[None]:
         except OSError:
             held = False
         if not held:
-            raise InputError(f"out: another leakbench is writing to {str(folder)!r}; wait for it or give another --out")
+            raise BusyError(f"out: another leakbench is writing to {str(folder)!r}; wait for it or give another --out")
         try:
             yield
         finally:

@@ -43,6 +43,7 @@ WRITTEN: list[tuple[str, list[tuple[str, str]]]] = [
             ("Your own update", "own_updates.md"),
             ("A probe in a training loop", "probe.md"),
             ("Flower apps", "flower.md"),
+            ("Many cells", "scaling.md"),
             ("Submitting results", "submitting.md"),
         ],
     ),
@@ -66,8 +67,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if path.suffix in (".csv", ".json", ".md", ".png", ".yaml") and "shared" not in path.parts:
             files.append(File.generated(config, path.relative_to(HOME).as_posix(), abs_src_path=str(path)))
     files.append(File.generated(config, "changelog.md", abs_src_path=str(HOME / "CHANGELOG.md")))
-    for shown in ("examples/github/leakage.yml", "examples/flower/deploy.py"):
-        files.append(File.generated(config, shown, abs_src_path=str(HOME / shown)))
+    for example in ("examples/github/leakage.yml", "examples/flower/deploy.py", "examples/sweep.yaml"):
+        files.append(File.generated(config, example, abs_src_path=str(HOME / example)))
     config.nav = _navigation(files)
     return files
 

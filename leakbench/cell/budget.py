@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,19 @@ FARTHEST = 20.0
 """Logarithm of the largest factor of noise that is tried."""
 
 
-def prepare(request: Request, data_dir: Path | None, progress: Any = None, delta: float = 1e-5) -> Cell:
+def prepare(
+    request: Request,
+    data_dir: Path | None,
+    progress: Any = None,
+    delta: float = 1e-5,
+    load: Callable[..., Any] | None = None,
+) -> Cell:
     """Resolve a request to a cell, with the noise and the rounds that its budgets ask for; raises InputError in one line.
 
     request.epsilon: the valid epsilon at `delta` that all noise together is to spend.  stop_at_epsilon, stop_at_delta: the
-    budget after which training stops, instead of the recipe's own.
+    budget after which training stops, instead of the recipe's own.  load: as of `resolve_cell`.
     """
-    cell = resolve_cell(request, data_dir, progress)
+    cell = resolve_cell(request, data_dir, progress, load)
     if request.epsilon is not None and request.noise_factor is not None:
         raise InputError("noise-factor: got --epsilon beside it, which chooses the factor; expected one of them")
     cell = with_factors(cell, request.noise_factor, request.clip_factor)

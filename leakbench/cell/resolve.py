@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,13 @@ from leakbench.recipe import resolve
 __all__ = ["resolve_cell"]
 
 
-def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) -> Cell:
-    """Resolve names to recipes, find the data, check every number; raises InputError in one line for whatever does not fit."""
+def resolve_cell(
+    request: Request, data_dir: Path | None, progress: Any = None, load: Callable[..., Any] | None = None
+) -> Cell:
+    """Resolve names to recipes, find the data, check every number; raises InputError in one line for whatever does not fit.
+
+    load: what reads a data set in the stead of `load_dataset`, as `leakbench.data.kept.KeptData` does.
+    """
     attack_name, attack = resolve("attacks", Attack, request.attack)
     defense_name, defense = resolve("defenses", Defense, request.defense)
     if request.iterations is not None:
@@ -39,7 +45,7 @@ def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None) 
     if request.knows is not None:
         attack = dataclasses.replace(attack, knows=request.knows)
     device = device_of(request.device)
-    data_name, recipe, data = load_dataset(request.dataset, data_dir, progress=progress)
+    data_name, recipe, data = (load or load_dataset)(request.dataset, data_dir, progress=progress)
     if attack.needs.table and not data.features:
         raise InputError(f"attack: {attack_name!r} needs a table, {data_name!r} holds pictures (try --dataset adult)")
     federation = _federation(request, recipe)

@@ -27,6 +27,7 @@ from leakbench.cli.own import attack
 from leakbench.cli.privacy import audit, epsilon
 from leakbench.cli.reproduce import reproduce
 from leakbench.cli.run import compare, report, run
+from leakbench.cli.sweep import sweep
 from leakbench.engine.memory import keep_freed_memory
 from leakbench.errors import InputError, out_of_memory, wanted
 
@@ -88,6 +89,7 @@ def commands(context: click.Context) -> None:
 for command in (
     run,
     attack,
+    sweep,
     list_,
     show,
     schema,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from leakbench.errors import InputError
+from leakbench.words import success, words
 
 __all__ = ["FOLDER", "INTERRUPTED", "attack_options", "federation_options", "help_alone", "success", "words"]
 
@@ -27,29 +26,6 @@ def help_alone(context: click.Context) -> None:
     """Print a group's help where none of its commands was named."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
-
-
-def words(field: str, text: str) -> tuple[str, ...]:
-    """Return the words between commas; raises InputError where there is none."""
-    words = tuple(word for word in text.replace(" ", "").split(",") if word)
-    if not words:
-        raise InputError(f"{field}: got {text!r}, expected words with commas between them")
-    return words
-
-
-def success(text: str | None) -> float | None:
-    """Return the threshold of `rmse<=0.1`; None for None."""
-    if text is None:
-        return None
-    found = re.fullmatch(r"\s*rmse\s*<=\s*([0-9.eE+-]+|nan|inf)\s*", text)
-    try:
-        return float(found[1]) if found else _badsuccess(text)
-    except ValueError:
-        return _badsuccess(text)
-
-
-def _badsuccess(text: str) -> float:
-    raise InputError(f"success: got {text!r}, expected a threshold like 'rmse<=0.1'")
 
 
 def _with(options: list[Callable[..., Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -1,0 +1,30 @@
+"""Data that are read once for many cells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from leakbench.data.dataset import Dataset
+from leakbench.data.find import load_dataset
+from leakbench.data.recipe import DatasetRecipe
+
+__all__ = ["KeptData"]
+
+Loaded: TypeAlias = tuple[str, DatasetRecipe, Dataset]
+
+
+@dataclass
+class KeptData:
+    """`load_dataset` that keeps the last set: cells of a grid come one set after another, and some fill a gigabyte."""
+
+    _held: dict[tuple[str, Path | None], Loaded] = field(default_factory=dict, repr=False)
+
+    def __call__(self, name_or_path: str, data_dir: Path | None = None, *, progress: Any = None) -> Loaded:
+        """Return (name, recipe, data) as `load_dataset` does."""
+        asked = (name_or_path, data_dir)
+        if asked not in self._held:
+            self._held.clear()
+            self._held[asked] = load_dataset(name_or_path, data_dir, progress=progress)
+        return self._held[asked]

@@ -1,0 +1,87 @@
+"""The engines by their names, each with the places that were asked for; what this machine has not is refused at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leakbench.errors import InputError, nearest
+from leakbench.sweep.on_ray import RayEngine
+from leakbench.sweep.on_submitit import SubmititEngine
+from leakbench.sweep.process import ProcessEngine
+
+__all__ = ["ENGINES", "Places", "engine_of"]
+
+ENGINES = ("process", "ray", "submitit")
+
+LOCAL = "local"
+"""The address of submitit's own processes, for a trial without SLURM."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """How many cells there is room for: what a user asks of an engine; None where it decides.
+
+    workers: cells side by side.  threads: of each.  gpus_per_cell: in [0, 1], the share of a GPU that each takes.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    threads: int | None = None
+    gpus_per_cell: float = 0.0
+    slurm: Mapping[str, Any] = field(default_factory=dict)
+
+
+def engine_of(name: str, places: Places, folder: Path) -> ProcessEngine | RayEngine | SubmititEngine:
+    """Return an engine; raises InputError for a name that there is not, and for places that it cannot have.
+
+    folder: of submitit's files.
+    """
+    if name not in ENGINES:
+        raise InputError(f"engine: got {name!r}{nearest(name, ENGINES)}")
+    if not 0 <= places.gpus_per_cell <= 1:
+        raise InputError(f"gpus-per-cell: got {places.gpus_per_cell:g}, expected 0 to 1, since a cell computes on one")
+    for option, value in (("workers", places.workers), ("threads-per-cell", places.threads)):
+        if value is not None and value < 1:
+            raise InputError(f"{option}: got {value}, expected at least 1")
+    if places.slurm and name != "submitit":
+        raise InputError(f"slurm: got it beside --engine {name}; expected --engine submitit")
+    if name == "ray":
+        return RayEngine(places.address, places.workers, places.threads or 1, places.gpus_per_cell)
+    if name == "submitit":
+        if places.address not in (None, LOCAL):
+            raise InputError(f"address: got {places.address!r}, expected 'local' or none beside --engine submitit")
+        return SubmititEngine(
+            folder,
+            places.workers or 16,
+            places.threads or 1,
+            places.gpus_per_cell,
+            places.slurm,
+            places.address == LOCAL,
+        )
+    if places.address is not None:
+        raise InputError(f"address: got {places.address!r} beside --engine process; expected --engine ray")
+    return _process(places)
+
+
+def _process(places: Places) -> ProcessEngine:
+    """Return the engine of this machine: a worker a core, or as many as its GPUs hold."""
+    cores, most = len(os.sched_getaffinity(0)), None
+    if places.gpus_per_cell:
+        gpus = torch.cuda.device_count()
+        if not gpus:
+            raise InputError(
+                f"gpus-per-cell: got {places.gpus_per_cell:g}, but this machine has no GPU that CUDA finds"
+            )
+        most = gpus * int(1 / places.gpus_per_cell)
+        if places.workers is not None and places.workers > most:
+            raise InputError(
+                f"workers: got {places.workers}, but {gpus} GPUs hold {most} at {places.gpus_per_cell:g} each"
+            )
+    workers = places.workers or most or max(1, cores // (places.threads or 1))
+    return ProcessEngine(workers, places.threads or max(1, cores // workers), places.gpus_per_cell)

@@ -1,0 +1,163 @@
+"""The grid of a sweep: a YAML file whose settings and rows are spelled out into requests, one for each cell.
+
+given:  fields of `leakbench.cell.Request` for all cells; the path of a recipe begins where the file lies.
+each:   {setting: its values}, whose combinations are the cells; as of a row in `leakbench.reproduce.grid`.
+rows:   [{name, given, each}] in the stead of `each`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leakbench import __version__
+from leakbench.attack import Attack
+from leakbench.cell.device import AUTO
+from leakbench.cell.fields import FIELDS, request_of
+from leakbench.cell.request import Request, check_words
+from leakbench.data.recipe import DatasetRecipe
+from leakbench.defense import Defense
+from leakbench.errors import InputError, nearest
+from leakbench.recipe import describe, read_yaml, resolve
+from leakbench.reproduce.grid import spelled_out
+from leakbench.store import SCHEMA, content_hash
+
+__all__ = ["Asked", "Grid", "read_grid"]
+
+RECIPES: dict[str, tuple[str, type[Any]]] = {
+    "defense": ("defenses", Defense),
+    "attack": ("attacks", Attack),
+    "dataset": ("datasets", DatasetRecipe),
+}
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A cell that is asked for.
+
+    name: of its row.  key: the hash of the request, of the content of its recipes and of leakbench's version, by which it is
+    known before its data are read.
+    """
+
+    name: str
+    request: Request
+    key: str
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What a file of a grid says.  cells: each once, in the order of the rows.  same: how many were left out as another's twin."""
+
+    path: Path
+    cells: tuple[Asked, ...]
+    same: int = 0
+
+
+def read_grid(path: Path, device: str = "cpu") -> Grid:
+    """Return the grid of a YAML file; raises InputError, with the file in it, for what is none, or wrong.
+
+    device: of cells that name none, or `auto`: what decides is where they will be measured, not the machine that reads the grid.
+    """
+    if not path.is_file():
+        raise InputError(f"grid: no file {str(path)!r}")
+    body = read_yaml(path)
+    known: dict[tuple[str, str], Any] = {}
+    try:
+        lines = [(name, _placed(given, device)) for name, given in _lines(body)]
+        cells = {name: _asked(name, given, path.parent.resolve(), known) for name, given in lines}
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    once = {cell.key: cell for cell in reversed(cells.values())}
+    kept = tuple(cell for cell in cells.values() if once[cell.key] is cell)
+    return Grid(path, kept, len(cells) - len(kept))
+
+
+def _lines(body: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (name, fields) of each cell; raises InputError for two of one name."""
+    if not isinstance(body, dict):
+        raise InputError(f"expected the fields of a grid, got {type(body).__name__}")
+    _check(body, ("given", "each", "rows"), "")
+    if "each" in body and "rows" in body:
+        raise InputError("each: got rows beside it; expected one of them, rows may have an `each` of their own")
+    rows = body.get("rows", [{"each": body.get("each", {})}])
+    if not isinstance(rows, list) or not rows:
+        raise InputError(f"rows: got {rows!r}, expected a list of rows")
+    found = set[str]()
+    for number, row in enumerate(rows, 1):
+        where = f"row {number}: "
+        if not isinstance(row, dict):
+            raise InputError(f"{where}got {row!r}, expected some of name, given and each")
+        _check(row, ("name", "given", "each"), where)
+        for line in _spelled({**row, "given": {**_mapping(body, ""), **_mapping(row, where)}}, where):
+            if line["name"] in found:
+                raise InputError(f"{where}two cells are called {line['name']!r}")
+            found.add(line["name"])
+            yield line["name"], line["given"]
+
+
+def _spelled(row: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
+    """Yield the cells of a row, whose name is of its settings where it has none."""
+    each = row.get("each", {})
+    if not isinstance(each, dict):
+        raise InputError(f"{where}each: got {each!r}, expected {{setting: its values}}")
+    for setting, values in each.items():
+        if not isinstance(values, list | dict) or not values:
+            raise InputError(f"{where}each: {setting}: got {values!r}, expected a list of values")
+        if not str(setting).isidentifier():
+            raise InputError(f"{where}each: got the setting {setting!r}, expected a field of a cell, or a word")
+        if isinstance(values, list) and not all(isinstance(value, str | int | float) for value in values):
+            raise InputError(f"{where}each: {setting}: expected words and numbers in its list, lists as 'a,b'")
+    own = ", ".join(
+        [*(f"{setting}={{{setting}}}" for setting in each)] or [f"{k}={v}" for k, v in row["given"].items()]
+    )
+    try:
+        yield from spelled_out([{**row, "name": str(row.get("name", own))}])
+    except (KeyError, ValueError, IndexError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{where}name: got {row.get('name')!r}, in which {{...}} may name settings of `each`"
+        ) from None
+
+
+def _mapping(part: Row, where: str) -> dict[str, Any]:
+    given = part.get("given", {})
+    if not isinstance(given, dict):
+        raise InputError(f"{where}given: got {given!r}, expected fields of a cell: {', '.join(FIELDS[:4])}, ...")
+    return given
+
+
+def _check(part: Row, may: tuple[str, ...], where: str) -> None:
+    for name in part:
+        if name not in may:
+            raise InputError(f"{where}unknown field {name!r}{nearest(str(name), may)}")
+
+
+def _placed(given: dict[str, Any], device: str) -> dict[str, Any]:
+    return {**given, "device": device} if given.get("device", AUTO) == AUTO else given
+
+
+def _asked(name: str, given: dict[str, Any], folder: Path, known: dict[tuple[str, str], Any]) -> Asked:
+    """Return a cell of these fields; `known` keeps what recipes say, since few are many cells' own."""
+    own = {slot: str(folder / given[slot]) for slot in RECIPES if str(given.get(slot, "")).endswith((".yaml", ".yml"))}
+    try:
+        request = request_of(given | own)
+        check_words(request)
+        recipes = [_content(kind, cls, getattr(request, slot), known) for slot, (kind, cls) in RECIPES.items()]
+    except InputError as error:
+        raise InputError(f"cell {name!r}: {error}") from None
+    fields = {f.name: getattr(request, f.name) for f in dataclasses.fields(request)}
+    fields["lpips_weights"] = request.lpips_weights and str(request.lpips_weights)
+    content = {"schema": SCHEMA, "version": __version__, "request": describe(fields), "recipes": recipes}
+    return Asked(name, request, content_hash(content))
+
+
+def _content(kind: str, cls: type[Any], name: str, known: dict[tuple[str, str], Any]) -> str:
+    if (kind, name) not in known:
+        known[kind, name] = content_hash(describe(resolve(kind, cls, name)[1]))
+    return str(known[kind, name])

@@ -1,0 +1,138 @@
+"""The engine `submitit`: arrays of SLURM jobs, each with a share of the tasks; no daemon, only files and the scheduler."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from leakbench.errors import InputError
+from leakbench.store import write_atomically
+from leakbench.sweep.extra import needed
+from leakbench.sweep.in_flight import RETRIES, in_flight
+from leakbench.sweep.task import Outcome, Task, Work, outcome_of
+from leakbench.sweep.work import measure
+
+__all__ = ["SubmititEngine"]
+
+EVERYTHING = 2**31
+"""Tasks in flight: the scheduler's queue is the window."""
+
+POLL = 1.0
+
+
+@dataclass(frozen=True)
+class SubmititEngine:
+    """Measure tasks by arrays of `workers` SLURM jobs, each one task after another.
+
+    folder: where jobs leave what comes of each task, and their logs; every node has to see it.  local: processes of this machine in
+    the scheduler's stead.  slurm: {parameter of sbatch: value}, as partition, account, time.
+    """
+
+    folder: Path
+    workers: int = 16
+    threads: int = 1
+    gpus_per_cell: float = 0.0
+    slurm: Mapping[str, Any] = field(default_factory=dict)
+    local: bool = False
+    retries: int = RETRIES
+    work: Work = measure
+
+    def __call__(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+        """Yield what comes of each task, as they end; raises InputError where there is no SLURM, or for what it does not take."""
+        submitit = needed("submitit")
+        if not self.local and shutil.which("sbatch") is None:
+            raise InputError(
+                "engine: submitit found no SLURM on this machine (no sbatch on PATH); try --address local, or --engine process"
+            )
+        outcomes = self.folder / "outcomes"
+        shutil.rmtree(outcomes, ignore_errors=True)
+        outcomes.mkdir(parents=True)
+        crew = _Crew(self._executor(submitit), outcomes, self.work, self.workers)
+        try:
+            yield from in_flight(tasks, crew, EVERYTHING, self.retries)
+        finally:
+            crew.close()
+
+    def _executor(self, submitit: Any) -> Any:
+        executor = submitit.AutoExecutor(folder=self.folder / "jobs", cluster="local" if self.local else "slurm")
+        of_slurm = {} if self.local else {f"slurm_{name}": value for name, value in self.slurm.items()}
+        gpus = {"gpus_per_node": 1} if self.gpus_per_cell and not self.local else {}
+        try:
+            executor.update_parameters(name="leakbench", cpus_per_task=self.threads, **gpus, **of_slurm)
+        except (TypeError, ValueError, NameError) as error:
+            raise InputError(f"slurm: {' '.join(str(error).split())}") from None
+        return executor
+
+
+@dataclass
+class _Crew:
+    executor: Any
+    outcomes: Path
+    work: Work
+    workers: int
+    _waiting: list[Task] = field(default_factory=list)
+    _jobs: dict[Any, list[Task]] = field(default_factory=dict)
+    _came_to: set[Any] = field(default_factory=set)
+
+    def begin(self, task: Task) -> None:
+        self._waiting.append(task)
+
+    def ended(self) -> list[tuple[Task, Outcome | None]]:
+        self._submit()
+        time.sleep(POLL)
+        found = list[tuple[Task, Outcome | None]]()
+        for job in list(self._jobs):
+            over = job.done()  # Asked before its files are looked for: what it wrote is then there.
+            found += self._answered(job)
+            if over and (left := self._jobs.pop(job)):
+                # The tasks that it never came to are no losses, unless it came to none at all.
+                begun = 1 if job in self._came_to else len(left)
+                found += [(task, None) for task in left[:begun]]
+                self._waiting += left[begun:]
+        return found
+
+    def _submit(self) -> None:
+        """Submit what waits as one array, dealt in turns: neighbours in a grid take equally long."""
+        shares = [share for n in range(self.workers) if (share := self._waiting[n :: self.workers])]
+        self._waiting = []
+        if shares:
+            calls = [partial(_do_all, share, self.outcomes, self.work) for share in shares]
+            with self.executor.batch():
+                jobs = [self.executor.submit(call) for call in calls]
+            self._jobs |= dict(zip(jobs, shares, strict=True))
+
+    def _answered(self, job: Any) -> list[tuple[Task, Outcome | None]]:
+        there = {path.stem: path for path in self.outcomes.glob("*.json")}
+        found = list[tuple[Task, Outcome | None]]()
+        for task in self._jobs[job]:
+            if task.key in there:
+                found.append((task, outcome_of(json.loads(there[task.key].read_text(encoding="utf-8")))))
+                there[task.key].unlink()
+        if found:
+            self._came_to.add(job)
+            answered = {task.key for task, _ in found}
+            self._jobs[job] = [task for task in self._jobs[job] if task.key not in answered]
+        return found
+
+    def close(self) -> None:
+        """Cancel the jobs that go on: what they do is kept piece by piece."""
+        for job, left in self._jobs.items():
+            if left:  # Else it is ending by itself.
+                job.cancel(check=False)
+
+
+def _do_all(tasks: list[Task], outcomes: Path, work: Work) -> None:
+    """Do tasks one after another; what comes of each is a file, whole or not there."""
+    for task in tasks:
+        text = json.dumps(work(task).as_dict(), ensure_ascii=False)
+        write_atomically(outcomes / f"{task.key}.json", partial(_write, text))
+
+
+def _write(text: str, path: Path) -> None:
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,119 @@
+"""A sweep: only the cells of a grid that are missing are handed to an engine, then all are merged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from leakbench.progress import Reporter
+from leakbench.sweep.grid import Asked, Grid
+from leakbench.sweep.inside import refuse_inside
+from leakbench.sweep.journal import Journal, open_journal
+from leakbench.sweep.merge import merge, whole
+from leakbench.sweep.stopping import listening
+from leakbench.sweep.task import Outcome, Task
+
+__all__ = ["Engine", "Swept", "sweep"]
+
+Engine: TypeAlias = Callable[[Iterable[Task]], Iterator[Outcome]]
+"""Takes tasks, yields what came of each as they end, and closes what it began when it is closed."""
+
+KEEP = 5.0
+"""Seconds after which the journal is brought to the disk."""
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What a sweep did.  there: cells that were whole before.  run: of them measured now.  found: whole runs that were found."""
+
+    cells: int
+    there: int
+    run: int
+    found: int
+    failed: int
+    retried: int
+    seconds: float
+    tables: tuple[Path, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {**self.__dict__, "tables": [str(path) for path in self.tables]}
+
+
+def sweep(
+    grid: Grid,
+    engine: Engine,
+    task_of: Callable[[Asked], Task],
+    runs: Path,
+    out: Path,
+    reporter: Reporter,
+    retry_failed: bool = False,
+) -> Swept:
+    """Measure the missing cells of a grid by an engine, and merge all into tables in `out`.
+
+    A cell that ended in an error is a record of the journal, `out`/cells.jsonl; it is tried again where `retry_failed` says so.
+    Raises InputError inside a worker of a sweep, and where another sweep writes to `out`; KeyboardInterrupt for SIGTERM too.
+    """
+    refuse_inside()
+    began = time.monotonic()
+    with open_journal(out / "cells.jsonl") as journal:
+        known = journal.known
+        there = [c for c in grid.cells if c.key in known and known[c.key].kind == "done" and whole(known[c.key], runs)]
+        errors = [c for c in grid.cells if c.key in known and known[c.key].kind != "done"]
+        kept = {cell.key for cell in (*there, *([] if retry_failed else errors))}
+        missing = [cell for cell in grid.cells if cell.key not in kept]
+        plan = _plan(grid, len(there), len(missing), 0 if retry_failed else len(errors))
+        ended = _measured(grid, engine, [task_of(cell) for cell in missing], journal, reporter, plan)
+        tables = merge(grid, known, runs, out)
+        failed = sum(cell.key in known and known[cell.key].kind != "done" for cell in grid.cells)
+    done = [outcome for outcome in ended if outcome.kind == "done"]
+    fresh = sum(outcome.fresh for outcome in done)
+    retried = sum(outcome.tries > 1 for outcome in ended)
+    seconds = round(time.monotonic() - began, 1)
+    return Swept(len(grid.cells), len(there), fresh, len(done) - fresh, failed, retried, seconds, tuple(tables))
+
+
+def _plan(grid: Grid, there: int, missing: int, stand: int) -> str:
+    """Return what is said before any cell is measured."""
+    same = f" ({grid.same} more are the same as others)" if grid.same else ""
+    failed = f", {stand} failed before (--retry-failed tries them again)" if stand else ""
+    return f"{len(grid.cells)} cells{same}: {there} done, {missing} missing{failed}"
+
+
+def _measured(
+    grid: Grid, engine: Engine, tasks: list[Task], journal: Journal, reporter: Reporter, plan: str
+) -> list[Outcome]:
+    """Hand the tasks to the engine and enter what comes of them into the journal; nothing is begun for no task."""
+    names = {cell.key: cell.name for cell in grid.cells}
+    there, total = len(grid.cells) - len(tasks), len(grid.cells)
+    ended, done, kept = list[Outcome](), 0, time.monotonic()
+    say = reporter.say if not reporter.quiet else lambda _: None
+
+    def begun() -> Iterator[Task]:
+        # Drawn once the engine stands: one that cannot be had is refused by its one line.
+        say(plan)
+        reporter("cells", there, total)
+        yield from tasks
+
+    if not tasks:
+        say(plan)
+        return []
+
+    with listening(), closing(engine(begun())) as outcomes:  # type: ignore[type-var]
+        for outcome in outcomes:
+            journal.append(outcome)
+            ended.append(outcome)
+            if outcome.kind != "done":
+                reporter.say(f"{outcome.kind}: {names[outcome.key]}: {outcome.error}")
+            done += outcome.kind == "done"
+            reporter.tail = f", {len(ended) - done} failed" if done < len(ended) else ""
+            reporter("cells", there + len(ended), total)
+            if time.monotonic() - kept > KEEP:
+                journal.keep()
+                kept = time.monotonic()
+    reporter.close()
+    return ended

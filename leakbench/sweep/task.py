@@ -1,0 +1,62 @@
+"""What travels between a sweep and its workers: a cell to measure, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:  # A worker starts without PyTorch, which comes with its first cell.
+    from leakbench.cell.request import Request
+
+__all__ = ["Kind", "Outcome", "Task", "Work", "outcome_of"]
+
+Kind: TypeAlias = Literal["done", "failed", "lost"]
+"""A run that is whole; a cell that ended in an error; one whose worker was lost each time that it was tried."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A cell to measure.
+
+    key: of `leakbench.sweep.grid.Asked`.  runs: the folder of the runs' folders.  data_dir: as `--data-dir`.
+    threads: of a worker.  command: what the manifest is to say of where the run is from.
+    """
+
+    key: str
+    request: Request
+    runs: Path
+    data_dir: Path | None = None
+    threads: int = 1
+    command: str = "leakbench sweep"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a task.
+
+    hash, run: the cell's identity and the name of its folder, of one that is done.  error: one line, of one that is not.
+    seconds: of this try, wall time.  tries: workers that began it.  fresh: False where the run was whole before.
+    """
+
+    key: str
+    kind: Kind
+    hash: str = ""
+    run: str = ""
+    error: str = ""
+    seconds: float = 0.0
+    tries: int = 1
+    fresh: bool = True
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
+
+
+Work: TypeAlias = Callable[[Task], Outcome]
+
+
+def outcome_of(record: dict[str, Any]) -> Outcome:
+    """Return the outcome of plain data; raises TypeError for what is none."""
+    return Outcome(**record)

@@ -1,0 +1,68 @@
+"""What a worker does: measure one cell in a folder of its own, and say in one line what went wrong."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from typing import TYPE_CHECKING
+
+from leakbench.errors import BusyError, InputError
+from leakbench.sweep.task import Outcome, Task
+
+if TYPE_CHECKING:
+    from leakbench.data.kept import KeptData
+
+__all__ = ["measure"]
+
+PATIENCE = 600.0
+"""Seconds to wait for a run that another process holds: the worker of a sweep that was killed just now may still be at it."""
+
+
+def measure(task: Task) -> Outcome:
+    """Run a task's cell, or find it whole; whatever goes wrong is the outcome's error."""
+    began = time.monotonic()
+    try:
+        found = _measured(task, began + PATIENCE)
+    except InputError as error:
+        found = Outcome(task.key, "failed", error=_line(str(error)))
+    except (Exception, SystemExit) as error:
+        found = Outcome(task.key, "failed", error=_line(f"{type(error).__name__}: {error}"))
+    return Outcome(**{**found.as_dict(), "seconds": round(time.monotonic() - began, 3)})
+
+
+def _measured(task: Task, until: float) -> Outcome:
+    # What takes seconds to import is imported with the first cell, so that a worker's loss is noticed at once.
+    import torch  # noqa: PLC0415
+
+    from leakbench.cell import identity  # noqa: PLC0415
+    from leakbench.cell.budget import prepare  # noqa: PLC0415
+    from leakbench.engine.memory import keep_freed_memory  # noqa: PLC0415
+    from leakbench.run.experiment import execute  # noqa: PLC0415
+    from leakbench.store import open_run  # noqa: PLC0415
+
+    keep_freed_memory()
+    torch.set_num_threads(task.threads)
+    cell = prepare(task.request, task.data_dir, load=_kept())
+    while True:
+        try:
+            with open_run(task.runs / cell.name, identity(cell, task.command)) as run:
+                before = dict(run.manifest["phases"])
+                execute(cell, run, lambda *_: None)
+                fresh = run.manifest["phases"] != before  # Where nothing is to be done, no phase takes time.
+            return Outcome(task.key, "done", hash=cell.hash, run=cell.name, fresh=fresh)
+        except BusyError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.5)
+
+
+@cache
+def _kept() -> KeptData:
+    """Return this process's own memory of the data set that its last cell was of."""
+    from leakbench.data.kept import KeptData  # noqa: PLC0415
+
+    return KeptData()
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,32 @@
+"""Words of the command line and of files that ask for cells: lists with commas, and what counts as a success."""
+
+from __future__ import annotations
+
+import re
+
+from leakbench.errors import InputError
+
+__all__ = ["success", "words"]
+
+
+def words(field: str, text: str) -> tuple[str, ...]:
+    """Return the words between commas; raises InputError where there is none."""
+    words = tuple(word for word in text.replace(" ", "").split(",") if word)
+    if not words:
+        raise InputError(f"{field}: got {text!r}, expected words with commas between them")
+    return words
+
+
+def success(text: str | None) -> float | None:
+    """Return the threshold of `rmse<=0.1`; None for None."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"\s*rmse\s*<=\s*([0-9.eE+-]+|nan|inf)\s*", text)
+    try:
+        return float(found[1]) if found else _badsuccess(text)
+    except ValueError:
+        return _badsuccess(text)
+
+
+def _badsuccess(text: str) -> float:
+    raise InputError(f"success: got {text!r}, expected a threshold like 'rmse<=0.1'")

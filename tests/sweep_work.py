@@ -1,0 +1,67 @@
+"""What workers do in the tests of engines: light, so that a worker starts at once; importable there by its name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from leakbench.sweep.task import Outcome, Task
+
+
+def tasks(folder: Path, count: int) -> list[Task]:
+    """Return tasks whose keys are numbers, in a folder of this test."""
+    return [Task(str(n), None, folder) for n in range(count)]  # type: ignore[arg-type]
+
+
+def noted(task: Task) -> Outcome:
+    """Leave a file that says which worker it was."""
+    threads = os.environ.get("OMP_NUM_THREADS")
+    unread = task.runs / str(os.getpid())
+    unread.write_text(f"{os.getpid()} {threads}")
+    unread.rename(task.runs / f"{task.key}.{time.monotonic_ns()}")
+    return Outcome(task.key, "done", run=str(os.getpid()))
+
+
+def killed_once(task: Task) -> Outcome:
+    """Kill the worker of task 1 where it comes to it first."""
+    once = task.runs / "killed"
+    if task.key == "1" and not once.exists():
+        once.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return noted(task)
+
+
+def killed_always(task: Task) -> Outcome:
+    """Kill the worker of task 1."""
+    if task.key == "1":
+        noted(task)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return noted(task)
+
+
+def endless(task: Task) -> Outcome:
+    """Leave a file, and do not come back."""
+    noted(task)
+    time.sleep(600)
+    return Outcome(task.key, "done")
+
+
+def nested(task: Task) -> Outcome:
+    """Ask for a sweep within a sweep."""
+    from leakbench.errors import InputError  # noqa: PLC0415
+    from leakbench.sweep.inside import refuse_inside  # noqa: PLC0415
+
+    try:
+        refuse_inside()
+    except InputError as error:
+        return Outcome(task.key, "failed", error=str(error))
+    return Outcome(task.key, "done")
+
+
+def gcs(task: Task) -> Outcome:
+    """Say which head of Ray this worker is of."""
+    import ray  # noqa: PLC0415
+
+    return Outcome(task.key, "done", run=ray.get_runtime_context().gcs_address)

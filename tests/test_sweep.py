@@ -1,0 +1,324 @@
+"""Sweeps: exactly the missing cells are measured, merged as single runs have them; errors are records; wrong input is one line."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+from command_line import called
+
+from leakbench.cell import identity
+from leakbench.cell.budget import prepare
+from leakbench.cell.fields import request_of
+from leakbench.errors import InputError
+from leakbench.progress import Reporter
+from leakbench.run.experiment import execute
+from leakbench.store import open_run
+from leakbench.sweep import engines
+from leakbench.sweep.grid import read_grid
+from leakbench.sweep.journal import open_journal
+from leakbench.sweep.sweep import Swept, sweep
+from leakbench.sweep.task import Outcome, Task
+from leakbench.sweep.work import measure
+
+HOME = Path(__file__).parent.parent
+
+GIVEN = {
+    "dataset": "digits",
+    "attack": "cpl",
+    "iterations": 1,
+    "victims": 2,
+    "candidates": 2,
+    "taps": ["type-2"],
+    "train_rounds": 1,
+    "clients": 2,
+    "clients_per_round": 2,
+    "local_iterations": 1,
+}
+
+EACH = {"defense": ["none", "fed_cdp"], "seed": [0, 1]}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def write_grid(path: Path, **fields: object) -> Path:
+    path.write_text(yaml.safe_dump({"given": GIVEN, **fields}), encoding="utf-8")
+    return path
+
+
+class Here:
+    """An engine of this process that remembers what it was handed, and may fall over before a task."""
+
+    def __init__(self, falls_at: int | None = None, backwards: bool = False) -> None:
+        self.handed: list[str] = []
+        self.falls_at, self.backwards = falls_at, backwards
+
+    def __call__(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+        listed = list(tasks)
+        for task in reversed(listed) if self.backwards else listed:
+            if len(self.handed) == self.falls_at:
+                raise KeyboardInterrupt
+            self.handed.append(f"{task.request.defense} {task.request.seed}")
+            yield measure(task)
+
+
+def swept(folder: Path, engine: Here, grid: Path | None = None, retry_failed: bool = False) -> Swept:
+    """Sweep in a folder, by default the four cells."""
+    if grid is None:
+        grid = write_grid(folder / "grid.yaml", each=EACH)
+    read, runs = read_grid(grid), folder / "runs"
+    say = Reporter(quiet=True)
+    return sweep(read, engine, lambda c: Task(c.key, c.request, runs), runs, folder / "out", say, retry_failed)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Return the checksums of what does not depend on the clock."""
+    return {n: hashlib.sha256((folder / f"out/{n}.parquet").read_bytes()).hexdigest() for n in ("rows", "cells")}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, one_thread) -> Path:
+    """Return the folder of a sweep of four cells that nothing broke off."""
+    folder = tmp_path_factory.mktemp("whole")
+    done = swept(folder, Here())
+    assert (done.cells, done.there, done.run, done.found, done.failed) == (4, 0, 4, 0, 0)
+    return folder
+
+
+def test_a_sweep_that_was_cut_short_measures_exactly_what_is_missing(whole, tmp_path):
+    cut, rest, third = Here(falls_at=2), Here(backwards=True), Here()
+    with pytest.raises(KeyboardInterrupt):
+        swept(tmp_path, cut)
+    assert not (tmp_path / "out/rows.parquet").exists()
+    done = swept(tmp_path, rest)
+    assert (cut.handed, rest.handed) == (["none 0", "none 1"], ["fed_cdp 1", "fed_cdp 0"])
+    assert (done.there, done.run) == (2, 2)
+    assert swept(tmp_path, third).there == 4
+    assert third.handed == []
+    assert digests(tmp_path) == digests(whole)
+
+
+def test_what_ended_without_being_entered_is_found_and_not_measured_again(whole, tmp_path):
+    """A driver may be killed between a cell's end and its line, or in the middle of a line."""
+    (tmp_path / "runs").symlink_to(whole / "runs")
+    before = {p: p.stat().st_mtime_ns for p in (whole / "runs").rglob("*.parquet")}
+    lines = (whole / "out/cells.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/cells.jsonl").write_bytes(lines[0] + lines[1][:-20])
+    done = swept(tmp_path, Here())
+    assert (done.there, done.run, done.found) == (1, 0, 3)
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+    assert digests(tmp_path) == digests(whole)
+    assert len((tmp_path / "out/cells.jsonl").read_bytes().splitlines()) == 4
+
+
+def test_a_run_that_was_damaged_is_measured_again(tmp_path):
+    grid = write_grid(tmp_path / "grid.yaml", each={"seed": [0, 1]})
+    swept(tmp_path, Here(), grid)
+    first = digests(tmp_path)
+    path = sorted((tmp_path / "runs").glob("*/rows.parquet"))[0]
+    path.write_bytes(path.read_bytes()[:-9])
+    again = Here()
+    assert swept(tmp_path, again, grid).run == 1
+    assert len(again.handed) == 1
+    assert digests(tmp_path) == first
+
+
+def test_merged_rows_are_those_of_single_runs(whole, tmp_path):
+    rows, cells = (pd.read_parquet(whole / f"out/{name}.parquet") for name in ("rows", "cells"))
+    assert cells["cell"].tolist() == [f"defense={d}, seed={s}" for d in EACH["defense"] for s in EACH["seed"]]
+    assert set(cells["state"]) == {"done"}
+    cell = prepare(request_of({**GIVEN, "defense": "fed_cdp", "seed": 1}), None)
+    with open_run(tmp_path / "alone", identity(cell, "test")) as run:
+        summary = execute(cell, run, lambda *_: None)
+    alone = pd.read_parquet(tmp_path / "alone/rows.parquet").drop(columns="fit_seconds")
+    found = rows[rows["hash"] == cell.hash].reset_index(drop=True)
+    assert found["cell"].unique().tolist() == ["defense=fed_cdp, seed=1"]
+    pd.testing.assert_frame_equal(found[alone.columns], alone, check_exact=True)
+    [line] = cells[cells["hash"] == cell.hash].to_dict("records")
+    tap = summary["taps"]["type-2"]
+    assert {name: line[name] for name in ("asr", "rmse", "null_rmse", "verdict")} == {
+        name: tap[name] for name in ("asr", "rmse", "null_rmse", "verdict")
+    }
+    assert line["accuracy"] == summary["accuracy"]
+    assert len(rows) == 4 * GIVEN["victims"]
+
+
+def test_no_wall_time_stands_in_what_is_compared(whole):
+    for name in ("rows", "cells"):
+        assert not [
+            c for c in pd.read_parquet(whole / f"out/{name}.parquet").columns if "seconds" in c or "minutes" in c
+        ]
+    assert (pd.read_parquet(whole / "out/times.parquet")["seconds"] > 0).all()
+
+
+def test_an_error_is_a_record_that_stands_until_it_is_asked_for_again(tmp_path):
+    own = tmp_path / "mine.yaml"
+    own.write_text("title: t\ncite: c\nunit: example\nexample:\n- {clip_layers: {norm: 4.0}}\n")
+    rows = [{"name": "too many", "given": {"victims": 99999}}, {"name": "one's own", "given": {"defense": "mine.yaml"}}]
+    grid = write_grid(tmp_path / "grid.yaml", rows=rows)
+    done = swept(tmp_path, Here(), grid)
+    assert (done.run, done.failed) == (1, 1)
+    cells = pd.read_parquet(tmp_path / "out/cells.parquet").set_index("cell")
+    assert cells["state"].to_dict() == {"too many": "failed", "one's own": "done"}
+    assert "victims: got 99999, the set 'digits' holds" in cells.loc["too many", "error"]
+    assert cells["defense"].tolist() == ["none", "mine"]
+    assert cells["given_victims"].tolist() == [99999, 2]
+    assert len(pd.read_parquet(tmp_path / "out/rows.parquet")) == 2
+    stands, again = Here(), Here()
+    assert swept(tmp_path, stands, grid).failed == 1
+    assert stands.handed == []
+    assert swept(tmp_path, again, grid, retry_failed=True).failed == 1
+    assert again.handed == ["none 0"]
+
+
+def test_whatever_a_cell_raises_is_its_record(tmp_path, monkeypatch):
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("two\nlines")
+
+    monkeypatch.setattr("leakbench.run.experiment.execute", broken)
+    [outcome] = Here()([Task("key", request_of(GIVEN), tmp_path)])
+    assert (outcome.kind, outcome.error) == ("failed", "ZeroDivisionError: two lines")
+
+
+def test_a_second_sweep_of_the_same_folder_is_refused(whole):
+    with open_journal(whole / "out/cells.jsonl"), pytest.raises(InputError, match=r"^out: another sweep is writing to"):
+        swept(whole, Here())
+
+
+def test_cells_that_are_the_same_are_measured_once(tmp_path):
+    rows = [
+        {"name": "a", "given": {"seed": 3}},
+        {"name": "b", "given": {"seed": 3}},
+        {"name": "c", "given": {"seed": 4}},
+    ]
+    grid = read_grid(write_grid(tmp_path / "grid.yaml", rows=rows))
+    assert ([cell.name for cell in grid.cells], grid.same) == (["a", "c"], 1)
+
+
+def test_a_recipe_that_was_changed_makes_another_cell(tmp_path):
+    own = tmp_path / "mine.yaml"
+    keys = []
+    for norm in (4.0, 5.0):
+        own.write_text(f"title: t\ncite: c\nunit: example\nexample:\n- {{clip_layers: {{norm: {norm}}}}}\n")
+        keys += [c.key for c in read_grid(write_grid(tmp_path / "g.yaml", each={"defense": ["mine.yaml"]})).cells]
+    assert keys[0] != keys[1]
+
+
+def test_where_cells_compute_is_where_the_engine_has_room(tmp_path):
+    grid = write_grid(tmp_path / "grid.yaml")
+    [cpu], [gpu] = (read_grid(grid, device).cells for device in ("cpu", "cuda"))
+    assert (cpu.request.device, gpu.request.device) == ("cpu", "cuda")
+    assert cpu.key != gpu.key
+
+
+def test_fields_are_read_as_on_the_command_line():
+    request = request_of({"taps": "type-2, type-1", "leak_rounds": [0, "last"], "success": "rmse<=0.1", "dropout": 0})
+    assert (request.taps, request.leak_rounds, request.success) == (("type-2", "type-1"), ("0", "last"), 0.1)
+
+
+# What follows is called as a user calls it.
+
+
+@pytest.fixture
+def leakbench(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: called(monkeypatch, capsys, *arguments)
+
+
+def test_the_command_says_what_it_did_and_ends_with_1_where_a_cell_failed(leakbench, monkeypatch):
+    monkeypatch.setattr(engines.ProcessEngine, "__call__", lambda _, tasks: Here()(tasks))
+    write_grid(Path("small.yaml"), each={"victims": [1, 99999]})
+    code, out, err = leakbench("sweep", "small.yaml", "--json", "--quiet")
+    said = json.loads(out)
+    assert (code, said["run"], said["failed"]) == (1, 1, 1)
+    assert err.startswith("failed: victims=99999: victims: got 99999")
+    assert said["tables"] == [f"sweeps/small/{name}.parquet" for name in ("rows", "cells", "times")]
+    code, out, err = leakbench("sweep", "small.yaml")
+    assert (code, err) == (1, "2 cells: 1 done, 0 missing, 1 failed before (--retry-failed tries them again)\n")
+    assert out.startswith("2 cells: 1 were there, 0 measured, 1 failed\n")
+
+
+def test_the_example_is_a_grid():
+    assert len(read_grid(HOME / "examples/sweep.yaml").cells) == 8
+
+
+GRIDS = [
+    ("- a\n", "expected the fields of a grid, got list"),
+    ("given: [unclosed\n", "not valid YAML"),
+    ("given: {victims: 1}\ngiven: {victims: 2}\n", "'given' stands twice"),
+    ("givn: {}\n", "unknown field 'givn'; did you mean 'given'?"),
+    ("given: 3\n", "given: got 3, expected fields of a cell"),
+    ("given: {victms: 3}\n", "'victms' is no field of a cell; did you mean 'victims'?"),
+    ("given: {victims: three}\n", "victims: input should be a valid integer, got 'three'"),
+    ("given: {victims: true}\n", "victims: input should be a valid integer, got True"),
+    ("given: {victims: 2.5}\n", "victims: input should be a valid integer"),
+    ("given: {learning_rate: fast}\n", "learning_rate: input should be a valid number, got 'fast'"),
+    ("given: {knows: all}\n", "knows: input should be 'oblivious' or 'defense', got 'all'"),
+    ("given: {taps: [type-3]}\n", "taps: got 'type-3'"),
+    ("given: {success: foo}\n", "success: got 'foo'"),
+    ("given: {defense: fed_cpd}\n", "defense: unknown name 'fed_cpd'; did you mean 'fed_cdp'?"),
+    ("given: {attack: no.yaml}\n", "attack: no file"),
+    ("each: [1]\n", "each: got [1], expected {setting: its values}"),
+    ("each: {seed: 3}\n", "each: seed: got 3, expected a list of values"),
+    ("each: {seed: []}\n", "each: seed: got [], expected a list of values"),
+    ("each: {sed: [1]}\n", "'sed' is no field of a cell; did you mean 'seed'?"),
+    ("each: {taps: [[type-2]]}\n", "each: taps: expected words and numbers in its list"),
+    ("each: {a b: [1]}\n", "each: got the setting 'a b'"),
+    ("each: {seed: [1]}\nrows: []\n", "each: got rows beside it"),
+    ("rows: []\n", "rows: got [], expected a list of rows"),
+    ("rows: [3]\n", "row 1: got 3"),
+    ("rows: [{nam: a}]\n", "row 1: unknown field 'nam'; did you mean 'name'?"),
+    ("rows: [{name: a}, {name: a}]\n", "row 2: two cells are called 'a'"),
+    ("rows: [{name: '{sed}', each: {seed: [1]}}]\n", "row 1: name: got '{sed}'"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), GRIDS)
+def test_a_grid_that_is_wrong(text, words, leakbench, tmp_path):
+    Path("grid.yaml").write_text(text)
+    code, out, err = leakbench("sweep", "grid.yaml")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("leakbench: grid.yaml: ")
+    assert words in err
+    assert [path.name for path in tmp_path.rglob("*")] == ["grid.yaml"]
+
+
+OPTIONS = [
+    ("no.yaml", "grid: no file 'no.yaml'"),
+    ("--engine rey", "engine: got 'rey'; did you mean 'ray'?"),
+    ("--workers 0", "workers: got 0, expected at least 1"),
+    ("--threads-per-cell 0", "threads-per-cell: got 0, expected at least 1"),
+    ("--gpus-per-cell 2", "gpus-per-cell: got 2, expected 0 to 1"),
+    ("--gpus-per-cell -1", "gpus-per-cell: got -1, expected 0 to 1"),
+    ("--gpus-per-cell 0.5", "gpus-per-cell: got 0.5, but this machine has no GPU"),
+    ("--address a:1", "address: got 'a:1' beside --engine process"),
+    ("--engine ray --address here", "address: got 'here', expected HOST:PORT"),
+    ("--engine submitit --address a:1", "address: got 'a:1', expected 'local' or none"),
+    ("--slurm partition=gpu", "slurm: got it beside --engine process"),
+    ("--engine submitit --slurm partition", "slurm: got 'partition', expected NAME=VALUE"),
+    ("cuda.yaml", "cuda.yaml: cell 'seed=0': device: got 'cuda'; add --gpus-per-cell"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), OPTIONS)
+def test_an_option_that_is_wrong(options, words, leakbench, tmp_path):
+    if torch.cuda.is_available() and "GPU" in words:
+        pytest.skip("this machine has one")
+    write_grid(Path("grid.yaml"), each={"seed": [0]})
+    Path("cuda.yaml").write_text("given: {device: cuda}\neach: {seed: [0]}\n")
+    asked = options.split() if ".yaml" in options else ["grid.yaml", *options.split()]
+    code, out, err = leakbench("sweep", *asked)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"leakbench: {words}")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["cuda.yaml", "grid.yaml"]

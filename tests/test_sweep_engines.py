@@ -1,0 +1,216 @@
+"""Engines of sweeps: every task is done, a lost worker's again, nothing is left behind however the sweep ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import sweep_work
+from sweep_work import tasks
+
+from leakbench.errors import InputError
+from leakbench.sweep import extra
+from leakbench.sweep.address import check_address
+from leakbench.sweep.in_flight import in_flight
+from leakbench.sweep.on_ray import RayEngine
+from leakbench.sweep.on_submitit import SubmititEngine
+from leakbench.sweep.process import ProcessEngine
+from leakbench.sweep.task import Outcome, Task
+
+HOME = Path(__file__).parent.parent
+
+
+def begun(folder: Path) -> dict[str, list[int]]:
+    """Return {key: the workers that began it}."""
+    found: dict[str, list[int]] = {}
+    for path in sorted(folder.glob("*.*")):
+        found.setdefault(path.stem, []).append(int(path.read_text().split()[0]))
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Say whether a process goes on; one that ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_every_task_is_done_once_by_few_workers(tmp_path):
+    engine = ProcessEngine(2, threads=3, work=sweep_work.noted)
+    outcomes = list(engine(tasks(tmp_path, 9)))
+    assert sorted(outcome.key for outcome in outcomes) == [str(n) for n in range(9)]
+    assert {outcome.tries for outcome in outcomes} == {1}
+    assert len({outcome.run for outcome in outcomes}) == 2
+    assert {path.read_text().split()[1] for path in tmp_path.iterdir()} == {"3"}
+    assert not any(alive(int(outcome.run)) for outcome in outcomes)
+    assert "LEAKBENCH_SWEEP_WORKER" not in os.environ
+
+
+def test_a_killed_worker_is_noticed_and_its_task_done_again(tmp_path):
+    outcomes = {o.key: o for o in ProcessEngine(2, work=sweep_work.killed_once)(tasks(tmp_path, 4))}
+    assert {key: (o.kind, o.tries) for key, o in outcomes.items()} == {
+        **{key: ("done", 1) for key in "023"},
+        "1": ("done", 2),
+    }
+
+
+def test_a_task_that_kills_its_workers_is_given_up_and_the_others_are_done(tmp_path):
+    outcomes = {o.key: o for o in ProcessEngine(2, work=sweep_work.killed_always)(tasks(tmp_path, 4))}
+    assert {key: o.kind for key, o in outcomes.items()} == {"0": "done", "1": "lost", "2": "done", "3": "done"}
+    assert outcomes["1"].error == "its worker was lost each of 4 times"
+    assert len(begun(tmp_path)["1"]) == 4
+
+
+def test_a_sweep_within_a_sweep_is_refused(tmp_path):
+    [outcome] = ProcessEngine(1, work=sweep_work.nested)(tasks(tmp_path, 1))
+    assert outcome.error == "sweep: this is a worker of the engine process already; start the sweep outside of it"
+
+
+DRIVER = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.path.insert(0, {tests!r})
+from contextlib import closing
+from pathlib import Path
+import sweep_work
+from leakbench.sweep.process import ProcessEngine
+from leakbench.sweep.stopping import listening
+
+if __name__ == "__main__":
+    try:
+        with listening(), closing(ProcessEngine(2, work=sweep_work.endless)(sweep_work.tasks(Path({folder!r}), 9))) as all:
+            list(all)
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_whatever_ends_the_sweep_ends_its_workers(number, tmp_path):
+    script = tmp_path / "driver.py"
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    script.write_text(DRIVER.format(tests=str(HOME / "tests"), folder=str(folder)))
+    driver = subprocess.Popen([sys.executable, str(script)], env={**os.environ, "PYTHONPATH": str(HOME)})
+    try:
+        until = time.monotonic() + 60
+        while len(workers := [pid for pids in begun(folder).values() for pid in pids]) < 2:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        asked = time.monotonic()
+        driver.send_signal(number)
+        assert driver.wait(10) == (-9 if number == signal.SIGKILL else 130)
+        while any(map(alive, workers)):
+            assert time.monotonic() < asked + 5
+            time.sleep(0.05)
+    finally:
+        driver.kill()
+        driver.wait()
+
+
+class Recording:
+    """A crew that notes how many tasks are in flight, and ends the latest first."""
+
+    def __init__(self) -> None:
+        self.flying: list[Task] = []
+        self.most = 0
+
+    def begin(self, task: Task) -> None:
+        self.flying.append(task)
+        self.most = max(self.most, len(self.flying))
+
+    def ended(self) -> list[tuple[Task, Outcome | None]]:
+        task = self.flying.pop()
+        return [(task, Outcome(task.key, "done"))]
+
+
+def test_the_window_bounds_what_is_in_flight(tmp_path):
+    crew = Recording()
+    taken = []
+    source = (taken.append(task) or task for task in tasks(tmp_path, 200))
+    outcomes = in_flight(source, crew, 64)
+    next(outcomes)
+    assert (len(taken), crew.most) == (64, 64)
+    assert len(list(outcomes)) == 199
+    assert crew.most == 64
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("nowhere", "address: got 'nowhere', expected HOST:PORT"),
+        ("host:99999", "address: got 'host:99999', expected HOST:PORT"),
+        ("ray://host:10001", "address: got 'ray://host:10001', expected HOST:PORT"),
+        ("127.0.0.1:{closed}", "(Connection refused)"),
+        ("127.0.0.1:{silent}", "(timed out)"),
+        ("127.0.0.1:{other}", "(what listens there is no head of Ray)"),
+    ],
+)
+def test_an_address_where_no_ray_answers_is_refused_within_seconds(address, words, ports):
+    began = time.monotonic()
+    with pytest.raises(InputError) as refused:
+        check_address(address.format(**ports), seconds=1.0)
+    assert words in str(refused.value)
+    assert time.monotonic() - began < 2
+
+
+@pytest.fixture
+def ports():
+    """Return a port that nobody listens at, one that never answers, and one that answers in another tongue."""
+    import socket  # noqa: PLC0415
+    import threading  # noqa: PLC0415
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        closed = free.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.create_server(("127.0.0.1", 0)) as other:
+
+        def answer() -> None:
+            try:
+                line, _ = other.accept()
+            except OSError:
+                return
+            with line:
+                line.sendall(b"HTTP/1.1 400 Bad Request\r\n")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield {"closed": closed, "silent": silent.getsockname()[1], "other": other.getsockname()[1]}
+        other.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
+@pytest.mark.parametrize("package", ["ray", "submitit"])
+def test_a_missing_package_is_one_line_with_what_installs_it(package, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, package, None)
+    engine = RayEngine() if package == "ray" else SubmititEngine(tmp_path)
+    with pytest.raises(
+        InputError, match=rf"^engine: {package} is not installed; pip install 'leakbench\[{package}\]'$"
+    ):
+        list(engine(tasks(tmp_path, 1)))
+
+
+def test_a_package_that_does_not_work_says_why(monkeypatch):
+    def broken(name: str) -> None:
+        raise ImportError("libfoo.so: no such file", name="libfoo")
+
+    monkeypatch.setattr(extra.importlib, "import_module", broken)
+    with pytest.raises(InputError, match=r"^engine: ray cannot be imported \(libfoo.so: no such file\); pip install"):
+        extra.needed("ray")
+
+
+def test_sweeps_are_imported_without_ray_and_submitit():
+    """They are asked for by the engines that need them, when these begin."""
+    code = (
+        "import sys; sys.modules.update(ray=None, submitit=None); import leakbench.sweep.engines, leakbench.sweep.sweep"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(HOME)})
+
+
+def test_a_worker_starts_without_pytorch():
+    """It comes with the first cell: a worker that is lost at once is noticed at once."""
+    code = "import sys, leakbench.sweep.process; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(HOME)})
