@@ -119,7 +119,7 @@ def test_what_ended_without_being_entered_is_found_and_not_measured_again(whole,
     assert (done.there, done.run, done.found) == (1, 0, 3)
     assert {p: p.stat().st_mtime_ns for p in before} == before
     assert digests(tmp_path) == digests(whole)
-    assert len((tmp_path / "out/cells.jsonl").read_bytes().splitlines()) == 4
+    assert swept(tmp_path, Here()).there == 4
 
 
 def test_a_run_that_was_damaged_is_measured_again(tmp_path):
@@ -239,14 +239,28 @@ def leakbench(monkeypatch, capsys, tmp_path):
 def test_the_command_says_what_it_did_and_ends_with_1_where_a_cell_failed(leakbench, monkeypatch):
     monkeypatch.setattr(engines.ProcessEngine, "__call__", lambda _, tasks: Here()(tasks))
     write_grid(Path("small.yaml"), each={"victims": [1, 99999]})
-    code, out, err = leakbench("sweep", "small.yaml", "--json", "--quiet")
-    said = json.loads(out)
+    code, out, err = leakbench("sweep", "small.yaml", "--json")
+    said, lines = json.loads(out), err.splitlines()
     assert (code, said["run"], said["failed"]) == (1, 1, 1)
-    assert err.startswith("failed: victims=99999: victims: got 99999")
+    assert lines[:2] == ["2 cells: 0 done, 2 missing", "cells: 0 of 2"]
+    assert lines[2].startswith("failed: victims=99999: victims: got 99999")
+    assert lines[-1].startswith("cells: 2 of 2, ")
+    assert lines[-1].endswith(" left, 1 failed")
     assert said["tables"] == [f"sweeps/small/{name}.parquet" for name in ("rows", "cells", "times")]
     code, out, err = leakbench("sweep", "small.yaml")
     assert (code, err) == (1, "2 cells: 1 done, 0 missing, 1 failed before (--retry-failed tries them again)\n")
     assert out.startswith("2 cells: 1 were there, 0 measured, 1 failed\n")
+
+
+def test_an_engine_that_cannot_be_had_is_one_line_and_leaves_nothing(leakbench, monkeypatch, tmp_path):
+    def refused(_: object, tasks: object) -> Iterator[Outcome]:
+        raise InputError("gpus-per-cell: got 1")
+        yield
+
+    monkeypatch.setattr(engines.ProcessEngine, "__call__", refused)
+    write_grid(Path("small.yaml"))
+    assert leakbench("sweep", "small.yaml") == (2, "", "leakbench: gpus-per-cell: got 1\n")
+    assert [path.name for path in tmp_path.rglob("*")] == ["small.yaml"]
 
 
 def test_the_example_is_a_grid():
