@@ -75,7 +75,7 @@ def main() -> None:
     if not all(0 <= loss < 1 for loss in given.loss):
         raise InputError(f"loss: got {given.loss}, expected probabilities in [0, 1)")
     each, rng = measured(), np.random.default_rng(given.seed)
-    spread = ", ".join(f"{100 * q:.0f} % within {each.quantile(q):.1f}" for q in (0.5, 0.9, 0.99))
+    spread = ", ".join(f"{share} % within {each.quantile(share / 100):.1f}" for share in (50, 90, 99))
     print(f"{len(each)} measured cells: {each.mean():.2f} minutes on average, {spread}, {each.max():.0f} at most")
     drawn = rng.choice(each.to_numpy(), given.cells)
     rows = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ class RayEngine:
     retries: int = RETRIES
     work: Work = measure
 
-    def __call__(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+    def __call__(self, tasks: Iterable[Task]) -> Generator[Outcome, None, None]:
         """Yield what comes of each task, as they end; raises InputError at once where the cluster cannot be had or is too small."""
         ray = self._begun()
         try:
@@ -59,6 +59,8 @@ class RayEngine:
     def _begun(self) -> Any:
         """Return the package `ray`, connected."""
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Read when it is imported.
+        # Cells without a share of a GPU compute on the CPU whatever they see; of hiding it Ray warns.
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         if self.address is not None:
             check_address(self.address)
             _with_token()

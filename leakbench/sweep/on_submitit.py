@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -43,7 +43,7 @@ class SubmititEngine:
     retries: int = RETRIES
     work: Work = measure
 
-    def __call__(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+    def __call__(self, tasks: Iterable[Task]) -> Generator[Outcome, None, None]:
         """Yield what comes of each task, as they end; raises InputError where there is no SLURM, or for what it does not take."""
         submitit = needed("submitit")
         if not self.local and shutil.which("sbatch") is None:

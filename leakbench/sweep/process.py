@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -35,7 +35,7 @@ class ProcessEngine:
     retries: int = RETRIES
     work: Work = measure
 
-    def __call__(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+    def __call__(self, tasks: Iterable[Task]) -> Generator[Outcome, None, None]:
         """Yield what comes of each task, as they end."""
         each = int(1 / self.gpus_per_cell) if self.gpus_per_cell else 0
         crew = _Crew([_Worker(self._environment(n // each if each else None), self.work) for n in range(self.workers)])

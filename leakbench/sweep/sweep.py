@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from leakbench.sweep.task import Outcome, Task
 
 __all__ = ["Engine", "Swept", "sweep"]
 
-Engine: TypeAlias = Callable[[Iterable[Task]], Iterator[Outcome]]
+Engine: TypeAlias = Callable[[Iterable[Task]], Generator[Outcome, None, None]]
 """Takes tasks, yields what came of each as they end, and closes what it began when it is closed."""
 
 KEEP = 5.0
@@ -103,7 +103,7 @@ def _measured(
         say(plan)
         return []
 
-    with listening(), closing(engine(begun())) as outcomes:  # type: ignore[type-var]
+    with listening(), closing(engine(begun())) as outcomes:
         for outcome in outcomes:
             journal.append(outcome)
             ended.append(outcome)
