@@ -48,7 +48,7 @@ def measure(name: str, places: Places, cells: int, folder: Path) -> None:
     began = time.monotonic()
     tasks = (Task(content_hash(n), Request(seed=n), folder / "runs") for n in range(cells))
     first, done, at = 0.0, 0, began
-    with open_journal(folder / "cells.jsonl") as journal, closing(engine(tasks)) as outcomes:  # type: ignore[type-var]
+    with open_journal(folder / "cells.jsonl") as journal, closing(engine(tasks)) as outcomes:
         for outcome in outcomes:
             journal.append(outcome)
             done += 1

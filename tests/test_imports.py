@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -93,15 +92,3 @@ def test_the_package_is_the_command_line_too() -> None:
     """Where the script is not on the path, as inside of a scheduler's job."""
     done = subprocess.run([sys.executable, "-m", "leakbench", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("leakbench, version ")
-
-
-def test_a_locale_without_a_letter_gets_its_number(tmp_path: Path) -> None:
-    plain = {**os.environ, "PYTHONIOENCODING": "latin-1"}
-    recipe = tmp_path / "mine.yaml"
-    recipe.write_text(
-        "title: Gradients of Łódź\ncite: me\nunit: example\nexample: [{clip_whole: {norm: 1.0}}]\n", encoding="utf-8"
-    )
-    asked = [sys.executable, "-m", "leakbench", "show", str(recipe)]
-    done = subprocess.run(asked, capture_output=True, env=plain, check=False)
-    assert done.returncode == 0, done.stderr
-    assert b"\\u0141\xf3d\\u017a" in done.stdout

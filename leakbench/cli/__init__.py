@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-from io import TextIOWrapper
 
 if "OMP_WAIT_POLICY" not in os.environ:
     # Threads that wait for each other by spinning for milliseconds take the cores of a shared machine from whoever has work.
@@ -42,8 +41,6 @@ def main() -> None:
     debug = "--debug" in sys.argv
     _print_whatever_there_is()
     keep_freed_memory()
-    if isinstance(sys.stdout, TextIOWrapper):  # A locale without a letter gets its number, as stderr has it anyhow.
-        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         commands.main(args=[a for a in sys.argv[1:] if a != "--debug"], standalone_mode=False, prog_name="leakbench")
     except InputError as error:
