@@ -207,7 +207,7 @@ def test_the_gallery_shows_each_truth_once(tmp_path: Path) -> None:
 def test_every_number_may_be_absent(tmp_path: Path) -> None:
     summary = summary_of()
     for tap in summary["taps"].values():
-        tap.update({name: None for name in tap if name not in ("round", "batch")})
+        tap.update({name: None for name in tap if name not in ("round", "batch", "verdict")})
     summary.update(
         accuracy=None, notes={"accuracy": "no round", "epsilon.claimed": "none: the paper gives none"}, claims=[]
     )

@@ -294,7 +294,10 @@ GRIDS = [
     ("rows: [3]\n", "row 1: got 3"),
     ("rows: [{nam: a}]\n", "row 1: unknown field 'nam'; did you mean 'name'?"),
     ("rows: [{name: a}, {name: a}]\n", "row 2: two cells are called 'a'"),
-    ("rows: [{name: '{sed}', each: {seed: [1]}}]\n", "row 1: name: got '{sed}'"),
+    (
+        "rows: [{name: '{sed}', each: {seed: [1]}}]\n",
+        "row 1: row '{sed}': name: its braces hold no setting of each; known: seed",
+    ),
 ]
 
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -89,13 +90,23 @@ if __name__ == "__main__":
 """
 
 
+def _heeds(number):
+    """Let the process end by this signal, also where the tests run below nohup."""
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_whatever_ends_the_sweep_ends_its_workers(number, tmp_path):
     script = tmp_path / "driver.py"
     folder = tmp_path / "notes"
     folder.mkdir()
     script.write_text(DRIVER.format(tests=str(HOME / "tests"), folder=str(folder)))
-    driver = subprocess.Popen([sys.executable, str(script)], env={**os.environ, "PYTHONPATH": str(HOME)})
+    driver = subprocess.Popen(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(HOME)},
+        preexec_fn=partial(_heeds, number),  # noqa: PLW1509 - it starts no thread
+    )
     try:
         until = time.monotonic() + 60
         while len(workers := [pid for pids in begun(folder).values() for pid in pids]) < 2:

@@ -115,14 +115,7 @@ def _spelled(row: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
     own = ", ".join(
         [*(f"{setting}={{{setting}}}" for setting in each)] or [f"{k}={v}" for k, v in row["given"].items()]
     )
-    try:
-        yield from spelled_out([{**row, "name": str(row.get("name", own))}])
-    except (KeyError, ValueError, IndexError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"{where}name: got {row.get('name')!r}, in which {{...}} may name settings of `each`"
-        ) from None
+    yield from spelled_out([{**row, "name": str(row.get("name", own))}], where.removesuffix(": "))
 
 
 def _mapping(part: Row, where: str) -> dict[str, Any]:
