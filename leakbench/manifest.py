@@ -29,7 +29,7 @@ OF_SUMMARY: dict[str, tuple[type, ...]] = {
     "cell": (dict,),
     "accuracy": (int, float, type(None)),
     "rounds": (int,),
-    "epsilon": (dict, type(None)),
+    "epsilon": (dict,),
     "taps": (dict,),
     "violations": (list,),
     "warnings": (list,),
@@ -81,7 +81,7 @@ def check_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
     for place, warning in enumerate(summary.get("warnings", [])):
         _is(path, f"summary.warnings.{place}", warning, (str,))
     for name in ("claimed", "valid"):
-        _number(path, f"summary.epsilon.{name}", (summary.get("epsilon") or {}).get(name))
+        _number(path, f"summary.epsilon.{name}", summary.get("epsilon", {}).get(name))
     if "taps" in summary and not summary["taps"]:
         raise InputError(f"{path}: summary.taps: got none, expected one or more; {CURE}")
     for name, tap in summary.get("taps", {}).items():
