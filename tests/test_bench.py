@@ -60,7 +60,7 @@ def test_a_layer_is_counted_by_hand() -> None:
     assert matching_operations((10, 100)) == 2 * (5 * 10 + 7 * 100)
 
 
-@pytest.mark.parametrize("name", ["cnn", "lenet_cpl", "mlp"])
+@pytest.mark.parametrize("name", [pytest.param("cnn", marks=pytest.mark.long), "lenet_cpl", "mlp"])
 def test_counts_are_those_of_a_plain_backward(name: str) -> None:
     """By PyTorch's own counter, of autograd through the model itself."""
     model = build(name, (1, 16, 16), 4, generator(0, "model"), "default")

@@ -22,8 +22,9 @@ from leakbench.cell import Cell, Request, identity
 from leakbench.cell.budget import prepare
 from leakbench.cli import commands
 from leakbench.defense import Defense
+from leakbench.defense.transform import STATIONS
 from leakbench.models import MODELS
-from leakbench.recipe import catalog_folder, load, names
+from leakbench.recipe import catalog_folder, load, names, resolve
 from leakbench.run.experiment import execute
 from leakbench.store import open_run
 
@@ -186,7 +187,23 @@ def test_titles_tell_recipes_apart():
 DEAR = {"soteria", "soteria_as_released"}  # On faces; they run below on smaller pictures.
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n in DEAR)) for n in names("defenses")])
+def alike() -> set[str]:
+    """Return the defenses of just the parts of one before them, with other numbers; on small pictures and tables all run."""
+    seen, found = set(), set()
+    for name in names("defenses"):
+        defense = resolve("defenses", Defense, name)[1]
+        parts = tuple(tuple(type(t).__name__ for t in getattr(defense, station)) for station in STATIONS)
+        other = tuple(
+            type(getattr(defense, f.name)).__name__ for f in dataclasses.fields(defense) if f.name not in STATIONS
+        )
+        found |= {name} if (parts, other) in seen else set()
+        seen.add((parts, other))
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.long] * (n in DEAR | alike())) for n in names("defenses")]
+)
 def test_a_defense_runs(name, tmp_path):
     """Under two steps of a search, each of which asks what the defense would have made of a guess."""
     summary, rows = run_tiny(tmp_path / "run", defense=name, attack="inverting_gradients")

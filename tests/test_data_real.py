@@ -12,6 +12,8 @@ from leakbench.data.find import find_folder, load_dataset
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.recipe import resolve
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def data_dir() -> Path:

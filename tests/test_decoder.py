@@ -208,7 +208,11 @@ def times(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     [
         ("digits", ("--taps", "type-2,type-1", "--leak-batch", "2", "--victims", "4")),
         ("cancer", ("--taps", "type-2", "--victims", "4")),
-        ("digits", ("--taps", "type-2", "--protocol", "live", "--clients", "4", "--victims", "2")),
+        pytest.param(
+            "digits",
+            ("--taps", "type-2", "--protocol", "live", "--clients", "4", "--victims", "2"),
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_from_the_command_line_it_is_learned_once(dataset, more, times, tmp_path, monkeypatch, capsys):

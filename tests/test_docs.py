@@ -35,12 +35,14 @@ def leakbench(monkeypatch, capsys, tmp_path):
     return lambda *arguments: called(monkeypatch, capsys, *arguments)
 
 
+@pytest.mark.docs
 def test_the_tutorial_prints_what_it_shows(leakbench):
     done = follow("tutorial.md", leakbench)
     verbs = {command.split()[1] for command in done if command.startswith("leakbench ")}
     assert verbs == {"run", "epsilon", "compare", "baseline", "gate"}
 
 
+@pytest.mark.docs
 def test_what_is_added_works_as_written(leakbench, monkeypatch, tmp_path):
     """The part is found by its entry point, which pip would take from pyproject.toml."""
     page = (HOME / "docs" / "adding.md").read_text(encoding="utf-8")
@@ -110,6 +112,7 @@ def test_a_link_of_a_checkout_becomes_one_of_the_site(page, link, expected):
     assert links.within_the_site(f"`[x]({link})`", page) == f"`[x]({link})`"
 
 
+@pytest.mark.docs
 def test_every_recipe_has_a_page_with_its_parts_and_its_text():
     pages = dict(recipes.pages())
     for kind in ("defenses", "attacks"):
@@ -148,6 +151,7 @@ def test_lines_are_alike_up_to_rounding_and_in_order():
     assert "goes on" in unlike("a\n", "a\nb\n")
 
 
+@pytest.mark.docs
 def test_updates_of_ones_own_and_probes_work_as_written(leakbench):
     assert len(follow("own_updates.md", leakbench)) == 2
     sys.modules.pop("mine", None)

@@ -122,6 +122,7 @@ def test_it_learns_and_beats_the_public_mean() -> None:
     assert (found - x).square().mean() < 0.1 * (x.mean(0) - x).square().mean()
 
 
+@pytest.mark.long
 def test_who_learns_with_the_noise_answers_better_under_it() -> None:
     noisy = view(noisy=True, count=150)
     method = dataclasses.replace(TINY, hidden=64, epochs=40)
@@ -191,8 +192,10 @@ def test_it_is_rehearsed_for_one_epoch() -> None:
     assert _short(TINY) == dataclasses.replace(TINY, epochs=1)
 
 
-@pytest.mark.parametrize("protocol", [("--protocol", "paper"), ("--protocol", "live", "--clients", "6")])
-@pytest.mark.parametrize("defense", ["none", "noise_gaussian_as_released"])
+@pytest.mark.parametrize(
+    ("protocol", "defense"),
+    [(("--protocol", "paper"), "noise_gaussian_as_released"), (("--protocol", "live", "--clients", "6"), "none")],
+)
 def test_from_the_command_line(protocol, defense, tmp_path, monkeypatch, capsys):
     path = tmp_path / "mine.yaml"
     path.write_text(

@@ -90,6 +90,7 @@ def test_one_candidate_identifies_nobody() -> None:
     assert summary is not None and summary["identified"] is None
 
 
+@pytest.mark.docs
 def test_the_loops_of_other_programs_are_attacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -129,6 +129,7 @@ def unbroken(tmp_path_factory, one_thread) -> tuple[Path, float]:
     return folder, time.monotonic() - began
 
 
+@pytest.mark.long
 def test_interrupted_once_and_killed_once_at_random(unbroken, tmp_path, monkeypatch, capsys):
     expected, seconds = unbroken
     folder = tmp_path / "run"

@@ -248,6 +248,7 @@ def test_a_damaged_piece_between_two_others_is_attacked_again_alone(tmp_path: Pa
     assert_same(folder, whole)
 
 
+@pytest.mark.long
 def test_half_a_piece_of_another_length_is_not_taken_for_a_whole_one(
     tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -455,10 +455,8 @@ def test_help_is_no_error(command, monkeypatch, capsys):
     assert out.startswith("Usage: leakbench")
 
 
-@pytest.mark.parametrize("encoding", ["ascii:strict", "latin-1:strict"])
-@pytest.mark.parametrize(
-    ("arguments", "code"), [(["report", "\u017co\u0142\u0105d\u017a"], 2), (["reproduce"], 0), (["show", "geyer"], 0)]
-)
+@pytest.mark.parametrize("encoding", ["latin-1:strict"])
+@pytest.mark.parametrize(("arguments", "code"), [(["report", "\u017co\u0142\u0105d\u017a"], 2), (["show", "geyer"], 0)])
 def test_a_terminal_without_the_signs_shows_question_marks(encoding, arguments, code, tmp_path):
     env = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
     line = [sys.executable, "-m", "leakbench", *arguments]
