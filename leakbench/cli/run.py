@@ -7,11 +7,14 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from leakbench.cli.options import attack_options, federation_options, success, words
+
+if TYPE_CHECKING:
+    from leakbench.store import Run
 
 __all__ = ["compare", "report", "run"]
 
@@ -24,7 +27,8 @@ __all__ = ["compare", "report", "run"]
 )
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object instead of the table")
 @click.option("--quiet", is_flag=True, help="no progress")
-def run(out: Path | None, as_json: bool, quiet: bool, data_dir: Path | None, **given: Any) -> None:
+@click.option("--log", "tracker", metavar="TRACKER", help="also write the figures to tensorboard or mlflow")
+def run(out: Path | None, as_json: bool, quiet: bool, tracker: str | None, data_dir: Path | None, **given: Any) -> None:
     """Train a federation with a defense, attack it at its leakage points, and print one table.
 
     The same command goes on where it was cut short. Without options: an undefended embedded cell, offline.
@@ -39,6 +43,10 @@ def run(out: Path | None, as_json: bool, quiet: bool, data_dir: Path | None, **g
     from leakbench.run.experiment import execute  # noqa: PLC0415
     from leakbench.store import open_run  # noqa: PLC0415
 
+    if tracker is not None:
+        from leakbench.log import check_tracker  # noqa: PLC0415
+
+        check_tracker(tracker)
     given.update(taps=words("taps", given["taps"]), leak_rounds=words("leak-rounds", given["leak_rounds"]))
     given["success"] = success(given["success"])
     reporter = Reporter(quiet=quiet)
@@ -49,12 +57,21 @@ def run(out: Path | None, as_json: bool, quiet: bool, data_dir: Path | None, **g
     with open_run(folder, identity(cell, shlex.join(["leakbench", *sys.argv[1:]]))) as opened:
         summary = execute(cell, opened, reporter)
         page = write_report(folder)
+        logged = None if tracker is None else _logged(tracker, opened)
     reporter.close()
     if as_json:
         click.echo(json.dumps(summary, indent=1))
         return
     _print_summary(summary)
     click.echo(f"rows: {folder / 'rows.parquet'}   report: {page}")
+    if logged is not None:
+        click.echo(f"log: {logged}")
+
+
+def _logged(tracker: str, opened: Run) -> str:
+    from leakbench.log import log_run  # noqa: PLC0415
+
+    return log_run(tracker, opened.folder, opened.manifest, opened.read_rows("rounds.parquet"))
 
 
 @click.command()

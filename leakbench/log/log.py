@@ -1,0 +1,77 @@
+"""What goes to a tracker of a run, and that the tracker is there before anything is measured."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from leakbench.errors import InputError, nearest
+
+__all__ = ["TRACKERS", "check_tracker", "figures_of", "log_run"]
+
+OF_POINT = ("asr", "null_asr", "rmse", "null_rmse", "identified", "label_accuracy")
+
+
+def check_tracker(name: str) -> None:
+    """Raise InputError for a tracker that there is not, and, with what installs it, for one that is not installed."""
+    if name not in TRACKERS:
+        raise InputError(f"log: got {name!r}{nearest(name, tuple(TRACKERS))}")
+    if find_spec(name) is None:
+        raise InputError(f"log: {name} is not installed; pip install {name}")
+
+
+def log_run(name: str, folder: Path, manifest: Mapping[str, Any], rounds: pd.DataFrame) -> str:
+    """Write the figures of a finished run to a tracker, and return where they went.
+
+    name: of `TRACKERS`.  manifest: the run's.  rounds: its accuracy after each round.
+    """
+    return TRACKERS[name](folder, manifest, list(figures_of(manifest["summary"], rounds)))
+
+
+def figures_of(summary: Mapping[str, Any], rounds: pd.DataFrame) -> Iterator[tuple[str, float, int]]:
+    """Yield (what, number, after how many rounds): accuracies of all rounds, each leakage point's figures, epsilons.
+
+    What has no number is left out.
+    """
+    for row in rounds.to_dict("records"):
+        if not pd.isna(row.get("accuracy")):
+            yield "accuracy", float(row["accuracy"]), int(row["round"]) + 1
+    for point, tap in summary["taps"].items():
+        for figure in OF_POINT:
+            if tap.get(figure) is not None:
+                yield f"{point.replace('@', '/round')}/{figure}", float(tap[figure]), int(tap["round"])
+    for which in ("claimed", "valid"):
+        if summary["epsilon"].get(which) is not None:
+            yield f"epsilon/{which}", float(summary["epsilon"][which]), int(summary["rounds"])
+
+
+def _to_tensorboard(folder: Path, manifest: Mapping[str, Any], figures: list[tuple[str, float, int]]) -> str:
+    tensorboard: Any = importlib.import_module("torch.utils.tensorboard")
+    place = folder / "tensorboard"
+    with tensorboard.SummaryWriter(str(place)) as writer:
+        writer.add_text("command", manifest["command"])
+        for what, number, step in figures:
+            writer.add_scalar(what, number, step)
+    return f"tensorboard --logdir {place}"
+
+
+def _to_mlflow(folder: Path, manifest: Mapping[str, Any], figures: list[tuple[str, float, int]]) -> str:
+    import mlflow  # noqa: PLC0415
+
+    mlflow.set_experiment("leakbench")
+    with mlflow.start_run(run_name=folder.name) as run:
+        mlflow.log_params({**manifest["cell"], "hash": manifest["hash"], "command": manifest["command"]})
+        for what, number, step in figures:
+            mlflow.log_metric(what, number, step=step)
+    return f"mlflow run {run.info.run_id} of the experiment leakbench"
+
+
+TRACKERS: dict[str, Callable[[Path, Mapping[str, Any], list[tuple[str, float, int]]], str]] = {
+    "tensorboard": _to_tensorboard,
+    "mlflow": _to_mlflow,
+}
