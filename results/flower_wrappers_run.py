@@ -34,10 +34,10 @@ from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.flower import InProcessGrid, ProbeStrategy, StepProbeMod, TapGrid, UpdateTapMod, attach, observe
-from leakbench.flower.attacked import Attacker, attack_seen
 from leakbench.flower.seen import seen_at
 from leakbench.flower.training import Unknown
 from leakbench.models import build
+from leakbench.own.attacked import Attacker, attack_seen
 from leakbench.privacy.audit.function import CallableRelease
 from leakbench.privacy.audit.own import audit_callable
 from leakbench.recipe import resolve

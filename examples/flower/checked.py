@@ -12,11 +12,11 @@ from leakbench.attack import Attack
 from leakbench.data.find import load_dataset
 from leakbench.defense import Defense
 from leakbench.flower.app import load_flower_app, run_tapped
-from leakbench.flower.attacked import Attacker, attack_seen
 from leakbench.flower.leaks import read_leaks
 from leakbench.flower.seen import seen_at
 from leakbench.flower.training import Unknown
 from leakbench.imported import import_function
+from leakbench.own.attacked import Attacker, attack_seen
 from leakbench.recipe import resolve
 
 APP = Path(__file__).resolve().parent / "app"

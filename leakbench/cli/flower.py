@@ -49,7 +49,7 @@ def flower(app_dir: Path, **given: Any) -> None:
 
     check_flwr()
     from leakbench.flower.benchmark import Asked, benchmark  # noqa: PLC0415
-    from leakbench.flower.table import as_json, print_rows, write_rebuilt  # noqa: PLC0415
+    from leakbench.own.table import as_json, print_rows, write_rebuilt  # noqa: PLC0415
 
     json_wanted = given.pop("as_json")
     out = given.pop("out") or Path("runs") / f"flower-{app_dir.resolve().name}"

@@ -15,7 +15,7 @@ from leakbench.cli.options import FOLDER, success
 from leakbench.errors import InputError
 
 if TYPE_CHECKING:
-    from leakbench.flower.table import Row
+    from leakbench.own.table import Row
 
 __all__ = ["attack"]
 
@@ -56,7 +56,7 @@ def attack(**given: Any) -> None:
     """
     from rich.console import Console  # noqa: PLC0415
 
-    from leakbench.flower.table import as_json, print_rows, write_rebuilt  # noqa: PLC0415
+    from leakbench.own.table import as_json, print_rows, write_rebuilt  # noqa: PLC0415
 
     out, json_wanted = given.pop("out"), given.pop("as_json")
     if out is not None and out.suffix != ".safetensors":
@@ -77,13 +77,13 @@ def attack(**given: Any) -> None:
 def _attacked(given: dict[str, Any]) -> Row:
     from torch import nn  # noqa: PLC0415
 
-    from leakbench.flower.attacked import attack_seen  # noqa: PLC0415
-    from leakbench.flower.table import Row  # noqa: PLC0415
     from leakbench.imported import import_function, said  # noqa: PLC0415
     from leakbench.own.arrays import read_arrays  # noqa: PLC0415
     from leakbench.own.attack import attacker_of  # noqa: PLC0415
+    from leakbench.own.attacked import attack_seen  # noqa: PLC0415
     from leakbench.own.leak import Trained, leaked, truth_of  # noqa: PLC0415
     from leakbench.own.named import as_parameters  # noqa: PLC0415
+    from leakbench.own.table import Row  # noqa: PLC0415
 
     how = Trained(given["batch"], given["local_iterations"], given["learning_rate"])
     shape, classes = shape_of(given["shape"]), given["classes"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from leakbench.flower.observed import observe
+from leakbench.own.observed import observe
 
 if TYPE_CHECKING:
     from leakbench.flower.attached import attach

@@ -14,11 +14,11 @@ from leakbench.data.find import load_dataset
 from leakbench.defense import Defense
 from leakbench.errors import InputError
 from leakbench.flower.app import RunConfig, load_flower_app, run_tapped
-from leakbench.flower.attacked import Attacker, attack_seen
 from leakbench.flower.seen import TAPS, rounds_of, seen_at
-from leakbench.flower.table import Row
 from leakbench.flower.training import Unknown
 from leakbench.imported import import_function
+from leakbench.own.attacked import Attacker, attack_seen
+from leakbench.own.table import Row
 from leakbench.recipe import resolve
 
 __all__ = ["Asked", "benchmark"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,27 +13,13 @@ from torch import Tensor, nn
 from leakbench.errors import InputError
 from leakbench.federated.view import Knowledge, View
 from leakbench.flower.leaks import Leak, read_leaks
-from leakbench.flower.training import Training, Unknown, commonest, heard_of
+from leakbench.flower.training import Unknown, commonest, heard_of
+from leakbench.own.seen import Seen, Training
 from leakbench.types import Clock, Network, Parameters
 
-__all__ = ["TAPS", "Seen", "rounds_of", "seen_at"]
+__all__ = ["TAPS", "rounds_of", "seen_at"]
 
 TAPS = ("type-2", "type-1", "type-0")
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What leaked of V clients at one tap in one round.
-
-    view: of them all.  inputs (V, M, *s), labels (V, M): the truth; None where the app does not call `observe`.
-    training: how they trained.  left_out: how many clients trained otherwise and are not attacked.
-    """
-
-    view: View
-    inputs: Tensor | None
-    labels: Tensor | None
-    training: Training
-    left_out: int
 
 
 def rounds_of(folder: Path) -> list[int]:

@@ -16,8 +16,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from leakbench.flower.arrays import Arrays, arrays_of, is_parameter
 from leakbench.flower.leaks import Leak, write_leak
-from leakbench.flower.observed import Observed, listening, listens
 from leakbench.flower.whereabouts import is_train, partition_of, round_of
+from leakbench.own.observed import Observed, listening, listens
 from leakbench.types import Parameters
 
 __all__ = ["StepProbeMod"]

@@ -8,25 +8,12 @@ from dataclasses import dataclass
 
 from leakbench.errors import InputError
 from leakbench.flower.leaks import Leak
+from leakbench.own.seen import Training
 
-__all__ = ["Training", "Unknown", "commonest", "heard_of"]
+__all__ = ["Unknown", "commonest", "heard_of"]
 
 UNROLLED = {"SGD": "sgd", "DPOptimizer": "sgd", "Adam": "adam"}
 """{optimizer of PyTorch: how leakbench's clients step}."""
-
-
-@dataclass(frozen=True)
-class Training:
-    """L local steps of B examples each at a learning rate, by `optimizer`, `sgd` or `adam`.
-
-    note: what an attacker who takes it so leaves out; empty where nothing.
-    """
-
-    steps: int
-    batch: int
-    learning_rate: float
-    optimizer: str = "sgd"
-    note: str = ""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from leakbench.attack import Attack
 from leakbench.data.find import load_dataset
 from leakbench.defense import Defense
 from leakbench.errors import InputError
-from leakbench.flower.attacked import Attacker, Outcome, attack_seen
+from leakbench.own.attacked import Attacker, Outcome, attack_seen
 from leakbench.own.leak import Trained, leaked, truth_of
 from leakbench.recipe import resolve
 

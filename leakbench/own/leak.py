@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from leakbench.errors import InputError
 from leakbench.federated.view import Knowledge, View
-from leakbench.flower.seen import Seen
-from leakbench.flower.training import Training
 from leakbench.own.named import as_buffers, as_parameters
+from leakbench.own.seen import Seen, Training
 from leakbench.types import Clock, Network, Parameters
 
 __all__ = ["Trained", "leaked", "truth_of"]

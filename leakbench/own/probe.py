@@ -13,10 +13,10 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from leakbench.errors import InputError
-from leakbench.flower.attacked import Outcome, attack_seen
-from leakbench.flower.observed import Observed, listening, observe
 from leakbench.own.attack import attacker_of
+from leakbench.own.attacked import Outcome, attack_seen
 from leakbench.own.leak import Trained, leaked
+from leakbench.own.observed import Observed, listening, observe
 from leakbench.types import Parameters
 
 __all__ = ["Probe", "probe"]

@@ -1,4 +1,4 @@
-"""What leaked from a Flower app, as a table on the terminal, as JSON, and as files."""
+"""What leaked, as a table on the terminal, as JSON, and as files."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 from safetensors.torch import save
 
-from leakbench.flower.attacked import Outcome
-from leakbench.flower.leaks import write_whole
+from leakbench.own.attacked import Outcome
 from leakbench.report.columns import COLUMNS
+from leakbench.store import write_atomically
 
 __all__ = ["Row", "as_json", "print_rows", "write_rebuilt"]
 
@@ -80,4 +80,5 @@ def write_rebuilt(rows: Sequence[Row], path: Path) -> None:
             key = f"{row.tap}.round{row.round}"
             found[f"{key}.inputs"] = row.outcome.answer.inputs.contiguous()
             found[f"{key}.labels"] = row.outcome.answer.labels.contiguous()
-    write_whole(path, save(found))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, lambda file: file.write_bytes(save(found)))

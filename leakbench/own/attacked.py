@@ -1,4 +1,4 @@
-"""The attack on what leaked from a Flower app, and its scores: the one place where this package meets the attacks."""
+"""The attack on what leaked from a program of somebody's, and its scores: the one place where such leaks meet the attacks."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from leakbench.defense.facts import facts_at
 from leakbench.errors import InputError
 from leakbench.federated.view import Public, View
 from leakbench.fit_store import FitStore, fit_folder
-from leakbench.flower.seen import Seen
 from leakbench.measure.metrics import success_threshold
 from leakbench.measure.scores import Truth, score
+from leakbench.own.seen import Seen
 from leakbench.rng import generator, generators
 from leakbench.run.leak_noise import noise_std
 from leakbench.summary.tap import tap_summary
@@ -43,7 +43,7 @@ SUCCESS = 0.1
 class Attacker:
     """Who attacks.
 
-    attack: the recipe.  defense: the recipe that the app's clients apply to their updates, as the attacker is told it; None: it
+    attack: the recipe.  defense: the recipe that was applied to the updates, as the attacker is told it; None: it
     is told of none.  data: whose public examples it has, by which success is calibrated too; None: made-up pictures.
     success: the threshold, an RMSE; None: the data set's, else `SUCCESS`.  seed: of all that it draws.
     """

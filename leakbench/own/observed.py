@@ -38,7 +38,7 @@ class Observed:
     note: str = ""
 
 
-ACTIVE: ContextVar[Observed | None] = ContextVar("leakbench.flower.observe", default=None)
+ACTIVE: ContextVar[Observed | None] = ContextVar("leakbench.own.observe", default=None)
 """Who listens in this thread."""
 
 
