@@ -24,6 +24,7 @@ def flower(monkeypatch, capsys, tmp_path):
 
     def call(*more, app=APP, model="digits_app.task:build", shape="1,8,8"):
         monkeypatch.setattr(sys, "path", list(sys.path))
+        monkeypatch.setenv("COLUMNS", "140")  # Workers of pytest-xdist have 80, in which the table does not fit.
         words = (
             "--model",
             model,
