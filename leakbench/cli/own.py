@@ -54,6 +54,8 @@ NO_FOLDER = (".npz", ".npy", ".pt", ".pth", ".pkl", ".json", ".html")
 )
 @click.option("--tap", default="type-1", show_default=True, help="what the leakage point is: type-2, type-1 or type-0")
 @click.option("--truth", type=FILE, help="arrays inputs (V, M, *shape) and labels (V, M), to score the answers")
+@click.option("--mean", help="taken off inputs in [0, 1] before the network: a number, or one a channel")
+@click.option("--std", help="by which they are then divided")
 @click.option("--attack", default="autoleak", show_default=True, help="name in the catalog, or a .yaml of your own")
 @click.option("--knows", help="what the attacker is told: oblivious, or defense (its recipe) [default: the attack's]")
 @click.option("--iterations", type=int, help="iterations of an attack that searches [default: the recipe's]")
@@ -78,27 +80,46 @@ def attack(out: Path | None, as_json: bool, shape: str, success: str | None, **g
     from leakbench.flower.table import Row, write_rebuilt  # noqa: PLC0415
     from leakbench.own.asked import Asked, seen_of  # noqa: PLC0415
     from leakbench.own.assumed import assumed  # noqa: PLC0415
-    from leakbench.own.folder import identity_of, names_of, write_folder  # noqa: PLC0415
-    from leakbench.store import open_run  # noqa: PLC0415
+    from leakbench.own.folder import attacked_into  # noqa: PLC0415
+    from leakbench.own.suited import suited  # noqa: PLC0415
 
-    asked = Asked(shape=shape_of(shape), success=threshold(success), **given)
+    normalise = _normalise(given.pop("mean"), given.pop("std"))
+    asked = Asked(shape=shape_of(shape), success=threshold(success), normalise=normalise, **given)
     seen, attacker = seen_of(asked)
-    notes = "\n".join(assumed(seen, attacker, bool(asked.befores)))
-
-    def attacked() -> Row:
-        return Row(asked.tap, 1, attack_seen(seen, attacker), seen.view.victims, seen.view.examples, notes)
-
+    attacker, adapted = suited(attacker, seen)
+    notes = "\n".join([*filter(None, [adapted]), *assumed(seen, attacker, bool(asked.befores))])
+    where = ""
     if out is None or out.suffix == ".safetensors":
-        row = attacked()
-        if out is not None:
-            write_rebuilt([row], out)
-        _print(row, as_json, "" if out is None else f"answers: {out}")
-        return
-    command = shlex.join(["leakbench", *sys.argv[1:]])
-    with open_run(out, identity_of([(seen, attacker)], names_of(asked), command)) as run:
-        row = attacked()
-        page = write_folder(run, [row], [seen])
-    _print(row, as_json, f"answers: {out / 'reconstructions.safetensors'}   report: {page}")
+        found = attack_seen(seen, attacker)
+    else:
+        names = {
+            "dataset": asked.dataset or "own data",
+            "defense": asked.defense or "none told",
+            "attack": asked.attack,
+        }
+        command = shlex.join(["leakbench", *sys.argv[1:]])
+        found = attacked_into(out, {asked.tap: (seen, attacker)}, names, command, notes)[asked.tap]
+        where = f"answers: {out / 'reconstructions.safetensors'}   report: {out / 'report.html'}"
+    row = Row(asked.tap, 1, found, seen.view.victims, seen.view.examples, notes)
+    if out is not None and not where:
+        write_rebuilt([row], out)
+        where = f"answers: {out}"
+    _print(row, as_json, where)
+
+
+def _normalise(mean: str | None, std: str | None) -> tuple[list[float], list[float]] | None:
+    """Return the numbers of both; None without any. Raises InputError for one alone, and for words that are no numbers."""
+    if mean is None and std is None:
+        return None
+    if mean is None or std is None:
+        raise InputError(f"{'mean' if mean is None else 'std'}: expected --mean and --std together")
+    found = []
+    for field, text in (("mean", mean), ("std", std)):
+        try:
+            found.append([float(word) for word in text.split(",")])
+        except ValueError:
+            raise InputError(f"{field}: got {text!r}, expected numbers with commas between them") from None
+    return found[0], found[1]
 
 
 def _print(row: Row, as_json: bool, where: str) -> None:

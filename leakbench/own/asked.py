@@ -18,6 +18,7 @@ from leakbench.own.arrays import ENDINGS, read_arrays
 from leakbench.own.attack import attacker_of
 from leakbench.own.leak import Named, Trained, leaked, truth_of
 from leakbench.own.named import as_parameters
+from leakbench.own.normalised import Numbers, normal_of
 
 __all__ = ["Asked", "seen_of"]
 
@@ -47,6 +48,7 @@ class Asked:
     data_dir: Path | None = None
     success: float | None = None
     seed: int = 0
+    normalise: tuple[Numbers, Numbers] | None = None
 
 
 def seen_of(asked: Asked) -> tuple[Seen, Attacker]:
@@ -83,7 +85,8 @@ def seen_of(asked: Asked) -> tuple[Seen, Attacker]:
         read = read_arrays("truth", asked.truth)
         examples = 1 if asked.tap == "type-2" else how.batch * how.steps
         truth = truth_of(read, len(updates), examples, asked.shape, asked.classes)
-    return leaked(model, updates, asked.shape, asked.classes, how, befores or None, asked.tap, truth), attacker
+    normal = None if asked.normalise is None else normal_of(*asked.normalise, asked.shape)
+    return leaked(model, updates, asked.shape, asked.classes, how, befores or None, asked.tap, truth, normal), attacker
 
 
 def _built(builder: str) -> nn.Module:

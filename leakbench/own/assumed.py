@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from leakbench.errors import InputError
 from leakbench.federated.view import View
@@ -11,6 +11,7 @@ from leakbench.flower.attacked import Attacker, told
 from leakbench.flower.seen import Seen
 from leakbench.models import one_hot
 from leakbench.own.modes import norms, trains
+from leakbench.own.normalised import normals
 
 __all__ = ["assumed", "explains"]
 
@@ -42,6 +43,11 @@ def assumed(seen: Seen, attacker: Attacker, sent: bool) -> list[str]:
         which = "its batch's statistics" if trains(view.network.model) else "its running statistics"
         other = "eval" if trains(view.network.model) else "train"
         lines.append(f"batch normalisation ({found[0]}) computes by {which}; --victim-mode {other} has the other")
+    for normal in normals(view.network.model):
+        by = " and ".join(",".join(f"{n:g}" for n in numbers) for numbers in (normal.mean, normal.std))
+        lines.append(f"inputs in [0, 1] are normalised by mean and deviation {by} before the network")
+    if any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p for m in view.network.model.modules()):
+        lines.append("dropout is taken to be off; what it drew nobody knows")
     frozen = [name for name, p in view.network.model.named_parameters() if name not in view.network.parameters]
     if frozen:
         lines.append(

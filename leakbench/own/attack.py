@@ -17,6 +17,8 @@ from leakbench.defense import Defense
 from leakbench.errors import InputError, nearest
 from leakbench.flower.attacked import Attacker, Outcome, attack_seen
 from leakbench.own.leak import Named, Trained, leaked, truth_of
+from leakbench.own.normalised import Numbers, normal_of
+from leakbench.own.suited import suited
 from leakbench.recipe import resolve
 
 __all__ = ["attack_update", "attacker_of"]
@@ -36,6 +38,7 @@ def attack_update(
     victim_mode: str = "eval",
     tap: str = "type-1",
     truth: tuple[Tensor, Tensor] | None = None,
+    normalise: tuple[Numbers, Numbers] | None = None,
     attack: str = "autoleak",
     knows: str | None = None,
     iterations: int | None = None,
@@ -52,7 +55,8 @@ def attack_update(
     before: weights and buffers that were sent, of all or one for each update; None: the model's own.
     client_optimizer: `sgd`, or `adam` with torch's defaults.  victim_mode: `eval` or `train`, by which statistics batch
     normalisation computed.  tap: the leakage point that it is called.
-    truth: inputs (V, M, *shape) and labels (V, M).  attack, defense, dataset: names of the catalog or paths of recipes; the
+    truth: inputs (V, M, *shape) in [0, 1] and labels (V, M).  normalise: mean and deviation, a number or one a channel, by which
+    inputs in [0, 1] become what the model is fed.  attack, defense, dataset: names of the catalog or paths of recipes; the
     defense is what the attacker is told was done to the update; the dataset is whose public examples it has; None: made-up ones.
     knows: `oblivious` or `defense`, what the attacker is told; None: what its recipe says.  iterations: the most that a search
     may take; None: the recipe's.  success: the RMSE up to which an answer counts.
@@ -63,12 +67,14 @@ def attack_update(
     if not several:
         raise InputError("update: got none, expected at least one")
     how = Trained(batch, local_iterations, learning_rate, client_optimizer, victim_mode)
+    normal = None if normalise is None else normal_of(*normalise, shape)
     if truth is not None:
         arrays = {"inputs": torch.as_tensor(truth[0]).float(), "labels": torch.as_tensor(truth[1])}
         examples = 1 if tap == "type-2" else batch * local_iterations
         truth = truth_of(arrays, len(several), examples, shape, classes)
     attacker = attacker_of(attack, defense, dataset, data_dir, success, seed, knows, iterations)
-    return attack_seen(leaked(model, several, shape, classes, how, before, tap, truth), attacker)
+    seen = leaked(model, several, shape, classes, how, before, tap, truth, normal)
+    return attack_seen(seen, suited(attacker, seen)[0])
 
 
 def attacker_of(

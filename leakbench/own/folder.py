@@ -11,19 +11,20 @@ import pandas as pd
 from torch import Tensor
 
 from leakbench import __version__
-from leakbench.flower.attacked import Attacker
+from leakbench.flower.attacked import Attacker, Outcome, attack_seen
 from leakbench.flower.seen import Seen
 from leakbench.flower.table import Row
-from leakbench.own.asked import Asked
+from leakbench.own.assumed import assumed
+from leakbench.own.normalised import normals
 from leakbench.provenance import versions
 from leakbench.recipe import describe
 from leakbench.report.own import OWN, write_own_report
-from leakbench.store import SCHEMA, Run, content_hash, tensor_hash
+from leakbench.store import SCHEMA, Run, content_hash, open_run, tensor_hash
 
-__all__ = ["identity_of", "names_of", "write_folder"]
+__all__ = ["attacked_into"]
 
 
-def identity_of(points: Sequence[tuple[Seen, Attacker]], names: Mapping[str, str], command: str) -> dict[str, Any]:
+def _identity(points: Sequence[tuple[Seen, Attacker]], names: Mapping[str, str], command: str) -> dict[str, Any]:
     """Return what the manifest says from the start; its hash is of all that the answers depend on.
 
     names: of the dataset, the defense and the attack.  command: that repeats it.
@@ -58,9 +59,30 @@ def identity_of(points: Sequence[tuple[Seen, Attacker]], names: Mapping[str, str
     }
 
 
-def names_of(asked: Asked) -> dict[str, str]:
-    """Return the names of what was asked for, in words where there is none."""
-    return {"dataset": asked.dataset or "own data", "defense": asked.defense or "none told", "attack": asked.attack}
+def attacked_into(
+    folder: Path, points: Mapping[str, tuple[Seen, Attacker]], names: Mapping[str, str], command: str, note: str = ""
+) -> dict[str, Outcome]:
+    """Attack {leakage point: what is seen there, by whom}, write the folder, and return what came of each.
+
+    note: what to say on the page beside what is assumed, a sentence a line.  Raises InputError for a folder that holds something
+    else, before anything is attacked.
+    """
+    each = list(points.values())
+    with open_run(folder, _identity(each, names, command)) as run:
+        found = {tap: attack_seen(seen, attacker) for tap, (seen, attacker) in points.items()}
+        rows = [
+            Row(
+                tap,
+                1,
+                found[tap],
+                seen.view.victims,
+                seen.view.examples,
+                note or "\n".join(assumed(seen, attacker, True)),
+            )
+            for tap, (seen, attacker) in points.items()
+        ]
+        _write(run, rows, [seen for seen, _ in each])
+    return found
 
 
 def _how(seen: Seen) -> dict[str, Any]:
@@ -81,11 +103,11 @@ def _shown(seen: Seen) -> list[str]:
     modes = [name for name, module in network.model.named_modules() if module.training]
     return [
         *(tensor_hash(t) for t in (seen.view.update, network.parameters, network.statistics, truth)),
-        content_hash([repr(network.model), modes]),
+        content_hash([repr(network.model), modes, [repr(normal) for normal in normals(network.model)]]),
     ]
 
 
-def write_folder(run: Run, rows: Sequence[Row], points: Sequence[Seen]) -> Path:
+def _write(run: Run, rows: Sequence[Row], points: Sequence[Seen]) -> Path:
     """Write rows.parquet where anything was scored, reconstructions.safetensors, and report.html; return the page's path.
 
     rows: what came of each leakage point, whose note holds a sentence a line.

@@ -19,6 +19,8 @@ from leakbench.flower.training import Training
 from leakbench.imported import said
 from leakbench.own.modes import in_mode, trains
 from leakbench.own.named import as_parameters, as_state
+from leakbench.own.normalised import Normal
+from leakbench.own.ordered import flatten_scalars, in_order, ran
 from leakbench.types import Clock, Network, Parameters
 
 __all__ = ["Named", "Trained", "leaked", "truth_of"]
@@ -73,13 +75,14 @@ def leaked(
     before: Named | Sequence[Named] | None = None,
     tap: str = "type-1",
     truth: tuple[Tensor, Tensor] | None = None,
+    normal: Normal | None = None,
 ) -> Seen:
     """Return what V updates of one model show at a leakage point.
 
     model: any module of (n, *shape) to (n, classes); parameters whose `requires_grad` is false are not trained and not leaked.
     updates: V times {p: (*p)}, gradients or what training added to the weights.
     before: {p: (*p)} and buffers that the clients got, or V of them; None: as the model is.
-    truth: inputs (V, M, *shape), labels (V, M).
+    truth: inputs (V, M, *shape), labels (V, M).  normal: what is done to inputs in [0, 1] before they are fed to the model.
 
     Raises InputError for what does not fit the model, for a model that does not answer (n, classes), and for one whose gradient
     cannot be differentiated.
@@ -93,13 +96,13 @@ def leaked(
         raise InputError(f"before: got {len(starts)} of {len(updates)} updates, expected one, or one for each")
     length = -1.0 if how.learning_rate is None else how.learning_rate * how.steps
     each = [as_parameters("update", model, update) for update in updates]
-    network = _network(model, starts, shape, classes, how.mode)
+    network = _network(model, starts, shape, classes, how.mode, normal)
     if tap == "type-2" and trains(network.model):
         raise InputError(f"victim-mode: {NO_EXAMPLE}; expected eval, or another tap")
     view = View(
         tap=tap,
         network=network,
-        update={name: torch.stack([one[name] for one in each]) / -length for name in network.parameters},
+        update=_stacked(network, each, -length),
         batch=how.batch,
         shape=shape,
         classes=classes,
@@ -115,7 +118,15 @@ def leaked(
     return Seen(view, inputs, labels, Training(how.steps, how.batch, how.learning_rate or 1.0, how.optimizer, ""), 0)
 
 
-def _network(model: nn.Module, starts: Sequence[Named], shape: tuple[int, ...], classes: int, mode: str) -> Network:
+def _stacked(network: Network, each: Sequence[Parameters], length: float) -> Parameters:
+    """Return the updates {p: (V, *p)}, by their length in the units of a gradient."""
+    shapes = {name: p.shape for name, p in network.model.named_parameters()}
+    return {n: torch.stack([one[n].reshape(shapes[n]) for one in each]) / length for n in network.parameters}
+
+
+def _network(
+    model: nn.Module, starts: Sequence[Named], shape: tuple[int, ...], classes: int, mode: str, normal: Normal | None
+) -> Network:
     """Return the network as it was sent, with one set of parameters for all victims, or one for each where they differ."""
     sent = [as_parameters("before", model, start) for start in starts]
     held = [as_state("before", model, start) for start in starts]
@@ -124,11 +135,14 @@ def _network(model: nn.Module, starts: Sequence[Named], shape: tuple[int, ...], 
             raise InputError(f"before: {name!r}, which is not trained, differs between victims; attack them one by one")
     names = [name for name, p in model.named_parameters() if not p.requires_grad]
     network = in_mode(model, "eval")
-    network.load_state_dict({name: held[0][name] for name in names}, strict=False)
-    _answers(network, {**sent[0], **{n: t for n, t in held[0].items() if n not in names}}, shape, classes)
-    if mode != "eval":
-        trained = in_mode(network, mode)
-        network = trained
+    network.load_state_dict({**held[0], **sent[0]}, strict=False)
+    flatten_scalars(network)
+    network = network if normal is None else normal.before(network)
+    _answers(network, shape, classes)
+    order = in_order(network, ran(network, torch.rand(1, *shape, generator=torch.Generator().manual_seed(0))))
+    network = network if mode == "eval" else in_mode(network, mode)
+    shapes = {name: p.shape for name, p in network.named_parameters()}
+    sent = [{name: one[name].reshape(shapes[name]) for name in order if name in one} for one in sent]
     # The fast engine asks for the parameters of every layer.
     engine = "reference" if names else "fast"
     memory = {name: held[0][name] for name, _ in network.named_buffers()}
@@ -163,11 +177,11 @@ def truth_of(
     return inputs.reshape(whole), labels.long().reshape(victims, examples)
 
 
-def _answers(model: nn.Module, state: Parameters, shape: tuple[int, ...], classes: int) -> None:
+def _answers(model: nn.Module, shape: tuple[int, ...], classes: int) -> None:
     """Raise InputError for a model that does not answer one input of zeros with (1, classes)."""
     try:
         with torch.no_grad():
-            found = torch.func.functional_call(model, state, (torch.zeros(1, *shape),))
+            found = model(torch.zeros(1, *shape))
     except Exception as error:
         raise InputError(f"shape: the model fails on an input of {(1, *shape)}: {said(error)}") from None
     if not isinstance(found, Tensor):

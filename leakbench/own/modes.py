@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from leakbench.errors import InputError, nearest
+from leakbench.imported import said
 from leakbench.models.batch_norm import BatchNorm
 
 __all__ = ["MODES", "in_mode", "norms", "trains"]
@@ -30,12 +31,16 @@ def in_mode(model: nn.Module, mode: str) -> nn.Module:
     """Return a copy on the CPU in float32 that computes as a client in that mode does, without dropout.
 
     In `train` mode each of PyTorch's batch normalisations becomes one of leakbench's, which has the same numbers and can be
-    differentiated for several victims side by side. Raises InputError for another mode, and for a batch normalisation without
+    differentiated for several victims side by side. Raises InputError for another mode, a model that cannot be copied, and for a batch normalisation without
     weights or running statistics in train mode.
     """
     if mode not in MODES:
         raise InputError(f"victim-mode: got {mode!r}, expected {' or '.join(MODES)}{nearest(mode, MODES)}")
-    copied = copy.deepcopy(model).cpu().float().train(False)
+    try:
+        copied = copy.deepcopy(model).cpu().float().train(False)
+    except Exception as error:
+        raise InputError(f"model: it cannot be copied: {said(error)}") from None
+    _unhook(copied)
     if mode == "eval":
         return copied
     if isinstance(copied, _BatchNorm):
@@ -48,6 +53,17 @@ def in_mode(model: nn.Module, mode: str) -> nn.Module:
             setattr(copied.get_submodule(holder), last, module)
         module.train()
     return copied
+
+
+def _unhook(model: nn.Module) -> None:
+    """Take off hooks of the way back, which change no answer, and those of Opacus, which cannot be differentiated."""
+    for module in model.modules():
+        module._backward_hooks.clear()
+        module._backward_pre_hooks.clear()
+        module._is_full_backward_hook = None
+        for key, hook in list(module._forward_hooks.items()):
+            if (getattr(hook, "__module__", None) or "").startswith("opacus."):
+                del module._forward_hooks[key]
 
 
 def _ours(name: str, module: _BatchNorm) -> BatchNorm:
