@@ -126,58 +126,6 @@ def test_a_model_that_does_not_take_the_shape_is_named() -> None:
         leakbench.attack_update(model, gradient(model, x, y), shape=(1, 9, 9), classes=CLASSES)
 
 
-def test_a_probe_hears_a_training_loop() -> None:
-    model, (x, y) = build(), batch(4)
-    wanted, each = gradient(model, x, y), [gradient(model, x[i : i + 1], y[i : i + 1]) for i in range(4)]
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    other = nn.Linear(2, 2)
-    with leakbench.probe(model) as probe:
-        probe.observe(x, y, nn.functional.cross_entropy)
-        nn.functional.cross_entropy(model(x), y).backward()
-        other(torch.ones(1, 2)).sum().backward()
-        torch.optim.SGD(other.parameters(), lr=1.0).step()
-        optimizer.step()
-    assert (probe.steps, probe.learning_rate, probe.optimizer) == (1, 0.1, "SGD")
-    for name, g in wanted.items():
-        torch.testing.assert_close(probe.gradient[name], g, atol=1e-6, rtol=0)
-        torch.testing.assert_close(probe.update[name], -0.1 * g, atol=1e-6, rtol=0)
-        for i in range(4):
-            torch.testing.assert_close(probe.examples[name][i], each[i][name], atol=1e-6, rtol=0)
-    found = probe.leak(SHAPE, CLASSES, attack="analytic_fc", success=0.05)
-    assert found["type-2"].summary is not None and found["type-2"].summary["asr"] == 1.0
-    assert found["type-1"].summary is not None and found["type-1"].summary["batch"] == 4
-    steps = probe.steps
-    optimizer.step()
-    assert probe.steps == steps
-
-
-def test_a_probe_takes_what_opacus_leaves() -> None:
-    opacus = pytest.importorskip("opacus")
-    model, (x, y) = build(), batch(4)
-    each = [gradient(model, x[i : i + 1], y[i : i + 1]) for i in range(4)]
-    wrapped = opacus.GradSampleModule(model, loss_reduction="mean")
-    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
-    with leakbench.probe(wrapped) as probe:
-        nn.functional.cross_entropy(wrapped(x), y).backward()
-        optimizer.step()
-    for name, found in probe.examples.items():
-        for i in range(4):
-            torch.testing.assert_close(found[i], each[i][name], atol=1e-6, rtol=0)
-
-
-def test_a_probe_that_heard_nothing_says_so() -> None:
-    with leakbench.probe(build()) as probe:
-        pass
-    with pytest.raises(InputError, match="probe: no optimizer of PyTorch stepped"):
-        probe.leak(SHAPE, CLASSES)
-    model, (x, y) = build(), batch(4)
-    with leakbench.probe(model) as probe:
-        nn.functional.cross_entropy(model(x), y).backward()
-        torch.optim.SGD(model.parameters(), lr=0.1).step()
-    with pytest.raises(InputError, match="probe: batch sizes heard: none"):
-        probe.leak(SHAPE, CLASSES)
-
-
 def test_finished_runs_are_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     small = [
         "--attack",

@@ -10,6 +10,7 @@ from torch import Tensor
 from leakbench.answers import Fit, Reconstruction
 from leakbench.attack.slots.distance import SquaredL2
 from leakbench.attack.slots.labels import LastLayer
+from leakbench.errors import InputError
 from leakbench.federated.view import View
 from leakbench.types import Generators
 
@@ -24,7 +25,7 @@ def answered_at_once(
     The certainty is minus the squared distance of what the answers would have leaked, over all views.
     """
     view = views[0]
-    targets = LastLayer()(view, rngs).targets
+    targets = _targets(view, rngs)
     with torch.no_grad():
         each = [SquaredL2()(v.respond(inputs, targets.to(inputs)), v.update, v) for v in views]
     distance = torch.stack(each).sum(0)
@@ -41,6 +42,15 @@ def answered_at_once(
         spent=once[None],
         fit=fit,
     )
+
+
+def _targets(view: View, rngs: Generators) -> Tensor:
+    """Return the labels (V, M, classes) of the last layer; where it has no row for each class none is likelier than another."""
+    try:
+        return LastLayer()(view, rngs).targets
+    except InputError:
+        like = next(iter(view.update.values()))
+        return like.new_full((view.victims, view.examples, view.classes), 1 / view.classes)
 
 
 def likeliest(answers: list[Reconstruction]) -> Reconstruction:

@@ -89,6 +89,7 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
     """
     from leakbench.errors import InputError  # noqa: PLC0415
     from leakbench.report import write_report, write_together  # noqa: PLC0415
+    from leakbench.report.own import OWN, write_own_report  # noqa: PLC0415
     from leakbench.store import read_manifest  # noqa: PLC0415
 
     if len(folders) > 1:
@@ -98,6 +99,9 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
         raise InputError(
             f"out: got {str(out)!r}, expected only beside several runs; of one it is report.html in its folder"
         )
+    if read_manifest(folders[0]).get("kind") == OWN:
+        click.echo(f"report: {write_own_report(folders[0])}")
+        return
     page = write_report(folders[0])
     _print_summary(read_manifest(folders[0])["summary"])
     click.echo(f"report: {page}")

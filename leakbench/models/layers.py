@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -11,18 +13,26 @@ from leakbench.types import Network
 __all__ = ["begins_linear", "entering", "first_layer", "last_layer"]
 
 
-def begins_linear(model: nn.Module) -> bool:
-    """Say whether the first layer of a network, flattening aside, is linear with a bias."""
-    return first_layer(model) is not None
+def begins_linear(model: nn.Module, shape: tuple[int, ...] | None = None) -> bool:
+    """Say whether the first layer of a network, flattening aside, is linear with a bias; see `first_layer`."""
+    return first_layer(model, shape) is not None
 
 
-def first_layer(model: nn.Module) -> str | None:
-    """Return the prefix of the first layer's parameters, None where it is not a linear layer with a bias."""
+def first_layer(model: nn.Module, shape: tuple[int, ...] | None = None) -> str | None:
+    """Return the prefix of the first layer's parameters, None where it is not a linear layer with a bias that is trained.
+
+    shape: (*s) of one input, all of which has to enter it; None: whatever does. A model with a hook before it is fed something else
+    than its inputs.
+    """
+    if model._forward_pre_hooks:
+        return None
     for name, module in model.named_modules():
         if next(module.children(), None) is not None or isinstance(module, nn.Flatten | nn.Identity):
             continue
-        biased = isinstance(module, nn.Linear) and module.bias is not None
-        return (f"{name}." if name else "") if biased else None
+        if not (isinstance(module, nn.Linear) and module.bias is not None and module.weight.requires_grad):
+            return None
+        whole = shape is None or module.in_features == math.prod(shape)
+        return (f"{name}." if name else "") if whole and module.bias.requires_grad else None
     return None
 
 

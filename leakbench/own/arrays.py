@@ -12,7 +12,10 @@ from torch import Tensor
 
 from leakbench.errors import InputError
 
-__all__ = ["read_arrays"]
+__all__ = ["ENDINGS", "read_arrays"]
+
+ENDINGS = (".safetensors", ".npz")
+"""Of the files that are read."""
 
 PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt", ".npy")
 
@@ -30,7 +33,7 @@ def read_arrays(field: str, path: Path) -> dict[str, Tensor]:
     if path.suffix in PICKLES:
         hint = CONVERT.format(name=path.name, stem=path.stem)
         raise InputError(f"{field}: {path} may be a pickle, which can run code; {hint}")
-    if path.suffix not in (".safetensors", ".npz"):
+    if path.suffix not in ENDINGS:
         raise InputError(f"{field}: got {str(path)!r}, expected a .safetensors or .npz file")
     if not path.is_file():
         raise InputError(f"{field}: no file {str(path)!r}")

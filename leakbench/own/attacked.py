@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -30,7 +31,7 @@ from leakbench.rng import generator, generators
 from leakbench.run.leak_noise import noise_std
 from leakbench.summary.tap import tap_summary
 
-__all__ = ["Attacker", "Outcome", "attack_seen"]
+__all__ = ["Attacker", "Outcome", "attack_seen", "told"]
 
 MADE_UP = 256
 """How many pictures stand for public ones where no data set is named."""
@@ -79,12 +80,15 @@ class Attacker:
 class Outcome:
     """What an attack on V clients answered: summary as of a leakage point of `leakbench run`, None where no truth is known.
 
-    answer: its examples.  distance: (V,), the attacker's own, lower is surer.
+    answer: its examples.  distance: (V,), the attacker's own, lower is surer.  rows: one for each example, as of a run;
+    matched: its inputs (V, M, *s) in the order of the truth; None where no truth is known.
     """
 
     summary: Mapping[str, Any] | None
     answer: Reconstruction
     distance: Tensor
+    rows: pd.DataFrame | None = None
+    matched: Tensor | None = None
 
 
 def attack_seen(seen: Seen, attacker: Attacker) -> Outcome:
@@ -94,7 +98,7 @@ def attack_seen(seen: Seen, attacker: Attacker) -> Outcome:
     """
     _check(attacker.attack)
     began = time.monotonic()
-    view, needs = _told(seen, attacker), attacker.attack.needs
+    view, needs = told(seen, attacker), attacker.attack.needs
     public = attacker.public(view.shape, view.classes)
     view = dataclasses.replace(view, public=_first(public, max(256, needs.public)), fits=FitStore(fit_folder()))
     rngs = generators(attacker.seed, "attack", [(seen.view.clock.round, v) for v in range(view.victims)])
@@ -103,13 +107,15 @@ def attack_seen(seen: Seen, attacker: Attacker) -> Outcome:
         raise InputError("attack: it ranks candidates and rebuilds nothing; expected one that reconstructs")
     if seen.inputs is None or seen.labels is None:
         return Outcome(None, answer, -answer.certainty[:, 0])
-    ranking, own = _identified(view, seen.inputs, seen.labels, public, attacker, rngs)
+    # Whatever the attack knows, as in every run.
+    informed = dataclasses.replace(_aware(seen, attacker.defense), public=view.public, fits=view.fits)
+    ranking, own = _identified(informed, seen.inputs, seen.labels, public, attacker, rngs)
     labels, victims = seen.labels.flatten(), torch.arange(view.victims)
     null = null_attack(
         public.inputs, public.labels, len(labels), labels, attacker.eta, generator(attacker.seed, "null")
     )
     truth = Truth(victims, seen.inputs.float(), seen.labels, torch.zeros_like(seen.labels), own)
-    rows, _ = score(
+    rows, matched = score(
         view.tap,
         view.clock.round + 1,
         answer,
@@ -122,7 +128,7 @@ def attack_seen(seen: Seen, attacker: Attacker) -> Outcome:
     summary = tap_summary(rows, time.monotonic() - began)
     if summary["candidates"] < 2:  # Nothing is needed to pick the only one.
         summary |= dict.fromkeys(("identified", "identified_low", "identified_high"))
-    return Outcome(summary, answer, -answer.certainty[:, 0])
+    return Outcome(summary, answer, -answer.certainty[:, 0], rows, matched)
 
 
 def _check(attack: Attack) -> None:
@@ -136,10 +142,15 @@ def _check(attack: Attack) -> None:
         )
 
 
-def _told(seen: Seen, attacker: Attacker) -> View:
-    """Return the view of an attacker who knows what the clients do to their updates, if it is told."""
-    view, defense = seen.view, attacker.defense
-    if defense is None or attacker.attack.knows == "oblivious":
+def told(seen: Seen, attacker: Attacker) -> View:
+    """Return the view of an attacker who knows what the clients do to their updates, if its recipe has it know."""
+    return seen.view if attacker.attack.knows == "oblivious" else _aware(seen, attacker.defense)
+
+
+def _aware(seen: Seen, defense: Defense | None) -> View:
+    """Return the view of an attacker who knows the defense's recipe, where there is one."""
+    view = seen.view
+    if defense is None:
         return view
     how = seen.training
     federation = Federation(
@@ -155,8 +166,8 @@ def _told(seen: Seen, attacker: Attacker) -> View:
     std = noise_std(done, view.tap, how.batch, 1, how.steps, how.learning_rate, how.optimizer)
     drawn = any("noise" in fact.kind for station in done.values() for fact in station)
     noise, unknown = (None, std if drawn else "") if isinstance(std, str) else (std, "")
-    told = dataclasses.replace(view.knowledge, defense=True)
-    return dataclasses.replace(view, stations=defense.stations, noise=noise, unknown=unknown, knowledge=told)
+    known = dataclasses.replace(view.knowledge, defense=True)
+    return dataclasses.replace(view, stations=defense.stations, noise=noise, unknown=unknown, knowledge=known)
 
 
 def _identified(

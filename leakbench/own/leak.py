@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from leakbench.errors import InputError
+from leakbench.errors import InputError, nearest
+from leakbench.federated.client import NO_EXAMPLE
+from leakbench.federated.optimizer import OPTIMIZERS
 from leakbench.federated.view import Knowledge, View
-from leakbench.own.named import as_buffers, as_parameters
+from leakbench.imported import said
+from leakbench.own.modes import in_mode, trains
+from leakbench.own.named import as_parameters, as_state
+from leakbench.own.normalised import Normal
+from leakbench.own.ordered import flatten_scalars, in_order, ran
 from leakbench.own.seen import Seen, Training
 from leakbench.types import Clock, Network, Parameters
 
-__all__ = ["Trained", "leaked", "truth_of"]
+__all__ = ["Named", "Trained", "leaked", "truth_of"]
 
 TAPS = ("type-2", "type-1", "type-0")
+
+Named: TypeAlias = Mapping[str, Tensor]
+"""{name of a parameter or buffer: array}."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """How an update came about: L local steps by SGD of B examples each, at a learning rate.
+    """How an update came about: L local steps of B examples each, at a learning rate.
 
     learning_rate: None where the update is a gradient, the mean over its batch, as `.grad` holds it; else it is what training
-    added to the weights.  batch: B.  steps: L.
+    added to the weights.  batch: B.  steps: L.  optimizer: `sgd`, or `adam` with torch's defaults, whose state was fresh.
+    mode: `eval` or `train`, by which statistics batch normalisation computed.
     """
 
     batch: int = 1
     steps: int = 1
     learning_rate: float | None = None
+    optimizer: str = "sgd"
+    mode: str = "eval"
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -44,54 +56,99 @@ class Trained:
             )
         if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
             raise InputError(f"learning-rate: got {self.learning_rate:g}, expected a finite number > 0")
+        if self.optimizer not in OPTIMIZERS:
+            raise InputError(
+                f"client-optimizer: got {self.optimizer!r}, expected {' or '.join(OPTIMIZERS)}"
+                f"{nearest(self.optimizer, list(OPTIMIZERS))}"
+            )
+        if self.optimizer != "sgd" and self.learning_rate is None:
+            raise InputError("client-optimizer: a gradient is of no optimizer; pass --learning-rate with an update")
 
 
 def leaked(
     model: nn.Module,
-    updates: Sequence[Mapping[str, Tensor]],
+    updates: Sequence[Named],
     shape: tuple[int, ...],
     classes: int,
     how: Trained,
-    before: Mapping[str, Tensor] | None = None,
+    before: Named | Sequence[Named] | None = None,
     tap: str = "type-1",
     truth: tuple[Tensor, Tensor] | None = None,
+    normal: Normal | None = None,
 ) -> Seen:
     """Return what V updates of one model show at a leakage point.
 
-    model: any module of (n, *shape) to (n, classes).  updates: V times {p: (*p)}, gradients or what training added to the weights.
-    before: {p: (*p)} and buffers that the clients got; None: as the model is.  truth: inputs (V, M, *shape), labels (V, M).
-    Batch normalisation is taken in evaluation mode, by the running statistics.
+    model: any module of (n, *shape) to (n, classes); parameters whose `requires_grad` is false are not trained and not leaked.
+    updates: V times {p: (*p)}, gradients or what training added to the weights.
+    before: {p: (*p)} and buffers that the clients got, or V of them; None: as the model is.
+    truth: inputs (V, M, *shape), labels (V, M).  normal: what is done to inputs in [0, 1] before they are fed to the model.
 
-    Raises InputError for what does not fit the model, and for a model that does not answer (n, classes).
+    Raises InputError for what does not fit the model, for a model that does not answer (n, classes), and for one whose gradient
+    cannot be differentiated.
     """
     if tap not in TAPS:
         raise InputError(f"tap: got {tap!r}, expected one of {', '.join(TAPS)}")
     if tap == "type-2" and (how.batch, how.steps) != (1, 1):
         raise InputError("tap: type-2 is one example's gradient; got more than one, which is type-1")
-    start = dict(model.state_dict()) if before is None else before
-    sent = as_parameters("before", model, start)
-    network = copy.deepcopy(model).cpu().float()
-    network.train(False)
-    memory = as_buffers("before", network, start)
-    _answers(network, sent, memory, shape, classes)
+    starts = [dict(model.state_dict())] if before is None else [before] if isinstance(before, Mapping) else [*before]
+    if len(starts) not in (1, len(updates)):
+        raise InputError(f"before: got {len(starts)} of {len(updates)} updates, expected one, or one for each")
     length = -1.0 if how.learning_rate is None else how.learning_rate * how.steps
     each = [as_parameters("update", model, update) for update in updates]
-    update: Parameters = {name: torch.stack([one[name].cpu().float() for one in each]) / -length for name in sent}
-    examples = how.batch * how.steps
+    network = _network(model, starts, shape, classes, how.mode, normal)
+    if tap == "type-2" and trains(network.model):
+        raise InputError(f"victim-mode: {NO_EXAMPLE}; expected eval, or another tap")
     view = View(
         tap=tap,
-        network=Network(network, {name: p.detach().cpu().float().clone() for name, p in sent.items()}, memory=memory),
-        update=update,
+        network=network,
+        update=_stacked(network, each, -length),
         batch=how.batch,
         shape=shape,
         classes=classes,
         learning_rate=how.learning_rate or 1.0,
         local_steps=how.steps,
-        knowledge=Knowledge(examples=examples, reads="gradient" if how.learning_rate is None else "weights"),
-        clock=Clock(0, 0, 1, how.steps),
+        knowledge=Knowledge(
+            examples=how.batch * how.steps, reads="gradient" if how.learning_rate is None else "weights"
+        ),
+        clock=Clock(0, 0, 1, how.steps, client_optimizer=how.optimizer),
     )
+    _differentiates(view)
     inputs, labels = (None, None) if truth is None else truth
-    return Seen(view, inputs, labels, Training(how.steps, how.batch, how.learning_rate or 1.0, "sgd", ""), 0)
+    return Seen(view, inputs, labels, Training(how.steps, how.batch, how.learning_rate or 1.0, how.optimizer, ""), 0)
+
+
+def _stacked(network: Network, each: Sequence[Parameters], length: float) -> Parameters:
+    """Return the updates {p: (V, *p)}, by their length in the units of a gradient."""
+    shapes = {name: p.shape for name, p in network.model.named_parameters()}
+    return {n: torch.stack([one[n].reshape(shapes[n]) for one in each]) / length for n in network.parameters}
+
+
+def _network(
+    model: nn.Module, starts: Sequence[Named], shape: tuple[int, ...], classes: int, mode: str, normal: Normal | None
+) -> Network:
+    """Return the network as it was sent, with one set of parameters for all victims, or one for each where they differ."""
+    sent = [as_parameters("before", model, start) for start in starts]
+    held = [as_state("before", model, start) for start in starts]
+    for name, tensor in held[0].items():
+        if any(not torch.equal(tensor, other[name]) for other in held[1:]):
+            raise InputError(f"before: {name!r}, which is not trained, differs between victims; attack them one by one")
+    names = [name for name, p in model.named_parameters() if not p.requires_grad]
+    network = in_mode(model, "eval")
+    network.load_state_dict({**held[0], **sent[0]}, strict=False)
+    flatten_scalars(network)
+    network = network if normal is None else normal.before(network)
+    _answers(network, shape, classes)
+    order = in_order(network, ran(network, torch.rand(1, *shape, generator=torch.Generator().manual_seed(0))))
+    network = network if mode == "eval" else in_mode(network, mode)
+    shapes = {name: p.shape for name, p in network.named_parameters()}
+    sent = [{name: one[name].reshape(shapes[name]) for name in order if name in one} for one in sent]
+    # The fast engine asks for the parameters of every layer.
+    engine = "reference" if names else "fast"
+    memory = {name: held[0][name] for name, _ in network.named_buffers()}
+    if all(torch.equal(p, other[name]) for other in sent[1:] for name, p in sent[0].items()):
+        return Network(network, sent[0], memory=memory, engine=engine)
+    stacked = {name: torch.stack([one[name] for one in sent]) for name in sent[0]}
+    return Network(network, stacked, shared=False, memory=memory, engine=engine)
 
 
 def truth_of(
@@ -119,16 +176,29 @@ def truth_of(
     return inputs.reshape(whole), labels.long().reshape(victims, examples)
 
 
-def _answers(model: nn.Module, sent: Parameters, memory: Parameters, shape: tuple[int, ...], classes: int) -> None:
+def _answers(model: nn.Module, shape: tuple[int, ...], classes: int) -> None:
     """Raise InputError for a model that does not answer one input of zeros with (1, classes)."""
     try:
         with torch.no_grad():
-            found = torch.func.functional_call(model, {**sent, **memory}, (torch.zeros(1, *shape),))
+            found = model(torch.zeros(1, *shape))
     except Exception as error:
-        raise InputError(
-            f"shape: the model fails on an input of {(1, *shape)}: {type(error).__name__}: {error}"
-        ) from None
+        raise InputError(f"shape: the model fails on an input of {(1, *shape)}: {said(error)}") from None
     if not isinstance(found, Tensor):
         raise InputError(f"model: it answers with a {type(found).__name__}, expected a tensor (n, {classes})")
     if tuple(found.shape) != (1, classes):
         raise InputError(f"classes: the model answers one input with {tuple(found.shape)}, expected (1, {classes})")
+    if not bool(found.isfinite().all()):
+        raise InputError("model: it answers an input of zeros with numbers that are not finite")
+
+
+def _differentiates(view: View) -> None:
+    """Raise InputError for a network whose gradient cannot be differentiated by its inputs, as every search does."""
+    inputs = torch.full((1, view.examples, *view.shape), 0.5, requires_grad=True)
+    targets = torch.full((1, view.examples, view.classes), 1 / view.classes)
+    try:
+        found = view.respond(inputs, targets, torch.zeros(1, dtype=torch.int64))
+        torch.autograd.grad(torch.stack([g.square().sum() for g in found.values()]).sum(), inputs, allow_unused=True)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"model: its gradient cannot be computed and differentiated: {said(error)}") from None

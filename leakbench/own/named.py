@@ -9,40 +9,72 @@ from torch import Tensor, nn
 from leakbench.errors import InputError, nearest
 from leakbench.types import Parameters
 
-__all__ = ["as_buffers", "as_parameters"]
+__all__ = ["as_parameters", "as_state", "unwrapped"]
+
+WRAPPERS = ("_module.", "module.", "_orig_mod.")
+"""What Opacus, parallel wrappers and torch.compile put before every name."""
+
+
+def unwrapped(model: nn.Module, arrays: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Return the arrays by the model's own names, without what a wrapper put before all of them."""
+    own = [name for name, _ in model.named_parameters()]
+    for wrapper in WRAPPERS:
+        if arrays and all(n.startswith(wrapper) for n in arrays) and not any(n.startswith(wrapper) for n in own):
+            return unwrapped(model, {n.removeprefix(wrapper): array for n, array in arrays.items()})
+    return arrays
 
 
 def as_parameters(field: str, model: nn.Module, arrays: Mapping[str, Tensor]) -> Parameters:
-    """Return {p: (*p)} in the order of the model.
+    """Return {p: (*p)} of the parameters that are trained, in the order of the model.
 
-    What else is of the model's state may stand among the arrays and is left out.  Raises InputError with the parameter's name
-    and shape.
+    What else is of the model's state may stand among the arrays and is left out, as parameters whose `requires_grad` is false.
+    Raises InputError with the parameter's name and shape.
     """
-    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    arrays = unwrapped(model, arrays)
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad}
     state = set(model.state_dict())  # With buffers, and every name of weights that are tied.
     for name, shape in shapes.items():
         if name not in arrays:
-            raise InputError(f"{field}: the model's parameter {name!r} {shape} is missing{nearest(name, list(arrays))}")
+            raise InputError(f"{field}: the model's parameter {name!r} {shape} is missing{_near(name, arrays)}")
         got = tuple(arrays[name].shape)
         if got != shape:
-            raise InputError(f"{field}: {name!r} has the shape {got}, the model's parameter {shape}")
+            several = f"; {got[0]} victims are a file each" if got[1:] == shape else ""
+            raise InputError(f"{field}: {name!r} has the shape {got}, the model's parameter {shape}{several}")
         if not arrays[name].is_floating_point():
             raise InputError(f"{field}: {name!r} has numbers of type {arrays[name].dtype}, expected floating ones")
+        if not bool(arrays[name].isfinite().all()):
+            raise InputError(f"{field}: {name!r} has numbers that are not finite")
     for name, array in arrays.items():
         if name not in shapes and name not in state:
             raise InputError(
-                f"{field}: {name!r} {tuple(array.shape)} is no parameter of the model{nearest(name, list(shapes))}"
+                f"{field}: {name!r} {tuple(array.shape)} is no parameter of the model{_near(name, shapes)}"
             )
-    return {name: arrays[name] for name in shapes}
+    return {name: arrays[name].detach().cpu().float().clone() for name in shapes}
 
 
-def as_buffers(field: str, model: nn.Module, arrays: Mapping[str, Tensor]) -> Parameters:
-    """Return {b: (*b)} of the model's buffers, those that are among the arrays from there; raises InputError for another shape."""
+def as_state(field: str, model: nn.Module, arrays: Mapping[str, Tensor]) -> Parameters:
+    """Return {name: array} of the model's buffers and of its parameters that are not trained, as they are in the arrays or else
+    in the model.
+
+    Raises InputError for another shape.
+    """
+    arrays = unwrapped(model, arrays)
+    frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
     found = {}
-    for name, buffer in model.named_buffers():
-        if name in arrays and arrays[name].shape != buffer.shape:
+    for name, tensor in (*model.named_buffers(), *frozen.items()):
+        if name in arrays and arrays[name].shape != tensor.shape:
+            kind = "parameter" if name in frozen else "buffer"
             raise InputError(
-                f"{field}: {name!r} has the shape {tuple(arrays[name].shape)}, the model's buffer {tuple(buffer.shape)}"
+                f"{field}: {name!r} has the shape {tuple(arrays[name].shape)}, the model's {kind} {tuple(tensor.shape)}"
             )
-        found[name] = arrays[name].to(buffer.dtype) if name in arrays else buffer.detach().clone()
+        found[name] = arrays.get(name, tensor).detach().cpu().to(tensor.dtype).clone()
     return found
+
+
+def _near(name: str, known: Mapping[str, object]) -> str:
+    """Return the nearest name, or the first few where none is near."""
+    several = sorted(known)
+    text = nearest(name, several)
+    if text.startswith("; known: ") and len(several) > 8:
+        return f"; known: {', '.join(several[:8])} and {len(several) - 8} more"
+    return text

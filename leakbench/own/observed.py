@@ -15,7 +15,7 @@ from torch.func import functional_call, grad, vmap
 from leakbench.models.batch_norm import mixes_examples
 from leakbench.types import Parameters
 
-__all__ = ["Observed", "listening", "listens", "observe"]
+__all__ = ["Observed", "listening", "listens", "observe", "show"]
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """(logits (B, classes), labels (B,)) -> the loss, as `torch.nn.functional.cross_entropy`."""
@@ -65,12 +65,16 @@ def observe(x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss) -> None:
     loss_fn: of logits (B, classes) and y; it is called with batches of one. Neither the model nor its gradients are changed.
     """
     observed = ACTIVE.get()
-    if observed is None:
-        return
+    if observed is not None:
+        show(observed, x, y, model, loss_fn)
+
+
+def show(observed: Observed, x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss | None) -> None:
+    """Tell one that listens, whoever it is; as `observe`. loss_fn: None where nobody asks for single examples' gradients."""
     if not observed.inputs:
         observed.names = {id(p): name for name, p in model.named_parameters()}
         observed.note = MIXED if _mixes(model) else ""
-        observed.examples = {} if observed.note else _each(x, y, model, loss_fn)
+        observed.examples = {} if observed.note or loss_fn is None else _each(x, y, model, loss_fn)
     observed.inputs.append(x.detach().cpu().clone())
     observed.labels.append(y.detach().cpu().clone())
 

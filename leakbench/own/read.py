@@ -17,9 +17,10 @@ NAMED = ("dataset", "defense", "attack")
 def read(folder: str | Path) -> pd.DataFrame:
     """Return the rows of a finished run, or of all finished runs below a folder: one row for each example under attack.
 
-    The first columns say of which run a row is: run (its folder), hash, dataset, defense, attack. Of a sweep's folder the same.
-    Runs that are not finished are left out.  Raises InputError for a folder that is not there, without a finished
-    run, or with a file that is not as it was written.
+    The first columns say of which run a row is: run (its folder), hash, dataset, defense, attack. Of a sweep's folder the same;
+    folders of `leakbench attack` count where a truth was given. Runs that are not finished are left out.
+
+    Raises InputError for a folder that is not there, without a finished run, or with a file that is not as it was written.
     """
     place = Path(folder)
     if not place.is_dir():
@@ -32,7 +33,7 @@ def read(folder: str | Path) -> pd.DataFrame:
 
 def _rows(folder: Path) -> pd.DataFrame | None:
     manifest = read_manifest(folder)
-    if not manifest.get("complete"):
+    if not manifest.get("complete") or "rows.parquet" not in manifest.get("files", {}):
         return None
     written(folder, manifest, "rows.parquet")
     rows = pd.read_parquet(folder / "rows.parquet")

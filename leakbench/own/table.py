@@ -15,19 +15,17 @@ from safetensors.torch import save
 
 from leakbench.own.attacked import Outcome
 from leakbench.report.columns import COLUMNS
+from leakbench.report.own import SHOWN
 from leakbench.store import write_atomically
 
 __all__ = ["Row", "as_json", "print_rows", "write_rebuilt"]
-
-SHOWN = ("ASR [95% CI]", "null ASR", "RMSE", "null RMSE", "PSNR", "SSIM", "label acc.", "identified")
-"""The columns of `leakbench run` that an app has."""
 
 
 @dataclass(frozen=True)
 class Row:
     """What an attack came to at a tap in a round, or why nothing could be attacked there.
 
-    victims, examples: V clients, M examples behind what leaked of each.  note: what else a reader should know.
+    victims, examples: V clients, M examples behind what leaked of each.  note: what else a reader should know, a sentence a line.
     """
 
     tap: str
@@ -52,8 +50,8 @@ def print_rows(rows: Sequence[Row], console: Console) -> None:
         table.add_row(row.tap, str(row.round), str(row.victims), str(row.examples), *numbers)
     console.print(table)
     for row in rows:
-        if row.note:
-            console.print(Text(f"{row.tap}, round {row.round}: {row.note}", style="dim"), soft_wrap=True)
+        for line in filter(None, row.note.split("\n")):
+            console.print(Text(f"{row.tap}, round {row.round}: {line}", style="dim"), soft_wrap=True)
 
 
 def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:

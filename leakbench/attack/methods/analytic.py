@@ -34,7 +34,7 @@ class AnalyticFc:
         what the answers would have leaked. Raises InputError where the model does not begin with a biased linear layer
         (flattening aside), of which there is nothing to read.
         """
-        if not begins_linear(views[0].network.model):
+        if not begins_linear(views[0].network.model, views[0].shape):
             raise InputError(
                 "attack: analytic_fc reads a biased linear first layer, with which this network does not begin; choose one"
                 " that does (mlp), or another attack"
@@ -45,7 +45,7 @@ class AnalyticFc:
 
 
 def _inputs(view: View) -> Tensor:
-    name = first_layer(view.network.model)
+    name = first_layer(view.network.model, view.shape)
     weight, bias = view.update[f"{name}weight"], view.update[f"{name}bias"]
     found = weight.new_full((view.victims, view.examples, weight.shape[2]), torch.nan)
     rows = bias.abs().topk(min(view.examples, bias.shape[1]), dim=1).indices

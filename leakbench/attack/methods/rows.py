@@ -128,7 +128,7 @@ class Rows:
         the rest those come first that are explained best; they are no answer where they are combinations of rows taken before.
         Where a noise is told, neither is known of a row, and its size stands for it.
         """
-        name = first_layer(view.network.model)
+        name = first_layer(view.network.model, view.shape)
         if name is None:
             raise InputError(
                 "rows: it reads what a server imprinted, or a biased linear first layer; this network has neither: give the attack"

@@ -69,7 +69,7 @@ class Spear:
         return likeliest([self._read(view, rngs) for view, _ in averaged(views)])
 
     def _read(self, view: View, rngs: Generators) -> Reconstruction:
-        name = first_layer(view.network.model)
+        name = first_layer(view.network.model, view.shape)
         if name is None:
             raise InputError(
                 "attack: spear reads a biased linear first layer with a ReLU behind it; choose a network with one (mlp_relu)"

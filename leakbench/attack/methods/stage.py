@@ -55,5 +55,5 @@ class Stage:
     def runs_on(self, model: nn.Module, shape: tuple[int, ...]) -> bool:
         """Say whether it runs on a network for inputs of one shape (*s)."""
         if self.where == "begins_linear":
-            return begins_linear(model)
+            return begins_linear(model, shape)
         return self.where == "always" or (len(shape) == PICTURE and kinked(model, shape))

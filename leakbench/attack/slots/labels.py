@@ -56,8 +56,13 @@ class LastLayer:
     """
 
     def __call__(self, view: View, rngs: Generators) -> LabelGuess:
-        """Return one-hot guesses, in ascending order of the class."""
+        """Return one-hot guesses, in ascending order of the class; raises InputError for a last layer of other rows."""
         weights = [u for u in view.update.values() if u.dim() > 2]
+        if not weights or weights[-1].shape[1] != view.classes:
+            got = f"{weights[-1].shape[1]} rows" if weights else "no weights"
+            raise InputError(
+                f"labels: the last layer has {got}, expected {view.classes}, one a class; try labels: joint"
+            )
         rows = weights[-1].flatten(2).sum(2).clone()
         share = rows.clamp_max(0).sum(1) / view.examples
         taken = []

@@ -1,0 +1,140 @@
+"""The folder that an attack on somebody's update leaves: rows and answers as of a run, a manifest, and a page."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from torch import Tensor
+
+from leakbench import __version__
+from leakbench.own.assumed import assumed
+from leakbench.own.attacked import Attacker, Outcome, attack_seen
+from leakbench.own.normalised import normals
+from leakbench.own.seen import Seen
+from leakbench.own.table import Row
+from leakbench.provenance import versions
+from leakbench.recipe import describe
+from leakbench.report.own import OWN, write_own_report
+from leakbench.store import SCHEMA, Run, content_hash, open_run, tensor_hash
+
+__all__ = ["attacked_into"]
+
+
+def _identity(points: Sequence[tuple[Seen, Attacker]], names: Mapping[str, str], command: str) -> dict[str, Any]:
+    """Return what the manifest says from the start; its hash is of all that the answers depend on.
+
+    names: of the dataset, the defense and the attack.  command: that repeats it.
+    """
+    attacker = points[0][1]
+    recipes = {"attack": attacker.attack} | ({} if attacker.defense is None else {"defense": attacker.defense})
+    settings = {
+        "taps": {seen.view.tap: _how(seen) for seen, _ in points},
+        "success": attacker.eta,
+        "seed": attacker.seed,
+    }
+    content = {
+        "schema": SCHEMA,
+        "version": __version__,
+        "kind": OWN,
+        "names": dict(names),
+        "recipes": {name: describe(recipe) for name, recipe in recipes.items()},
+        "data": None if attacker.data is None else attacker.data.content,
+        "settings": settings,
+        "shown": [_shown(seen) for seen, _ in points],
+    }
+    return {
+        "kind": OWN,
+        "hash": content_hash(content),
+        "cell": dict(names),
+        "seed": attacker.seed,
+        "device": "cpu",
+        "command": command,
+        "versions": versions(),
+        "recipes": content["recipes"],
+        "settings": settings,
+    }
+
+
+def attacked_into(
+    folder: Path, points: Mapping[str, tuple[Seen, Attacker]], names: Mapping[str, str], command: str, note: str = ""
+) -> dict[str, Outcome]:
+    """Attack {leakage point: what is seen there, by whom}, write the folder, and return what came of each.
+
+    note: what to say on the page beside what is assumed, a sentence a line.  Raises InputError for a folder that holds something
+    else, before anything is attacked.
+    """
+    each = list(points.values())
+    with open_run(folder, _identity(each, names, command)) as run:
+        found = {tap: attack_seen(seen, attacker) for tap, (seen, attacker) in points.items()}
+        rows = [
+            Row(
+                tap,
+                1,
+                found[tap],
+                seen.view.victims,
+                seen.view.examples,
+                note or "\n".join(assumed(seen, attacker, True)),
+            )
+            for tap, (seen, attacker) in points.items()
+        ]
+        _write(run, rows, [seen for seen, _ in each])
+    return found
+
+
+def _how(seen: Seen) -> dict[str, Any]:
+    view = seen.view
+    return {
+        "victims": view.victims,
+        "shape": list(view.shape),
+        "classes": view.classes,
+        **{k: v for k, v in dataclasses.asdict(seen.training).items() if k != "note"},
+        "reads": view.knowledge.reads,
+    }
+
+
+def _shown(seen: Seen) -> list[str]:
+    """Return the hashes of what leaked, of the network, and of the truth, which a score depends on."""
+    network = seen.view.network
+    truth = {} if seen.inputs is None or seen.labels is None else {"inputs": seen.inputs, "labels": seen.labels}
+    modes = [name for name, module in network.model.named_modules() if module.training]
+    return [
+        *(tensor_hash(t) for t in (seen.view.update, network.parameters, network.statistics, truth)),
+        content_hash([repr(network.model), modes, [repr(normal) for normal in normals(network.model)]]),
+    ]
+
+
+def _write(run: Run, rows: Sequence[Row], points: Sequence[Seen]) -> Path:
+    """Write rows.parquet where anything was scored, reconstructions.safetensors, and report.html; return the page's path.
+
+    rows: what came of each leakage point, whose note holds a sentence a line.
+    reconstructions.safetensors: `<tap>.round1.reconstruction` (V, M, *s), in the order of `.truth` where there is one, and
+    `.labels` (V, M), the attacker's.
+    """
+    tensors: dict[str, Tensor] = {}
+    scored: list[pd.DataFrame] = []
+    for row, seen in zip(rows, points, strict=True):
+        if row.outcome is None:
+            continue
+        key = f"{row.tap}.round{row.round}"
+        found = row.outcome
+        tensors[f"{key}.labels"] = found.answer.labels
+        tensors[f"{key}.reconstruction"] = found.answer.inputs if found.matched is None else found.matched
+        if found.rows is not None and seen.inputs is not None:
+            tensors[f"{key}.truth"] = seen.inputs.float()
+            scored.append(found.rows)
+    if scored:
+        run.write_rows("rows.parquet", pd.concat(scored, ignore_index=True))
+    run.write_tensors("reconstructions.safetensors", tensors)
+    run.manifest["summary"] = {
+        "cell": run.manifest["cell"],
+        "taps": {row.tap: row.outcome.summary for row in rows if row.outcome and row.outcome.summary},
+        "notes": {f"{row.tap}.{n}": line for row in rows for n, line in enumerate(row.note.split("\n")) if line},
+        "distance": {row.tap: row.outcome.distance.tolist() for row in rows if row.outcome},
+    }
+    run.manifest["complete"] = True
+    run.save()
+    return write_own_report(run.folder)

@@ -1,0 +1,292 @@
+"""Any network: layers out of order, heads that are not the last module, frozen, scalar and tied parameters, both modes of batch
+normalisation; what cannot be attacked is said, and so is what was assumed and is not so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import leakbench
+from leakbench.errors import InputError
+from leakbench.own.assumed import assumed, explains
+from leakbench.own.attack import attacker_of
+from leakbench.own.leak import Trained, leaked
+from leakbench.own.ordered import in_order, ran
+from leakbench.own.suited import COUNTED, SEARCHED, suited
+
+SHAPE, CLASSES = (1, 8, 8), 10
+
+
+class HeadFirst(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.body = nn.Linear(16, 10), nn.Linear(64, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.sigmoid(self.body(x.flatten(1))))
+
+
+class SpareHead(nn.Module):
+    """A second head that does not run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head, self.spare = nn.Linear(64, 16), nn.Linear(16, 10), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.sigmoid(self.body(x.flatten(1))))
+
+
+class Tanh(nn.Module):
+    """Features of either sign, on which the sign rule of labels fails; tied weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.head = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10)
+        self.b.weight = self.a.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.b(torch.tanh(self.a(x.flatten(1))))))
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.head = nn.Parameter(torch.tensor(2.0)), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * self.head(x.flatten(1))
+
+
+class FrozenHead(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(64, 16), nn.Linear(16, 10).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.sigmoid(self.body(x.flatten(1))))
+
+
+class FrozenBody(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(64, 64).requires_grad_(False), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.sigmoid(self.body(x.flatten(1))))
+
+
+class Tokens(nn.Module):
+    """A first linear layer that a row of the picture enters, and not all of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.each, self.head = nn.Linear(8, 8), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.sigmoid(self.each(x[:, 0])).flatten(1))
+
+
+class Attention(nn.Module):
+    """A module whose inner linear layer never runs as a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.head = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.mix(x[:, 0], x[:, 0], x[:, 0])[0].flatten(1))
+
+
+class Shifted(nn.Module):
+    """One that takes the mean off in itself, so that its first layer is not fed the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(64, 16), nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.sigmoid(self.body((x.flatten(1) - 0.5) / 0.25)))
+
+
+def convolved() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 10, 8), nn.Flatten())
+
+
+def normed() -> nn.Module:
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Sigmoid(), nn.Flatten(), nn.Linear(144, CLASSES))
+    model[1].running_mean += 0.5
+    return model
+
+
+def examples(size: int) -> tuple[Tensor, Tensor]:
+    rng = torch.Generator().manual_seed(0)
+    return torch.rand(size, *SHAPE, generator=rng), torch.randint(CLASSES, (size,), generator=rng)
+
+
+def gradient(model: nn.Module, x: Tensor, y: Tensor, reduction: str = "mean") -> dict[str, Tensor]:
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    loss = nn.functional.cross_entropy(model(x), y, reduction=reduction)
+    found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+    return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(trained.items(), found, strict=True)}
+
+
+def made(build: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(1)
+    return build()
+
+
+@pytest.mark.parametrize("build", [HeadFirst, SpareHead, Tanh, Scaled, FrozenHead, Shifted, convolved])
+def test_one_example_comes_back(build: Callable[[], nn.Module]) -> None:
+    model, (x, y) = made(build), examples(1)
+    found = leakbench.attack_update(
+        model, gradient(model, x, y), shape=SHAPE, classes=CLASSES, truth=(x[None], y[None]), iterations=40
+    )
+    assert found.summary is not None
+    assert (found.summary["asr"], found.summary["label_accuracy"]) == (1.0, 1.0)
+    assert found.summary["rmse"] < 0.02
+
+
+@pytest.mark.parametrize(
+    "build", [HeadFirst, SpareHead, Tanh, Scaled, FrozenHead, FrozenBody, Tokens, Attention, Shifted, convolved, normed]
+)
+@pytest.mark.parametrize("attack", ["autoleak", "analytic_fc", "rows", "inverting_gradients_short"])
+def test_each_attack_answers_or_says_why_not(build: Callable[[], nn.Module], attack: str) -> None:
+    model, (x, y) = made(build).eval(), examples(1)
+    given: dict[str, Any] = {"shape": SHAPE, "classes": CLASSES, "truth": (x[None], y[None]), "attack": attack}
+    given |= {} if attack in ("analytic_fc", "rows") else {"iterations": 2}
+    try:
+        found = leakbench.attack_update(model, gradient(model, x, y), **given)
+    except InputError as error:
+        assert str(error).startswith(("attack: analytic_fc", "rows: it reads", "labels: the last layer"))
+    else:
+        assert found.answer.inputs.shape[-3:] == SHAPE
+
+
+@pytest.mark.parametrize("build", [HeadFirst, Tanh, Scaled, FrozenBody, Attention, normed, convolved])
+def test_the_truth_explains_the_update(build: Callable[[], nn.Module]) -> None:
+    model, (x, y) = made(build).eval(), examples(4)
+    seen = leaked(model, [gradient(model, x, y)], SHAPE, CLASSES, Trained(4))
+    assert float(explains(seen.view, x[None], y[None])[0]) < 1e-5
+
+
+def test_layers_stand_in_the_order_in_which_they_run() -> None:
+    model = made(SpareHead)
+    model._modules["head"], model._modules["body"] = model._modules["body"], model._modules["head"]
+    model = made(HeadFirst)
+    order = in_order(model, ran(model, torch.rand(1, *SHAPE)))
+    assert [name for name, _ in model.named_children()] == ["body", "head"]
+    assert order == ["body.weight", "body.bias", "head.weight", "head.bias"]
+    spare = made(SpareHead)
+    order = in_order(spare, ran(spare, torch.rand(1, *SHAPE)))
+    assert order == ["spare.weight", "spare.bias", "body.weight", "body.bias", "head.weight", "head.bias"]
+    assert [name for name, _ in spare.named_children()] == ["body", "head", "spare"]
+    assert [name for name, _ in made(HeadFirst).named_children()] == ["head", "body"]
+
+
+def test_the_users_model_stays_as_it_is() -> None:
+    model, (x, y) = made(normed), examples(2)
+    model.train()
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    leaked(model, [gradient(model.eval(), x, y)], SHAPE, CLASSES, Trained(2, mode="train"))
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+    assert isinstance(model[1], nn.BatchNorm2d)
+
+
+@pytest.mark.parametrize("build", [HeadFirst, Tanh, FrozenHead])
+def test_how_labels_are_read_is_said(build: Callable[[], nn.Module]) -> None:
+    model, (x, y) = made(build), examples(1)
+    seen = leaked(model, [gradient(model, x, y)], SHAPE, CLASSES, Trained())
+    expected = {HeadFirst: "", Tanh: COUNTED, FrozenHead: SEARCHED}[build]
+    attacker, said = suited(attacker_of("autoleak"), seen)
+    assert said == expected
+    assert (attacker.attack == attacker_of("autoleak").attack) == (not expected)
+    cpl = attacker_of("cpl")
+    assert suited(cpl, seen) == (cpl, "")
+
+
+def test_batch_normalisation_in_either_mode() -> None:
+    model, (x, y) = made(normed), examples(4)
+    for mode in ("train", "eval"):
+        wanted = gradient(model.train(mode == "train"), x, y)
+        seen = leaked(model, [wanted], SHAPE, CLASSES, Trained(4, mode=mode))
+        assert float(explains(seen.view, x[None], y[None])[0]) < 1e-5
+        other = leaked(model, [wanted], SHAPE, CLASSES, Trained(4, mode="eval" if mode == "train" else "train"))
+        assert float(explains(other.view, x[None], y[None])[0]) > 0.05
+
+
+def said_of(model: nn.Module, update: dict[str, Tensor], x: Tensor, y: Tensor, how: Trained) -> str:
+    seen = leaked(model, [update], SHAPE, CLASSES, how, None, "type-1", (x[None], y[None]))
+    return "\n".join(assumed(seen, attacker_of("cpl"), True))
+
+
+def test_what_was_assumed_and_is_not_so_is_said() -> None:
+    model, (x, y) = made(HeadFirst), examples(4)
+    right = gradient(model, x, y)
+    assert "differs from the update" not in said_of(model, right, x, y, Trained(4))
+    summed = said_of(model, gradient(model, x, y, "sum"), x, y, Trained(4))
+    assert (
+        "differs from the update by 0.75 of its length: the update is 4 times it (a sum in the stead of a mean"
+        in summed
+    )
+    rate = said_of(model, {n: -0.1 * g for n, g in right.items()}, x, y, Trained(4, 1, 0.05))
+    assert "the update is 2 times it" in rate
+    noisy = {n: g + g.std() * torch.randn_like(g) for n, g in right.items()}
+    assert "was something done to it, or are the weights" in said_of(model, noisy, x, y, Trained(4))
+    other = made(HeadFirst)
+    nn.init.normal_(other.body.weight)
+    assert "was something done to it, or are the weights" in said_of(other, right, x, y, Trained(4))
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x.flatten(1)) * (1 if x.sum().item() > 0 else 2)
+
+
+class Pair(Branches):
+    def forward(self, x: Tensor) -> Any:
+        return self.head(x.flatten(1)), x
+
+
+class Two(Branches):
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.head(x.flatten(1) * mask)
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(4, 4), nn.Linear(256, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.words(x).flatten(1))
+
+
+class Infinite(Branches):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x.flatten(1)) / 0
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (Branches, "model: its gradient cannot be computed and differentiated: RuntimeError"),
+        (Pair, "model: it answers with a tuple"),
+        (Two, "shape: the model fails on an input of .* TypeError: .* missing 1 required positional argument"),
+        (Words, "shape: the model fails on an input of"),
+        (Infinite, "model: it answers an input of zeros with numbers that are not finite"),
+    ],
+)
+def test_a_network_that_cannot_be_attacked_is_refused(build: Callable[[], nn.Module], says: str) -> None:
+    model = made(build)
+    update = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    with pytest.raises(InputError, match=says):
+        leaked(model, [update], SHAPE, CLASSES, Trained())
