@@ -1,0 +1,1 @@
+"""What leakbench is held to."""

@@ -1,0 +1,56 @@
+"""The points of reliability: a short version of each in the ordinary suite, all of each by its mark."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from tests.reliability.__main__ import RECORD, ROOT, recorded, table
+from tests.reliability.points import POINTS, Point
+from tests.reliability.tally import Tally
+
+MARKS = {
+    "crashes": "crash",
+    "damage": "crash",
+    "fetching": "crash",
+    "bad_input": "fuzz",
+    "security": "fuzz",
+    "endurance": "soak",
+    "determinism": "soak",
+    "packages": "soak",
+    "edges": "statistics",
+    "intervals": "statistics",
+    "accounting": "statistics",
+    "mutants": "mutation",
+}
+THERE = [point for point in POINTS if importlib.util.find_spec(f"tests.reliability.{point.name}")]
+
+
+@pytest.mark.parametrize("point", THERE, ids=lambda point: point.name)
+def test_a_short_version_of_each_point_holds(point: Point, tmp_path: Path) -> None:
+    found = point.check(False, tmp_path)
+    assert found.tried > 0 and not found.failures, "\n".join(found.failures)
+
+
+@pytest.mark.parametrize(
+    "point", [pytest.param(p, marks=getattr(pytest.mark, MARKS[p.name]), id=p.name) for p in THERE]
+)
+def test_each_point_holds_at_full_length(point: Point, tmp_path: Path) -> None:
+    found = point.check(True, tmp_path)
+    assert found.tried > 0 and not found.failures, "\n".join(found.failures)
+
+
+def test_a_case_that_raises_has_failed() -> None:
+    tally = Tally()
+    with tally.case("this one"):
+        raise ValueError("no\nsecond line")
+    tally.expect(False, "that one")
+    tally.expect(True, "unseen")
+    assert (tally.tried, tally.failures) == (3, ["this one: ValueError: no", "that one"])
+
+
+def test_the_page_has_the_table_that_is_recorded() -> None:
+    assert RECORD.exists()
+    assert table(recorded()) in (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
