@@ -127,7 +127,7 @@ def _honest(honest: pd.DataFrame) -> Iterator[list[object]]:
 def _lies(lied: pd.DataFrame, honest: pd.DataFrame) -> Iterator[list[object]]:
     beside = dict(iter(honest.groupby(PLACE)))
     for key, found in lied.groupby([*PLACE, "server"], sort=False):
-        placed = (_placed(float(found[name].median()), beside[key[:-1]][name]) for name in SEEN)
+        placed = (_placed(float(found[name].dropna().median()), beside[key[:-1]][name]) for name in SEEN)
         yield [*key, *placed, *(f"{found[f'refused_{name}'].mean():.2f}" for name in ("any", *JUDGED))]
 
 

@@ -18,7 +18,7 @@ from leakbench.frontier.measure import SAME, asked_of, cells_at, left_out, measu
 from leakbench.progress import Reporter
 from leakbench.reproduce.kept import CURE, FRONTIER, kept
 from leakbench.reproduce.measure import hash_of
-from leakbench.reproduce.rows import Row
+from leakbench.reproduce.rows import Row, replaced
 from leakbench.store import alone, write_atomically
 
 __all__ = ["frontier", "ordered", "read_rows", "rows_file"]
@@ -100,7 +100,7 @@ def frontier(
             found = measured(point, cells, asked, runs, command, reporter)
         with alone(out):
             rows = read_rows(table)  # As it is now: another command may have written to it meanwhile.
-            rows = ordered(pd.concat([rows[rows["cell"] != point.name], pd.DataFrame(found)], ignore_index=True))
+            rows = ordered(replaced(rows, "cell", point.name, found))
             write_atomically(table, partial(_to_csv, rows))
         for row in found:
             say(row)

@@ -21,7 +21,7 @@ from leakbench.reproduce.index import write_index
 from leakbench.reproduce.kept import kept, of_table
 from leakbench.reproduce.measure import cells_of, hash_of, measured
 from leakbench.reproduce.page import page_of
-from leakbench.reproduce.rows import Row
+from leakbench.reproduce.rows import Row, replaced
 from leakbench.reproduce.table import SCALES, Line, Table
 from leakbench.store import alone, write_atomically
 
@@ -64,7 +64,7 @@ def reproduce(
             found = measured(table, lines[name], scale, changed, runs, data_dir, reporter)
         with alone(out):
             rows = _read(table, csv)
-            rows = _ordered(pd.concat([rows[rows["cell"] != name], pd.DataFrame(found)], ignore_index=True), table)
+            rows = _ordered(replaced(rows, "cell", name, found), table)
             write_atomically(csv, partial(_to_csv, rows))
             write_page(table, rows, out)
         for row in found:

@@ -15,7 +15,7 @@ from leakbench.progress import Reporter
 from leakbench.run.experiment import execute
 from leakbench.store import Run, open_run
 
-__all__ = ["Row", "executed", "held", "limit_of", "measured", "minutes_of", "there"]
+__all__ = ["Row", "executed", "held", "limit_of", "measured", "minutes_of", "replaced", "there"]
 
 Row: TypeAlias = dict[str, Any]
 
@@ -54,6 +54,15 @@ def held(table: Path, first: Sequence[str] = ("row",)) -> pd.DataFrame:
     return pd.read_csv(table) if table.exists() else pd.DataFrame({column: [] for column in first})
 
 
+def replaced(rows: pd.DataFrame, by: str, name: str, found: Sequence[Row]) -> pd.DataFrame:
+    """Return `rows` without those whose column `by` is `name`, and those that were found at their end.
+
+    The types of columns are what all values together have, also where every value of one part is missing.
+    """
+    kept: list[Row] = rows[rows[by] != name].to_dict("records") if len(rows) else []  # type: ignore[assignment]
+    return pd.DataFrame([*kept, *found])
+
+
 def measured(
     rows: pd.DataFrame,
     names: Sequence[str],
@@ -71,7 +80,7 @@ def measured(
     order = {name: place for place, name in enumerate(cells)}
     for name in names:
         found = measure(name)
-        rows = pd.concat([rows[rows[by] != name], pd.DataFrame(found)], ignore_index=True)
+        rows = replaced(rows, by, name, found)
         rows = rows.sort_values(by, key=lambda listed: listed.map(order), kind="stable").reset_index(drop=True)
         if table is not None:
             rows.to_csv(table, index=False)

@@ -15,6 +15,7 @@ from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.index import write_index
 from leakbench.reproduce.kept import OF_ACCOUNTING, kept
+from leakbench.reproduce.rows import replaced
 from leakbench.store import alone, write_atomically
 
 __all__ = ["account", "write_accounting_page"]
@@ -37,7 +38,7 @@ def account(
         found = computed(claims[name])
         with alone(out):
             rows = kept(csv, OF_ACCOUNTING)  # As it is now: another command may have written to it meanwhile.
-            rows = pd.concat([rows[rows["cell"] != name], pd.DataFrame(found)], ignore_index=True)
+            rows = replaced(rows, "cell", name, found)
             rows = rows[rows["cell"].isin(order)].sort_values("cell", key=lambda of: of.map(order), kind="stable")
             write_atomically(csv, partial(_to_csv, rows))
             write_accounting_page(table, rows, out)
