@@ -60,7 +60,9 @@ def replaced(rows: pd.DataFrame, by: str, name: str, found: Sequence[Row]) -> pd
     The types of columns are what all values together have, also where every value of one part is missing.
     """
     kept: list[Row] = rows[rows[by] != name].to_dict("records") if len(rows) else []  # type: ignore[assignment]
-    return pd.DataFrame([*kept, *found])
+    return pd.DataFrame(
+        [*kept, *found], columns=list(dict.fromkeys([*rows.columns, *(name for row in found for name in row)]))
+    )
 
 
 def measured(
