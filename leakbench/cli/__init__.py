@@ -26,6 +26,7 @@ from leakbench.cli.own import attack
 from leakbench.cli.privacy import audit, epsilon
 from leakbench.cli.reproduce import reproduce
 from leakbench.cli.run import compare, report, run
+from leakbench.cli.runs import runs
 from leakbench.cli.sweep import sweep
 from leakbench.engine.memory import keep_freed_memory
 from leakbench.errors import InputError, out_of_memory, wanted
@@ -97,6 +98,7 @@ for command in (
     frontier,
     flower,
     bench,
+    runs,
     report,
     compare,
     baseline,

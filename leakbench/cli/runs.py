@@ -1,0 +1,74 @@
+"""The command that lists the runs of a folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from leakbench.runs import Listed
+
+__all__ = ["runs"]
+
+Line = dict[str, Any]
+
+HEADINGS = {
+    "run": "run",
+    "state": "state",
+    "dataset": "dataset",
+    "defense": "defense",
+    "attack": "attack",
+    "accuracy": "accuracy",
+    "epsilon_valid": "epsilon",
+    "point": "point",
+    "asr": "ASR",
+    "null_asr": "null ASR",
+}
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path), default="runs")
+@click.option("--json", "as_json", is_flag=True, help="print a list of objects")
+def runs(folder: Path, as_json: bool) -> None:
+    """List the runs at or below FOLDER [default: runs], a line for each leakage point: which are done, and what they measured.
+
+    The epsilon is the valid one; ASR stands beside that of an attacker who saw no gradient. A run that is damaged or not finished
+    says so. `leakbench.read(FOLDER)` in Python reads their rows.
+    """
+    from leakbench.runs import listed  # noqa: PLC0415
+
+    lines = [line for found in listed(folder) for line in _lines(folder, found)]
+    if as_json:
+        click.echo(json.dumps(lines, indent=1))
+        return
+    if not lines:
+        click.echo(f"no run in {folder}")
+        return
+    table = [[*HEADINGS.values()], *([_text(line.get(name)) for name in HEADINGS] for line in lines)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for cells, why in zip(table, ["", *(line.get("why", "") for line in lines)], strict=True):
+        shown = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        click.echo(f"{shown.rstrip()}  {why}".rstrip())
+
+
+def _lines(place: Path, found: Listed) -> list[Line]:
+    """Return what is said of one run: a line for each of its leakage points, at least one."""
+    name = str(found.folder.relative_to(place)) if found.folder != place else found.folder.name
+    first: Line = {"run": name, "state": found.state}
+    if found.manifest is None:
+        return [{**first, "why": found.why}]
+    cell = found.manifest.get("cell")
+    first |= {f: cell.get(f) for f in ("dataset", "defense", "attack")} if isinstance(cell, dict) else {}
+    summary = found.manifest.get("summary", {}) if found.state == "done" else {}
+    first |= {"accuracy": summary.get("accuracy"), "epsilon_valid": summary.get("epsilon", {}).get("valid")}
+    taps = summary.get("taps", {})
+    return [{**first, "point": p, "asr": t.get("asr"), "null_asr": t.get("null_asr")} for p, t in taps.items()] or [
+        first
+    ]
+
+
+def _text(value: object) -> str:
+    return "-" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,78 @@
+"""`leakbench runs` lists what lies in a folder, and how each run stands; `leakbench.read` reads the rows of all of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from command_line import called
+
+import leakbench
+from leakbench.errors import InputError
+
+SMALL = (
+    *("run", "--dataset", "cancer", "--attack", "cpl", "--iterations", "2", "--victims", "2", "--candidates", "3"),
+    *("--train-rounds", "1", "--clients", "2", "--clients-per-round", "2", "--local-iterations", "1", "--quiet"),
+)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A folder with a run that is done, one that is not finished, and one whose manifest is cut off."""
+    monkeypatch.chdir(tmp_path)
+    runs = tmp_path / "runs"
+    assert called(monkeypatch, capsys, *SMALL, "--taps", "type-2,type-1", "--out", "runs/a")[0] == 0
+    shutil.copytree(runs / "a", runs / "deep" / "b")
+    manifest = json.loads((runs / "a" / "manifest.json").read_text())
+    (runs / "deep" / "b" / "manifest.json").write_text(json.dumps({**manifest, "complete": False}))
+    shutil.copytree(runs / "a", runs / "c")
+    (runs / "c" / "manifest.json").write_text((runs / "a" / "manifest.json").read_text()[:100])
+    return runs
+
+
+def test_runs_are_listed_with_their_state(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = called(monkeypatch, capsys, "runs", "--json")
+    lines = json.loads(out)
+    assert (code, err) == (0, "")
+    assert [(line["run"], line["state"], line.get("point")) for line in lines] == [
+        ("a", "done", "type-2"),
+        ("a", "done", "type-1"),
+        ("c", "damaged", None),
+        ("deep/b", "unfinished", None),
+    ]
+    summary = json.loads((place / "a" / "manifest.json").read_text())["summary"]
+    assert lines[1]["asr"] == summary["taps"]["type-1"]["asr"]
+    assert (lines[1]["accuracy"], lines[1]["epsilon_valid"]) == (summary["accuracy"], None)
+    assert "manifest.json: cannot be read" in lines[2]["why"]
+    code, out, _ = called(monkeypatch, capsys, "runs")
+    assert (code, len(out.splitlines())) == (0, 5)
+    assert out.splitlines()[3].startswith("c       damaged")
+    code, out, _ = called(monkeypatch, capsys, "runs", str(place / "a"))
+    assert [line.split()[0] for line in out.splitlines()] == ["run", "a", "a"]
+
+
+def test_a_folder_that_is_not_there_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert called(monkeypatch, capsys, "runs") == (2, "", "leakbench: runs: no folder 'runs'\n")
+    (tmp_path / "runs").mkdir()
+    assert called(monkeypatch, capsys, "runs") == (0, "no run in runs\n", "")
+
+
+def test_rows_of_several_runs_are_those_of_each(place: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        leakbench.read(place)
+    shutil.rmtree(place / "c")
+    shutil.copytree(place / "a", place / "e")
+    found, alone = leakbench.read(place), pd.read_parquet(place / "a" / "rows.parquet")
+    assert list(found["run"].unique()) == ["a", "e"]
+    for name in ("a", "e"):
+        rows = found[found["run"] == name].reset_index(drop=True)
+        pd.testing.assert_frame_equal(rows[alone.columns], alone, check_dtype=False)
+    assert list(found.columns[:5]) == ["run", "hash", "dataset", "defense", "attack"]
