@@ -4,6 +4,8 @@ gradients is refused."""
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -316,3 +318,13 @@ def test_a_step_of_lightning_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     assert probe.steps == 1
     same(probe.gradient, wanted)
     assert explained(probe) < 1e-5
+
+
+def test_lightning_is_heard() -> None:
+    pytest.importorskip("lightning")
+    script = Path(__file__).parent.parent / "examples" / "own_update" / "lightning_probe.py"
+    told = subprocess.run(
+        [sys.executable, "-W", "ignore", script], capture_output=True, text=True, check=True, cwd=script.parent
+    )
+    points = [line for line in told.stdout.splitlines() if line.startswith("type-")]
+    assert points == ["type-2: ASR 1.00, null 0.25", "type-1: ASR 1.00, null 0.25"]
