@@ -17,14 +17,17 @@ class Classifier(lightning.LightningModule):
         self.probe = None
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the logits."""
         return self.network(inputs)
 
     def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> torch.Tensor:
+        """Return the loss; the probe is shown the batch first."""
         inputs, labels = batch
         self.probe.observe(inputs, labels, torch.nn.functional.cross_entropy)
         return torch.nn.functional.cross_entropy(self(inputs), labels)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return plain SGD."""
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
