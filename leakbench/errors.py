@@ -1,9 +1,11 @@
 """The one error that means: what was asked for cannot be done, and here is how to cure it; and what says that memory ran out."""
 
+import errno
 import re
 from difflib import get_close_matches
+from pathlib import Path
 
-__all__ = ["BusyError", "InputError", "nearest", "out_of_memory", "wanted"]
+__all__ = ["BusyError", "DamagedError", "InputError", "nearest", "no_room", "out_of_memory", "wanted"]
 
 LACKS = (
     "not enough memory",
@@ -34,6 +36,17 @@ class BusyError(InputError):
     """A run's folder is held by another process; it may be free later."""
 
 
+class DamagedError(InputError):
+    """A file is not as it was written.
+
+    what: which, and how that is known, without what to do about it, which the whole line has.
+    """
+
+    def __init__(self, what: str, cure: str) -> None:
+        super().__init__(f"{what}; {cure}")
+        self.what = what
+
+
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
     """Return `"; did you mean 'x'?"` for the nearest known name, or `"; known: a, b"` where none is near.
 
@@ -45,6 +58,17 @@ def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
         if close
         else f"; known: {('; ' if any(',' in k for k in known) else ', ').join(sorted(known))}"
     )
+
+
+def no_room(error: BaseException | None, place: Path) -> bool:
+    """Say whether an error, or its cause, is of a place that takes no more: its disk full or read-only, its folder forbidden."""
+    if isinstance(error, InputError):
+        return no_room(error.__cause__, place)
+    if not isinstance(error, OSError):
+        return False
+    forbidden = error.errno in (errno.EACCES, errno.EPERM) and isinstance(error.filename, str | Path)
+    within = forbidden and Path(error.filename).absolute().is_relative_to(place.absolute())
+    return within or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def out_of_memory(error: BaseException) -> bool:

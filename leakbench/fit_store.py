@@ -1,6 +1,6 @@
 """Fits on disk, one .safetensors file each, named by the hash of what it was learned of.
 
-A file says in its header what it was learned of, what that took, and the checksum of its tensors. One that is cut short, changed
+A file says in its header what it was learned of, what that took, and the checksum of it all. One that is cut short, changed
 or of something else is fitted anew and replaced. They lie in the user's cache folder, so that other runs find them too; the
 oldest in use go where they take too much room.
 """
@@ -80,7 +80,7 @@ class FitStore:
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             found = Fitted(head["origin"], tensors, Fit(float(head["seconds"]), int(head["public"])))
             told = found.fit.seconds >= 0 and math.isfinite(found.fit.seconds) and found.fit.public > 0
-            if not told or found.origin != dict(origin) or head["checksum"] != tensor_hash(tensors):
+            if not told or found.origin != dict(origin) or head["checksum"] != _checksum(found):
                 return None
         except (OSError, SafetensorError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError):
             return None
@@ -98,7 +98,7 @@ class FitStore:
             "origin": dict(found.origin),
             "seconds": found.fit.seconds,
             "public": found.fit.public,
-            "checksum": tensor_hash(tensors),
+            "checksum": _checksum(found),
         }
         try:
             self._make_room(path, size)
@@ -125,3 +125,8 @@ class FitStore:
                 break
             old.unlink(missing_ok=True)
             taken -= each
+
+
+def _checksum(found: Fitted) -> str:
+    """Return the hash of all that is kept of a fit."""
+    return content_hash([dict(found.origin), found.fit.seconds, found.fit.public, tensor_hash(found.tensors)])

@@ -32,7 +32,7 @@ def import_function(field: str, path: str, folder: str) -> Callable[..., Any]:
     except (Exception, SystemExit) as error:
         raise InputError(f"{field}: {path!r} cannot be imported: {said(error)}") from None
     if not callable(function):
-        raise InputError(f"{field}: {path!r} is a {type(function).__name__}, expected a function")
+        raise InputError(f"{field}: {path!r} is of type {type(function).__name__}, expected a function")
     return function  # type: ignore[no-any-return]
 
 

@@ -7,11 +7,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from leakbench.errors import InputError
+from leakbench import manifest_shapes as shapes
+from leakbench.errors import DamagedError, InputError
+from leakbench.hashes import content_hash
+from leakbench.inside import is_inside, said
 
-__all__ = ["check_manifest", "needed"]
+__all__ = ["CURE", "FORMATS", "check_files", "check_manifest", "check_seal", "needed", "sealed"]
 
 CURE = "move the folder away to measure again"
+
+FORMATS = (1, 2)
+"""Versions of a manifest, its field `schema`, that this leakbench reads; it writes the last. In those from the second on there is
+a checksum of all the rest, without which a changed figure would be taken for a measured one."""
+
+SEALED = 2
+"""The first with a checksum."""
+
+LARGEST = 1e300
 
 OF_TOP: dict[str, tuple[type, ...]] = {
     "hash": (str,),
@@ -63,10 +75,11 @@ SHARES = (
 
 
 def check_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Raise InputError, with the file and the field, for a manifest of a finished run whose fields are of other types.
+    """Raise DamagedError, with the file and the field, for a manifest of a finished run whose fields are of other types.
 
     One of a run that is not finished has no summary, and is checked by who goes on with it; what a reader needs it asks `needed`.
     """
+    _shaped(path, "", manifest, shapes.OF_MANIFEST)
     if manifest.get("complete") is not True or "summary" not in manifest:
         return
     _types(path, "", manifest, OF_TOP)
@@ -76,16 +89,51 @@ def check_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
         _number(path, f"phases.{name}", seconds)
     summary = manifest["summary"]
     _types(path, "summary.", summary, OF_SUMMARY)
+    _shaped(path, "summary.", summary, shapes.OF_SUMMARY)
+    known = summary.get("knowledge") or {}
+    for name in shapes.KNOWLEDGE if known else ():
+        if name not in known:
+            raise DamagedError(f"{path}: summary.knowledge.{name} is missing", CURE)
+    _shaped(path, "summary.epsilon.", summary.get("epsilon", {}), shapes.OF_EPSILON)
     _number(path, "summary.accuracy", summary.get("accuracy"), most=1.0)
     _texts(path, "summary.notes", summary.get("notes", {}))
     for place, warning in enumerate(summary.get("warnings", [])):
         _is(path, f"summary.warnings.{place}", warning, (str,))
     for name in ("claimed", "valid"):
         _number(path, f"summary.epsilon.{name}", summary.get("epsilon", {}).get(name))
-    if "taps" in summary and not summary["taps"]:
-        raise InputError(f"{path}: summary.taps: got none, expected one or more; {CURE}")
+    # An attack on somebody's update without the truth has no scores; what else has a kind is no cell either.
+    if "taps" in summary and not summary["taps"] and "kind" not in manifest:
+        raise DamagedError(f"{path}: summary.taps: got none, expected one or more", CURE)
     for name, tap in summary.get("taps", {}).items():
         _tap(path, f"summary.taps.{name}", tap)
+
+
+def check_files(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Raise DamagedError for a manifest whose `files` are other than {name inside the folder: checksum}, whoever wrote it."""
+    files = manifest.get("files", {})
+    if not isinstance(files, dict):
+        raise DamagedError(f"{path}: files: got {type(files).__name__}, expected a mapping", CURE)
+    for name, checksum in files.items():
+        if not is_inside(name):
+            raise DamagedError(f"{path}: files: got {said(name)}, expected names of files in the folder", CURE)
+        _is(path, f"files.{said(name)}", checksum, (str,))
+
+
+def sealed(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a manifest as it is written: in the last format, with the checksum of what it says."""
+    kept = {"schema": FORMATS[-1], **manifest} | {"schema": FORMATS[-1]}
+    kept.pop("checksum", None)
+    return {**kept, "checksum": content_hash(kept)}
+
+
+def check_seal(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Raise DamagedError for a manifest that does not say what was written; one of before there were checksums passes."""
+    if "checksum" not in manifest and manifest.get("schema", SEALED) < SEALED:
+        return
+    if manifest.get("checksum") != content_hash(
+        {name: value for name, value in manifest.items() if name != "checksum"}
+    ):
+        raise DamagedError(f"{path}: checksum: does not fit the rest, so that something in it was changed", CURE)
 
 
 def needed(path: Path, manifest: Mapping[str, Any], *fields: str) -> None:
@@ -94,16 +142,22 @@ def needed(path: Path, manifest: Mapping[str, Any], *fields: str) -> None:
         at: Any = manifest
         for name in field.split("."):
             if not isinstance(at, Mapping) or name not in at:
-                raise InputError(f"{path}: {field} is missing; {CURE}")
+                kind = manifest.get("kind")
+                raise InputError(
+                    f"{path}: {field} is missing; {CURE}"
+                    if kind is None
+                    else f"{path}: the folder of an {kind}, which has no {field}; expected the folder of a run"
+                )
             at = at[name]
 
 
 def _tap(path: Path, place: str, tap: Any) -> None:
     _is(path, place, tap, (dict,))
     _types(path, f"{place}.", tap, OF_TAP)
+    _shaped(path, f"{place}.", tap, shapes.OF_TAP)
     for name in ("batch", "victims", "candidates"):
         if tap.get(name) is not None and tap[name] < 1:
-            raise InputError(f"{path}: {place}.{name}: got {tap[name]}, expected at least 1; {CURE}")
+            raise DamagedError(f"{path}: {place}.{name}: got {tap[name]}, expected at least 1", CURE)
     for name, value in tap.items():
         if name in WITHIN:
             _is(path, f"{place}.{name}", value, (dict, type(None)))
@@ -117,6 +171,12 @@ def _types(path: Path, place: str, fields: Mapping[str, Any], known: Mapping[str
             _is(path, f"{place}{name}", fields[name], kinds)
 
 
+def _shaped(path: Path, place: str, fields: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    for name, shape in known.items():
+        if name in fields and (said := shapes.misfit(fields[name], shape, f"{place}{name}")):
+            raise DamagedError(f"{path}: {said}", CURE)
+
+
 def _texts(path: Path, place: str, texts: Mapping[str, Any]) -> None:
     for name, text in texts.items():
         _is(path, f"{place}.{name}", text, (str,))
@@ -125,10 +185,11 @@ def _texts(path: Path, place: str, texts: Mapping[str, Any]) -> None:
 def _is(path: Path, place: str, value: Any, kinds: tuple[type, ...]) -> None:
     if type(value) not in kinds:
         expected = " or ".join("nothing" if kind is type(None) else kind.__name__ for kind in kinds)
-        raise InputError(f"{path}: {place}: got {str(value)[:40]!r}, expected {expected}; {CURE}")
+        raise DamagedError(f"{path}: {place}: got {str(value)[:40]!r}, expected {expected}", CURE)
 
 
 def _number(path: Path, place: str, value: Any, most: float = math.inf, least: float = 0.0) -> None:
     _is(path, place, value, (int, float, type(None)))
-    if value is not None and not (math.isfinite(value) and (0.0 if most == 1.0 else least) <= value <= most):
-        raise InputError(f"{path}: {place}: got {value}, expected a number that a run can give; {CURE}")
+    # No number of a run is as large; of one that no float holds, as 10^400, mathematics would raise an error.
+    if value is not None and not (-LARGEST <= value <= LARGEST and (0.0 if most == 1.0 else least) <= value <= most):
+        raise DamagedError(f"{path}: {place}: got {value}, expected a number that a run can give", CURE)

@@ -6,8 +6,22 @@ from typing import Annotated, TypeVar, cast, dataclass_transform
 
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass as pydantic_dataclass
+from pydantic_core import PydanticCustomError
 
-__all__ = ["Count", "Fraction", "NonNegative", "Positive", "Probability", "Text", "part"]
+from leakbench.inside import is_inside
+
+__all__ = [
+    "Bound",
+    "Count",
+    "Fraction",
+    "Inside",
+    "NonNegative",
+    "Positive",
+    "Probability",
+    "Text",
+    "check_limits",
+    "part",
+]
 
 
 def _in_single_precision(value: float) -> float:
@@ -17,14 +31,40 @@ def _in_single_precision(value: float) -> float:
     return value
 
 
+def _with_squares(value: float) -> float:
+    """Refuse a bound so small that longer gradients have no square in single precision, and would pass it unclipped."""
+    if value < 1e-15:
+        raise ValueError("expected at least 1e-15, since single precision holds no square of a shorter gradient")
+    return value
+
+
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_in_single_precision)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_in_single_precision)]
+Bound = Annotated[Positive, AfterValidator(_with_squares)]
+"""Of an L2 norm, to which something is clipped."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 Text = Annotated[str, Field(min_length=1)]
 
+
+def _below(name: str) -> str:
+    if not is_inside(name):
+        raise ValueError("expected a name below the folder, without '..'")
+    return name
+
+
+Inside = Annotated[str, AfterValidator(_below)]
+"""A name that is joined to a folder."""
+
 T = TypeVar("T")
+
+
+def check_limits(floor: float, ceiling: float) -> None:
+    """Raise the error of a field for a floor above its ceiling."""
+    if floor > ceiling:
+        text = f"floor: got {floor:g}, expected at most the ceiling ({ceiling:g})"
+        raise PydanticCustomError("slot", "{text}", {"text": text})
 
 
 @dataclass_transform(frozen_default=True)

@@ -17,7 +17,9 @@ import yaml
 from pydantic import BeforeValidator, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from leakbench.bounded import bounded_text
 from leakbench.errors import InputError, nearest
+from leakbench.strict_yaml import MOST_BYTES, parse
 
 __all__ = ["catalog_folder", "construct", "describe", "load", "names", "own_part_name", "read_yaml", "resolve", "slot"]
 
@@ -101,37 +103,10 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
 
 
-MERGE = "tag:yaml.org,2002:merge"
-"""Of `<<: *other`, the fields of another mapping."""
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """Safe YAML in which a key that stands twice is an error, not a silent overwrite."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        # Here, since later the fields that `<<` takes from another mapping stand beside those written, which override them.
-        node: yaml.MappingNode = super().compose_mapping_node(anchor)
-        known = set()
-        for key_node, _ in node.value:
-            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == MERGE:
-                continue
-            key = self.construct_object(key_node)
-            if key in known:
-                raise yaml.constructor.ConstructorError(None, None, f"field {key!r} stands twice", key_node.start_mark)
-            known.add(key)
-        return node
-
-
-# YAML 1.1 reads 1e9 and 1.0e9 as words, since it wants the sign of an exponent; YAML 1.2, and whoever writes recipes, does not.
-_UniqueKeys.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
-
-
 def read_yaml(path: Path) -> Any:
     """Return what a YAML file says; raises InputError that starts with the file for one that cannot be read or is none."""
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
+        return parse(bounded_text(path, MOST_BYTES))
     except (yaml.YAMLError, TypeError, RecursionError) as error:
         raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     except (OSError, ValueError) as error:

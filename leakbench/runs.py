@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from leakbench.errors import InputError
-from leakbench.store import read_manifest
+from leakbench.manifest_file import read_manifest
 
-__all__ = ["Listed", "folders", "listed"]
+__all__ = ["Listed", "elsewhere", "folders", "listed"]
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,22 @@ def folders(place: Path) -> Iterator[Path]:
     yield from sorted(path.parent for path in place.rglob("manifest.json"))
 
 
-def listed(place: Path) -> list[Listed]:
-    """Return the runs at or below a folder; what their manifests say is taken as it stands, no other file is read.
+def elsewhere(place: Path) -> str:
+    """Return where the runs of a sweep's folder are, in words to follow others; nothing for another folder."""
+    if not (place / "cells.jsonl").is_file():
+        return ""
+    return f", which is a sweep's: its runs are in the folder --runs, its merged rows in {place / 'rows.parquet'}"
 
+
+def listed(place: Path) -> Iterator[Listed]:
+    """Yield the runs at or below a folder; what their manifests say is taken as it stands, no other file is read.
+
+    One at a time: the manifests of thousands together take more time to keep than to read.
     Raises InputError for a folder that is not there.
     """
     if not place.is_dir():
         raise InputError(f"runs: no folder {str(place)!r}")
-    return [_listed(folder) for folder in folders(place)]
+    return map(_listed, folders(place))
 
 
 def _listed(folder: Path) -> Listed:

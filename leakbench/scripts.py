@@ -34,8 +34,10 @@ def existing(what: str, path: Path | None) -> Path | None:
 
 
 def in_table(words: object) -> str:
-    """Return words that stay words in a Markdown table: no tag, no end of a cell or of a line."""
-    return " ".join(str(words).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|").splitlines())
+    """Return words that stay words in a Markdown table: no tag, no link, no end of a cell or of a line."""
+    return " ".join(
+        str(words).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|").replace("](", "]\\(").splitlines()
+    )
 
 
 def untagged(text: str) -> str:

@@ -1,43 +1,46 @@
 """A run's folder: files that are whole or not there, a manifest that knows their checksums, one writer at a time.
 
-manifest.json                 what was asked, what it resolved to, versions, seconds a phase, {file: sha256}
+manifest.json                 what was asked, what it resolved to, versions, seconds a phase, {file: sha256}, its own sha256
 rows.parquet                  one row per example under attack and leakage point
 rounds.parquet                one row per round of training
 reconstructions.safetensors   what the attacker answered, beside the truth
 report.html                   all of it for a reader
+audit.json                    the audit of its defense, where one was kept
 parts/                        what a run that was cut short has finished; gone when it is whole
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
-import os
 import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
-import torch
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from leakbench.errors import BusyError, InputError
-from leakbench.manifest import check_manifest
+from leakbench.atomic import TEMPORARY, write_atomically
+from leakbench.errors import DamagedError, InputError
+from leakbench.hashes import checksum, content_hash, tensor_hash
+from leakbench.locks import alone, locked
+from leakbench.manifest import FORMATS, sealed
+from leakbench.manifest_file import read_manifest, written
+from leakbench.rows_file import read_rows, write_rows
 
 __all__ = [
+    "AFTER",
     "SCHEMA",
     "Run",
     "alone",
     "checksum",
     "content_hash",
+    "finished_run",
     "open_run",
     "read_manifest",
     "tensor_hash",
@@ -46,117 +49,60 @@ __all__ = [
 ]
 
 SCHEMA = 1
+"""Part of what a cell is known by."""
+
+AFTER = ("report.html", "audit.json")
+"""Files that are made of a run that is whole."""
+
+Say: TypeAlias = Callable[[str], None]
 
 
-def content_hash(value: Any) -> str:
-    """Return the sha256 of plain data as canonical JSON: the identity of a cell."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def tensor_hash(tensors: Mapping[str, Tensor]) -> str:
-    """Return the sha256 of named tensors: their names, types, shapes and bytes, whatever their order."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        flat = tensor.detach().cpu().contiguous().reshape(-1)
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        digest.update(flat.view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-def checksum(path: Path) -> str:
-    """Return the sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def written(folder: Path, manifest: dict[str, Any], name: str) -> Path:
-    """Return the path of a file of a run; raises InputError where it is there but not what the run wrote."""
-    path = folder / name
-    if path.is_file() and checksum(path) != manifest["files"].get(name):
-        raise InputError(f"{path}: is not what the run wrote; run the cell again to measure it anew")
-    return path
-
-
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, then put it in place: after a crash the old file or the new one is there.
-
-    An OSError names `path`, whatever was being written when it came.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        write(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except OSError as error:
-        if (
-            error.filename in (None, name) and error.filename2 is None
-        ):  # A disk that is full does not say for which file.
-            error.filename = str(path)
-        raise
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Hold a folder, making it where it is not, while a file in it is read and written again; whoever else does so waits.
-
-    The folder itself is locked, so that nothing is left behind.  Not for what takes long, see `open_run`.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a run's folder; raises InputError where there is none that this version can read."""
-    path = folder / "manifest.json"
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"run: no manifest.json in {str(folder)!r}; give the folder of a run") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: cannot be read ({error}); move it away to measure again") from None
-    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
-        found = manifest.get("schema") if isinstance(manifest, dict) else type(manifest).__name__
-        raise InputError(
-            f"{path}: schema {found!r}, this version reads {SCHEMA}; move the folder away to measure again"
-        )
-    check_manifest(path, manifest)
-    return manifest
+def _unsaid(line: str) -> None:
+    pass
 
 
 @dataclass
 class Run:
-    """A run's folder, open for writing by this process alone."""
+    """A run's folder, open for writing by this process alone.
+
+    say: told, in a line each, of files that are not as they were written and so are measured again.
+    """
 
     folder: Path
     manifest: dict[str, Any]
+    say: Say = field(default=_unsaid, repr=False)
 
     def has(self, name: str) -> bool:
         """Say whether a file is there and whole; one that is damaged is forgotten, so that it is measured again."""
         path, known = self.folder / name, self.manifest["files"].get(name)
         if known is None:
             return False
-        if path.is_file() and checksum(path) == known:
+        there = path.is_file()
+        if there and checksum(path) == known:
             return True
+        self.say(f"{path}: {'is not what the run wrote' if there else 'is missing'}; it is made again")
         self.manifest["files"].pop(name)
         return False
 
     def write(self, name: str, write: Callable[[Path], object]) -> None:
-        """Write one file atomically and enter its checksum into the manifest."""
-        write_atomically(self.folder / name, write)
-        self.manifest["files"][name] = checksum(self.folder / name)
-        self.save()
+        """Write one file atomically and enter its checksum into the manifest; one that cannot be entered is not there."""
+        path = self.folder / name
+        write_atomically(path, write, private=True)
+        self.manifest["files"][name] = checksum(path)
+        try:
+            self.save()
+        except OSError:
+            self.manifest["files"].pop(name)
+            with suppress(OSError):
+                path.unlink()
+            raise
+
+    def write_text(self, name: str, text: str) -> Path:
+        """Write a text and return its path; nothing is touched where just this text is there already."""
+        path = self.folder / name
+        if not (self.has(name) and path.read_bytes() == text.encode()):
+            self.write(name, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        return path
 
     def write_tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
         """Write a .safetensors file."""
@@ -166,17 +112,17 @@ class Run:
         )  # Unlike save_file, fails on a full disk as all writing does.
 
     def read_tensors(self, name: str) -> dict[str, Tensor]:
-        """Read a .safetensors file."""
-        with safe_open(self.folder / name, framework="pt") as file:
+        """Read a .safetensors file; raises InputError for one that is not as it was written."""
+        with safe_open(written(self.folder, self.manifest, name), framework="pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
 
     def write_rows(self, name: str, rows: pd.DataFrame) -> None:
         """Write a .parquet file."""
-        self.write(name, lambda path: rows.to_parquet(path, index=False))
+        self.write(name, lambda path: write_rows(path, rows))
 
     def read_rows(self, name: str) -> pd.DataFrame:
-        """Read a .parquet file."""
-        return pd.read_parquet(self.folder / name)
+        """Read a .parquet file; raises InputError for one that is not as it was written."""
+        return read_rows(written(self.folder, self.manifest, name))
 
     def forget(self, prefix: str) -> None:
         """Remove every file whose name starts with `prefix`; a `prefix/` is a folder, which goes with all that is in it."""
@@ -205,43 +151,105 @@ class Run:
 
     def save(self) -> None:
         """Write the manifest."""
+        self.manifest = sealed(self.manifest)
         text = json.dumps(self.manifest, indent=1, ensure_ascii=False, allow_nan=False)
-        write_atomically(self.folder / "manifest.json", lambda path: path.write_text(text + "\n", encoding="utf-8"))
+        write_atomically(
+            self.folder / "manifest.json", lambda path: path.write_text(text + "\n", encoding="utf-8"), private=True
+        )
 
 
 @contextmanager
-def open_run(folder: Path, identity: dict[str, Any]) -> Iterator[Run]:
+def open_run(folder: Path, identity: dict[str, Any], own: bool = False, say: Say = _unsaid) -> Iterator[Run]:
     """Open a run's folder for the cell `identity`, new or to go on; raises InputError for another cell's folder.
 
     Where nothing was finished, nothing is left behind.
+    own: the folder's name is this cell's alone, so that a manifest in it that is damaged or missing was this cell's, which is
+    measured again; in any other folder raises DamagedError, or InputError.  say: told what is measured again.
     """
-    with _locked(folder):
+    with locked(folder):
+        if (folder / "parts").is_symlink():
+            raise InputError(f"{folder / 'parts'}: is a link, expected a folder; give another --out")
         new = not (folder / "manifest.json").exists()
         if new:
-            if any(p.name != ".lock" for p in folder.iterdir()):
+            _sweep(folder)  # Who was killed before its manifest had a name left nothing else.
+            left = any(p.name != ".lock" for p in folder.iterdir())
+            if left and not own:
                 raise InputError(f"out: {str(folder)!r} is not empty and holds no run; give another --out")
-            run = Run(folder, {"schema": SCHEMA, **identity, "phases": {}, "files": {}, "complete": False})
-            run.save()  # Before any other file: a folder in which something of a run lies always has its manifest.
+            missing = f"{folder / 'manifest.json'}: is missing"
+            run = _anew(folder, identity, missing, say) if left else _begun(folder, identity, say)
         else:
-            manifest = read_manifest(folder)
-            _check_manifest(folder, manifest, identity["hash"])
-            _sweep(folder)
-            run = Run(folder, {**manifest, "command": identity["command"]})
-            if manifest["complete"] and (folder / "parts").exists():
+            run = _there(folder, say) if not own else _there_or_anew(folder, identity, say)
+            _check_manifest(folder, run.manifest, identity["hash"])
+            if not run.manifest["complete"]:  # Else the command that measured it stays.
+                run.manifest["command"] = identity["command"]
+                had = run.manifest.get("computed", [])
+                run.manifest["computed"] = [*had, *(now for now in identity.get("computed", []) if now not in had)]
+            if run.manifest["complete"] and (folder / "parts").exists():
                 run.forget("parts/")
         try:
             yield run
         finally:
             if new and not run.manifest["files"]:
-                run.forget("parts/")
-                (folder / "manifest.json").unlink()
+                with suppress(OSError):  # A disk that has become read-only is what is to be told.
+                    (folder / "manifest.json").unlink()
+                    shutil.rmtree(folder / "parts", ignore_errors=True)
+
+
+@contextmanager
+def finished_run(folder: Path) -> Iterator[Run]:
+    """Open the folder of a finished run to put a file into it; raises InputError where there is none, or another process writes."""
+    _finished(folder, read_manifest(folder))  # Before the folder is touched.
+    with locked(folder):
+        run = _there(folder)
+        _finished(folder, run.manifest)
+        yield run
+
+
+def _finished(folder: Path, manifest: dict[str, Any]) -> None:
+    if "summary" not in manifest:
+        raise InputError(f"{folder / 'manifest.json'}: has no summary; the run is not finished, run it again to go on")
+
+
+def _begun(folder: Path, identity: dict[str, Any], say: Say) -> Run:
+    """Begin a run: before any other file, so that a folder in which something of a run lies always has its manifest."""
+    run = Run(folder, {**identity, "phases": {}, "files": {}, "complete": False}, say)
+    run.save()
+    return run
+
+
+def _there_or_anew(folder: Path, identity: dict[str, Any], say: Say) -> Run:
+    """Return the run of a folder; a new one where its manifest, without which no file can be trusted, is damaged."""
+    try:
+        return _there(folder, say)
+    except DamagedError as error:
+        return _anew(folder, identity, error.what, say)
+
+
+def _anew(folder: Path, identity: dict[str, Any], what: str, say: Say) -> Run:
+    """Begin a run where one lies of which nothing can be trusted; what: why."""
+    say(f"{what}; the cell is measured again")
+    for name in AFTER:
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / "parts", ignore_errors=True)
+    return _begun(folder, identity, say)
+
+
+def _there(folder: Path, say: Say = _unsaid) -> Run:
+    """Return the run of a folder that this process holds, without what a killed process left."""
+    manifest = read_manifest(folder)
+    _sweep(folder)
+    if manifest["schema"] == FORMATS[0] and isinstance(manifest.get("files"), dict):
+        for name in AFTER:  # Whose checksums the first format did not hold.
+            if (folder / name).is_file():
+                manifest["files"].setdefault(name, checksum(folder / name))
+    return Run(folder, manifest, say)
 
 
 def _sweep(folder: Path) -> None:
     """Remove the temporary files that a killed process left in a run's folder; whatever else lies there is not ours."""
     for place in (folder, folder / "parts"):
-        for ending in ("json", "parquet", "safetensors", "html"):
-            for left in place.glob(f".*.{ending}.*.tmp"):
+        for left in place.glob(".*.tmp"):
+            if TEMPORARY.fullmatch(left.name):
                 left.unlink(missing_ok=True)
 
 
@@ -255,37 +263,3 @@ def _check_manifest(folder: Path, manifest: dict[str, Any], wanted: str) -> None
     if manifest["hash"] != wanted:
         hashes = f"{manifest['hash'][:12]}, not {wanted[:12]}"
         raise InputError(f"out: {str(folder)!r} holds another cell ({hashes}); give another --out")
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold a folder for this process alone, making it where it is not; what holds no run at the end is as it was before."""
-    path = folder / ".lock"
-    try:
-        str(folder).encode()
-        missing = [p for p in (folder, *folder.parents) if not p.exists()]
-        fresh = not path.exists()
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = path.open("a")
-    except ValueError as error:
-        raise InputError(f"out: {str(folder)!r} is no name for a folder: {error}; give another --out") from None
-    except OSError as error:
-        raise InputError(
-            f"out: cannot write to {str(folder)!r}: {error.strerror}; choose another folder (of a run: --out)"
-        ) from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held = os.path.samestat(os.fstat(lock.fileno()), path.stat())  # Else its holder has just removed it.
-        except OSError:
-            held = False
-        if not held:
-            raise BusyError(f"out: another leakbench is writing to {str(folder)!r}; wait for it or give another --out")
-        try:
-            yield
-        finally:
-            if fresh and not (folder / "manifest.json").exists():
-                path.unlink()
-                with suppress(OSError):  # Somebody else has begun to use it.
-                    for made in missing:
-                        made.rmdir()

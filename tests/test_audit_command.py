@@ -11,6 +11,8 @@ import pytest
 from command_line import called
 
 from leakbench.cell import Request, probe_of, resolve_cell
+from leakbench.privacy.accountants import pld
+from leakbench.privacy.mechanism import Mechanism
 from leakbench.recipe import names
 
 KEYS = [
@@ -71,6 +73,9 @@ def returns_list(update):
 
 def forgets_one(update):
     return dict(list(update.items())[1:])
+
+def half_seeded(update, seed):
+    return by_layer(update, SOURCE)
 
 def wrong_shape(update):
     return {n: g[None] for n, g in update.items()}
@@ -390,6 +395,7 @@ def test_a_function_without_a_seed(audited: Any) -> None:
         "400",
     )
     assert stated["verdict"] == "holds"
+    assert stated["claimed"] == pytest.approx(pld((Mechanism(0.5, 1.0, 1),), 1e-5))
     assert stated["sigma_measured"] == pytest.approx(0.5, rel=0.2)
     assert 0 < stated["lower_bound_family"] < stated["valid"]
     silent = audited("--callable", "audited_functions:unseeded", "--dataset", "cancer", "--trials", "200")
@@ -424,11 +430,12 @@ def test_a_function_without_noise(audited: Any) -> None:
         (["--callable", "nowhere"], "expected package.module:name"),
         (["--callable", "nowhere_at_all:name"], "ModuleNotFoundError"),
         (["--callable", "audited_functions:nobody"], "nobody"),
-        (["--callable", "audited_functions:number"], "is a int, expected a function"),
+        (["--callable", "audited_functions:number"], "is of type int, expected a function"),
         (["--callable", "audited_functions:three"], "takes (update, seed, bound)"),
         (["--callable", "audited_functions:returns_list"], "it returned list"),
         (["--callable", "audited_functions:forgets_one"], "it returned the keys"),
         (["--callable", "audited_functions:wrong_shape"], "it returned the shape"),
+        (["--callable", "audited_functions:half_seeded"], "the same update and seed twice gave releases"),
         (["--callable", "audited_functions:not_a_number"], "it returned NaN or infinity"),
         (["--callable", "audited_functions:raises"], "it raised RuntimeError: two lines"),
         (["--callable", "audited_functions:leaves"], "it raised SystemExit"),

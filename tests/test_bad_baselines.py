@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from command_line import called
+from resealed import reseal
 
 from leakbench import cli
 from leakbench.gate.baseline import baseline_of
@@ -55,7 +56,8 @@ BASELINES = [
     *[(name, value) for name in ("identified", "success") for value in (7, -1, 0.5, "1", [], float("nan"))],
     ("success", None),
     *[(name, value) for name in WHOLE for value in ("x", 1.5, -1, None, True, {})],
-    *[(name, value) for name in ("rmse", "null_rmse", "eta") for value in ("x", -1, float("inf"), [1])],
+    *[(name, value) for name in ("rmse", "null_rmse", "eta") for value in ("x", -1, float("inf"), [1], 10**400)],
+    *[(name, 10**400) for name in ("label", "candidates", "label_guess")],
     *[("tap", value) for value in ("type-3", 1, None)],
     *[("label_guess", value) for value in ("x", 1.5)],
     *[("failure_reason", value) for value in (1, [])],
@@ -151,7 +153,9 @@ MANIFEST = [
     *[("summary", value) for value in (3, "x", [], None)],
     *[("cell/dataset", value) for value in (3, None)],
     ("files/rows.parquet", 3),
-    ("phases/prepare", "x"),
+    *[("phases/prepare", value) for value in ("x", 10**400)],
+    *[("summary/accuracy", value) for value in (10**400, -(10**400))],
+    ("summary/taps/type-2/rmse", 10**400),
     *[("summary/accuracy", value) for value in ("x", 7, -1, [])],
     *[("summary/epsilon", value) for value in (3, None, [])],
     *[("summary/epsilon/valid", value) for value in ("x", -1, [])],
@@ -176,7 +180,7 @@ def test_a_manifest_that_no_run_wrote(
     shutil.copytree(finished, run)
     manifest = json.loads((run / "manifest.json").read_text())
     at(path, value)(manifest)
-    (run / "manifest.json").write_text(json.dumps(manifest))
+    reseal(run, manifest)
     before = {file: file.read_bytes() for file in run.iterdir()}
     more = {"gate": ["--baseline", str(finished)], "compare": [str(finished)]}.get(command, [])
     code, out, err = called(monkeypatch, capsys, command, str(run), *more)

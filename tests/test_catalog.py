@@ -201,9 +201,10 @@ def alike() -> set[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.long] * (n in DEAR | alike())) for n in names("defenses")]
-)
+APART = DEAR | alike()
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n in APART)) for n in names("defenses")])
 def test_a_defense_runs(name, tmp_path):
     """Under two steps of a search, each of which asks what the defense would have made of a guess."""
     summary, rows = run_tiny(tmp_path / "run", defense=name, attack="inverting_gradients")
@@ -404,6 +405,7 @@ CHECKS = {
     "required": lambda value, wanted, _: not isinstance(value, dict) or value.keys() >= set(wanted),
     "items": _items,
     "prefixItems": _prefix,
+    "minProperties": lambda value, wanted, _: not isinstance(value, dict) or len(value) >= wanted,
     "minItems": lambda value, wanted, _: not isinstance(value, list) or len(value) >= wanted,
     "maxItems": lambda value, wanted, _: not isinstance(value, list) or len(value) <= wanted,
     "anyOf": lambda value, wanted, _: any(fits(value, inner) for inner in wanted),

@@ -24,6 +24,8 @@ from leakbench.models import parameters
 from leakbench.rng import generator
 from leakbench.types import Network
 
+pytestmark = pytest.mark.usefixtures("without_pages")
+
 FEATURES = 4
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -342,3 +343,22 @@ def test_every_recipe_states_facts(name: str) -> None:
     assert set(found) == {"example", "batch", "client", "server"}
     undeclared = ("does not say how", "changes in kind")
     assert not any(word in f.reason for station in found.values() for f in station for word in undeclared)
+
+
+@pytest.mark.parametrize(
+    ("unit", "claim"),
+    [
+        ("client", "moments: {unit: example, noise_multiplier: 6}"),
+        ("client", "composition: {unit: example, composition: basic, noise_multiplier: 6}"),
+        ("example", "composition: {unit: client, composition: zcdp, noise_multiplier: 6}"),
+        ("example", "geyer: {noise_multiplier: 1}"),
+        ("example", "flower: {noise_multiplier: 1}"),
+    ],
+)
+def test_a_claim_of_another_unit_is_refused(unit: str, claim: str, tmp_path: Path) -> None:
+    """An epsilon for clients beside one for examples is no comparison."""
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(f"title: t\ncite: c\nunit: {unit}\nclaim: {{{claim}}}\n")
+    other = {"client": "example", "example": "client"}[unit]
+    with pytest.raises(InputError, match=f"claim: its unit is '{other}', the defense's is '{unit}'"):
+        resolve("defenses", Defense, str(recipe))

@@ -70,8 +70,8 @@ def test_lanes_have_their_own_medians(part: Transform) -> None:
 
 
 def test_the_released_clip_is_inverted_and_by_tensor() -> None:
-    """Tensor `a` has norms 1, 2, 10, `b` 8, 4, 0: medians 2 and 4. What is below is scaled up, what is above passes."""
-    after = ClipInverted()(signal((1.0, 8.0), (2.0, 4.0), (10.0, 0.0)), CLOCK, None)
+    """Tensor `a` has norms .5, 2, 10, `b` 8, 4, 0: medians 2 and 4. What is below is scaled up, what is above passes."""
+    after = ClipInverted()(signal((0.5, 8.0), (2.0, 4.0), (10.0, 0.0)), CLOCK, None)
     assert norms(after) == pytest.approx([2.0, 8.0, 2.0, 4.0, 10.0, 0.0])
     assert after.sensitivity is not None
     assert after.sensitivity.tolist() == pytest.approx([4.0])

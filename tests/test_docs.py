@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -61,6 +62,13 @@ def test_what_is_added_works_as_written(leakbench, monkeypatch, tmp_path):
     finally:
         _own_parts.cache_clear()
         sys.modules.pop("my_parts", None)
+
+
+def test_the_plan_of_a_large_sweep_is_that_of_the_results_of_today():
+    line = [sys.executable, "benchmarks/sweep_plan.py"]
+    printed = subprocess.run(line, cwd=HOME, capture_output=True, text=True, check=True).stdout.splitlines()
+    page = (HOME / "docs" / "scaling.md").read_text(encoding="utf-8").splitlines()
+    assert len(printed) == 6 and [one for one in printed if one not in page] == []
 
 
 @pytest.mark.parametrize("page", sorted((HOME / "docs").glob("*.md")), ids=lambda page: page.name)

@@ -58,6 +58,27 @@ def test_a_bare_app_leaks_everywhere(flower, tmp_path):
     assert (tmp_path / "out" / "rebuilt.safetensors").is_file()
 
 
+@pytest.mark.parametrize("name", ["sent/letter.txt", "rebuilt.safetensors", "notes.md"])
+def test_a_folder_with_files_of_the_users_own_is_refused_before_the_app_runs(flower, tmp_path, name):
+    path = tmp_path / "out" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("mine", encoding="utf-8")
+    code, out, err = flower("--rounds", "1")
+    assert (code, out) == (2, "") and err.startswith("leakbench: out: ") and err.count("\n") == 1
+    assert [p.name for p in (tmp_path / "out").rglob("*") if p.is_file()] == [path.name]
+    assert path.read_text(encoding="utf-8") == "mine"
+
+
+def test_a_second_run_replaces_the_first(flower, tmp_path):
+    measured(flower, "--attack", "cpl_grey")
+    before = {path for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    (tmp_path / "out" / "type-1" / "round00001-node2.safetensors").rename(
+        tmp_path / "out" / "type-1" / "round00007-node2.safetensors"
+    )
+    measured(flower, "--attack", "cpl_grey")
+    assert {path for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
+
+
 def test_a_defended_app_leaks_inside_the_client_alone(flower):
     found = measured(flower, "--run-config", NOISY, "--defense", "fed_sdp_client_valid")
     assert {tap: row["measured"]["asr"] for tap, row in found.items()} == {"type-2": 1, "type-1": 0, "type-0": 0}
@@ -162,8 +183,16 @@ def test_an_app_of_the_older_kind_with_numbered_arrays(flower, tmp_path):
     ("more", "options", "says"),
     [
         ((), {"model": "digits_app.task:nothing"}, "model: 'digits_app.task:nothing' cannot be imported"),
-        ((), {"model": "digits_app.task:load_digits"}, "model: 'digits_app.task:load_digits' returned a Bunch"),
-        ((), {"model": "torch.nn:Flatten"}, "model: 'torch.nn:Flatten' has no parameters"),
+        (
+            (),
+            {"model": "digits_app.task:load_digits"},
+            "model: 'digits_app.task:load_digits' returned Bunch, expected a torch.nn.Module",
+        ),
+        (
+            (),
+            {"model": "torch.nn:Flatten"},
+            "model: 'torch.nn:Flatten' returned Flatten, expected a torch.nn.Module with parameters",
+        ),
         ((), {"shape": "8;8"}, "shape: got '8;8'"),
         ((), {"shape": "1,4,4"}, "shape: got (1, 4, 4), but the app trains on inputs of (1, 8, 8)"),
         (("--run-config", "lr=1"), {}, "run-config: the app's config has no 'lr'"),
@@ -195,11 +224,16 @@ def test_the_page_prints_what_it_shows(monkeypatch, capsys, tmp_path):
 
 @pytest.mark.flower
 def test_a_deployment_on_loopback_is_what_runs_in_process():
-    """SuperLink, two SuperNodes, two runs of two rounds: bits, attacks and weights, which the script checks itself."""
+    """SuperLink, two SuperNodes, two runs of two rounds: bits, attacks and weights, which the script checks itself.
+
+    The environment in which Flower lies need not be the active one.
+    """
     command = [sys.executable, str(HOME / "examples" / "flower" / "deploy.py"), "--rounds", "2"]
     paths = os.pathsep.join([str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False, timeout=1200
-    )
+    elsewhere = [
+        folder for folder in os.environ["PATH"].split(os.pathsep) if Path(folder) != Path(sys.executable).parent
+    ]
+    own = {**os.environ, "PYTHONPATH": paths, "PATH": os.pathsep.join(elsewhere)}
+    done = subprocess.run(command, env=own, capture_output=True, text=True, check=False, timeout=1200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("equal to the bit: True") == 2

@@ -8,13 +8,14 @@ from torch import nn
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'leakbench[flower]'")
 
 from flower_apps import CLASSES, RATE, asked, batches, client, fed_avg, network, trained
-from flwr.app import Message, MetricRecord
+from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import fixedclipping_mod
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
 )
 
 from leakbench.defense import Defense
@@ -202,3 +203,11 @@ def test_a_probe_of_one_s_own_is_told_before_the_replies_are_aggregated():
     trained(InProcessGrid(client(), 2), strategy, 2)
     names = [name for name, _ in network().named_parameters()]
     assert told == [(1, names, 2), (2, names, 2)]
+
+
+def test_an_app_that_waits_for_more_clients_than_there_are_is_told(monkeypatch):
+    """FedAvg waits for two, and in one process nobody comes."""
+    monkeypatch.setattr("flwr.serverapp.strategy.strategy_utils.sleep", lambda seconds: None)
+    state = ArrayRecord(network().state_dict())
+    with pytest.raises(InputError, match=r"clients: got 1, fewer than the app waits for"):
+        FedAvg().start(InProcessGrid(client(), clients=1), state, num_rounds=1)

@@ -221,6 +221,7 @@ def test_the_probe_shows_examples_whose_mean_is_the_step(tmp_path):
     assert all((leak.arrays[f"inputs/{i}"] == x[i].numpy()).all() for i in range(2))
     assert all((leak.arrays[f"labels/{i}"] == y[i].numpy()).all() for i in range(2))
     said = {"optimizer": "SGD", "learning-rate": f"{RATE}", "momentum": "0", "weight-decay": "0", "local-steps": "2"}
+    said["victim-mode"] = "eval"
     assert dict(leak.said) == said and leak.partition == 0
 
 

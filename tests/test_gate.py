@@ -18,7 +18,9 @@ from leakbench.errors import InputError
 from leakbench.gate.baseline import baseline_of, kept_of
 from leakbench.gate.gate import Check, Limits, gate
 from leakbench.gate.report import junit, lines, markdown
-from leakbench.store import read_manifest
+from leakbench.store import content_hash, read_manifest
+
+pytestmark = pytest.mark.usefixtures("without_pages")
 
 DEFENSE = """
 title: A clip and noise of {sigma} times its norm
@@ -99,10 +101,12 @@ def test_few_victims_say_so(runs: Runs) -> None:
 
 
 def tampered(folder: Path, name: str, **changes: Any) -> Path:
-    """Write a baseline file of a run with some columns, or other fields, changed."""
+    """Write a baseline file of a run with some columns, or other fields, changed, as if they had been measured so."""
     kept = baseline_of(folder)
+    del kept["checksum"]
     for key, value in changes.items():
         (kept["rows"] if key in kept["rows"] else kept)[key] = value
+    kept["checksum"] = content_hash(kept)
     path = folder.parent / f"{name}.json"
     path.write_text(json.dumps(kept), encoding="utf-8")
     return path
@@ -117,6 +121,19 @@ def test_a_rise_is_told_by_the_sign_test_of_one_side_shared_by_all_that_is_looke
         check = by_name(gate(now, before, Limits()))["type-2 asr"]
         assert check.holds is (rose == 5)
         assert ("not by enough victims to tell it from chance (6 of 10" in check.said) is (rose == 5)
+
+
+def test_a_figure_that_was_changed_in_a_baseline_is_refused(runs: Runs) -> None:
+    folder = runs(1.0)
+    path = tampered(folder, "changed")
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    kept_of(path)
+    path.write_text(json.dumps({**kept, "epsilon": 0.1}), encoding="utf-8")
+    with pytest.raises(InputError, match=f"^baseline: {path}: checksum: does not fit the rest"):
+        kept_of(path)
+    del kept["checksum"]  # As in those from before there were checksums.
+    path.write_text(json.dumps(kept), encoding="utf-8")
+    kept_of(path)
 
 
 def test_a_leakage_point_that_is_left_out_fails_and_one_that_is_new_is_said(runs: Runs) -> None:

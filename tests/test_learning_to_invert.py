@@ -24,6 +24,8 @@ from leakbench.rng import generator
 from leakbench.run.rehearsal import _short
 from leakbench.types import Network
 
+pytestmark = pytest.mark.usefixtures("without_pages")
+
 TINY = LearningToInvert(hidden=16, epochs=8, batch=10, learning_rate=1e-2)
 NOISY = Stations(example=(GaussianNoise(0.1, to="each", uncalibrated=True),))
 

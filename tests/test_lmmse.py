@@ -31,6 +31,8 @@ from leakbench.run.experiment import _sent, hand_out
 from leakbench.run.victims import draw_victims, public_examples, view_of
 from leakbench.types import Network
 
+pytestmark = pytest.mark.usefixtures("without_pages")
+
 
 class Seen(nn.Module):
     """Logits W (B x) at W = 0 of two classes: with label 0 the gradient is (-B x / 2, B x / 2), linear in x."""

@@ -32,6 +32,8 @@ from leakbench.run.stage_train import fresh_network
 from leakbench.run.victims import Sent, aware, candidates, draw_victims, view_of
 from leakbench.types import Network
 
+pytestmark = pytest.mark.usefixtures("without_pages")
+
 LANES = torch.arange(3)
 
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 import leakbench
 from leakbench.errors import InputError
 from leakbench.own.assumed import assumed, explains
-from leakbench.own.attack import attacker_of
 from leakbench.own.leak import Trained, leaked
 from leakbench.own.ordered import in_order, ran
 from leakbench.own.suited import COUNTED, SEARCHED, suited
+from leakbench.own.who import Who
 
 SHAPE, CLASSES = (1, 8, 8), 10
 
@@ -202,10 +202,10 @@ def test_how_labels_are_read_is_said(build: Callable[[], nn.Module]) -> None:
     model, (x, y) = made(build), examples(1)
     seen = leaked(model, [gradient(model, x, y)], SHAPE, CLASSES, Trained())
     expected = {HeadFirst: "", Tanh: COUNTED, FrozenHead: SEARCHED}[build]
-    attacker, said = suited(attacker_of("autoleak"), seen)
+    attacker, said = suited(Who("autoleak")(), seen)
     assert said == expected
-    assert (attacker.attack == attacker_of("autoleak").attack) == (not expected)
-    cpl = attacker_of("cpl")
+    assert (attacker.attack == Who("autoleak")().attack) == (not expected)
+    cpl = Who("cpl")()
     assert suited(cpl, seen) == (cpl, "")
 
 
@@ -221,7 +221,7 @@ def test_batch_normalisation_in_either_mode() -> None:
 
 def said_of(model: nn.Module, update: dict[str, Tensor], x: Tensor, y: Tensor, how: Trained) -> str:
     seen = leaked(model, [update], SHAPE, CLASSES, how, None, "type-1", (x[None], y[None]))
-    return "\n".join(assumed(seen, attacker_of("cpl"), True))
+    return "\n".join(assumed(seen, Who("cpl")(), True))
 
 
 def test_what_was_assumed_and_is_not_so_is_said() -> None:
@@ -290,3 +290,54 @@ def test_a_network_that_cannot_be_attacked_is_refused(build: Callable[[], nn.Mod
     update = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     with pytest.raises(InputError, match=says):
         leaked(model, [update], SHAPE, CLASSES, Trained())
+
+
+def instanced(keeping: bool = True) -> nn.Module:
+    norm = nn.InstanceNorm2d(4, affine=True, track_running_stats=keeping)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.Sigmoid(), nn.Flatten(), nn.Linear(144, CLASSES))
+    if keeping:
+        norm.running_mean += 0.5
+    return model
+
+
+@pytest.mark.parametrize(("size", "tap", "frozen"), [(4, "type-1", False), (1, "type-2", False), (4, "type-1", True)])
+def test_instance_normalisation_in_either_mode(size: int, tap: str, frozen: bool) -> None:
+    """Which takes each input alone, so that single examples have gradients in both."""
+    model, (x, y) = made(instanced), examples(size)
+    model[0].bias.requires_grad_(not frozen)  # By which engine gradients are computed.
+    kept = {name: t.clone() for name, t in model.named_buffers()}
+    found = {}
+    for mode in ("train", "eval"):
+        wanted = gradient(model.train(mode == "train"), x, y)
+        model.load_state_dict(kept, strict=False)
+        found[mode] = {
+            other: leaked(model, [wanted], SHAPE, CLASSES, Trained(size, mode=other), None, tap, (x[None], y[None]))
+            for other in ("train", "eval")
+        }
+    for mode, seen in ((m, s) for m, by in found.items() for s in (by[m],)):
+        assert float(explains(seen.view, x[None], y[None])[0]) < 1e-5
+        assert float(explains(found[mode]["eval" if mode == "train" else "train"].view, x[None], y[None])[0]) > 0.05
+    said = {mode: "\n".join(assumed(by[mode], Who("cpl")(), True)) for mode, by in found.items()}
+    assert "instance normalisation (1) computes by each input's own statistics; --victim-mode eval" in said["train"]
+    assert "instance normalisation (1) computes by its running statistics; --victim-mode train" in said["eval"]
+    assert model[1].running_mean is not None and not model.training
+
+
+@pytest.mark.parametrize("attack", ["autoleak", "inverting_gradients_short"])
+def test_instance_normalisation_in_train_mode_is_attacked_for_several_victims(attack: str) -> None:
+    model, (x, y) = made(instanced).train(), examples(3)
+    kept = {name: t.clone() for name, t in model.named_buffers()}
+    updates = [gradient(model, x[i : i + 1], y[i : i + 1]) for i in range(3)]
+    model.load_state_dict(kept, strict=False)
+    given: dict[str, Any] = {"shape": SHAPE, "classes": CLASSES, "truth": (x[:, None], y[:, None]), "iterations": 2}
+    found = leakbench.attack_update(model, updates, victim_mode="train", attack=attack, **given)
+    assert found.summary is not None and bool(found.answer.inputs.isfinite().all())
+    assert all(torch.equal(t, kept[name]) for name, t in model.named_buffers())
+
+
+def test_instance_normalisation_that_keeps_nothing_has_one_mode() -> None:
+    model, (x, y) = made(lambda: instanced(False)), examples(2)
+    for mode in ("train", "eval"):
+        seen = leaked(model, [gradient(model, x, y)], SHAPE, CLASSES, Trained(2, mode=mode))
+        assert float(explains(seen.view, x[None], y[None])[0]) < 1e-5
+        assert "normalisation" not in "\n".join(assumed(seen, Who("cpl")(), True))

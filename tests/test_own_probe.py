@@ -17,8 +17,8 @@ from torch import Tensor, nn
 import leakbench
 from leakbench.errors import InputError
 from leakbench.own.assumed import explains
-from leakbench.own.attack import attacker_of
 from leakbench.own.probe import Probe
+from leakbench.own.who import Who
 
 SHAPE, CLASSES = (1, 8, 8), 10
 entropy = nn.functional.cross_entropy
@@ -47,7 +47,7 @@ def same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
 
 def explained(probe: Probe, tap: str = "type-1", normalise: tuple[float, float] | None = None) -> float:
     """Return by how much of its length what leaked differs from what the truth answers."""
-    seen, _ = probe._points(attacker_of("cpl"), None, None, 10, normalise)[tap]
+    seen, _ = probe._points(Who("cpl")(), None, None, 10, normalise)[tap]
     assert seen.inputs is not None and seen.labels is not None
     return float(explains(seen.view, seen.inputs, seen.labels)[0].max())
 
@@ -226,6 +226,8 @@ def test_what_was_heard_goes_through_files(tmp_path: Path) -> None:
     found = probe.leak(attack="analytic_fc", out=tmp_path / "out")
     rows = leakbench.read(tmp_path / "out")
     assert list(rows["tap"].unique()) == ["type-2", "type-1"] and found["type-2"].rows is not None
+    with pytest.raises(InputError, match="batch: got 3, but 2 examples were observed in a step"):
+        probe.leak(batch=3)
     assert '<h2 id="gallery">Truth and reconstruction' in (tmp_path / "out" / "report.html").read_text("utf-8")
 
 
@@ -240,13 +242,22 @@ def test_nothing_heard_is_said() -> None:
         torch.optim.SGD(model.parameters(), lr=0.1).step()
     with pytest.raises(InputError, match="probe: batch sizes heard: none"):
         probe.leak(SHAPE, CLASSES)
+    told = probe.leak(SHAPE, CLASSES, batch=4, attack="cpl", iterations=1)["type-1"]
+    assert told.summary is None and tuple(told.answer.inputs.shape) == (1, 4, *SHAPE)
+    with pytest.raises(InputError, match="batch: got 0, expected 1 or more"):
+        probe.leak(SHAPE, CLASSES, batch=0)
     with pytest.raises(InputError, match="probe: the shape of inputs and the classes are not known"):
         probe.leak()
     with pytest.raises(InputError, match="steps: got 0"), leakbench.probe(model, steps=0):
         pass
 
 
-@pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:Secure RNG", "ignore:.*poisson_sampling")
+@pytest.mark.filterwarnings(
+    "ignore:Full backward hook",
+    "ignore:Secure RNG",
+    "ignore:.*poisson_sampling",
+    "ignore:type-1. the truth's own gradient",
+)
 def test_single_examples_gradients_are_opacuss() -> None:
     """Which a second pass by `observe` may not disturb; behind them steps what is clipped and noisy."""
     opacus = pytest.importorskip("opacus")

@@ -17,9 +17,9 @@ from leakbench.cell import Cell, Request, identity
 from leakbench.cell.budget import prepare
 from leakbench.federated.view import View
 from leakbench.models import one_hot
-from leakbench.own.attack import attacker_of
 from leakbench.own.attacked import told
 from leakbench.own.leak import Trained, leaked
+from leakbench.own.who import Who
 from leakbench.progress import Reporter
 from leakbench.run.experiment import _sent, execute, hand_out
 from leakbench.run.stage_attack import Leak
@@ -108,7 +108,7 @@ def test_a_clients_defense_is_told_in_the_units_of_its_update(tmp_path: Path) ->
     added = [{n: -view.learning_rate * u[v] for n, u in view.update.items()} for v in range(3)]
     how = Trained(2, 1, view.learning_rate)
     seen = leaked(holding(view), added, view.shape, view.classes, how, None, "type-1", (inputs, labels))
-    mine = told(seen, attacker_of("autoleak", name, "digits"))
+    mine = told(seen, Who("autoleak", name, "digits")())
     assert mine.noise == pytest.approx(view.noise)
     targets = one_hot(labels, view.classes)
     for parameter, wanted in view.respond(inputs, targets).items():

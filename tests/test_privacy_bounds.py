@@ -180,3 +180,13 @@ def test_releases_that_tell_for_certain_are_not_composed(monkeypatch: pytest.Mon
     both = (Mechanism(0.0025, 0.01, 10), Mechanism(0.0025, 1.0, 1))
     assert reconstruction_robustness([0.0, 1e-300, 0.001, 1.0], both).tolist() == [0.0, 1.0, 1.0, 1.0]
     assert float(gaussian_robustness(1e-300, 40.0)) > 0.99
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed", "visible"])
+@pytest.mark.parametrize(("sigma", "q", "steps"), [(0.001, 0.01, 1), (0.1, 1e-5, 10_000), (1.0, 0.01, 10_000)])
+def test_what_never_happens_without_the_unit_never_happens_with_it(
+    sampling: str, sigma: float, q: float, steps: int
+) -> None:
+    """The probability that the grid of losses does not hold is no chance of a guess that is never right."""
+    bounds = reconstruction_robustness([0.0, 1e-9], (Mechanism(sigma, q, steps, sampling),))  # type: ignore[arg-type]
+    assert bounds[0] == 0 < bounds[1]

@@ -80,6 +80,10 @@ def test_equal_phases_are_one(unit: str) -> None:
     halves = (Phase(facts, 4, 3, False, 10), Phase(facts, 4, 7, True, 10))
     assert valid(every_round(*[facts] * 4), unit) == valid(halves, unit) == whole
     assert whole.valid is not None
+    # 4 * .1 * 14 participations are 5.6, so 6 in four rounds, also where they were run apart: not 2 in each.
+    copies = {"copies": 14.0, "most_copies": 20}
+    assert valid(every_round(*[facts] * 4), unit, **copies) == valid(halves, unit, **copies)
+    assert valid(every_round(*[facts] * 4), "example", **copies).steps == 60
 
 
 def test_a_clients_update_is_released_where_the_round_ends() -> None:

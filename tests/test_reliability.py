@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -11,32 +10,14 @@ from tests.reliability.__main__ import RECORD, ROOT, recorded, table
 from tests.reliability.points import POINTS, Point
 from tests.reliability.tally import Tally
 
-MARKS = {
-    "crashes": "crash",
-    "damage": "crash",
-    "fetching": "crash",
-    "bad_input": "fuzz",
-    "security": "fuzz",
-    "endurance": "soak",
-    "determinism": "soak",
-    "packages": "soak",
-    "edges": "statistics",
-    "intervals": "statistics",
-    "accounting": "statistics",
-    "mutants": "mutation",
-}
-THERE = [point for point in POINTS if importlib.util.find_spec(f"tests.reliability.{point.name}")]
 
-
-@pytest.mark.parametrize("point", THERE, ids=lambda point: point.name)
+@pytest.mark.parametrize("point", POINTS, ids=lambda point: point.name)
 def test_a_short_version_of_each_point_holds(point: Point, tmp_path: Path) -> None:
     found = point.check(False, tmp_path)
     assert found.tried > 0 and not found.failures, "\n".join(found.failures)
 
 
-@pytest.mark.parametrize(
-    "point", [pytest.param(p, marks=getattr(pytest.mark, MARKS[p.name]), id=p.name) for p in THERE]
-)
+@pytest.mark.parametrize("point", [pytest.param(p, marks=getattr(pytest.mark, p.mark), id=p.name) for p in POINTS])
 def test_each_point_holds_at_full_length(point: Point, tmp_path: Path) -> None:
     found = point.check(True, tmp_path)
     assert found.tried > 0 and not found.failures, "\n".join(found.failures)

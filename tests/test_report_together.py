@@ -173,7 +173,7 @@ def test_an_audit_is_kept_and_shown(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is of another cell"):
         write_report(folder)
     (folder / AUDIT).write_text("{")
-    with pytest.raises(InputError, match="is no audit"):
+    with pytest.raises(InputError, match="is not what the run wrote; audit again"):
         write_report(folder)
 
 

@@ -1,5 +1,6 @@
 """A run that is cut short, whenever and however, goes on where it stopped and ends with the same files as one that was not."""
 
+import errno
 import fcntl
 import json
 import os
@@ -309,3 +310,19 @@ def test_the_same_seed_gives_the_same_and_another_seed_something_else(cell, whol
     assert not set(rows["rmse"]) & set(others["rmse"])
     accuracy = [pd.read_parquet(f / "rounds.parquet")["loss"].tolist() for f in (whole, tmp_path / "other")]
     assert accuracy[0] != accuracy[1]
+
+
+@pytest.mark.parametrize("room", [0, 1])
+def test_a_disk_without_room_for_a_first_file_and_its_checksum_is_left_as_it_was(room, cell, tmp_path, monkeypatch):
+    """After the first manifest there is room for so many files; the next one, which may be the manifest again, has none."""
+    replace, left = Path.replace, iter(range(1 + room))
+
+    def full(self: Path, target: Path) -> Path:
+        if next(left, None) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        go(cell, tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []

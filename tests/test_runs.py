@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from command_line import called
+from resealed import reseal
 
 import leakbench
 from leakbench.errors import InputError
@@ -27,7 +30,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     assert called(monkeypatch, capsys, *SMALL, "--taps", "type-2,type-1", "--out", "runs/a")[0] == 0
     shutil.copytree(runs / "a", runs / "deep" / "b")
     manifest = json.loads((runs / "a" / "manifest.json").read_text())
-    (runs / "deep" / "b" / "manifest.json").write_text(json.dumps({**manifest, "complete": False}))
+    reseal(runs / "deep" / "b", {**manifest, "complete": False})
     shutil.copytree(runs / "a", runs / "c")
     (runs / "c" / "manifest.json").write_text((runs / "a" / "manifest.json").read_text()[:100])
     return runs
@@ -63,6 +66,11 @@ def test_a_folder_that_is_not_there_is_one_line(
     assert called(monkeypatch, capsys, "runs") == (2, "", "leakbench: runs: no folder 'runs'\n")
     (tmp_path / "runs").mkdir()
     assert called(monkeypatch, capsys, "runs") == (0, "no run in runs\n", "")
+    (tmp_path / "runs" / "cells.jsonl").touch()
+    elsewhere = "which is a sweep's: its runs are in the folder --runs, its merged rows in runs/rows.parquet"
+    assert called(monkeypatch, capsys, "runs") == (0, f"no run in runs, {elsewhere}\n", "")
+    with pytest.raises(InputError, match=f"no finished run in 'runs', {elsewhere}"):
+        leakbench.read("runs")
 
 
 def test_rows_of_several_runs_are_those_of_each(place: Path) -> None:
@@ -76,3 +84,11 @@ def test_rows_of_several_runs_are_those_of_each(place: Path) -> None:
         rows = found[found["run"] == name].reset_index(drop=True)
         pd.testing.assert_frame_equal(rows[alone.columns], alone, check_dtype=False)
     assert list(found.columns[:5]) == ["run", "hash", "dataset", "defense", "attack"]
+
+
+def test_listing_needs_no_torch(tmp_path: Path) -> None:
+    """Whose import alone takes longer than the manifests of thousands of runs."""
+    listing = f"import pathlib, sys, leakbench.runs as r; list(r.listed(pathlib.Path({str(tmp_path)!r})))"
+    said = f"{listing}; print([name for name in ('torch', 'pandas', 'pyarrow') if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"

@@ -12,6 +12,7 @@ from leakbench.measure.statistics import (
     median_interval,
     paired_bootstrap,
     paired_means,
+    paired_shares,
     proportion,
     threshold_curve,
     wilson,
@@ -122,7 +123,15 @@ def test_paired_bootstrap_draws_whole_clusters_and_is_repeatable() -> None:
     alone = paired_bootstrap(a, np.zeros(200), np.arange(200), seeded(), draws=2500)
     assert by_cluster[2] - by_cluster[1] > 2.5 * (alone[2] - alone[1])
     assert by_cluster == paired_bootstrap(a, np.zeros(200), cluster, seeded(), draws=2500)
-    assert paired_bootstrap(a, a, cluster, seeded()) == (0.0, 0.0, 0.0)
+    assert by_cluster[2] - by_cluster[1] == pytest.approx(2 * 1.96 * (0.25 / 20) ** 0.5, abs=0.05)
+
+
+def test_no_difference_seen_is_no_proof_of_none() -> None:
+    """Who differs nowhere may differ at 1 - .025 ** (1 / n) of a side: the bootstrap alone would say [0, 0]."""
+    same = np.zeros(200)
+    difference, low, high = paired_bootstrap(same, same, np.arange(200), seeded())
+    assert difference == 0
+    assert -low == high == pytest.approx(1 - 0.025 ** (1 / 200), abs=0.005)
 
 
 def test_median_interval_is_between_order_statistics() -> None:
@@ -172,22 +181,47 @@ def test_the_effective_sample_of_four_pairs_by_hand() -> None:
     assert found == pytest.approx((0.5, *wilson(effective / 2, effective)), abs=1e-6)
 
 
-def test_paired_bootstrap_weighs_unequal_clusters_by_their_trials() -> None:
+def test_paired_means_weigh_unequal_clusters_by_their_trials() -> None:
     """One trial gained and three not: a quarter, not the mean of 1 and 0; of draws (1/4, 1/2, 1/4) the middle is a quarter too."""
-    found = paired_bootstrap([1, 0, 0, 0], [0, 0, 0, 0], [0, 1, 1, 1], seeded(), confidence=0.4)
+    found = paired_means([1, 0, 0, 0], [0, 0, 0, 0], [0, 1, 1, 1], seeded(), confidence=0.1)
     assert found == (0.25, 0.25, 0.25)
 
 
-def test_paired_bootstrap_of_nothing_but_gains_is_sure_of_them() -> None:
-    """Whichever of two unequal clusters are drawn, every trial in them is a gain."""
-    assert paired_bootstrap(np.ones(4), np.zeros(4), [0, 1, 1, 1], seeded()) == (1.0, 1.0, 1.0)
+def test_paired_means_of_equal_gains_are_sure_of_them() -> None:
+    """Whichever of two unequal clusters are drawn, the gain is the same; of one cluster nothing is known of others."""
+    assert paired_means(np.full(4, 0.5), np.zeros(4), [0, 1, 1, 1], seeded()) == (0.5, 0.5, 0.5)
+    assert paired_means([0.5, 0.7], [0.1, 0.1], [3, 3], seeded()) == pytest.approx((0.5, -1.0, 1.0))
 
 
-def test_paired_means_are_those_of_the_bootstrap_and_know_no_failure() -> None:
-    """Of 0 and 1 the same numbers; of scores the difference of their means; NaN has no worth of its own."""
-    a, b, cluster = [1, 0, 1, 1], [0, 0, 1, 0], [0, 0, 1, 2]
-    assert paired_means(a, b, cluster, seeded()) == paired_bootstrap(a, b, cluster, seeded())
-    difference, low, high = paired_means([0.3, 0.2], [0.1, 0.3], [0, 1], seeded())
-    assert (difference, low, high) == pytest.approx((0.05, -0.1, 0.2))
+def test_one_victim_beside_two_that_nobody_saw_by_hand() -> None:
+    """Drawn four times from gains 1, 1 and -1: at most 1 of 4 in .111, 2 in .407, 3 in .802: quantiles .3 and .7 are 0 and .5."""
+    assert paired_shares([1], [0], [0], seeded(), confidence=0.4) == (1.0, 0.0, 0.5)
+
+
+def test_who_nobody_saw_weighs_as_one_independent_trial() -> None:
+    """Batches of four whose members share nothing are nearly as good as lone ones; of four alike, as one."""
+    rng = np.random.default_rng(0)
+    a, b, batch = rng.random(400) < 0.1, rng.random(400) < 0.1, np.repeat(np.arange(100), 4)
+    width = {}
+    for name, (x, y, cluster) in {
+        "lone": (a, b, np.arange(400)),
+        "batches": (a, b, batch),
+        "alike": (a[::4].repeat(4), b[::4].repeat(4), batch),
+        "one of each": (a[::4], b[::4], np.arange(100)),
+    }.items():
+        _, low, high = paired_shares(x, y, cluster, seeded())
+        width[name] = high - low
+    assert width["batches"] == pytest.approx(width["lone"], rel=0.15)
+    assert width["alike"] == width["one of each"] > 1.5 * width["lone"]
+
+
+def test_paired_means_reach_as_far_as_students() -> None:
+    """Ten differences by Student's interval, 15 % wider than the plain percentiles; NaN has no worth of its own."""
+    gains = np.arange(10) / 10
+    difference, low, high = paired_means(gains, np.zeros(10), np.arange(10), seeded())
+    student = 2.262157 * gains.std(ddof=1) / 10**0.5
+    assert (difference, low, high) == pytest.approx((0.45, 0.45 - student, 0.45 + student), abs=0.01)
     with pytest.raises(ValueError, match="got NaN"):
         paired_means([0.3, float("nan")], [0.1, 0.2], [0, 1], seeded())
+    with pytest.raises(ValueError, match="got NaN"):
+        paired_shares([0.3, float("nan")], [0.1, 0.2], [0, 1], seeded())

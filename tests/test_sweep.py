@@ -1,7 +1,10 @@
 """Sweeps: exactly the missing cells are measured, merged as single runs have them; errors are records; wrong input is one line."""
 
+import errno
 import hashlib
 import json
+import os
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -122,16 +125,48 @@ def test_what_ended_without_being_entered_is_found_and_not_measured_again(whole,
     assert swept(tmp_path, Here()).there == 4
 
 
-def test_a_run_that_was_damaged_is_measured_again(tmp_path):
+@pytest.mark.parametrize(("name", "left"), [("rows.parquet", 0.9), ("manifest.json", 0.9), ("manifest.json", None)])
+def test_a_run_that_was_damaged_is_measured_again(name, left, tmp_path, capsys):
     grid = write_grid(tmp_path / "grid.yaml", each={"seed": [0, 1]})
     swept(tmp_path, Here(), grid)
     first = digests(tmp_path)
-    path = sorted((tmp_path / "runs").glob("*/rows.parquet"))[0]
-    path.write_bytes(path.read_bytes()[:-9])
+    path = sorted((tmp_path / "runs").glob(f"*/{name}"))[0]
+    if left is None:
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[: int(left * path.stat().st_size)])
     again = Here()
-    assert swept(tmp_path, again, grid).run == 1
+    found = swept(tmp_path, again, grid)
+    assert (found.run, found.failed) == (1, 0)
     assert len(again.handed) == 1
+    assert f"{path}: " in capsys.readouterr().err
     assert digests(tmp_path) == first
+
+
+WRONG = [
+    ("kind", ["done"]),
+    ("error", 3),
+    *[("seconds", value) for value in ("1", 10**400)],
+    *[("tries", value) for value in (0, 10**400)],
+    ("fresh", 1),
+    ("run", "../elsewhere"),
+    ("hash", None),
+    ("key", 1),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_a_line_of_the_journal_that_nobody_wrote_is_read_over(name, value, whole, tmp_path, capsys):
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    journal = tmp_path / "out" / "cells.jsonl"
+    first, *others = journal.read_text(encoding="utf-8").splitlines(keepends=True)
+    wrong = {**json.loads(first), name: value}
+    wrong.pop("checksum", None)
+    journal.write_text(json.dumps(wrong) + "\n" + "".join(others), encoding="utf-8")
+    before = digests(whole)
+    found = swept(tmp_path, Here())
+    assert (found.there, found.run, found.found, found.failed) == (3, 0, 1, 0)
+    assert digests(tmp_path) == before
 
 
 def test_merged_rows_are_those_of_single_runs(whole, tmp_path):
@@ -189,6 +224,32 @@ def test_whatever_a_cell_raises_is_its_record(tmp_path, monkeypatch):
     monkeypatch.setattr("leakbench.run.experiment.execute", broken)
     [outcome] = Here()([Task("key", request_of(GIVEN), tmp_path)])
     assert (outcome.kind, outcome.error) == ("failed", "ZeroDivisionError: two lines")
+
+
+@pytest.mark.parametrize(
+    ("number", "place", "kind"),
+    [
+        (errno.ENOSPC, "elsewhere", "stopped"),
+        (errno.EROFS, "elsewhere", "stopped"),
+        (errno.EACCES, "runs/a", "stopped"),
+        (errno.EACCES, "elsewhere", "failed"),
+        (errno.ENOENT, "runs/a", "failed"),
+    ],
+)
+def test_a_disk_that_takes_no_more_ends_the_sweep_and_is_no_record(number, place, kind, tmp_path, monkeypatch):
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), str(tmp_path / place))
+
+    monkeypatch.setattr("leakbench.run.experiment.execute", refused)
+    if kind == "failed":
+        assert swept(tmp_path, Here()).failed == 4
+        return
+    engine = Here()
+    with pytest.raises(InputError, match=f"{place}: {os.strerror(number)}; what is finished is kept, the same command"):
+        swept(tmp_path, engine)
+    assert len(engine.handed) == 1
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_second_sweep_of_the_same_folder_is_refused(whole):

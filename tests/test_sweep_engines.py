@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 import sweep_work
+import torch
 from sweep_work import tasks
 
 from leakbench.errors import InputError
-from leakbench.sweep import extra
+from leakbench.sweep import extra, on_submitit
 from leakbench.sweep.address import check_address
 from leakbench.sweep.in_flight import in_flight
+from leakbench.sweep.inside import INSIDE, refuse_inside
 from leakbench.sweep.on_ray import RayEngine
 from leakbench.sweep.on_submitit import SubmititEngine
 from leakbench.sweep.process import ProcessEngine
@@ -192,6 +194,37 @@ def ports():
         yield {"closed": closed, "silent": silent.getsockname()[1], "other": other.getsockname()[1]}
         other.shutdown(socket.SHUT_RDWR)
         thread.join(5)
+
+
+@pytest.mark.parametrize(
+    ("says", "refused"),
+    [("echo '(null)'", True), ("echo 'gpu:h100:8'", False), ("exit 1", False), ("exec sleep 9", False), (None, False)],
+)
+def test_gpus_that_slurm_has_not_are_refused(says, refused, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path) + os.pathsep + os.environ["PATH"])
+    monkeypatch.setattr(on_submitit, "ASKED", 0.3)
+    if says is not None:
+        (tmp_path / "sinfo").write_text(f"#!/bin/sh\n{says}\n")
+        (tmp_path / "sinfo").chmod(0o755)
+    if refused:
+        with pytest.raises(InputError, match="gpus-per-cell: SLURM has no node with a GPU"):
+            on_submitit.check_gpus(local=False)
+    else:
+        on_submitit.check_gpus(local=False)
+
+
+def test_gpus_that_this_machine_has_not_are_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(InputError, match="gpus-per-cell: this machine has no GPU"):
+        on_submitit.check_gpus(local=True)
+
+
+def test_in_a_job_of_slurm_no_sweep_begins(tmp_path, monkeypatch):
+    monkeypatch.setenv(INSIDE, "")
+    monkeypatch.delenv(INSIDE)
+    on_submitit._do_all(tasks(tmp_path, 1), tmp_path, sweep_work.noted)
+    with pytest.raises(InputError, match="this is a worker of the engine submitit already"):
+        refuse_inside()
 
 
 @pytest.mark.parametrize("package", ["ray", "submitit"])

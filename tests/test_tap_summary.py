@@ -153,7 +153,7 @@ def test_a_doubt_is_a_key_in_rows_and_a_sentence_in_a_warning() -> None:
     found = tap_summary(table(4, candidates=2, identified=0.0, doubts="unchecked; of mine; stuck"), 0.0)["doubts"]
     assert list(found.items()) == [("stuck", 4), ("unchecked", 4), ("of mine", 4)]
     some = resolve_cell(Request(attack="autoleak", dataset="digits", taps=("type-2",)), None)
-    said = warnings(some, {"type-2": {"doubts": found, "victims": 4}})
+    said = warnings(some, {"type-2": {"doubts": found, "victims": 4}}, pd.DataFrame({"round": [0], "loss": [0.5]}))
     assert said == [
         "type-2: a search never came closer than its start: its gradients may vanish (4 of 4 victims)",
         "type-2: too few public examples to try the same searches without any defense (4 of 4 victims)",

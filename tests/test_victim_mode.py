@@ -43,6 +43,8 @@ from leakbench.run.experiment import hand_out
 from leakbench.run.stage_train import fresh_network
 from leakbench.types import Clock, Network, Parameters
 
+pytestmark = pytest.mark.usefixtures("without_pages")
+
 SHAPE, CLASSES = (1, 9, 9), 3
 CLOCK = Clock(0, 0, 1, 1)
 PLAIN = Defense(title="t", cite="c", unit="example")

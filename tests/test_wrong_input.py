@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 from command_line import called
+from resealed import reseal
 
 from leakbench.data import commands as data_commands
 from leakbench.data import find
@@ -367,8 +368,7 @@ def test_out_holds_another_cell(refused, finished):
 
 
 def damage_manifest(folder: Path, **fields: object) -> None:
-    path = folder / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+    reseal(folder, {**json.loads((folder / "manifest.json").read_text()), **fields})
 
 
 def test_a_damaged_manifest(refused, finished):
@@ -378,8 +378,10 @@ def test_a_damaged_manifest(refused, finished):
         (finished / "manifest.json").write_bytes(damaged)
         assert names_all(refused(*again), "run/manifest.json|move")
     (finished / "manifest.json").write_bytes(whole)
-    damage_manifest(finished, schema=99)
+    (finished / "manifest.json").write_text(json.dumps({**json.loads(whole), "schema": 99}))
     assert names_all(refused(*again), "run/manifest.json|schema 99|move")
+    (finished / "manifest.json").write_bytes(whole.replace(b'"seed": 0', b'"seed": 1', 1))
+    assert names_all(refused(*again), "run/manifest.json|checksum|move")
     for field in ("hash", "files", "phases", "complete"):
         (finished / "manifest.json").write_bytes(whole)
         damage_manifest(finished, **{field: None})
@@ -388,12 +390,12 @@ def test_a_damaged_manifest(refused, finished):
 
 def test_a_report_of_a_run_whose_rows_are_gone(refused, finished):
     (finished / "rows.parquet").unlink()
-    assert names_all(refused("report", str(finished)), "run/rows.parquet|cannot be read|run the cell again")
+    assert names_all(refused("report", str(finished)), "run/rows.parquet|is missing|run the cell again")
 
 
 def test_a_comparison_with_a_run_whose_rows_are_gone(refused, finished):
     (finished / "rows.parquet").unlink()
-    assert names_all(refused("compare", str(finished), str(finished)), "compare|run/rows.parquet|run the cell again")
+    assert names_all(refused("compare", str(finished), str(finished)), "run/rows.parquet|is missing|run the cell again")
 
 
 COMMANDS = [
@@ -473,7 +475,7 @@ def test_a_full_disk_names_the_file(monkeypatch, capsys, tmp_path):
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("leakbench.store.os.fsync", full)
+    monkeypatch.setattr("leakbench.atomic.os.fsync", full)
     code, out, err = called(monkeypatch, capsys, "reproduce", name, "--page", "--out", str(tmp_path))
     assert (code, out) == (2, "")
     assert err == f"leakbench: {tmp_path / name}.md: No space left on device\n"

@@ -50,7 +50,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         home = given.keep.resolve() if given.keep else Path(temporary)
         home.mkdir(parents=True, exist_ok=True)
-        os.environ.update(QUIET, FLWR_HOME=str(home / "flwr"))  # Before flwr is imported, which reads them then.
+        # Flower's programs start each other by name, also where this Python's environment is not the active one.
+        path = os.pathsep.join([str(Path(sys.executable).parent), *filter(None, [os.environ.get("PATH")])])
+        os.environ.update(QUIET, FLWR_HOME=str(home / "flwr"), PATH=path)  # Before flwr is imported, which reads them.
         began = time.monotonic()
         with deployed(home) as link:
             for defense in ("none", DEFENSE):

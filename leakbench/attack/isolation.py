@@ -1,4 +1,4 @@
-"""What lies between a server that isolates an example and the attack on it: the batch's view before, the batch's answer after."""
+"""What lies between what leaked and the attack on it: who leaked nothing that can be read, and who is isolated in a batch."""
 
 from __future__ import annotations
 
@@ -14,16 +14,36 @@ from leakbench.attack.servers.server import Isolates
 from leakbench.federated.view import View
 from leakbench.types import Generators
 
-__all__ = ["answered"]
+__all__ = ["answered", "readable"]
 
 
 def answered(method: Method, views: tuple[View, ...], rngs: Generators) -> Reconstruction | Ranking:
     """Return the method's answer; on the views of single examples where the server isolates them.
 
     It is then padded to the M examples of a batch by NaN, no label (-1) and a certainty of minus infinity; so is all of a victim of
-    whom one of the views shows nothing, which takes no step. A method that ranks candidates for the victims' first examples
-    answers to what leaked, as who was isolated need not be the first.
+    whom one of the views shows nothing, or something that is not finite (`readable`), which takes no step. A method that ranks
+    candidates for the victims' first examples answers to what leaked, as who was isolated need not be the first.
     """
+    read = torch.stack([readable(view) for view in views]).all(0)
+    if bool(read.all()) or needs_of(method).candidates:
+        return _isolated(method, views, rngs)
+    there, blank = read.nonzero()[:, 0], _blank(views[0])
+    if not len(there):
+        return blank
+    found = _isolated(method, tuple(view.of(there) for view in views), tuple(rngs[int(v)] for v in there))
+    return found if isinstance(found, Ranking) else _padded(found, blank, there)
+
+
+def readable(view: View) -> Tensor:
+    """Return (V,): whose leak and network are numbers throughout; of a model that has diverged nothing can be computed."""
+    each = [u.isfinite().flatten(1).all(1) for u in view.update.values()]
+    sent = [p.isfinite() for p in view.network.parameters.values()]
+    each += [p.all() if view.network.shared else p.flatten(1).all(1) for p in sent]
+    return torch.stack([held.expand(view.victims) for held in each]).all(0)
+
+
+def _isolated(method: Method, views: tuple[View, ...], rngs: Generators) -> Reconstruction | Ranking:
+    """Return the method's answer, on single examples where the server isolates them."""
     secret = views[0].secret
     if not isinstance(secret, Isolates) or needs_of(method).candidates:
         return method(views, rngs)

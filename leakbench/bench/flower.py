@@ -56,7 +56,7 @@ def flower_rounds(clients: int, iterations: int, rounds: int, way: str) -> Flowe
         asked = json.dumps({**numbers, "way": way})
         command = [sys.executable, "-m", "leakbench.bench.flower_app", asked, str(out)]
         with (Path(folder) / "said").open("w+", encoding="utf-8") as said:
-            process = subprocess.Popen(
+            process = subprocess.Popen(  # noqa: S603 - this Python, a module of ours and numbers
                 command, env=environment, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
             )
             try:

@@ -6,8 +6,11 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from leakbench import __version__
 from leakbench.attack import Attack
+from leakbench.cell.device import conditions
 from leakbench.cell.request import ENGINES, READS
 from leakbench.cell.settings import Settings
 from leakbench.data.dataset import Dataset
@@ -68,6 +71,7 @@ def identified(cell: Cell) -> Cell:
         ("victim_mode", None),
         ("init", DEFAULT),
         ("join_rounds", False),
+        ("pictures", True),
         ("reads", READS[0]),
         ("observations", 1),
         ("engine", ENGINES[0]),
@@ -87,6 +91,7 @@ def identity(cell: Cell, command: str) -> dict[str, Any]:
         "device": cell.settings.device,
         "command": command,
         "versions": versions(),
+        "computed": [conditions(torch.device(cell.settings.device))],
         "recipes": {name: describe(recipe) for name, recipe in recipes.items()},
         "settings": describe(cell.settings),
     }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from leakbench.errors import InputError
 
-__all__ = ["AUTO", "described", "device_of"]
+__all__ = ["AUTO", "conditions", "described", "device_of"]
 
 AUTO = "auto"
 """A GPU where CUDA finds one, else the CPU."""
@@ -36,3 +38,21 @@ def device_of(name: str) -> torch.device:
 def described(device: torch.device) -> str:
     """Return the name of a device, of a GPU with that of its kind."""
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
+
+
+def conditions(device: torch.device) -> dict[str, Any]:
+    """Return what, beside versions and seed, decides the last bits of a result.
+
+    threads: among which sums are divided.  capability: the instructions of the CPU that PyTorch uses.  deterministic: whether
+    algorithms that are not are refused.  Of a GPU, whose kind `device` says, also tf32 and cudnn_benchmark.
+    """
+    found = {
+        "device": described(device),
+        "threads": torch.get_num_threads(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
+    if device.type == "cuda":
+        found["tf32"] = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
+        found["cudnn_benchmark"] = torch.backends.cudnn.benchmark
+    return found

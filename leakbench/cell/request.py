@@ -38,6 +38,7 @@ class Request:
     knows: one of `KNOWS`, what the attacker is told of the defense in the stead of what the attack's recipe says.
     noise_factor, clip_factor: see `leakbench.cell.factors`.
     epsilon, stop_at_epsilon, stop_at_delta: see `leakbench.cell.budget`.
+    pictures: whether examples and reconstructions are kept; else scores alone are.
     """
 
     defense: str = "none"
@@ -63,6 +64,7 @@ class Request:
     leak_batch: int | None = None
     leak_rounds: tuple[str, ...] = ("0",)
     join_rounds: bool = False
+    pictures: bool = True
     reads: str = "gradient"
     observations: int = 1
     success: float | None = None

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from leakbench.attack import Attack
-from leakbench.attack.slots.stop import MOST_ITERATIONS, limited
+from leakbench.attack.slots.stop import limited
 from leakbench.cell.cell import Cell, identified
 from leakbench.cell.device import device_of
 from leakbench.cell.fit import check_alone, check_class, check_fit
-from leakbench.cell.looks import MOST_LOOKS, check_looks
-from leakbench.cell.request import Request, at_least, at_most, check_words, leak_rounds
+from leakbench.cell.looks import check_looks
+from leakbench.cell.numbers import check_numbers
+from leakbench.cell.request import Request, check_words, leak_rounds
 from leakbench.cell.settings import Settings
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import DatasetRecipe, Federation
@@ -36,12 +36,12 @@ def resolve_cell(
 
     load: what reads a data set in the stead of `load_dataset`, as `leakbench.data.kept.KeptData` does.
     """
+    check_words(request)
+    check_numbers(request)
     attack_name, attack = resolve("attacks", Attack, request.attack)
     defense_name, defense = resolve("defenses", Defense, request.defense)
     if request.iterations is not None:
-        limit = at_most("iterations", at_least("iterations", request.iterations, 1), MOST_ITERATIONS)
-        attack = _with_iterations(attack, limit)
-    check_words(request)
+        attack = _with_iterations(attack, request.iterations)
     if request.knows is not None:
         attack = dataclasses.replace(attack, knows=request.knows)
     device = device_of(request.device)
@@ -54,23 +54,24 @@ def resolve_cell(
     settings = Settings(
         protocol=request.protocol,
         taps=tuple(tap for tap in TAPS if tap in request.taps),
-        victims=at_least("victims", request.victims, 1),
-        leak_batch=at_least("leak-batch", federation.batch if request.leak_batch is None else request.leak_batch, 1),
+        victims=request.victims,
+        leak_batch=federation.batch if request.leak_batch is None else request.leak_batch,
         leak_rounds=leak_rounds(request, federation.rounds),
         model=_model("model", request.model, defense.model, default_model(data.shape)),
         leak_model=_model("leak-model", request.leak_model, recipes_leak, default_leak_model(data.shape)),
         federation=federation,
         success=request.success,
-        candidates=at_least("candidates", request.candidates, 2),
+        candidates=request.candidates,
         lpips=weights,
-        seed=at_least("seed", request.seed, 0),
+        seed=request.seed,
         device=str(device),
         victim_mode=request.victim_mode,
         init=rule_of(request.init)[0],
         join_rounds=request.join_rounds,
+        pictures=request.pictures,
         reads=request.reads,
         engine=request.engine,
-        observations=at_most("observations", at_least("observations", request.observations, 1), MOST_LOOKS),
+        observations=request.observations,
     )
     if settings.join_rounds and len(settings.leak_rounds) < 2:
         raise InputError(
@@ -92,21 +93,13 @@ def resolve_cell(
 def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
     plain = recipe.federation
     asked = {
-        "clients": (request.clients, plain.clients, 1),
-        "clients-per-round": (request.clients_per_round, plain.clients_per_round, 1),
-        "train-rounds": (request.train_rounds, plain.rounds, 0),
-        "local-iterations": (request.local_iterations, plain.local_iterations, 1),
-        "batch": (request.batch, plain.batch, 1),
+        "clients": (request.clients, plain.clients),
+        "clients-per-round": (request.clients_per_round, plain.clients_per_round),
+        "train-rounds": (request.train_rounds, plain.rounds),
+        "local-iterations": (request.local_iterations, plain.local_iterations),
+        "batch": (request.batch, plain.batch),
     }
-    numbers = {
-        n: at_least(n, default if value is None else value, least) for n, (value, default, least) in asked.items()
-    }
-    dropout = plain.dropout if request.dropout is None else request.dropout
-    if not 0 <= dropout <= 1:
-        raise InputError(f"dropout: got {dropout}, expected a probability from 0 to 1")
-    rate = plain.learning_rate if request.learning_rate is None else request.learning_rate
-    if not 0 < rate < math.inf:
-        raise InputError(f"learning-rate: got {rate}, expected a finite number above 0")
+    numbers = {name: usual if value is None else value for name, (value, usual) in asked.items()}
     if request.clients is not None and request.clients_per_round is None:
         numbers["clients-per-round"] = min(numbers["clients-per-round"], numbers["clients"])
     if numbers["clients-per-round"] > numbers["clients"]:
@@ -124,8 +117,8 @@ def _federation(request: Request, recipe: DatasetRecipe) -> Federation:
         rounds=numbers["train-rounds"],
         local_iterations=numbers["local-iterations"],
         batch=numbers["batch"],
-        learning_rate=rate,
-        dropout=dropout,
+        learning_rate=plain.learning_rate if request.learning_rate is None else request.learning_rate,
+        dropout=plain.dropout if request.dropout is None else request.dropout,
         client_optimizer=request.client_optimizer or plain.client_optimizer,
     )
 

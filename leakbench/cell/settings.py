@@ -20,6 +20,7 @@ class Settings:
     stop_after: how many of the federation's rounds a budget allows; None for all.
     victim_mode: see `leakbench.cell.victim_mode`; None where no network depends on it.
     engine: how gradients are computed, one of `leakbench.cell.request.ENGINES`; noise is drawn in another order by each.
+    pictures: whether examples and reconstructions are kept in the run's folder.
     init: how the first weights of both networks are drawn, see `leakbench.models.initialise.rule_of`.
     """
 
@@ -43,6 +44,7 @@ class Settings:
     reads: str = "gradient"
     observations: int = 1
     engine: str = "fast"
+    pictures: bool = True
 
     @property
     def leaking(self) -> str:

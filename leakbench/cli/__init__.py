@@ -21,20 +21,22 @@ from leakbench.cli.flower import flower
 from leakbench.cli.frontier import frontier
 from leakbench.cli.gate import baseline, gate
 from leakbench.cli.leaderboard import card, leaderboard
-from leakbench.cli.options import INTERRUPTED, help_alone
+from leakbench.cli.options import help_alone
 from leakbench.cli.own import attack
 from leakbench.cli.privacy import audit, epsilon
 from leakbench.cli.reproduce import reproduce
 from leakbench.cli.run import compare, report, run
 from leakbench.cli.runs import runs
 from leakbench.cli.sweep import sweep
+from leakbench.ending import INTERRUPTED, listening, said
 from leakbench.engine.memory import keep_freed_memory
 from leakbench.errors import InputError, out_of_memory, wanted
 
 __all__ = ["main"]
 
 BUG = 70
-LOWER = "lower --clients-per-round, --leak-batch, --victims or --candidates, or take a smaller network"
+LOWERED = ("--clients-per-round", "--leak-batch", "--victims", "--candidates")
+"""The options of which a command takes less memory."""
 
 
 def main() -> None:
@@ -42,20 +44,38 @@ def main() -> None:
     debug = "--debug" in sys.argv
     _print_whatever_there_is()
     keep_freed_memory()
-    try:
-        commands.main(args=[a for a in sys.argv[1:] if a != "--debug"], standalone_mode=False, prog_name="leakbench")
-    except InputError as error:
-        _fail(str(error), debug)
-    except click.ClickException as error:
-        _fail(error.format_message(), debug)
-    except OSError as error:
-        _fail(f"{error.filename2 or error.filename or 'file system'}: {error.strerror or error}", debug)
-    except (KeyboardInterrupt, click.Abort):
-        _fail("interrupted; what is finished is kept, the same command goes on from there", debug, INTERRUPTED)
-    except Exception as error:  # whatever was not foreseen is one line too
-        if out_of_memory(error):  # Of what is not done for some victims or clients at a time.
-            _fail(f"memory: not enough{wanted(error)}; {LOWER}", debug)
-        _fail(f"a bug in leakbench ({type(error).__name__}: {error}); --debug shows where", debug, BUG)
+    with listening() as told:
+        try:
+            commands.main(
+                args=[a for a in sys.argv[1:] if a != "--debug"], standalone_mode=False, prog_name="leakbench"
+            )
+        except InputError as error:
+            _fail(str(error), debug)
+        except click.ClickException as error:
+            _fail(error.format_message(), debug)
+        except (KeyboardInterrupt, click.Abort):
+            _fail(said(), debug, INTERRUPTED)
+        except Exception as error:  # whatever was not foreseen is one line too
+            if told.to_end:  # Half-way through a library that makes another error of it.
+                _fail(said(), debug, INTERRUPTED)
+            if isinstance(error, OSError):
+                _fail(f"{error.filename2 or error.filename or 'file system'}: {error.strerror or error}", debug)
+            if out_of_memory(error):  # Of what is not done for some victims or clients at a time.
+                _fail(f"memory: not enough{wanted(error)}; {_lower()}", debug)
+            _fail(f"a bug in leakbench ({type(error).__name__}: {error}); --debug shows where", debug, BUG)
+
+
+def _lower() -> str:
+    """Return what takes less memory, of the options that the command has which was called."""
+    called = next((commands.commands[word] for word in sys.argv[1:] if word in commands.commands), commands)
+    options = {name for parameter in called.params for name in parameter.opts}
+    lowered = [name for name in LOWERED if name in options]
+    if lowered:
+        several = " or ".join(filter(None, [", ".join(lowered[:-1]), lowered[-1]]))
+        return f"lower {several}, or take a smaller network"
+    if "--update" in options:
+        return "attack fewer updates at a time, or take a smaller network"
+    return "end other programs, or take a machine with more"
 
 
 def _print_whatever_there_is() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from leakbench.cli.options import FOLDER, INTERRUPTED
+from leakbench.cli.options import FOLDER
 from leakbench.errors import InputError
 
 __all__ = ["bench"]
@@ -63,11 +63,7 @@ def bench(
         check_page(page, quick)
     reporter = Reporter()
     command = shlex.join(["leakbench", *sys.argv[1:]])
-    try:
-        found = measure(only, quick, repeats, outer, dataset, data_dir, command, reporter)
-    except KeyboardInterrupt:
-        click.echo("leakbench: interrupted; of a bench nothing is kept", err=True)
-        sys.exit(INTERRUPTED)
+    found = measure(only, quick, repeats, outer, dataset, data_dir, command, reporter)
     reporter.close()
     for line in [json.dumps(found.as_dict(), indent=1)] if as_json else found.lines():
         click.echo(line)

@@ -8,14 +8,20 @@ from typing import Any
 
 import click
 
+from leakbench.errors import InputError
 from leakbench.words import success, words
 
-__all__ = ["FOLDER", "INTERRUPTED", "attack_options", "federation_options", "help_alone", "success", "words"]
+__all__ = [
+    "FOLDER",
+    "attack_options",
+    "federation_options",
+    "help_alone",
+    "normalise_by",
+    "success",
+    "words",
+]
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
-
-INTERRUPTED = 130
-"""The exit code of who was interrupted, as a shell gives it."""
 
 NAME = "name in the catalog, or a .yaml of your own"
 OF_DATASET = "[default: the dataset's]"
@@ -26,6 +32,24 @@ def help_alone(context: click.Context) -> None:
     """Print a group's help where none of its commands was named."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
+
+
+def normalise_by(mean: str | None, std: str | None) -> tuple[list[float], list[float]] | None:
+    """Return the numbers of `--mean` and `--std`; None without any.
+
+    Raises InputError for one alone, and for words that are no numbers.
+    """
+    if mean is None and std is None:
+        return None
+    if mean is None or std is None:
+        raise InputError(f"{'mean' if mean is None else 'std'}: expected --mean and --std together")
+    found = []
+    for field, text in (("mean", mean), ("std", std)):
+        try:
+            found.append([float(word) for word in text.split(",")])
+        except ValueError:
+            raise InputError(f"{field}: got {text!r}, expected numbers with commas between them") from None
+    return found[0], found[1]
 
 
 def _with(options: list[Callable[..., Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -96,6 +120,14 @@ attack_options = _with(
         click.option("--leak-rounds", default="0", show_default=True, help="live: rounds before the leak, as 0,1,last"),
         click.option(
             "--join-rounds", is_flag=True, help="live: hand all leak rounds of the same examples to one attack"
+        ),
+        click.option(
+            "--no-pictures",
+            "pictures",
+            is_flag=True,
+            flag_value=False,
+            default=True,
+            help="keep scores only: no example, no reconstruction, in no file",
         ),
         click.option(
             "--reads", default="gradient", show_default=True, help="updates as: gradient, weights (in float32)"

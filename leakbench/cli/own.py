@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leakbench.cli.flower import shape_of
-from leakbench.cli.options import FOLDER
+from leakbench.cli.options import FOLDER, normalise_by
 from leakbench.cli.options import success as threshold
 from leakbench.errors import InputError
 
@@ -50,7 +50,10 @@ NO_FOLDER = (".npz", ".npy", ".pt", ".pth", ".pkl", ".json", ".html")
 @click.option("--local-iterations", type=int, default=1, show_default=True, help="steps between, L")
 @click.option("--client-optimizer", default="sgd", show_default=True, help="sgd, or adam with torch's defaults")
 @click.option(
-    "--victim-mode", default="eval", show_default=True, help="eval or train: how batch normalisation computed"
+    "--victim-mode",
+    default="eval",
+    show_default=True,
+    help="eval or train: how batch and instance normalisation computed",
 )
 @click.option("--tap", default="type-1", show_default=True, help="what the leakage point is: type-2, type-1 or type-0")
 @click.option("--truth", type=FILE, help="arrays inputs (V, M, *shape) and labels (V, M), to score the answers")
@@ -65,7 +68,7 @@ NO_FOLDER = (".npz", ".npy", ".pt", ".pth", ".pkl", ".json", ".html")
 @click.option("--success", help="as 'rmse<=0.1' [default: the dataset's; without one rmse<=0.1]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="of the attacker")
 @click.option(
-    "--out", type=FILE, help="a folder for the report and the answers, or a .safetensors file for the answers"
+    "--out", type=FILE, help="a folder for the report and the answers, or a new .safetensors file for the answers"
 )
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
 def attack(out: Path | None, as_json: bool, shape: str, success: str | None, **given: Any) -> None:
@@ -76,50 +79,37 @@ def attack(out: Path | None, as_json: bool, shape: str, success: str | None, **g
     """
     if out is not None and out.suffix in NO_FOLDER:
         raise InputError(f"out: got {str(out)!r}, expected a folder, or a name that ends in .safetensors")
+    from leakbench.own.answers_file import check_answers_file  # noqa: PLC0415
     from leakbench.own.asked import Asked, seen_of  # noqa: PLC0415
     from leakbench.own.assumed import assumed  # noqa: PLC0415
     from leakbench.own.attacked import attack_seen  # noqa: PLC0415
     from leakbench.own.folder import attacked_into  # noqa: PLC0415
     from leakbench.own.suited import suited  # noqa: PLC0415
     from leakbench.own.table import Row, write_rebuilt  # noqa: PLC0415
+    from leakbench.own.who import Who  # noqa: PLC0415
 
-    normalise = _normalise(given.pop("mean"), given.pop("std"))
-    asked = Asked(shape=shape_of(shape), success=threshold(success), normalise=normalise, **given)
+    alone = out is not None and out.suffix == ".safetensors"
+    if out is not None and alone:
+        check_answers_file(out, [*given["updates"], *given["befores"], *given["afters"]])
+    normalise = normalise_by(given.pop("mean"), given.pop("std"))
+    given["success"] = threshold(success)
+    who = Who.taken(given)
+    asked = Asked(shape=shape_of(shape), normalise=normalise, who=who, **given)
     seen, attacker = seen_of(asked)
     attacker, adapted = suited(attacker, seen)
     notes = "\n".join([*filter(None, [adapted]), *assumed(seen, attacker, bool(asked.befores))])
     where = ""
-    if out is None or out.suffix == ".safetensors":
+    if out is None or alone:
         found = attack_seen(seen, attacker)
     else:
-        names = {
-            "dataset": asked.dataset or "own data",
-            "defense": asked.defense or "none told",
-            "attack": asked.attack,
-        }
         command = shlex.join(["leakbench", *sys.argv[1:]])
-        found = attacked_into(out, {asked.tap: (seen, attacker)}, names, command, notes)[asked.tap]
+        found = attacked_into(out, {asked.tap: (seen, attacker)}, asked.who.names, command, notes)[asked.tap]
         where = f"answers: {out / 'reconstructions.safetensors'}   report: {out / 'report.html'}"
     row = Row(asked.tap, 1, found, seen.view.victims, seen.view.examples, notes)
     if out is not None and not where:
         write_rebuilt([row], out)
         where = f"answers: {out}"
     _print(row, as_json, where)
-
-
-def _normalise(mean: str | None, std: str | None) -> tuple[list[float], list[float]] | None:
-    """Return the numbers of both; None without any. Raises InputError for one alone, and for words that are no numbers."""
-    if mean is None and std is None:
-        return None
-    if mean is None or std is None:
-        raise InputError(f"{'mean' if mean is None else 'std'}: expected --mean and --std together")
-    found = []
-    for field, text in (("mean", mean), ("std", std)):
-        try:
-            found.append([float(word) for word in text.split(",")])
-        except ValueError:
-            raise InputError(f"{field}: got {text!r}, expected numbers with commas between them") from None
-    return found[0], found[1]
 
 
 def _print(row: Row, as_json: bool, where: str) -> None:
@@ -129,7 +119,7 @@ def _print(row: Row, as_json: bool, where: str) -> None:
     from leakbench.own.table import print_rows  # noqa: PLC0415
 
     if as_json:
-        click.echo(json.dumps(described([row])[0], indent=1))
+        click.echo(json.dumps(described([row])[0], indent=1, allow_nan=False))
         return
     columns = os.environ.get("COLUMNS", "")
     width = None if sys.stdout.isatty() else int(columns) if columns.isdecimal() else 140

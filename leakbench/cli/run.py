@@ -39,7 +39,7 @@ def run(out: Path | None, as_json: bool, quiet: bool, tracker: str | None, data_
     from leakbench.cell.budget import prepare  # noqa: PLC0415
     from leakbench.cell.device import described  # noqa: PLC0415
     from leakbench.progress import Reporter  # noqa: PLC0415
-    from leakbench.report.page import write_report  # noqa: PLC0415
+    from leakbench.report.page import report_into  # noqa: PLC0415
     from leakbench.run.experiment import execute  # noqa: PLC0415
     from leakbench.store import open_run  # noqa: PLC0415
 
@@ -53,10 +53,10 @@ def run(out: Path | None, as_json: bool, quiet: bool, tracker: str | None, data_
     cell = prepare(Request(**given), data_dir, reporter)
     if cell.settings.device != "cpu":
         reporter.say(f"device: {described(torch.device(cell.settings.device))}")
-    folder = out or Path("runs") / cell.name
-    with open_run(folder, identity(cell, shlex.join(["leakbench", *sys.argv[1:]]))) as opened:
+    folder, command = out or Path("runs") / cell.name, shlex.join(["leakbench", *sys.argv[1:]])
+    with open_run(folder, identity(cell, command), own=out is None, say=reporter.say) as opened:
         summary = execute(cell, opened, reporter)
-        page = write_report(folder)
+        page = report_into(opened)
         logged = None if tracker is None else _logged(tracker, opened)
     reporter.close()
     if as_json:
@@ -81,7 +81,8 @@ def _logged(tracker: str, opened: Run) -> str:
     type=click.Path(path_type=Path),
     help="of several runs: the page [default: compare-A-B.html or N-levels-A-Z.html beside the first run's folder]",
 )
-def report(folders: tuple[Path, ...], out: Path | None) -> None:
+@click.option("--redact", is_flag=True, help="a page without pictures, which may be passed on: scores only")
+def report(folders: tuple[Path, ...], out: Path | None, redact: bool) -> None:
     """Write report.html into the FOLDER of a finished run and print its table; of several runs one page.
 
     Two runs on the same victims stand beside each other; three or more, levels of noise of one cell, are moved through by a
@@ -93,16 +94,16 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
     from leakbench.store import read_manifest  # noqa: PLC0415
 
     if len(folders) > 1:
-        click.echo(f"report: {write_together(folders, out)}")
+        click.echo(f"report: {write_together(folders, out, redact)}")
         return
     if out is not None:
         raise InputError(
             f"out: got {str(out)!r}, expected only beside several runs; of one it is report.html in its folder"
         )
     if read_manifest(folders[0]).get("kind") == OWN:
-        click.echo(f"report: {write_own_report(folders[0])}")
+        click.echo(f"report: {write_own_report(folders[0], redact)}")
         return
-    page = write_report(folders[0])
+    page = write_report(folders[0], redact)
     _print_summary(read_manifest(folders[0])["summary"])
     click.echo(f"report: {page}")
 

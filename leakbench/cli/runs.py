@@ -21,6 +21,7 @@ HEADINGS = {
     "dataset": "dataset",
     "defense": "defense",
     "attack": "attack",
+    "seed": "seed",
     "accuracy": "accuracy",
     "epsilon_valid": "epsilon",
     "point": "point",
@@ -38,14 +39,14 @@ def runs(folder: Path, as_json: bool) -> None:
     The epsilon is the valid one; ASR stands beside that of an attacker who saw no gradient. A run that is damaged or not finished
     says so. `leakbench.read(FOLDER)` in Python reads their rows.
     """
-    from leakbench.runs import listed  # noqa: PLC0415
+    from leakbench.runs import elsewhere, listed  # noqa: PLC0415
 
     lines = [line for found in listed(folder) for line in _lines(folder, found)]
     if as_json:
         click.echo(json.dumps(lines, indent=1))
         return
     if not lines:
-        click.echo(f"no run in {folder}")
+        click.echo(f"no run in {folder}{elsewhere(folder)}")
         return
     table = [[*HEADINGS.values()], *([_text(line.get(name)) for name in HEADINGS] for line in lines)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -61,7 +62,7 @@ def _lines(place: Path, found: Listed) -> list[Line]:
     if found.manifest is None:
         return [{**first, "why": found.why}]
     cell = found.manifest.get("cell")
-    first |= {f: cell.get(f) for f in ("dataset", "defense", "attack")} if isinstance(cell, dict) else {}
+    first |= {f: cell.get(f) for f in ("dataset", "defense", "attack", "seed")} if isinstance(cell, dict) else {}
     summary = found.manifest.get("summary", {}) if found.state == "done" else {}
     first |= {"accuracy": summary.get("accuracy"), "epsilon_valid": summary.get("epsilon", {}).get("valid")}
     taps = summary.get("taps", {})

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
-import tempfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
+
+from leakbench.atomic import write_atomically
 
 __all__ = ["NO_CACHE", "Cache", "Warn", "to_stderr", "user_cache"]
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
 Warn = Callable[[str], None]
+
+CHUNK = 1 << 20
 
 
 def to_stderr(line: str) -> None:
@@ -42,7 +46,7 @@ def user_cache() -> Path | None:
 
 @dataclass(frozen=True)
 class Cache:
-    """A folder of .npz files, each named by a key that says all its content depends on.
+    """A folder of .npz files, each named by a key that says all its content depends on, and with its sha256 at its end.
 
     folder: None keeps nothing.  warn: told once where the folder cannot be written; the work goes on without it.
     """
@@ -56,12 +60,15 @@ class Cache:
             return make()
         path = self.folder / f"{key}.npz"
         try:
-            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as kept:
-                return {name: kept[name] for name in kept.files}
+            with path.open("rb") as stream:
+                _check(stream)
+                with np.load(stream, allow_pickle=False) as kept:
+                    return {name: kept[name] for name in kept.files}
         except (OSError, ValueError, EOFError, zipfile.BadZipFile):
             arrays = make()
         try:
-            _write(path, arrays)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # The data may be nobody else's.
+            write_atomically(path, lambda temporary: _save(temporary, arrays))
         except OSError as error:
             self.warn(
                 f"{self.folder}: decoded data cannot be kept here ({error.strerror}); they are decoded anew each time"
@@ -69,16 +76,29 @@ class Cache:
         return arrays
 
 
-def _write(path: Path, arrays: Arrays) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            np.savez(stream, **arrays)  # type: ignore[arg-type]
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+def _save(path: Path, arrays: Arrays) -> None:
+    with path.open("w+b") as stream:
+        np.savez(stream, **arrays)  # type: ignore[arg-type]
+        length = stream.seek(0, os.SEEK_END)
+        stream.write(_digest(stream, length))
+
+
+def _check(stream: BinaryIO) -> None:
+    """Raise ValueError for a file that does not end in the checksum of the rest: zip has one of each array, none of its name."""
+    length = stream.seek(0, os.SEEK_END) - hashlib.sha256().digest_size
+    if length < 0 or _digest(stream, length) != stream.read():
+        raise ValueError("does not fit its checksum")
+    stream.seek(0)
+
+
+def _digest(stream: BinaryIO, length: int) -> bytes:
+    """Return the sha256 of the first `length` bytes, behind which the stream then stands."""
+    stream.seek(0)
+    digest = hashlib.sha256()
+    while length and (chunk := stream.read(min(length, CHUNK))):
+        digest.update(chunk)
+        length -= len(chunk)
+    return digest.digest()
 
 
 NO_CACHE = Cache(None)

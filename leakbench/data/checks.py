@@ -12,7 +12,7 @@ from pydantic import Field
 
 from leakbench.errors import InputError
 from leakbench.nested import nested
-from leakbench.part import part
+from leakbench.part import Inside, part
 
 __all__ = ["AFile", "Check", "File", "Sha256", "checked_bytes", "identity", "sha256_of", "within"]
 
@@ -23,7 +23,7 @@ Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 class File:
     """One file of a data set: its name within the set's folder and the sha256 of its content."""
 
-    file: str
+    file: Inside
     sha256: Sha256
 
 

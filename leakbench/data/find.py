@@ -38,7 +38,7 @@ def load_dataset(
     folder = None
     if recipe.origin is not None:
         folder = find_folder(recipe.origin, data_dir)
-        if folder is None:
+        if folder is None or (not offline and _is_being_fetched(recipe.format, folder)):
             with _explained(name, recipe.origin, data_dir):
                 folder = _fetched(recipe.format, recipe.origin, offline, progress)
     home = user_cache()
@@ -89,6 +89,13 @@ def _fetched(form: Format, origin: Origin, offline: bool, progress: Progress | N
     if home is None:
         raise InputError("no home folder to fetch it into (set XDG_CACHE_HOME)")
     return fetch_origin(form, origin, home / "data", progress)
+
+
+def _is_being_fetched(form: Format, folder: Path) -> bool:
+    """Say whether a set in the user's cache lacks files, as while another process brings them."""
+    home = user_cache()
+    files = getattr(form, "files", ())  # Of a set that comes as an archive all are there at once.
+    return bool(home and folder.is_relative_to(home / "data")) and not all((folder / f.file).exists() for f in files)
 
 
 @contextmanager

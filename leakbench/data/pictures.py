@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
+import math
 import pickle
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import Field
+from pydantic_core import PydanticCustomError
 from torch import Tensor
 
+from leakbench.bounded import CONTROLS
 from leakbench.data.cache import NO_CACHE, Cache
 from leakbench.data.checks import AFile, Check, File, Sha256, check_files, checked_bytes, identity, sha256_of, within
 from leakbench.data.dataset import Dataset, everyone
 from leakbench.data.split import split
 from leakbench.errors import InputError
+from leakbench.packed import ungzipped
 from leakbench.part import Count, Probability, part
 
 __all__ = ["CifarPython", "FaceFolders", "Idx"]
+
+MOST_PIXELS = 25_000_000
+"""Of one photograph: a small file may unpack to any number."""
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -65,13 +72,15 @@ def _idx(folder: Path | None, file: File, dimensions: int) -> Pixels:
     """Return the array in an idx file: two zero bytes, type 8 (unsigned byte), rank, big-endian sizes, the bytes."""
     packed = checked_bytes(folder, file)
     try:
-        raw = gzip.decompress(packed)
-    except (OSError, EOFError, zlib.error) as error:
+        raw = ungzipped(packed)
+    except (ValueError, EOFError, zlib.error) as error:
         raise InputError(f"{within(folder) / file.file}: not a whole gzip file: {error}") from None
     head = 4 + 4 * dimensions
-    shape = tuple(np.frombuffer(raw[4:head], ">u4").tolist())
-    if raw[:4] != bytes([0, 0, 8, dimensions]) or len(raw) != head + int(np.prod(shape)):
+    shape = tuple(int.from_bytes(raw[at : at + 4]) for at in range(4, head, 4))
+    if raw[:4] != bytes([0, 0, 8, dimensions]) or len(raw) != head + math.prod(shape):
         raise InputError(f"{within(folder) / file.file}: not an idx file of {dimensions} dimensions of unsigned bytes")
+    if len(raw) == head:
+        raise InputError(f"{within(folder) / file.file}: holds nothing: its sizes are {shape}")
     return np.frombuffer(bytearray(raw), np.uint8, offset=head).reshape(shape)
 
 
@@ -98,7 +107,7 @@ class CifarPython:
 
     def __call__(self, folder: Path | None, cache: Cache = NO_CACHE) -> Dataset:
         """Read the set; raises InputError for a file that is missing or damaged."""
-        names = tuple(n.decode() for n in _unpickle(folder, self.names)[b"label_names"])
+        names = _names(folder, self.names)
         train, labels = _batches(folder, self.train)
         test, answers = _batches(folder, (self.test,))
         return Dataset("", "image", train, labels, test, answers, names, everyone(labels), identity(self.files))
@@ -106,10 +115,33 @@ class CifarPython:
 
 def _batches(folder: Path | None, files: tuple[File, ...]) -> tuple[Tensor, Tensor]:
     """Return the pictures (n, 3, 32, 32) and labels (n,) of some batches."""
-    batches = [_unpickle(folder, f) for f in files]
-    pixels = bytearray().join(b[b"data"].state[4] for b in batches)
-    labels = [label for b in batches for label in b[b"labels"]]
+    batches = [_batch(folder, f) for f in files]
+    pixels = bytearray().join(pixels for pixels, _ in batches)
+    labels = [label for _, labels in batches for label in labels]
     return unit(np.frombuffer(pixels, np.uint8).reshape(-1, 3, 32, 32)), torch.tensor(labels)
+
+
+def _batch(folder: Path | None, file: File) -> tuple[bytes, list[int]]:
+    """Return the pixels of one batch, 3,072 bytes a picture, and the labels; raises InputError for other content."""
+    batch, where = _unpickle(folder, file), within(folder) / file.file
+    state = getattr(batch.get(b"data"), "state", None)
+    pixels = state[4] if isinstance(state, tuple) and len(state) == 5 else None
+    if not isinstance(pixels, bytes) or not pixels or len(pixels) % 3072:
+        raise InputError(f"{where}: data: got no array of n x 3072 unsigned bytes")
+    labels = batch.get(b"labels")
+    if not isinstance(labels, list) or any(type(label) is not int or not 0 <= label < 256 for label in labels):
+        raise InputError(f"{where}: labels: got no list of numbers from 0 to 255")
+    if len(labels) * 3072 != len(pixels):
+        raise InputError(f"{where}: labels: got {len(labels)} for {len(pixels) / 3072:g} pictures")
+    return pixels, labels
+
+
+def _names(folder: Path | None, file: File) -> tuple[str, ...]:
+    """Return the names of the classes; raises InputError for a file without."""
+    names = _unpickle(folder, file).get(b"label_names")
+    if not isinstance(names, list) or not names or not all(isinstance(name, bytes) for name in names):
+        raise InputError(f"{within(folder) / file.file}: label_names: got no list of names")
+    return tuple(name.decode(errors="replace") for name in names)
 
 
 class _Inert:
@@ -122,8 +154,11 @@ class _Inert:
         self.state = state
 
 
-class _Unpickler(pickle.Unpickler):
-    """Reads NumPy arrays as `_Inert` records and refuses every other class."""
+class _Unpickler(pickle._Unpickler):
+    """Reads NumPy arrays as `_Inert` records and refuses every other class.
+
+    That of pickle in Python: the one in C makes room for whatever place in its memory a batch names.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in {("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")}:
@@ -134,9 +169,15 @@ class _Unpickler(pickle.Unpickler):
 def _unpickle(folder: Path | None, file: File) -> dict[bytes, Any]:
     content = checked_bytes(folder, file)
     try:
-        batch: dict[bytes, Any] = _Unpickler(io.BytesIO(content), encoding="bytes").load()
-    except (pickle.UnpicklingError, EOFError, ValueError) as error:
-        raise InputError(f"{within(folder) / file.file}: not a CIFAR batch: {error}") from None
+        batch: Any = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+    except Exception as error:  # A pickle that is none raises whatever it comes to.
+        # It names what the batch does.
+        said = " ".join(CONTROLS.sub("\ufffd", f"{type(error).__name__}: {error}"[:200]).split())
+        raise InputError(f"{within(folder) / file.file}: not a CIFAR batch: {said}") from None
+    if not isinstance(batch, dict):
+        raise InputError(
+            f"{within(folder) / file.file}: not a CIFAR batch: got {type(batch).__name__}, expected a dict"
+        )
     return batch
 
 
@@ -153,12 +194,18 @@ class FaceFolders:
     the same person knows much of a face.
     """
 
-    accepted: dict[str, Sha256]
+    accepted: Annotated[dict[str, Sha256], Field(min_length=1)]
     minimum: Count = 20
     crop: tuple[int, int] = (61, 189)
     side: Count = 32
     test_share: Probability = 0.25
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        low, high = self.crop
+        if not 0 <= low < high:
+            text = f"crop: got {low}, {high}, expected the first row and column and, above it, the end"
+            raise PydanticCustomError("slot", "{text}", {"text": text})
 
     def check(self, folder: Path | None) -> tuple[Check, ...]:
         """Compare the listing of the photographs in use with the accepted ones: one row for all."""
@@ -206,7 +253,12 @@ class FaceFolders:
         low, high = self.crop
         try:
             with Image.open(path) as photograph:
+                wide, tall = photograph.size
+                if min(wide, tall) < high:
+                    raise ValueError(f"of {wide} x {tall} pixels, the crop ends at {high}")
+                if wide * tall > MOST_PIXELS:
+                    raise ValueError(f"of {wide} x {tall} pixels, expected at most {MOST_PIXELS:,}")
                 face = photograph.convert("RGB").crop((low, low, high, high)).resize((self.side, self.side))
-        except OSError as error:
+        except (OSError, ValueError, Image.DecompressionBombError) as error:
             raise InputError(f"{path}: not a readable picture: {error}") from None
         return np.ascontiguousarray(np.asarray(face).transpose(2, 0, 1))

@@ -5,17 +5,31 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
+from leakbench.data.addresses import is_safe
 from leakbench.data.formats import FORMATS, Format
 from leakbench.federated.partition import PARTITIONS, Iid, Partitioner
+from leakbench.inside import is_inside
 from leakbench.nested import nested
-from leakbench.part import Count, Fraction, Positive, Text, part
+from leakbench.part import Count, Fraction, Inside, Positive, Text, part
 from leakbench.recipe import slot
 from leakbench.types import Clock
 
 __all__ = ["DatasetRecipe", "Federation", "Origin"]
+
+
+def _address(url: str) -> str:
+    if not is_safe(url) or not url.endswith("/"):
+        raise ValueError("expected https://.../ (http only of this machine)")
+    return url
+
+
+def _file_name(name: str) -> str:
+    if name and (not is_inside(name) or "/" in name):
+        raise ValueError("expected the name of a file")
+    return name
 
 
 @part
@@ -65,16 +79,17 @@ class Origin:
 
     layouts: folders, below a data folder, in which people keep the set; it is fetched into the first.
     marker: a pattern that one of its files matches there.  megabytes: how much is fetched.
-    mirrors: http(s) addresses of folders, in the order in which they are tried.
-    archive: the one file to fetch and unpack beside the first layout; empty where the files of the format are fetched.
+    mirrors: addresses of folders by https (of this machine also by http), in the order in which they are tried.
+    archive: the one file, a tar, plain or by gzip or bzip2, to fetch and unpack beside the first layout; empty where the files
+        of the format are fetched.
     archive_sha256: empty where none is published; what was unpacked is checked all the same.
     """
 
-    layouts: tuple[Annotated[str, Field(pattern=r"^[^/.]")], ...]
-    marker: str
+    layouts: tuple[Annotated[Inside, Field(pattern=r"^[^/.]")], ...]
+    marker: Inside
     megabytes: Positive
-    mirrors: tuple[Annotated[str, Field(pattern="^https?://.*/$")], ...]
-    archive: str = ""
+    mirrors: tuple[Annotated[str, AfterValidator(_address)], ...]
+    archive: Annotated[str, AfterValidator(_file_name)] = ""
     archive_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
 
     @property

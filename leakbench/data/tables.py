@@ -75,9 +75,14 @@ def _records(folder: Path | None, file: File) -> pd.DataFrame:
         table = pd.read_csv(
             text, names=list(COLUMNS), comment="|", skipinitialspace=True, keep_default_na=False, dtype=str
         )
-        return table.astype(dict.fromkeys(NUMBERS, "int64"))
-    except ValueError as error:
+        table = table.astype(dict.fromkeys(NUMBERS, "int64"))
+    except (ValueError, OverflowError) as error:
         raise InputError(f"{within(folder) / file.file}: not a table of {len(COLUMNS)} columns: {error}") from None
+    if table.empty:
+        raise InputError(f"{within(folder) / file.file}: holds no record")
+    if other := sorted(set(table["income"].str.removesuffix(".")) - {"<=50K", ">50K"}):
+        raise InputError(f"{within(folder) / file.file}: income: got {other[0]!r}, expected <=50K or >50K")
+    return table
 
 
 def _one_hot(column: pd.Series[Any], values: tuple[str, ...]) -> Tensor:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 
 import torch
-from pydantic_core import PydanticCustomError
 from torch import Tensor
 
 from leakbench.defense.by_norm import clip_factor, member_norms, scaled
-from leakbench.part import Fraction, NonNegative, Positive, part
+from leakbench.lengths import length
+from leakbench.part import Bound, Fraction, NonNegative, Positive, check_limits, part
 from leakbench.rng import normal
 from leakbench.types import Clock, Fact, Generators, Parameters, Signal
 
@@ -36,14 +36,14 @@ class AdaClip:
     """
 
     multiplier: NonNegative
-    norm: Positive = 1.0
+    norm: Bound = 1.0
     beta1: Fraction = 0.99
     beta2: Fraction = 0.9
     floor: Positive = 1e-5
     ceiling: Positive = 1e-3
 
     def __post_init__(self) -> None:
-        _check_limits(self.floor, self.ceiling)
+        check_limits(self.floor, self.ceiling)
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Release the members; `sensitivity` becomes None, since another noise after this one would have no scale."""
@@ -74,7 +74,7 @@ class AdaClipReleased:
     ceiling: Positive = 1e-3
 
     def __post_init__(self) -> None:
-        _check_limits(self.floor, self.ceiling)
+        check_limits(self.floor, self.ceiling)
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Release the members; `sensitivity` becomes None."""
@@ -88,12 +88,6 @@ class AdaClipReleased:
             after[MEAN + n] = stepped
             after[DEVIATION + n] = torch.lerp(spread.mean(1, keepdim=True), deviation[n], self.beta2)
         return _left(signal, released, after, 1.0, self.noise_variance)
-
-
-def _check_limits(floor: float, ceiling: float) -> None:
-    if floor > ceiling:
-        text = f"floor: got {floor:g}, expected at most the ceiling ({ceiling:g})"
-        raise PydanticCustomError("slot", "{text}", {"text": text})
 
 
 def _recalled(signal: Signal, initial: float) -> tuple[Parameters, Parameters]:
@@ -118,7 +112,7 @@ def _released(
     signal: Signal, mean: Parameters, scale: Parameters, norm: float, std: float, rngs: Generators | None
 ) -> Parameters:
     apart = {n: (g - mean[n]) / scale[n] for n, g in signal.grads.items()}
-    norms = torch.stack(list(member_norms(dataclasses.replace(signal, grads=apart)).values())).norm(dim=0)
+    norms = length(torch.stack(list(member_norms(dataclasses.replace(signal, grads=apart)).values())), 0)
     factor = clip_factor(norms, norm)
     noised = {n: scaled(w, factor) + std * normal(w, rngs, signal.members) for n, w in apart.items()}
     return {n: scale[n] * w + mean[n] for n, w in noised.items()}

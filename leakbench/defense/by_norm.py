@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor
 
+from leakbench.lengths import length
 from leakbench.types import Clock, Fact, Signal
 
 __all__ = ["ByNorm", "Norms", "Scaling", "clip_factor", "member_norms", "scale_by_norm", "scaled", "whole_norm"]
@@ -44,12 +45,14 @@ class ByNorm(Protocol):
 
 def member_norms(signal: Signal) -> Norms:
     """Return {parameter: (lanes, members)}, the L2 norm of each tensor of each member."""
-    return {name: g.flatten(2).norm(dim=2) for name, g in signal.grads.items()}
+    return {name: length(g.flatten(2), 2) for name, g in signal.grads.items()}
 
 
 def whole_norm(norms: Norms) -> Tensor:
     """Return (lanes, members), the L2 norm of each member over all its tensors together."""
-    return torch.stack([n.square() for n in norms.values()]).sum(0).sqrt()
+    stacked = torch.stack(list(norms.values()))
+    found = stacked.square().sum(0).sqrt()
+    return found if bool(found.isfinite().all()) else found.where(found.isfinite(), length(stacked, 0))
 
 
 def clip_factor(norms: Tensor, bound: float | Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from leakbench.defense.by_norm import Norms, Scaling, clip_factor, scale_by_norm, whole_norm
-from leakbench.part import Positive, part
+from leakbench.part import Bound, part
 from leakbench.types import Clock, Fact, Generators, Signal
 
 __all__ = ["ClipLayers", "ClipLayersShared", "ClipWhole"]
@@ -18,7 +18,7 @@ class ClipWhole:
     The flat clip of DP-SGD (Abadi et al., CCS 2016, Algorithm 1, "Clip gradient"): its sensitivity is `norm` itself.
     """
 
-    norm: Positive
+    norm: Bound
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Clip; `sensitivity` becomes `norm` in every lane."""
@@ -40,7 +40,7 @@ class ClipLayers:
     the whole member, over M tensors, is only bounded by sqrt(M) * norm, which the ledger is told.
     """
 
-    norm: Positive
+    norm: Bound
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Clip; `sensitivity` becomes `norm` in every lane."""
@@ -61,7 +61,7 @@ class ClipLayersShared:
     Recurrent Language Models", ICLR 2018, "per-layer clipping"): the sensitivity is `norm`, as after `clip_whole`.
     """
 
-    norm: Positive
+    norm: Bound
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Clip; `sensitivity` becomes `norm` in every lane."""

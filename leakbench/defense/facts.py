@@ -37,6 +37,10 @@ class Probe:
     federation: Federation
 
 
+LOUDEST = 1e31
+"""Standard deviation above which single precision holds not every draw."""
+
+
 class _Watched(Clock):
     """A clock that notes which of its hands were read, so that one look is enough at what never changes."""
 
@@ -122,6 +126,12 @@ def _run(defense: Defense, probe: Probe, clock: Clock) -> tuple[Facts, Parameter
         except InputError as error:
             raise InputError(f"defense: at the {name} station, {error}") from None
         found[name] = after.facts[len(signal.facts) :]
+        loudest = max((fact.std for fact in found[name]), default=0.0)
+        if not loudest <= LOUDEST:
+            raise InputError(
+                f"defense: at the {name} station, its noise has a standard deviation of {loudest:g}, expected at most"
+                f" {LOUDEST:g}, as single precision holds"
+            )
         return after
 
     f = probe.federation

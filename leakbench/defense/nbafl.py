@@ -15,8 +15,9 @@ from pydantic_core import PydanticCustomError
 
 from leakbench.defense.by_norm import clip_factor, scaled
 from leakbench.errors import InputError
+from leakbench.lengths import length
 from leakbench.nested import nested
-from leakbench.part import Count, Positive, Probability, part
+from leakbench.part import Bound, Count, Positive, Probability, part
 from leakbench.privacy.classical import least_constant
 from leakbench.rng import normal
 from leakbench.types import Clock, Fact, Generators, Parameters, Signal
@@ -61,12 +62,14 @@ def clip_weights(signal: Signal, norm: float) -> Signal:
     by at most 2 * norm, which is the bound that the ledger is told.
     """
     sent = sent_weights(signal)
-    squares = [(g + sent[n]).flatten(2).square().sum(2) for n, g in signal.grads.items()]
-    length = torch.stack(squares).sum(0).sqrt()
-    factor = clip_factor(length, norm)
+    weights = [(g + sent[n]).flatten(2) for n, g in signal.grads.items()]
+    found = torch.stack([w.square().sum(2) for w in weights]).sum(0).sqrt()
+    if not bool(found.isfinite().all()):
+        found = found.where(found.isfinite(), length(torch.stack([length(w, 2) for w in weights]), 0))
+    factor = clip_factor(found, norm)
     # f (sent + g) - sent; where f is 1 the update keeps its bits.
     grads = {n: scaled(g, factor) + scaled(sent[n].expand_as(g), factor - 1) for n, g in signal.grads.items()}
-    return signal.replace(grads, length.new_full((signal.lanes,), norm), Fact("clip", norm=2 * norm, rescales=True))
+    return signal.replace(grads, found.new_full((signal.lanes,), norm), Fact("clip", norm=2 * norm, rescales=True))
 
 
 @part
@@ -79,7 +82,7 @@ class Calibration:
         one example can really move clipped weights that come from several steps of SGD.
     """
 
-    norm: Positive
+    norm: Bound
     epsilon: Positive
     delta: Probability = 0.01
     constant: Positive | None = None

@@ -18,11 +18,15 @@ from leakbench.defense.by_norm import clip_factor, member_norms, scaled
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.share import ShareOfNoise
 from leakbench.errors import InputError
-from leakbench.part import NonNegative, Positive, Probability, part
+from leakbench.lengths import length
+from leakbench.part import Bound, NonNegative, Positive, Probability, part
 from leakbench.rng import normal
 from leakbench.types import Clock, Fact, Generators, Signal
 
 __all__ = ["AdaptClip", "ClipQuantile", "QuantileNoise", "QuantileNoiseReleased", "value_multiplier"]
+
+LEAST, MOST = 1e-15, 1e30
+"""Between which the bound stays: what single precision can clip at."""
 
 BOUND, VOTES = "clip_bound", "within_bound"
 
@@ -41,11 +45,11 @@ class ClipQuantile:
     (`quantile_noise`), C says something of the private norms, and no epsilon follows.
     """
 
-    initial: Positive
+    initial: Bound
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Clip; `sensitivity` becomes C, and the sum of the votes, (lanes, 1), is left for `adapt_clip`."""
-        norms = torch.stack(list(member_norms(signal).values())).norm(dim=0)
+        norms = length(torch.stack(list(member_norms(signal).values())), 0)
         bound = signal.memory.get(BOUND, norms.new_full((signal.lanes, 1), self.initial))
         factor = clip_factor(norms, bound)
         grads = {n: scaled(g, factor) for n, g in signal.grads.items()}
@@ -58,7 +62,7 @@ class ClipQuantile:
 
 @part
 class AdaptClip:
-    """Set the bound for the next use: C <- C exp(-learning_rate (b - target)), b the share of members within C.
+    """Set the bound for the next use: C <- C exp(-learning_rate (b - target)), b the share of members within C, C in [1e-15, 1e30].
 
     Andrew et al., Algorithm 1, the geometric update, with b = 1/2 + (sum of votes) / m. m: of a batch its expected size B, at the
     `batch` station; of a cohort K_t, at the `server` station. Raises InputError where no clip_quantile came before.
@@ -71,7 +75,7 @@ class AdaptClip:
         """Leave the gradients alone; only what is remembered changes."""
         share = 0.5 + _votes(signal, "adapt_clip") / _voters(signal, clock)
         before = signal.memory[BOUND].mean(1, keepdim=True)
-        after = before * torch.exp(-self.learning_rate * (share - self.target))
+        after = (before * torch.exp(-self.learning_rate * (share - self.target))).clamp(LEAST, MOST)
         kept = {name: m for name, m in signal.memory.items() if name != VOTES}
         return dataclasses.replace(signal, memory={**kept, BOUND: after})
 

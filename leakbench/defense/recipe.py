@@ -28,7 +28,7 @@ from leakbench.defense.transform import STATIONS, Stations, Transform
 from leakbench.nested import nested
 from leakbench.part import Text, part
 from leakbench.privacy.budget import Budget
-from leakbench.privacy.claim import CLAIMS, Claim, MomentsClaim, NoClaim
+from leakbench.privacy.claim import CLAIMS, Claim, NoClaim
 from leakbench.recipe import slot
 from leakbench.types import Clock
 
@@ -116,8 +116,10 @@ class Defense:
     printed: dict[str, dict[str, Annotated[float, Field(allow_inf_nan=False)]]] = Field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if isinstance(self.claim, MomentsClaim) and self.claim.unit != self.unit:
-            text = f"claim: its unit is {self.claim.unit!r}, the defense's is {self.unit!r}; expected the same"
+        # NbAFL's formula leaves open of whom its sensitivity is, and one of one's own may: it then has no unit.
+        claimed = getattr(self.claim, "unit", self.unit)
+        if claimed != self.unit:
+            text = f"claim: its unit is {claimed!r}, the defense's is {self.unit!r}; expected the same"
             raise PydanticCustomError("slot", "{text}", {"text": text})
         if any(isinstance(t, GaussianNoise) and t.to == "mean" for t in self.server):
             text = "server: noise `to: mean` depends on how many updates arrive; expected `to: sum` (K_t times the multiplier)"

@@ -8,7 +8,7 @@ from torch import Tensor
 from leakbench.defense.by_norm import Norms, Scaling, scale_by_norm
 from leakbench.defense.clip import ClipLayers
 from leakbench.errors import InputError
-from leakbench.part import Positive, part
+from leakbench.part import Bound, check_limits, part
 from leakbench.types import Clock, Fact, Generators, Signal
 
 __all__ = ["L2Max", "L2MaxReleased"]
@@ -44,8 +44,11 @@ class L2MaxReleased:
     As the authors' released script has it (commented out there): nothing is clipped below the ceiling, and C is not used.
     """
 
-    floor: Positive = 0.1
-    ceiling: Positive = 32.0
+    floor: Bound = 0.1
+    ceiling: Bound = 32.0
+
+    def __post_init__(self) -> None:
+        check_limits(self.floor, self.ceiling)
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Clip at the ceiling; `sensitivity` becomes the members' mean limit, (lanes,)."""

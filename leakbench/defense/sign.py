@@ -23,7 +23,7 @@ UNCOUNTED = "a sign at the server is bounded by how many coordinates an update h
 
 @part
 class Sign:
-    """Replace every coordinate of each member by `size` times its sign; that of zero is zero.
+    """Replace every coordinate of each member by `size` times its sign; that of zero is zero, that of NaN is NaN.
 
     Bernstein et al., ICML 2018, Algorithm 1: x - delta sign(g) steps by delta in every coordinate, so that with the clients'
     learning rate eta `size` is delta / eta. 1 is the bare sign, which Wu et al. (UAI 2023) take for a defense.
@@ -34,7 +34,8 @@ class Sign:
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Take the signs; `sensitivity` becomes size * sqrt(p) in every lane. Its derivative is zero."""
-        grads = {name: self.size * g.sign() for name, g in signal.grads.items()}
+        # The sign of NaN is zero to PyTorch, which would let a gradient that has diverged pass for one that is zero.
+        grads = {name: self.size * g.sign().masked_fill(g.isnan(), torch.nan) for name, g in signal.grads.items()}
         first = next(iter(grads.values()))
         bound = self.size * math.sqrt(sum(g[0, 0].numel() for g in grads.values()))
         # The ledger shows a server one coordinate of each tensor: no bound follows from how many it sees there.

@@ -159,7 +159,7 @@ def _with_crop(steps: list[Step], behind: tuple[Kernel, ...]) -> list[Step]:
 
 def _layers(model: nn.Sequential, prefix: str) -> Iterator[tuple[str, nn.Module]]:
     for name, layer in model._modules.items():  # `named_children` leaves out a layer that it has met before.
-        assert layer is not None
+        assert layer is not None  # noqa: S101 - said to mypy; it holds by construction
         if type(layer) is nn.Sequential and not _hooked(layer):
             yield from _layers(layer, f"{prefix}{name}.")
         else:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from leakbench.engine.steps import Affine
+from leakbench.lengths import length
 from leakbench.types import Parameters
 
 __all__ = ["Factored"]
@@ -49,12 +50,12 @@ class Factored:
     def norms(self) -> dict[str, Tensor]:
         """Return the L2 norm of each tensor of each example, {p: (K, B)}."""
         if self.columns.shape[2] == 1:
-            weight = self.columns[:, :, 0].norm(dim=2) * self.deltas[:, :, 0].norm(dim=2)
+            weight = length(self.columns[:, :, 0], 2) * length(self.deltas[:, :, 0], 2)
         else:
-            weight = self.products.flatten(2).norm(dim=2)
+            weight = length(self.products.flatten(2), 2)
         found = {self.layer.weight: weight}
         if self.layer.bias is not None:
-            found[self.layer.bias] = self.sums.norm(dim=2)
+            found[self.layer.bias] = length(self.sums, 2)
         return found
 
     def merged(self, factors: dict[str, Tensor] | None = None) -> Parameters:

@@ -105,7 +105,7 @@ def _pulled(
             after = own if after is None else after.add_(own)
         tangents.append(after)
     tangent = tangents.pop()
-    assert tangent is not None
+    assert tangent is not None  # noqa: S101 - said to mypy; it holds by construction
 
     chances, weights = passage.chances, weights[..., None]
     mean = (chances * tangent).sum(-1, keepdim=True)
@@ -134,7 +134,7 @@ class _Along:
 
     def moved(self, done: Passed) -> Tensor:
         """Return the tangent of the layer's answer along the direction."""
-        assert done.columns is not None
+        assert done.columns is not None  # noqa: S101 - said to mypy; it holds by construction
         bias = None if self.bias is None else self.bias.flatten(0, 1)
         return self.step.moved(self._lanes(done.columns), self.weight.flatten(0, 1), bias).reshape(done.answer.shape)
 

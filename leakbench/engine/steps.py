@@ -161,7 +161,7 @@ class Pointwise:
             return self.ways.back(derivative, entering, answer)
 
         def bent(tangent: Tensor, delta: Tensor) -> Tensor:
-            assert bend is not None
+            assert bend is not None  # noqa: S101 - said to mypy; it holds by construction
             return bend(tangent * delta, entering, answer)
 
         return Passed(answer, through, through, bend=None if bend is None else bent)

@@ -41,7 +41,7 @@ def merged_signal(
     station: one that `merges`.  local: K clients' networks and examples.  batch: the B that their sums are divided by.
     """
     network, weights = local.network, local.weights
-    assert weights is not None
+    assert weights is not None  # noqa: S101 - said to mypy; it holds by construction
     layers = chain.gradient(network.parameters, network.shared, local.inputs, local.targets, weights)
     norms = {name: norm for layer in layers for name, norm in layer.norms().items()}
     factors = dict.fromkeys(norms, weights / batch)

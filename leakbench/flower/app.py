@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.serverapp import ServerApp
 
 from leakbench.errors import InputError, nearest
@@ -20,7 +22,8 @@ from leakbench.flower.in_process_grid import InProcessGrid, context_of_server
 from leakbench.flower.step_probe_mod import StepProbeMod
 from leakbench.flower.tap_grid import TapGrid
 from leakbench.flower.update_tap_mod import UpdateTapMod
-from leakbench.imported import import_function
+from leakbench.flower.whereabouts import client_of
+from leakbench.imported import import_function, said
 
 __all__ = ["FlowerApp", "RunConfig", "load_flower_app", "run_tapped"]
 
@@ -58,31 +61,61 @@ def load_flower_app(folder: Path) -> FlowerApp:
         raise InputError(f"{folder}: no pyproject.toml, expected a Flower app")
     try:
         written = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # Of TOML and of UTF-8.
         raise InputError(f"{path}: {error}") from None
-    app: dict[str, Any] = written.get("tool", {}).get("flwr", {}).get("app", {})
-    components: dict[str, str] = app.get("components", {})
+    app = _table(_table(_table(written, "tool", path), "flwr", path), "app", path)
+    components = _table(app, "components", path)
     found: dict[str, Any] = {}
     for field, kind in (("serverapp", ServerApp), ("clientapp", ClientApp)):
         if field not in components:
             raise InputError(f"{path}: tool.flwr.app.components has no {field!r}")
-        found[field] = import_function(f"{path}: {field}", components[field], str(folder.resolve()))
+        found[field] = import_function(f"{path}: {field}", str(components[field]), str(folder.resolve()))
         if not isinstance(found[field], kind):
             raise InputError(
                 f"{path}: {field}: {components[field]!r} is a {type(found[field]).__name__}, expected {kind.__name__}"
             )
-    return FlowerApp(found["serverapp"], found["clientapp"], _flat(app.get("config", {})))
+    return FlowerApp(found["serverapp"], found["clientapp"], _flat(_table(app, "config", path)))
 
 
 def run_tapped(app: FlowerApp, config: RunConfig, clients: int, sink: Path, steps: int = 1) -> None:
     """Run the app to its end without an engine, and write all that leaks at type-0, type-1 and type-2 into a folder.
 
     clients: how many nodes there are.  What the app prints goes to stderr.
+
+    Raises InputError, of which what the app raised is the cause, where its server fails or ends the process, or any of its clients
+    does, though the strategy would have gone on without it.
     """
-    taps = (UpdateTapMod(sink), StepProbeMod(sink, steps))
+    failed: list[InputError] = []
+    taps = (UpdateTapMod(sink), StepProbeMod(sink, steps), _watched(failed))
     with quiet():
         grid = TapGrid(InProcessGrid(attach(app.client, *taps), clients, config), sink)
-        app.server(grid, context_of_server(config))
+        try:
+            app.server(grid, context_of_server(config))
+        except InputError:
+            raise
+        except (Exception, SystemExit) as error:
+            if isinstance(error, OSError) and str(error.filename).startswith(str(sink)):
+                raise  # What failed is not the app but the writing of a leak.
+            raise failed[0] if failed else InputError(f"app: its server failed: {said(error)}") from error
+    if failed:
+        raise failed[0]
+
+
+def _watched(failed: list[InputError]) -> Mod:
+    """Return a mod that keeps what a client raises: Flower's older strategies ask clients in threads and go on without a reply."""
+
+    def watched(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        try:
+            return call_next(message, context)
+        except InputError as error:
+            failed.append(error)
+            raise
+        except (Exception, SystemExit) as error:
+            what = f"app: its client {client_of(context)} failed ({message.metadata.message_type}): {said(error)}"
+            failed.append(InputError(what))
+            raise failed[-1] from error
+
+    return watched
 
 
 @contextmanager
@@ -96,6 +129,14 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         log.setLevel(before)
+
+
+def _table(holder: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    """Return a table of TOML, empty where there is none; raises InputError for anything else of its name."""
+    found = holder.get(name, {})
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: {name} is {found!r}, expected a table")
+    return found
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float | int | str]:

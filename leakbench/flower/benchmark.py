@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import shutil
+import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
-from leakbench.attack import Attack
-from leakbench.data.find import load_dataset
-from leakbench.defense import Defense
 from leakbench.errors import InputError
 from leakbench.flower.app import RunConfig, load_flower_app, run_tapped
+from leakbench.flower.cleared import check_own, cleared
 from leakbench.flower.seen import TAPS, rounds_of, seen_at
 from leakbench.flower.training import Unknown
-from leakbench.imported import import_function
+from leakbench.imported import said
+from leakbench.own.asked import built
+from leakbench.own.assumed import contradicted, normalisation
 from leakbench.own.attacked import Attacker, attack_seen
+from leakbench.own.normalised import Normal, Numbers, normal_of
+from leakbench.own.suited import suited
 from leakbench.own.table import Row
-from leakbench.recipe import resolve
+from leakbench.own.who import Who
 
 __all__ = ["Asked", "benchmark"]
 
@@ -36,56 +41,62 @@ class Asked:
     rounds: int | None = None
     clients: int = 10
     run_config: RunConfig = field(default_factory=dict)
-    attack: str = "autoleak"
-    defense: str | None = None
-    dataset: str | None = None
-    data_dir: Path | None = None
-    success: float | None = None
+    who: Who = field(default_factory=Who)
     leak_rounds: str = "1"
     victims: int = 50
     batch: int | None = None
     local_iterations: int | None = None
     learning_rate: float | None = None
-    seed: int = 0
+    victim_mode: str | None = None
+    normalise: tuple[Numbers, Numbers] | None = None
 
 
 def benchmark(asked: Asked) -> list[Row]:
-    """Run the app and attack what leaked; raises InputError for whatever does not fit. Leaks of an earlier run are replaced."""
-    attacker = Attacker(
-        resolve("attacks", Attack, asked.attack)[1],
-        None if asked.defense is None else resolve("defenses", Defense, asked.defense)[1],
-        None if asked.dataset is None else load_dataset(asked.dataset, asked.data_dir)[2],
-        asked.success,
-        asked.seed,
-    )
+    """Run the app and attack what leaked; leaks of an earlier run are replaced.
+
+    Raises InputError for whatever does not fit, and for a folder `out` that holds anything else than leaks, which stays as it is.
+    """
+    check_own(asked.out, TAPS)
+    attacker = asked.who()
     app = load_flower_app(asked.app_dir)
     config = app.configured(asked.rounds, asked.run_config)
-    model = import_function("model", asked.builder, str(asked.app_dir.resolve()))()
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model: {asked.builder!r} returned a {type(model).__name__}, expected a torch.nn.Module")
-    if not list(model.parameters()):
-        raise InputError(f"model: {asked.builder!r} has no parameters, so that nothing could leak")
-    for name in (*TAPS, "sent"):
-        shutil.rmtree(asked.out / name, ignore_errors=True)
+    normal = None if asked.normalise is None else normal_of(*asked.normalise, asked.shape)
+    model = _model(asked)
+    cleared(asked.out, TAPS)
     run_tapped(app, config, asked.clients, asked.out)
-    return list(_rows(asked, model, attacker))
+    return list(_rows(asked, model, attacker, normal))
 
 
-def _rows(asked: Asked, model: nn.Module, attacker: Attacker) -> Iterator[Row]:
-    given = Unknown(asked.local_iterations, asked.batch, asked.learning_rate)
+def _model(asked: Asked) -> nn.Module:
+    """Return the app's network, whose lazy layers, if it has any, were shown an input; raises InputError where they fail on it."""
+    model = built(asked.builder, asked.app_dir.resolve())
+    if any(is_lazy(p) for p in model.parameters()):
+        try:
+            with torch.no_grad(), redirect_stdout(sys.stderr):
+                model.eval()(torch.zeros(1, *asked.shape))
+        except (Exception, SystemExit) as error:
+            raise InputError(f"shape: the model fails on an input of {(1, *asked.shape)}: {said(error)}") from error
+    return model
+
+
+def _rows(asked: Asked, model: nn.Module, attacker: Attacker, normal: Normal | None) -> Iterator[Row]:
+    given = Unknown(asked.local_iterations, asked.batch, asked.learning_rate, asked.victim_mode)
     for number in _rounds(asked):
         for tap in TAPS:
-            seen = seen_at(asked.out, tap, number, model, asked.shape, asked.classes, given, asked.victims)
+            seen = seen_at(asked.out, tap, number, model, asked.shape, asked.classes, given, asked.victims, normal)
             if isinstance(seen, str):
                 yield Row(tap, number, None, note=seen)
                 continue
             notes = [seen.training.note] if seen.training.note else []
             if seen.left_out:
-                notes.append(f"{seen.left_out} clients that train otherwise are left out")
+                notes.append(f"{seen.left_out} clients that train otherwise, or got other buffers, are left out")
             if seen.inputs is None:
                 notes.append("the truth is not known, since the app does not call leakbench.flower.observe: no score")
-            outcome = attack_seen(seen, attacker)
-            yield Row(tap, number, outcome, seen.view.victims, seen.view.examples, "; ".join(notes))
+            suiting, adapted = suited(attacker, seen)
+            outcome = attack_seen(seen, suiting)
+            notes += normalisation(seen.view.network.model)
+            notes += filter(None, [adapted, contradicted(seen, suiting)])
+            yield Row(tap, number, outcome, seen.view.victims, seen.view.examples, "\n".join(notes))
 
 
 def _rounds(asked: Asked) -> list[int]:

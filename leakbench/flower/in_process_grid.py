@@ -17,6 +17,9 @@ from leakbench.errors import InputError
 
 __all__ = ["InProcessGrid", "check_nodes", "context_of_server"]
 
+PATIENCE = 5
+"""How often an app asks for the nodes without a message in between before it is taken to wait for more of them."""
+
 SERVER, RUN, TASK = 1, 1, 1
 """Flower's id of the server's node, and those of the one run and task."""
 
@@ -48,6 +51,7 @@ class InProcessGrid(Grid):
         }
         self._replies: dict[str, Message] = {}
         self._run = Run.create_empty(RUN)
+        self._asked = 0
         self._alone = RLock()  # Flower's older strategies ask their clients from several threads.
 
     def set_run(self, run: Run) -> None:
@@ -66,7 +70,12 @@ class InProcessGrid(Grid):
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the ids of all nodes."""
+        """Return the ids of all nodes; raises InputError where an app asks on and on, since it waits for more of them."""
+        self._asked += 1
+        if self._asked > PATIENCE:
+            raise InputError(
+                f"clients: got {len(self.contexts)}, fewer than the app waits for (a strategy's min_available_nodes, 2 by default)"
+            )
         return list(self.contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -83,6 +92,7 @@ class InProcessGrid(Grid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Return the clients' replies in the order of the messages; `timeout` means nothing, as nobody is waited for."""
+        self._asked = 0
         return [self.answer(message) for message in messages]
 
     def answer(self, message: Message) -> Message:

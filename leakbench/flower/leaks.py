@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,16 +20,18 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from leakbench.errors import InputError
+from leakbench.inside import said
 
-__all__ = ["Leak", "read_leaks", "write_leak", "write_whole"]
+__all__ = ["SENT", "Leak", "Named", "leaked_rounds", "read_leaks", "write_leak", "write_whole"]
 
 Named: TypeAlias = Mapping[str, NDArray[Any]]
 
 SENT = "sent"
+"""The folder of what the server had sent, and the word in a header that names the file there."""
 
 
 @dataclass(frozen=True)
@@ -71,28 +74,65 @@ def write_leak(folder: Path, leak: Leak) -> Path:
     return path
 
 
-def read_leaks(folder: Path, tap: str) -> list[Leak]:
-    """Return the leaks of one tap by round and then by partition, or node where no partition is known; [] where there is none."""
-    found = [_read(folder, tap, path) for path in sorted((folder / tap).glob("round*.safetensors"))]
+def leaked_rounds(folder: Path, tap: str) -> list[int]:
+    """Return the rounds in which a tap saw anything, by the names of its files."""
+    names = (re.fullmatch(r"round(\d+)-node.*", path.stem) for path in (folder / tap).glob("round*.safetensors"))
+    return sorted({int(found[1]) for found in names if found})
+
+
+def read_leaks(folder: str | Path, tap: str, number: int | None = None) -> list[Leak]:
+    """Return the leaks of one tap by round and then by partition, or node where no partition is known; [] where there is none.
+
+    number: of which round, from 1; None: of all.
+
+    Raises InputError for a folder that is not there, and for a file that names what the server had sent by no hash, or by one that
+    is not there.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder of leaks")
+    sent: dict[str, Named] = {}
+    names = "round*.safetensors" if number is None else f"round{number:05d}-*.safetensors"
+    found = [_read(folder, tap, path, sent) for path in sorted((folder / tap).glob(names))]
     return sorted(found, key=lambda leak: (leak.round, leak.node if leak.partition is None else leak.partition))
 
 
-def _read(folder: Path, tap: str, path: Path) -> Leak:
+def _read(folder: Path, tap: str, path: Path, before: dict[str, Named]) -> Leak:
+    """Return one leak; `before`, what the server had sent by its hash, is filled as it is met."""
     arrays, header = _opened(path)
     sent: Named = {}
     if SENT in header:
-        before = folder / SENT / f"{header[SENT]}.safetensors"
-        if not before.is_file():
-            raise InputError(f"{path}: {before.name}, what the server had sent, is not in {before.parent}")
-        sent = _opened(before)[0]
+        if header[SENT] not in before:
+            before[header[SENT]] = _sent(folder, path, header[SENT])
+        sent = before[header[SENT]]
     partition = header.get("partition-id")
     known = ("round", "node-id", "partition-id", SENT)
-    said = {key: text for key, text in header.items() if key not in known}
-    where = None if partition is None else int(partition)
-    return Leak(tap, int(header["round"]), int(header["node-id"]), where, arrays, sent, said)
+    words = {key: text for key, text in header.items() if key not in known}
+    try:
+        where = None if partition is None else int(partition)
+        return Leak(tap, int(header["round"]), int(header["node-id"]), where, arrays, sent, words)
+    except (KeyError, ValueError):
+        got = ", ".join(f"{key} {said(header.get(key, 'missing'))}" for key in ("round", "node-id", "partition-id"))
+        raise InputError(f"{path}: its header has {got}; expected whole numbers, as a tap writes them") from None
+
+
+def _sent(folder: Path, path: Path, name: str) -> Named:
+    if not re.fullmatch("[0-9a-f]{16}", name):
+        raise InputError(f"{path}: sent: got {said(name)}, expected a hash")
+    before = folder / SENT / f"{name}.safetensors"
+    if not before.is_file():
+        raise InputError(f"{path}: {before.name}, what the server had sent, is not in {before.parent}")
+    return _opened(before)[0]
 
 
 def _opened(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    try:
+        return _arrays_and_header(path)
+    except (SafetensorError, TypeError) as error:  # TypeError of numbers that NumPy has not, as bfloat16.
+        raise InputError(f"{path}: cannot be read as safetensors ({said(error)})") from None
+
+
+def _arrays_and_header(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     with safe_open(path, framework="numpy") as file:
         return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
 
@@ -102,13 +142,15 @@ def _plain(arrays: Named) -> dict[str, NDArray[Any]]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that nobody ever finds a part of it."""
+    """Write a file so that nobody ever finds a part of it; an OSError names it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".part-")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # A disk that is full does not say for which file.
+            error.filename = str(path)
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from leakbench.flower.arrays import Arrays, arrays_of, is_parameter
 from leakbench.flower.leaks import Leak, write_leak
 from leakbench.flower.whereabouts import is_train, partition_of, round_of
 from leakbench.own.observed import Observed, listening, listens
+from leakbench.own.stepped import once_graded, rates, unusual
 from leakbench.types import Parameters
 
 __all__ = ["StepProbeMod"]
@@ -36,7 +38,9 @@ class StepProbeMod:
 
     In a leak are, each where it is known: `example/P` (B, *p) of the first step, `sample/P` likewise as Opacus left them,
     `stepN/P` (*p) the gradient of step N, `inputs/N` (B, *s) and `labels/N` (B,); in its words the optimizer, its learning rate,
-    momentum and weight decay, and how many local steps there were.
+    momentum and weight decay, how many local steps there were, and the observed model's mode, `train` or `eval`; as JSON, where
+    there are any, settings that are not those of plain SGD or of Adam by default (`unusual`) and the learning rates of groups or
+    steps that have several (`learning-rates`).
 
     sink: the folder.  steps: of how many first steps the gradients are kept.  tap: what the view is called, and the folder within.
     """
@@ -62,13 +66,14 @@ class StepProbeMod:
 class Heard:
     """What an optimizer showed. gradients, samples: of each first step, in the order of its parameters, with their ids.
 
-    taken: how many steps.  said: what the optimizer is called and was told.
+    taken: how many steps.  said: what the optimizer is called and was told.  rates: of all groups and steps.
     """
 
     gradients: list[list[tuple[int, Tensor]]] = field(default_factory=list)
     samples: list[tuple[int, Tensor]] = field(default_factory=list)
     taken: int = 0
     said: dict[str, str] = field(default_factory=dict)
+    rates: set[float] = field(default_factory=set)
 
 
 @contextmanager
@@ -76,24 +81,34 @@ def _heard(steps: int, observed: Observed) -> Iterator[Heard]:
     """Hear all steps of optimizers within this block, in the thread that is observed."""
     heard = Heard()
 
-    def hear(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not listens(observed):
-            return
+    def hear(optimizer: Optimizer) -> None:
         held = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if heard.taken == 0:
-            group: Mapping[str, Any] = optimizer.param_groups[0]
-            told = {called: f"{float(group[key]):.9g}" for key, called in TOLD.items() if key in group}
-            heard.said = {"optimizer": type(optimizer).__name__, **told}
+            heard.said = _said(optimizer)
             heard.samples = [(id(p), s.detach().cpu().clone()) for p in held if (s := _sample(p)) is not None]
         if heard.taken < steps:
             heard.gradients.append([(id(p), p.grad.detach().cpu().clone()) for p in held if p.grad is not None])
+        heard.rates |= rates(optimizer)
         heard.taken += 1
 
-    handle = register_optimizer_step_pre_hook(hear)
+    graded = once_graded(hear)
+
+    def begins(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        return graded(optimizer, args, kwargs) if listens(observed) else None
+
+    handle = register_optimizer_step_pre_hook(begins)
     try:
         yield heard
     finally:
         handle.remove()
+
+
+def _said(optimizer: Optimizer) -> dict[str, str]:
+    """Return what an optimizer is called and was told, in words."""
+    group: Mapping[str, Any] = optimizer.param_groups[0]
+    told = {called: f"{float(group[key]):.9g}" for key, called in TOLD.items() if key in group}
+    settings = unusual(optimizer)
+    return {"optimizer": type(optimizer).__name__, **told, **({"unusual": json.dumps(settings)} if settings else {})}
 
 
 def _sample(parameter: Tensor) -> Tensor | None:
@@ -126,6 +141,12 @@ def _names(gradients: list[tuple[int, Tensor]], observed: Observed, sent: Arrays
 
 
 def _words(observed: Observed, heard: Heard) -> dict[str, str]:
-    note = {"note": observed.note} if observed.note else {}
+    told = {"note": observed.note, "fault": observed.fault, "victim-mode": observed.mode}
     steps = heard.taken or len(observed.inputs)
-    return {**heard.said, "local-steps": str(steps), **note}
+    several = {"learning-rates": json.dumps(sorted(heard.rates))} if len(heard.rates) > 1 else {}
+    return {
+        **heard.said,
+        **several,
+        "local-steps": str(steps),
+        **{what: words for what, words in told.items() if words},
+    }

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from leakbench.errors import InputError
 from leakbench.flower.leaks import Leak
 from leakbench.own.seen import Training
+from leakbench.own.stepped import UNROLLED
 
 __all__ = ["Unknown", "commonest", "heard_of"]
 
-UNROLLED = {"SGD": "sgd", "DPOptimizer": "sgd", "Adam": "adam"}
-"""{optimizer of PyTorch: how leakbench's clients step}."""
+Kind = TypeVar("Kind", bound=Hashable)
+
+AT_ONCE = ("eps", "maximize")
+"""Settings by which even the first step of SGD or Adam is another; momentum's and the averages' begin with the second."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,7 @@ class Unknown:
     steps: int | None = None
     batch: int | None = None
     learning_rate: float | None = None
+    mode: str | None = None
 
 
 def heard_of(probe: Leak | None, given: Unknown) -> Training:
@@ -46,20 +52,30 @@ def heard_of(probe: Leak | None, given: Unknown) -> Training:
     optimizer, notes = UNROLLED.get(said.get("optimizer", "SGD")), list[str]()
     if optimizer is None:
         notes.append(f"{said['optimizer']}'s steps are taken for SGD's")
-    if steps > 1 and float(said.get("momentum", "0")):
-        notes.append("momentum is left out of the steps that are unrolled")
-    if float(said.get("weight-decay", "0")):
+    unusual: dict[str, Any] = json.loads(said.get("unusual", "{}"))
+    if steps == 1 and optimizer == "sgd" and unusual.get("nesterov"):
+        rate *= 1 + float(unusual["momentum"])  # Of a first step exactly: the gradient and momentum times it.
+    ignored = [name for name in unusual if name != "weight_decay" and (steps > 1 or name in AT_ONCE)]
+    if ignored:
+        are = "is" if len(ignored) == 1 else "are"
+        notes.append(f"{' and '.join(ignored)} {are} left out of the steps that are unrolled")
+    rates: list[float] = json.loads(said.get("learning-rates", "[]"))
+    if rates and given.learning_rate is None:
+        notes.append(f"learning rates {', '.join(f'{one:g}' for one in rates)} are taken for {rate:g}")
+    if float(said.get("weight-decay", "0")) or "weight_decay" in unusual:
         notes.append("weight decay is left out")
     if given.batch is None and len(set(sizes)) > 1:
         notes.append(f"batches of {sorted(set(sizes))} are taken for one step of all")
         steps, batch, rate = 1, sum(sizes), rate * steps
-    return Training(steps, batch, rate, optimizer or "sgd", "; ".join(notes))
+    return Training(
+        steps, batch, rate, optimizer or "sgd", "\n".join(notes), given.mode or said.get("victim-mode", "eval")
+    )
 
 
 def _missing(option: str, why: str) -> int:
     raise InputError(f"{option}: not known, since {why}; pass --{option}")
 
 
-def commonest(several: Sequence[Training]) -> Training:
-    """Return how most of several clients trained."""
+def commonest(several: Sequence[Kind]) -> Kind:
+    """Return of what kind most of several clients are."""
     return Counter(several).most_common(1)[0][0]

@@ -67,7 +67,7 @@ class VectorisedGrid(InProcessGrid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Return the replies in the order of the messages."""
-        messages = list(messages)
+        messages, self._asked = list(messages), 0
         found: dict[int, Message] = {}
         for alike in _alike([i for i, message in enumerate(messages) if is_train(message)], messages):
             found.update(zip(alike, self._trained([messages[i] for i in alike]), strict=True))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,11 @@ from leakbench.errors import InputError
 from leakbench.frontier.grid import DEFENSES, Point, points_of
 from leakbench.frontier.measure import SAME, asked_of, cells_at, left_out, measured
 from leakbench.progress import Reporter
+from leakbench.reproduce.checked import write_csv
 from leakbench.reproduce.kept import CURE, FRONTIER, kept
 from leakbench.reproduce.measure import hash_of
 from leakbench.reproduce.rows import Row, replaced
-from leakbench.store import alone, write_atomically
+from leakbench.store import alone
 
 __all__ = ["frontier", "ordered", "read_rows", "rows_file"]
 
@@ -101,7 +101,7 @@ def frontier(
         with alone(out):
             rows = read_rows(table)  # As it is now: another command may have written to it meanwhile.
             rows = ordered(replaced(rows, "cell", point.name, found))
-            write_atomically(table, partial(_to_csv, rows))
+            write_csv(table, rows)
         for row in found:
             say(row)
     return read_rows(table)
@@ -152,7 +152,3 @@ def _differs(rows: pd.DataFrame, asked: str) -> str:
 
 def _said(size: Any) -> str:
     return "the data set's own" if size is None else str(size)
-
-
-def _to_csv(rows: pd.DataFrame, path: Path) -> None:
-    rows.to_csv(path, index=False)

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import pandas as pd
 
+from leakbench.bounded import bounded_text, without_controls
 from leakbench.errors import InputError
 from leakbench.gate.columns import check_rows, column_of
 from leakbench.manifest import needed
@@ -18,6 +19,9 @@ from leakbench.summary.compare import RULERS, SAME, rows_of
 __all__ = ["FORMAT", "Kept", "baseline_of", "kept_of"]
 
 FORMAT = 1
+
+LONGEST = 100_000_000
+"""Bytes of a file; of ten victims they take about 3,000."""
 
 SCORES = ("success", "identified", "failure_reason", "label_guess", "rmse", "null_rmse")
 """Of each example, beside by what examples are the same."""
@@ -40,7 +44,8 @@ def baseline_of(folder: Path) -> dict[str, Any]:
             columns[name] = _plain(values.iloc[0])
         else:
             columns[name] = [_plain(value) for value in values]
-    return {"leakbench baseline": FORMAT, "dataset": data, **told, "examples": len(rows), "rows": columns}
+    kept = {"leakbench baseline": FORMAT, "dataset": data, **told, "examples": len(rows), "rows": columns}
+    return {**kept, "checksum": content_hash(kept)}
 
 
 def kept_of(path: Path) -> Kept:
@@ -48,7 +53,8 @@ def kept_of(path: Path) -> Kept:
     if path.is_dir():
         return _of_run(path)
     try:
-        read = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+        text = bounded_text(path, LONGEST)
+        read = without_controls(json.loads(text, parse_constant=_no_number), text)
     except FileNotFoundError:
         raise InputError(f"no file or folder {str(path)!r}; expected a run's folder or a baseline") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -62,6 +68,9 @@ def kept_of(path: Path) -> Kept:
 
 
 def _read(read: dict[str, Any]) -> Kept:
+    for name in read:
+        if name not in (*TOLD, "leakbench baseline", "checksum"):
+            raise InputError(f"{name!r} is no field of a baseline")
     for name, (fits, expected) in TOLD.items():
         if name not in read:
             raise InputError(f"{name} is missing")
@@ -73,6 +82,10 @@ def _read(read: dict[str, Any]) -> Kept:
             raise InputError(f"rows.{name} is missing")
     rows = pd.DataFrame({name: column_of(name, columns[name], count) for name in (*SAME, *RULERS, *SCORES)})
     check_rows(rows)
+    # Last, so that what can be named is.
+    said = read.get("checksum")  # None in a baseline of before there were checksums.
+    if said not in (None, content_hash({name: value for name, value in read.items() if name != "checksum"})):
+        raise InputError("checksum: does not fit the rest, so that something in it was changed")
     return rows, read["dataset"], {name: read[name] for name in ("accuracy", "epsilon", "attack", "hash", "name")}
 
 

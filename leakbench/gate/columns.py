@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,12 +13,16 @@ from leakbench.federated.leakage import TAPS
 __all__ = ["check_rows", "column_of"]
 
 
+LARGEST = 2**53
+"""Whole numbers below it are numbers of every kind, as the rows of a baseline have them."""
+
+
 def _whole(least: int) -> Callable[[Any], bool]:
-    return lambda value: type(value) is int and value >= least
+    return lambda value: type(value) is int and least <= value < LARGEST
 
 
 def _amount(value: Any) -> bool:
-    return value is None or (type(value) in (int, float) and 0 <= value < math.inf)
+    return value is None or (type(value) in (int, float) and 0 <= value <= 1e300)
 
 
 def _hit(value: Any) -> bool:
@@ -38,7 +41,7 @@ COLUMNS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "success": (_hit, "true or false"),
     "identified": (lambda value: value is None or _hit(value), "0, 1, or null of who was not ranked"),
     "failure_reason": (lambda value: value is None or type(value) is str, "text"),
-    "label_guess": (lambda value: value is None or type(value) is int, "a whole number, or null"),
+    "label_guess": (lambda value: value is None or _whole(-LARGEST)(value), "a whole number, or null"),
     "rmse": (_amount, "a number >= 0, or null"),
     "null_rmse": (_amount, "a number >= 0, or null"),
 }

@@ -70,5 +70,5 @@ def _around(value: float, end: float, pick: Callable[[float, float], float]) -> 
 
 
 def _needed(value: Any) -> Any:
-    assert value is not None
+    assert value is not None  # noqa: S101 - said to mypy; it holds by construction
     return value

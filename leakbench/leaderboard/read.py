@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, NoReturn
 
+from leakbench.bounded import without_controls
 from leakbench.errors import InputError
 from leakbench.leaderboard.card import Card
 from leakbench.leaderboard.consistent import check_intervals
@@ -44,7 +45,8 @@ def read_card(path: Path) -> Card:
             data = file.read(LARGEST + 1)
         if len(data) > LARGEST:
             raise ValueError(f"more than {LARGEST} bytes")
-        fields = json.loads(data.decode(), parse_constant=_no_number, object_pairs_hook=_once)
+        text = data.decode()
+        fields = without_controls(json.loads(text, parse_constant=_no_number, object_pairs_hook=_once), text)
     except FileNotFoundError:
         raise InputError(f"card: no file {str(path)!r}") from None
     except (OSError, ValueError, RecursionError) as error:

@@ -20,6 +20,7 @@ __all__ = [
     "median_interval",
     "paired_bootstrap",
     "paired_means",
+    "paired_shares",
     "proportion",
     "threshold_curve",
     "wilson",
@@ -61,7 +62,7 @@ def proportion(success: Values, cluster: Values, confidence: float = 0.95) -> In
     if not len(outcome):
         return float("nan"), 0.0, 1.0
     share = float(outcome.mean())
-    trials = _effective_trials(sums, sizes, share, confidence)
+    trials = _effective_trials(sums, sizes, share * (1 - share), confidence)
     low, high = wilson(share * trials, trials, confidence)
     return share, low, high
 
@@ -78,7 +79,7 @@ def exact_low(success: Values, cluster: Values, confidence: float = 0.95) -> flo
     share = float(outcome.mean()) if len(outcome) else 0.0
     if share == 0:
         return 0.0
-    trials = _effective_trials(sums, sizes, share, confidence)
+    trials = _effective_trials(sums, sizes, share * (1 - share), confidence)
     return float(beta.ppf((1 - confidence) / 2, share * trials, (1 - share) * trials + 1))
 
 
@@ -92,14 +93,16 @@ def exact(success: Values, cluster: Values, confidence: float = 0.95) -> Interva
     return proportion(outcome, cluster)[0], low, 1.0 - exact_low(1.0 - outcome, cluster, confidence)
 
 
-def _effective_trials(sums: Floats, sizes: Floats, share: float, confidence: float) -> float:
+def _effective_trials(sums: Floats, sizes: Floats, variance: float, confidence: float) -> float:
+    """Return how many independent trials tell as much as these clusters (c,) of trials with that variance."""
     trials, clusters = float(sizes.sum()), len(sizes)
     if trials == clusters:
         return trials
-    if share in (0.0, 1.0) or clusters == 1:
+    if variance <= 0 or clusters == 1:
         return float(clusters)
-    between = clusters / (clusters - 1) * float(((sums - share * sizes) ** 2).sum()) / trials**2
-    independent = share * (1 - share) / (trials - 1)
+    mean = float(sums.sum()) / trials
+    between = clusters / (clusters - 1) * float(((sums - mean * sizes) ** 2).sum()) / trials**2
+    independent = variance / (trials - 1)
     quantile = 0.5 + confidence / 2
     few = float(student.ppf(quantile, trials - 1) / student.ppf(quantile, clusters - 1)) ** 2
     return max(1.0, few * trials / max(1.0, between / independent))
@@ -110,33 +113,70 @@ def paired_bootstrap(
 ) -> Interval:
     """Return (difference, low, high) of the share of successes, a minus b, for two attacks on the same victims.
 
-    a, b: (n,) 0 or 1, NaN a failure; cluster: (n,), whole clusters are drawn with replacement. Percentile interval
-    (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13). No trials give (NaN, -1, 1). Raises
-    ValueError for values other than 0 and 1: of an RMSE, NaN would become the best value there is.
+    a, b: (n,) 0 or 1, NaN a failure; cluster: (n,). The interval is that of `paired_shares`. Raises ValueError for values other
+    than 0 and 1: of an RMSE, NaN would become the best value there is.
     """
-    return paired_means(_outcomes(a), _outcomes(b), cluster, rng, draws=draws, confidence=confidence)
+    return paired_shares(_outcomes(a), _outcomes(b), cluster, rng, draws=draws, confidence=confidence)
+
+
+def paired_shares(
+    a: Values, b: Values, cluster: Values, rng: torch.Generator, *, draws: int = 10_000, confidence: float = 0.95
+) -> Interval:
+    """Return (difference, low, high) of the mean of outcomes, a minus b, for two attacks on the same victims.
+
+    a, b: (n,) 0, 1 or between them where a tie counts in part; cluster: (n,), whole clusters are drawn with replacement.
+    Percentile interval (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13) of the clusters and two that
+    nobody saw: one that gains and one that loses, each of as many trials as tell what one independent trial would (Bonett and
+    Price, J. Educational and Behavioral Statistics 37, 2012, add them to the counts). Without these it covers 89 % at ten
+    victims, and far less where few differ. No trials give (NaN, -1, 1). Raises ValueError for NaN, as `paired_means` does.
+    """
+    each = _differences(a, b)
+    gains, sizes = _by_cluster(each, cluster)
+    if not len(sizes):
+        return float("nan"), -1.0, 1.0
+    alike = len(each) / _effective_trials(gains, sizes, float(each.var()), confidence)
+    size = min(alike, float(sizes.mean()))
+    with_unseen = np.append(gains, [size, -size]), np.append(sizes, [size, size])
+    # One draw more than there are: quantiles in steps of 1/n are rounded outwards, which of few clusters is too wide.
+    low, high = _percentiles(*with_unseen, len(sizes) + 3, draws, (1 - confidence) / 2, rng)
+    return float(gains.sum() / sizes.sum()), low, high
 
 
 def paired_means(
     a: Values, b: Values, cluster: Values, rng: torch.Generator, *, draws: int = 10_000, confidence: float = 0.95
 ) -> Interval:
-    """Return (difference, low, high) of the means of scores (n,) in [0, 1], a minus b, by the bootstrap of `paired_bootstrap`.
+    """Return (difference, low, high) of the means of scores (n,) in [0, 1], a minus b, for two attacks on the same victims.
 
-    Raises ValueError for NaN: who knows what a failure is worth has to say so.
+    cluster: (n,), whole clusters are drawn with replacement. Percentile interval between quantiles so far out that a normal's
+    would be Student's (Hesterberg, The American Statistician 69, 2015, section 5.3). No trials give (NaN, -1, 1), one cluster
+    (difference, -1, 1). Raises ValueError for NaN: who knows what a failure is worth has to say so.
     """
+    gains, sizes = _by_cluster(_differences(a, b), cluster)
+    n = len(sizes)
+    if n < 2:
+        return float(gains.sum() / sizes.sum()) if n else float("nan"), -1.0, 1.0
+    student_tail = NormalDist().cdf(-((n / (n - 1)) ** 0.5) * float(student.ppf(0.5 + confidence / 2, n - 1)))
+    low, high = _percentiles(gains, sizes, n, draws, student_tail, rng)
+    return float(gains.sum() / sizes.sum()), low, high
+
+
+def _differences(a: Values, b: Values) -> Floats:
     x, y = _floats(a), _floats(b)
     if np.isnan(x).any() or np.isnan(y).any():
         raise ValueError("scores: got NaN, expected numbers; a failure counts as the worst score there is")
-    gains, sizes = _by_cluster(x - y, cluster)
-    if not len(sizes):
-        return float("nan"), -1.0, 1.0
+    return np.asarray(x - y)
+
+
+def _percentiles(
+    gains: Floats, sizes: Floats, number: int, draws: int, tail: float, rng: torch.Generator
+) -> tuple[float, float]:
+    """Return the two quantiles of the mean gain of `number` clusters, drawn from all with replacement."""
     differences = []
     for start in range(0, draws, 1000):
-        picked = torch.randint(len(sizes), (min(1000, draws - start), len(sizes)), generator=rng).numpy()
+        picked = torch.randint(len(sizes), (min(1000, draws - start), number), generator=rng).numpy()
         differences.append(gains[picked].sum(1) / sizes[picked].sum(1))
-    tail = (1 - confidence) / 2
     low, high = np.quantile(np.concatenate(differences), [tail, 1 - tail])
-    return float(gains.sum() / sizes.sum()), float(low), float(high)
+    return float(low), float(high)
 
 
 def mean_interval(values: Values, confidence: float = 0.95) -> Interval:

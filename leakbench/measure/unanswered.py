@@ -8,6 +8,7 @@ from torch import Tensor
 
 __all__ = [
     "CLASS_ABSENT",
+    "DIVERGED",
     "NONE_GIVEN",
     "NOT_CAUGHT",
     "NOT_FINITE",
@@ -23,17 +24,21 @@ NOT_FINITE = "not_finite"
 # What leaked is zero throughout: since the client refused the model, or for whatever other reason.
 REFUSED = "refused"
 SILENT = "silent"
+# What leaked, or the network that was sent, is not finite: training has diverged, or a noise exceeds single precision.
+DIVERGED = "diverged"
 # Of a server that isolates one example of a class: the batch has none, none was caught, or another one was.
 CLASS_ABSENT = "class_absent"
 NOT_CAUGHT = "not_caught"
 NOT_ISOLATED = "not_isolated"
 
 
-def explained(rows: pd.DataFrame, silent: Tensor, refuses: bool, fished: int | None) -> pd.DataFrame:
+def explained(
+    rows: pd.DataFrame, silent: Tensor, refuses: bool, fished: int | None, readable: Tensor | None = None
+) -> pd.DataFrame:
     """Return the rows of V victims with M examples each, with what else is known of why an example has no answer.
 
     silent: (V,) bool, whether what leaked of a victim is zero throughout.  refuses: whether the client sends zeros in the
-    stead of a gradient where it refuses the model.
+    stead of a gradient where it refuses the model.  readable: (V,) bool, whether what leaked is finite; None: of all.
     fished: the class of which the server isolates one example; None of another server.
     """
     shape = (len(silent), len(rows) // len(silent))
@@ -46,4 +51,7 @@ def explained(rows: pd.DataFrame, silent: Tensor, refuses: bool, fished: int | N
         reasons = np.where(unanswered, why, reasons)
     known = np.isin(reasons.astype(str), [NONE_GIVEN, NOT_FINITE, CLASS_ABSENT, NOT_CAUGHT])
     nothing = silent.cpu().numpy()[:, None] & known
-    return rows.assign(failure_reason=np.where(nothing, REFUSED if refuses else SILENT, reasons).reshape(-1))
+    reasons = np.where(nothing, REFUSED if refuses else SILENT, reasons)
+    if readable is not None:
+        reasons = np.where(~readable.cpu().numpy()[:, None] & known, DIVERGED, reasons)
+    return rows.assign(failure_reason=reasons.reshape(-1))

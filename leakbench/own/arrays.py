@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
-from leakbench.errors import InputError
+from leakbench.errors import InputError, out_of_memory
+from leakbench.packed import check_npz
 
 __all__ = ["ENDINGS", "read_arrays"]
 
@@ -39,7 +39,9 @@ def read_arrays(field: str, path: Path) -> dict[str, Tensor]:
         raise InputError(f"{field}: no file {str(path)!r}")
     try:
         found = _safetensors(path) if path.suffix == ".safetensors" else _npz(path)
-    except (SafetensorError, zipfile.BadZipFile, OSError, ValueError, TypeError, EOFError) as error:
+    except Exception as error:  # Whatever readers raise at bytes of a stranger's.
+        if out_of_memory(error):
+            raise
         raise InputError(f"{field}: {path} cannot be read: {' '.join(str(error).split())}") from None
     if not found:
         raise InputError(f"{field}: {path} holds no arrays")
@@ -52,10 +54,10 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _npz(path: Path) -> dict[str, Tensor]:
+    check_npz(path)
     with np.load(path, allow_pickle=False) as file:
-        return {
-            name: torch.from_numpy(np.ascontiguousarray(file[name]).reshape(file[name].shape)) for name in file.files
-        }
+        found = {name: file[name] for name in file.files}
+    return {name: torch.from_numpy(np.ascontiguousarray(a).reshape(a.shape)) for name, a in found.items()}
 
 
 def _checked(field: str, path: Path, name: str, array: Tensor) -> Tensor:

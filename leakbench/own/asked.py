@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,14 @@ from torch import nn
 from leakbench.errors import InputError
 from leakbench.imported import import_function, said
 from leakbench.own.arrays import ENDINGS, read_arrays
-from leakbench.own.attack import attacker_of
 from leakbench.own.attacked import Attacker
 from leakbench.own.leak import Named, Trained, leaked, truth_of
-from leakbench.own.named import as_parameters
+from leakbench.own.named import as_parameters, check_shapes
 from leakbench.own.normalised import Numbers, normal_of
 from leakbench.own.seen import Seen
+from leakbench.own.who import Who
 
-__all__ = ["Asked", "seen_of"]
+__all__ = ["Asked", "built", "seen_of"]
 
 
 @dataclass(frozen=True)
@@ -40,35 +40,20 @@ class Asked:
     victim_mode: str = "eval"
     tap: str = "type-1"
     truth: Path | None = None
-    attack: str = "autoleak"
-    knows: str | None = None
-    iterations: int | None = None
-    defense: str | None = None
-    dataset: str | None = None
-    data_dir: Path | None = None
-    success: float | None = None
-    seed: int = 0
+    who: Who = field(default_factory=Who)
     normalise: tuple[Numbers, Numbers] | None = None
 
 
 def seen_of(asked: Asked) -> tuple[Seen, Attacker]:
     """Return what leaked and who attacks it; raises InputError, which names the option, for whatever does not fit."""
     how = Trained(asked.batch, asked.local_iterations, asked.learning_rate, asked.client_optimizer, asked.victim_mode)
-    attacker = attacker_of(
-        asked.attack,
-        asked.defense,
-        asked.dataset,
-        asked.data_dir,
-        asked.success,
-        asked.seed,
-        asked.knows,
-        asked.iterations,
-    )
+    attacker = asked.who()
     if bool(asked.updates) == bool(asked.afters):
         raise InputError("update: expected either --update, or --before and --after")
     if asked.afters and (not asked.befores or asked.learning_rate is None):
         raise InputError("after: expected --before and --learning-rate beside it")
-    model = _built(asked.builder)
+    model = built(asked.builder, Path.cwd())
+    check_shapes(model, asked.builder)
     befores = [read_arrays("before", path) for path in _files("before", asked.befores)]
     updates: list[Named] = []
     if asked.afters:
@@ -89,9 +74,12 @@ def seen_of(asked: Asked) -> tuple[Seen, Attacker]:
     return leaked(model, updates, asked.shape, asked.classes, how, befores or None, asked.tap, truth, normal), attacker
 
 
-def _built(builder: str) -> nn.Module:
-    """Return the module that the user's function returns; what it prints goes to stderr."""
-    function = import_function("model", builder, str(Path.cwd()))
+def built(builder: str, folder: Path) -> nn.Module:
+    """Return the module that the user's function returns, `folder` being importable; what it prints goes to stderr.
+
+    Raises InputError for whatever it raises, and for what is no module with parameters that are trained.
+    """
+    function = import_function("model", builder, str(folder))
     try:
         with redirect_stdout(sys.stderr):
             model: Any = function()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
@@ -9,17 +13,33 @@ from leakbench.errors import InputError
 from leakbench.federated.view import View
 from leakbench.models import one_hot
 from leakbench.own.attacked import Attacker, told
-from leakbench.own.modes import norms, trains
+from leakbench.own.modes import keeps, norms, trains
 from leakbench.own.normalised import normals
+from leakbench.own.rounded import lengths, rounded
 from leakbench.own.seen import Seen
 
-__all__ = ["assumed", "explains"]
+__all__ = ["assumed", "contradicted", "explains", "normalisation"]
 
 ALIKE = 1e-3
 """Up to which share of an update's length a gradient counts as the same; float32 weights of a small step differ by as much."""
 
+ALIKE_BY_ADAM = 0.15
+"""The same of Adam's steps, which are as long where a gradient is nothing but its rounding, as a bias's before a normalisation."""
+
 ONCE, PARALLEL = 0.05, 0.99
 """By how much a length may differ before it is said, and the cosine from which on nothing but the length does."""
+
+ROUNDS = 8
+"""How many times the rounding of half precision an update may be off; who computes in it rounds at every layer."""
+
+TINY = 1e-300
+
+TWICE, ENOUGH = 2.0, 100
+"""By how many times noise may be longer or shorter than its deviation has it, over so many numbers at least, where chance has no
+part in it."""
+
+LONGEST = 1e18
+"""Of an update, as a gradient, that searches can square."""
 
 
 def assumed(seen: Seen, attacker: Attacker, sent: bool) -> list[str]:
@@ -36,13 +56,10 @@ def assumed(seen: Seen, attacker: Attacker, sent: bool) -> list[str]:
         lines.append(
             f"the update is taken for what {how.steps} steps of {how.optimizer} with {how.batch} examples each {rate} added"
         )
+    lines += _numbers(view)
     if not sent:
         lines.append("the network's weights are those with which the model is built; --before has others")
-    found = norms(view.network.model)
-    if found:
-        which = "its batch's statistics" if trains(view.network.model) else "its running statistics"
-        other = "eval" if trains(view.network.model) else "train"
-        lines.append(f"batch normalisation ({found[0]}) computes by {which}; --victim-mode {other} has the other")
+    lines += normalisation(view.network.model)
     for normal in normals(view.network.model):
         by = " and ".join(",".join(f"{n:g}" for n in numbers) for numbers in (normal.mean, normal.std))
         lines.append(f"inputs in [0, 1] are normalised by mean and deviation {by} before the network")
@@ -63,36 +80,124 @@ def assumed(seen: Seen, attacker: Attacker, sent: bool) -> list[str]:
             )
     if seen.inputs is None:
         lines.append("no truth was given, so that nothing is scored")
-    return lines + ([] if seen.inputs is None else _borne_out(seen, attacker))
+    differs = _apart(seen, attacker)
+    return lines + ([] if differs is None else [differs.line])
 
 
-def _borne_out(seen: Seen, attacker: Attacker) -> list[str]:
-    """Return in a sentence how the truth's own gradient differs from the update; nothing where it is the same."""
-    assert seen.inputs is not None and seen.labels is not None
-    view = told(seen, attacker)
+def normalisation(model: nn.Module) -> list[str]:
+    """Return by which statistics batches, and instances whose running ones are kept, are normalised."""
+    lines, training = list[str](), trains(model)
+    names = norms(model)
+    of_instances = [name for name in names if keeps(model.get_submodule(name))]
+    of_batches = [name for name in names if name not in of_instances]
+    kinds = (("batch", of_batches, "its batch's statistics"), ("instance", of_instances, "each input's own statistics"))
+    for kind, found, own in kinds:
+        if found:
+            which, other = (own, "eval") if training else ("its running statistics", "train")
+            lines.append(f"{kind} normalisation ({found[0]}) computes by {which}; --victim-mode {other} has the other")
+    return lines
+
+
+def _numbers(view: View) -> list[str]:
+    """Return what is to be said of updates without any number but zero, and of numbers of half precision."""
+    lines = list[str]()
+    nothing = int((lengths(view.update) == 0).sum())
+    if nothing:
+        which = "the update is" if view.victims == 1 else f"{nothing} of {view.victims} updates are"
+        lines.append(f"{which} zero everywhere, which shows nothing of the examples")
+    longest = float(lengths(view.update).max())
+    if longest > LONGEST:
+        lines.append(
+            f"an update has the length {longest:.3g}, whose square single precision does not hold: searches see no distance"
+        )
+    type_ = rounded(view)
+    if type_.half and view.knowledge.reads == "gradient":
+        lines.append(f"the update holds numbers of {type_.name}, each rounded by up to {type_.unit:.2%}")
+    elif type_.half:
+        share = float(type_.share.median())
+        lines.append(
+            f"the weights are numbers of {type_.name}, which rounds the update by up to {share:.2g} of its length"
+        )
+    return lines
+
+
+def contradicted(seen: Seen, attacker: Attacker) -> str:
+    """Return in a sentence how the truth's own gradient differs from the updates; nothing where it is the same, and where there
+    is no truth or no update.
+    """
+    found = _apart(seen, attacker)
+    return "" if found is None or found.explained else found.line
+
+
+@dataclass(frozen=True)
+class _Apart:
+    """line: how the truth's own gradient differs from updates.  explained: whether the type of their numbers accounts for it."""
+
+    line: str
+    explained: bool
+
+
+def _apart(seen: Seen, attacker: Attacker) -> _Apart | None:
+    if seen.inputs is None or seen.labels is None:
+        return None
+    # Behind the defense that was applied, whether or not the attack is told of it.
+    view = told(seen, dataclasses.replace(attacker, attack=dataclasses.replace(attacker.attack, knows="defense")))
     try:
         apart, times, cosine = explains(view, seen.inputs, seen.labels)
     except InputError:
-        return []  # A defense that makes its choice on more than a guess shows.
-    differs, length = float(apart.median()), float(times.median())
-    if differs <= ALIKE:
-        return []
+        return None  # A defense that makes its choice on more than a guess shows.
+    apart = torch.where(apart.isfinite(), apart, 0.0)  # Of an update that is zero, which is said.
+    other = "" if view.noise is None else _other_noise(view, apart)
+    return _Apart(other, False) if other else _explained(view, apart, times, cosine)
+
+
+def _explained(view: View, apart: Tensor, times: Tensor, cosine: Tensor) -> _Apart | None:
+    """Return what `explains` found (V,) in words; None where nothing is apart."""
+    type_ = rounded(view)
     behind = " behind that defense" if view.knowledge.defense else ""
-    line = f"the truth's own gradient{behind} differs from the update by {differs:.2g} of its length"
-    if float(cosine.median()) >= PARALLEL and abs(length - 1) > ONCE:
-        return [f"{line}: the update is {length:.3g} times it (a sum in the stead of a mean, another batch or rate?)"]
+    said = f"the truth's own gradient{behind} differs from the update by"
+    alike = ALIKE if view.clock.client_optimizer == "sgd" else ALIKE_BY_ADAM
+    odd = apart > (type_.share * (ROUNDS if type_.half else 1)).clamp_min(alike)
+    if not bool(odd.any()):
+        line = f"{said} {float(apart.max()):.2g} of its length, as numbers of {type_.name} make it"
+        return _Apart(line, True) if float(apart.max()) > ALIKE else None
+    differs, length, parallel = (float(t[odd].median()) for t in (apart, times, cosine))
+    many = int(odd.sum())
+    line = f"{said} {differs:.2g} of its length" + (f", of {many} of {view.victims} updates" if many < len(odd) else "")
+    if parallel >= PARALLEL and abs(length - 1) > ONCE:
+        why = "a sum in the stead of a mean" if length > 1 else "a clip"
+        return _Apart(f"{line}: the update is {length:.3g} times it ({why}, another batch or rate?)", False)
     if view.noise is not None:
-        return [f"{line}, as noise makes it"]
-    return [f"{line}: was something done to it, or are the weights, the mode, the batch or the rate others than said?"]
+        return _Apart(f"{line}, as noise makes it", True)
+    why = "was something done to it, or are the weights, the mode, the batch or the rate others than said?"
+    return _Apart(f"{line}: {why}", False)
+
+
+def _other_noise(view: View, apart: Tensor) -> str:
+    """Return in a sentence that the updates (V,) lie nearer to the truth's own, or farther from it, than the noise of the defense
+    would have them; nothing where it fits.
+    """
+    numbers = sum(u[0].numel() for u in view.update.values())
+    expected = (view.noise or 0.0) * math.sqrt(numbers) / lengths(view.update).clamp_min(TINY)
+    ratio = float((apart / expected.clamp_min(TINY)).median())
+    silent = bool((lengths(view.update) == 0).any())  # Which is said beside it.
+    if silent or float(expected.median()) <= ALIKE or numbers < ENOUGH or 1 / TWICE <= ratio <= TWICE:
+        return ""
+    return (
+        f"the truth's own gradient behind that defense differs from the update by {float(apart.median()):.2g} of its length, where"
+        f" its noise makes it {float(expected.median()):.2g}: was it applied, with these numbers, and to this batch?"
+    )
 
 
 def explains(view: View, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return, each (V,), |u - r| / |u|, <u, r> / <r, r> and the cosine of updates u and what the inputs answer, r.
 
-    inputs (V, M, *s), labels (V, M), in the order of use.
+    inputs (V, M, *s), labels (V, M), in the order of use. The first is infinite for an update that is zero where r is not.
     """
     with torch.no_grad():
         answered = view.respond(inputs.float(), one_hot(labels, view.classes))
-    r, u = (torch.cat([p[n].flatten(1) for n in view.update], 1) for p in (answered, view.update))
-    of_u, of_r, product = u.norm(dim=1).clamp_min(1e-30), r.norm(dim=1).clamp_min(1e-30), (u * r).sum(1)
-    return (u - r).norm(dim=1) / of_u, product / of_r**2, product / (of_u * of_r)
+    # In double precision, in which no square of a float32 overflows.
+    r, u = (torch.cat([p[n].flatten(1) for n in view.update], 1).double() for p in (answered, view.update))
+    between, of_u, of_r, product = (u - r).norm(dim=1), u.norm(dim=1), r.norm(dim=1), (u * r).sum(1)
+    apart = torch.where(between == 0, between, between / of_u)
+    return apart, product / of_r.square().clamp_min(TINY), product / (of_u * of_r).clamp_min(TINY)

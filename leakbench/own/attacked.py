@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import time
 from collections.abc import Mapping
@@ -178,8 +179,19 @@ def _identified(
     pool = torch.cat([inputs[:, 0], few.inputs])
     order = torch.randperm(len(pool), generator=generator(attacker.seed, "candidates"))
     shown = Public(pool[order], torch.cat([labels[:, 0], few.labels])[order])
-    ranking = Candidates()((dataclasses.replace(view, candidates=shown),), rngs)
+    ranking = Candidates()((dataclasses.replace(_of_one(view), candidates=shown),), rngs)
     return ranking, order.argsort()[: len(inputs)]
+
+
+def _of_one(view: View) -> View:
+    """Return the view with a network that takes one example alone: by running statistics where its own have no variance."""
+    try:
+        with torch.no_grad():
+            copy.deepcopy(view.network.model)(torch.zeros(1, *view.shape))
+    except InputError:
+        model = copy.deepcopy(view.network.model).eval()
+        return dataclasses.replace(view, network=dataclasses.replace(view.network, model=model))
+    return view
 
 
 def _first(public: Public, most: int) -> Public:

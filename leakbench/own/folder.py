@@ -15,10 +15,10 @@ from leakbench.own.assumed import assumed
 from leakbench.own.attacked import Attacker, Outcome, attack_seen
 from leakbench.own.normalised import normals
 from leakbench.own.seen import Seen
-from leakbench.own.table import Row
+from leakbench.own.table import Row, numbers
 from leakbench.provenance import versions
 from leakbench.recipe import describe
-from leakbench.report.own import OWN, write_own_report
+from leakbench.report.own import OWN, own_report_into
 from leakbench.store import SCHEMA, Run, content_hash, open_run, tensor_hash
 
 __all__ = ["attacked_into"]
@@ -133,8 +133,8 @@ def _write(run: Run, rows: Sequence[Row], points: Sequence[Seen]) -> Path:
         "cell": run.manifest["cell"],
         "taps": {row.tap: row.outcome.summary for row in rows if row.outcome and row.outcome.summary},
         "notes": {f"{row.tap}.{n}": line for row in rows for n, line in enumerate(row.note.split("\n")) if line},
-        "distance": {row.tap: row.outcome.distance.tolist() for row in rows if row.outcome},
+        "distance": {row.tap: numbers(row.outcome.distance) for row in rows if row.outcome},
     }
     run.manifest["complete"] = True
     run.save()
-    return write_own_report(run.folder)
+    return own_report_into(run)

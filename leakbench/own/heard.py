@@ -6,20 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from leakbench.own.modes import trains
+from leakbench.imported import said
+from leakbench.own.modes import mixes, trains
 from leakbench.own.observed import Observed
+from leakbench.own.stepped import Begins, odd, once_graded, rates
 from leakbench.types import Parameters
 
 __all__ = ["Heard", "Step", "listener", "unwrapped_model"]
-
-PLAIN: dict[str, dict[str, Any]] = {
-    "SGD": {"momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False, "maximize": False},
-    "Adam": {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0, "amsgrad": False, "maximize": False},
-}
-"""{optimizer of PyTorch: the settings with which an attacker unrolls its steps}."""
 
 
 @dataclass
@@ -46,26 +44,39 @@ class Step:
 class Heard:
     """The steps, and of the first of them the gradient {p: (*p)}, single examples' {p: (B, *p)}, and the mode of the model.
 
-    after: {p: (*p)} once the last step that counts was made.
+    before: {name: array} of parameters and buffers, at first as they were when hearing began, then as the first step found them.
+    after: {p: (*p)} once the last step so far was made.  mixes: whether no single example had a gradient, see `modes.mixes`.
+    ended: whether as many steps were made as count.  late: whether a batch was observed after them.
+    fault: why a step could not be heard; empty where each could.
     """
 
+    before: Parameters = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     gradient: Parameters = field(default_factory=dict)
     samples: Parameters = field(default_factory=dict)
     after: Parameters = field(default_factory=dict)
     mode: str = "eval"
+    mixes: bool = False
+    ended: bool = False
+    late: bool = False
+    fault: str = ""
 
 
-Hook = Callable[[Optimizer, Any, Any], "tuple[Any, Any] | None"]
+Ends = Callable[[Optimizer, Any, Any], None]
 
 
-def listener(model: nn.Module, heard: Heard, observed: Observed, most: int | None) -> Hook:
-    """Return a pre-hook of optimizers that hears the steps on a model's parameters, `most` of them.
+def listener(model: nn.Module, heard: Heard, observed: Observed, most: int | None) -> tuple[Begins, Ends]:
+    """Return a pre-hook and a post-hook of optimizers that hear the steps on a model's parameters, `most` of them.
 
-    Of an optimizer that gets a closure, as Lightning and LBFGS do it, the gradient is what its first call leaves.
+    Of an optimizer that gets a closure, as Lightning and LBFGS do it, the gradient is what its first call leaves. A step that
+    cannot be heard is made all the same.
     """
     names = {id(p): name for name, p in model.named_parameters()}
     batches = [0]
+    heard.before = _state(model)
+
+    def held_by(optimizer: Optimizer) -> dict[str, Any]:
+        return {names[id(p)]: p for group in optimizer.param_groups for p in group["params"] if id(p) in names}
 
     def hear(optimizer: Optimizer, held: Mapping[str, Any]) -> None:
         inputs, labels = observed.inputs[batches[0] :], observed.labels[batches[0] :]
@@ -73,37 +84,54 @@ def listener(model: nn.Module, heard: Heard, observed: Observed, most: int | Non
             _joins(heard, optimizer, held)  # Another optimizer of the same step.
             return
         batches[0] = len(observed.inputs)
-        heard.steps.append(
-            Step(set(held), inputs, labels, type(optimizer).__name__, _rates(optimizer), _odd(optimizer))
-        )
-        if len(heard.steps) == 1:
+        step = Step(set(held), inputs, labels, type(optimizer).__name__, rates(optimizer), odd(optimizer))
+        if not heard.steps:
             heard.gradient, heard.samples = _gradients(held), _samples(held)
-            heard.mode = "train" if trains(model) else "eval"
+            heard.mode, heard.mixes = "train" if trains(model) else "eval", mixes(model)
+            heard.before = _found(model, heard)
+        heard.steps.append(step)
 
-    def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        held = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"] if id(p) in names}
-        if not held or heard.after:
+    def unless_it_fails(act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:  # Whatever an optimizer or a tensor is not like: the training goes on.
+            heard.fault, heard.ended = said(error), True
+
+    graded = once_graded(lambda optimizer: unless_it_fails(lambda: hear(optimizer, held_by(optimizer))))
+
+    def begins(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        held = held_by(optimizer)
+        if not held or heard.ended:
             return None
         other = bool(heard.steps) and heard.steps[-1].names.isdisjoint(held)
         if most is not None and len(heard.steps) == most and not other:
-            heard.after = {name: p.detach().cpu().clone() for name, p in model.named_parameters()}
+            heard.ended = True
             return None
-        closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
-        if closure is None:
-            hear(optimizer, held)
-            return None
-        called = [False]
+        return graded(optimizer, args, kwargs)
 
-        def told() -> Any:
-            loss = closure()
-            if not called[0]:
-                called[0] = True
-                hear(optimizer, held)
-            return loss
+    def ends(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if heard.steps and not heard.ended and held_by(optimizer):
+            unless_it_fails(lambda: heard.after.update(_copied(dict(model.named_parameters()))))
 
-        return ((args[0], told, *args[2:]), kwargs) if "closure" not in kwargs else (args, {**kwargs, "closure": told})
+    return begins, ends
 
-    return hook
+
+def _state(model: nn.Module) -> Parameters:
+    """Return a copy of a model's parameters and buffers, but those of lazy modules that have no shape yet."""
+    return _copied({n: t for n, t in model.state_dict().items() if isinstance(t, Tensor) and not is_lazy(t)})
+
+
+def _copied(tensors: Mapping[str, Tensor]) -> Parameters:
+    return {name: t.detach().cpu().clone() for name, t in tensors.items()}
+
+
+def _found(model: nn.Module, heard: Heard) -> Parameters:
+    """Return what the first step finds; buffers that its own forward pass has moved as they were, where no weights were loaded."""
+    now = _state(model)
+    moved = any(
+        n not in heard.before or not torch.equal(p.detach().cpu(), heard.before[n]) for n, p in model.named_parameters()
+    )
+    return now if moved or heard.mode == "eval" else heard.before
 
 
 def _joins(heard: Heard, optimizer: Optimizer, held: Mapping[str, Any]) -> None:
@@ -112,27 +140,10 @@ def _joins(heard: Heard, optimizer: Optimizer, held: Mapping[str, Any]) -> None:
         heard.gradient |= _gradients(held)
         heard.samples = {}
     step.names |= set(held)
-    step.rates |= _rates(optimizer)
-    step.odd = step.odd or _odd(optimizer)
+    step.rates |= rates(optimizer)
+    step.odd = step.odd or odd(optimizer)
     if step.optimizer != type(optimizer).__name__:
         step.odd = f"of {step.optimizer} and {type(optimizer).__name__} together"
-
-
-def _rates(optimizer: Optimizer) -> set[float]:
-    return {float(group["lr"]) for group in optimizer.param_groups}
-
-
-def _odd(optimizer: Optimizer) -> str:
-    """Return how an optimizer does not step by plain gradients or torch's Adam; empty where it does."""
-    name = type(optimizer).__name__
-    if name not in PLAIN:
-        return f"of {name}"
-    for group in optimizer.param_groups:
-        for setting, usual in PLAIN[name].items():
-            got = group.get(setting, usual)
-            if (tuple(got) if isinstance(got, list) else got) != usual:
-                return f"of {name} with {setting.replace('_', ' ')} {got}"
-    return ""
 
 
 def _gradients(held: Mapping[str, Any]) -> Parameters:

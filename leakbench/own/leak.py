@@ -15,7 +15,7 @@ from leakbench.federated.client import NO_EXAMPLE
 from leakbench.federated.optimizer import OPTIMIZERS
 from leakbench.federated.view import Knowledge, View
 from leakbench.imported import said
-from leakbench.own.modes import in_mode, trains
+from leakbench.own.modes import in_mode, mixes
 from leakbench.own.named import as_parameters, as_state
 from leakbench.own.normalised import Normal
 from leakbench.own.ordered import flatten_scalars, in_order, ran
@@ -36,7 +36,7 @@ class Trained:
 
     learning_rate: None where the update is a gradient, the mean over its batch, as `.grad` holds it; else it is what training
     added to the weights.  batch: B.  steps: L.  optimizer: `sgd`, or `adam` with torch's defaults, whose state was fresh.
-    mode: `eval` or `train`, by which statistics batch normalisation computed.
+    mode: `eval` or `train`, by which statistics batch and instance normalisation computed.
     """
 
     batch: int = 1
@@ -56,6 +56,10 @@ class Trained:
             )
         if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
             raise InputError(f"learning-rate: got {self.learning_rate:g}, expected a finite number > 0")
+        if self.learning_rate is not None and not 1e-30 <= self.learning_rate <= 1e30:
+            raise InputError(
+                f"learning-rate: got {self.learning_rate:g}, expected 1e-30 to 1e30, as single precision holds"
+            )
         if self.optimizer not in OPTIMIZERS:
             raise InputError(
                 f"client-optimizer: got {self.optimizer!r}, expected {' or '.join(OPTIMIZERS)}"
@@ -96,7 +100,7 @@ def leaked(
     length = -1.0 if how.learning_rate is None else how.learning_rate * how.steps
     each = [as_parameters("update", model, update) for update in updates]
     network = _network(model, starts, shape, classes, how.mode, normal)
-    if tap == "type-2" and trains(network.model):
+    if tap == "type-2" and mixes(network.model):
         raise InputError(f"victim-mode: {NO_EXAMPLE}; expected eval, or another tap")
     view = View(
         tap=tap,
@@ -120,7 +124,11 @@ def leaked(
 def _stacked(network: Network, each: Sequence[Parameters], length: float) -> Parameters:
     """Return the updates {p: (V, *p)}, by their length in the units of a gradient."""
     shapes = {name: p.shape for name, p in network.model.named_parameters()}
-    return {n: torch.stack([one[n].reshape(shapes[n]) for one in each]) / length for n in network.parameters}
+    found = {n: torch.stack([one[n].reshape(shapes[n]) for one in each]) / length for n in network.parameters}
+    for name, update in found.items():
+        if not bool(update.isfinite().all()):
+            raise InputError(f"update: {name!r} over the learning rate is not finite in single precision")
+    return found
 
 
 def _network(
@@ -164,10 +172,10 @@ def truth_of(
     whole = (victims, examples, *shape)
     if inputs.numel() != math.prod(whole) or tuple(inputs.shape[-len(shape) :]) != shape:
         raise InputError(f"truth: inputs have the shape {tuple(inputs.shape)}, expected {whole}")
-    if labels.numel() != victims * examples or labels.is_floating_point():
+    if labels.numel() != victims * examples or labels.is_floating_point() or labels.dtype == torch.bool:
         got = f"{tuple(labels.shape)} of {labels.dtype}"
         raise InputError(f"truth: labels are {got}, expected whole numbers of the shape {(victims, examples)}")
-    if not inputs.is_floating_point() or float(inputs.min()) < 0 or float(inputs.max()) > 1:
+    if not inputs.is_floating_point() or not (float(inputs.min()) >= 0 and float(inputs.max()) <= 1):
         raise InputError("truth: inputs reach out of [0, 1], in which the attacks search; divide 8-bit pixels by 255")
     if int(labels.min()) < 0 or int(labels.max()) >= classes:
         raise InputError(

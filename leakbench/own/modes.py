@@ -1,4 +1,4 @@
-"""In which mode somebody's network computes: batch normalisation by the statistics of its batch, or by the running ones."""
+"""In which mode somebody's network computes: normalisation by the statistics of its batch or of each input, or by running ones."""
 
 from __future__ import annotations
 
@@ -6,23 +6,41 @@ import copy
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from leakbench.errors import InputError, nearest
 from leakbench.imported import said
 from leakbench.models.batch_norm import BatchNorm
 
-__all__ = ["MODES", "in_mode", "norms", "trains"]
+__all__ = ["MODES", "in_mode", "keeps", "mixes", "norms", "trains"]
 
 MODES = ("eval", "train")
 
+FORGOT = "statistics_taken_off"
+"""The attribute of an instance normalisation of which they are."""
+
 
 def norms(model: nn.Module) -> list[str]:
-    """Return the names of a model's batch normalisations."""
-    return [name for name, module in model.named_modules() if isinstance(module, _BatchNorm | BatchNorm)]
+    """Return the names of a model's normalisations whose answers hang on the mode: of batches, and of instances that keep running
+    statistics.
+    """
+    return [
+        name for name, module in model.named_modules() if isinstance(module, _BatchNorm | BatchNorm) or keeps(module)
+    ]
+
+
+def keeps(module: nn.Module) -> bool:
+    """Say whether a module normalises each input alone and keeps running statistics, or did so before they were taken off."""
+    return isinstance(module, _InstanceNorm) and (module.track_running_stats or hasattr(module, FORGOT))
 
 
 def trains(model: nn.Module) -> bool:
-    """Say whether any batch normalisation of a model is in train mode, in which it takes the statistics of its batch."""
+    """Say whether any of a model's normalisations computes by the statistics of what it is fed, as in train mode."""
+    return mixes(model) or any(keeps(m) and (m.training or hasattr(m, FORGOT)) for m in model.modules())
+
+
+def mixes(model: nn.Module) -> bool:
+    """Say whether any batch normalisation takes the statistics of its batch, so that no example has a gradient of its own."""
     found = (module for module in model.modules() if isinstance(module, _BatchNorm | BatchNorm))
     return any(module.training or module.running_mean is None for module in found)
 
@@ -31,8 +49,10 @@ def in_mode(model: nn.Module, mode: str) -> nn.Module:
     """Return a copy on the CPU in float32 that computes as a client in that mode does, without dropout.
 
     In `train` mode each of PyTorch's batch normalisations becomes one of leakbench's, which has the same numbers and can be
-    differentiated for several victims side by side. Raises InputError for another mode, a model that cannot be copied, and for a
-    batch normalisation without weights or running statistics in train mode.
+    differentiated for several victims side by side, and instance normalisation takes each input's statistics and keeps none.
+
+    Raises InputError for another mode, a model that cannot be copied, and for a batch normalisation without weights or running
+    statistics in train mode.
     """
     if mode not in MODES:
         raise InputError(f"victim-mode: got {mode!r}, expected {' or '.join(MODES)}{nearest(mode, MODES)}")
@@ -51,8 +71,18 @@ def in_mode(model: nn.Module, mode: str) -> nn.Module:
         if isinstance(module, _BatchNorm):
             module = _ours(name, module)
             setattr(copied.get_submodule(holder), last, module)
+        elif isinstance(module, _InstanceNorm):
+            _forget(module)
         module.train()
     return copied
+
+
+def _forget(module: _InstanceNorm) -> None:
+    """Take off running statistics, which would be written in the midst of a gradient: each input's count, whatever the mode."""
+    module.track_running_stats = False
+    setattr(module, FORGOT, True)
+    for name in ("running_mean", "running_var", "num_batches_tracked"):
+        module._buffers[name] = None
 
 
 def _unhook(model: nn.Module) -> None:

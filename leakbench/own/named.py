@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from leakbench.errors import InputError, nearest
 from leakbench.types import Parameters
 
-__all__ = ["as_parameters", "as_state", "unwrapped"]
+__all__ = ["as_parameters", "as_state", "check_shapes", "unwrapped"]
 
 WRAPPERS = ("_module.", "module.", "_orig_mod.")
 """What Opacus, parallel wrappers and torch.compile put before every name."""
@@ -24,13 +26,24 @@ def unwrapped(model: nn.Module, arrays: Mapping[str, Tensor]) -> Mapping[str, Te
     return arrays
 
 
+def check_shapes(model: nn.Module, of: str = "the model") -> None:
+    """Raise InputError for a model with a lazy module that has seen no input yet; of: how it is called in the error."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise InputError(
+                f"model: {name!r} of {of} has no shape yet, since its module is lazy; pass an input through the model where it is"
+                " built"
+            )
+
+
 def as_parameters(field: str, model: nn.Module, arrays: Mapping[str, Tensor]) -> Parameters:
     """Return {p: (*p)} of the parameters that are trained, in the order of the model.
 
     What else is of the model's state may stand among the arrays and is left out, as parameters whose `requires_grad` is false.
-    Raises InputError with the parameter's name and shape.
+    Raises InputError with the parameter's name and shape, and as `check_shapes`.
     """
-    arrays = unwrapped(model, arrays)
+    check_shapes(model)
+    arrays = {name: torch.as_tensor(array) for name, array in unwrapped(model, arrays).items()}
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad}
     state = set(model.state_dict())  # With buffers, and every name of weights that are tied.
     for name, shape in shapes.items():

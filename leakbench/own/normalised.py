@@ -13,9 +13,12 @@ from torch import Tensor, nn
 
 from leakbench.errors import InputError
 
-__all__ = ["Normal", "Numbers", "normal_of", "normals"]
+__all__ = ["Normal", "Numbers", "normal_of", "normals", "unnormalised"]
 
 Numbers: TypeAlias = float | Sequence[float]
+
+SLACK = 1e-3
+"""How far from [0, 1] rounding may leave inputs whose normalisation is undone."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,21 @@ def normal_of(mean: Numbers, std: Numbers, shape: tuple[int, ...]) -> Normal:
     if min(found[1]) <= 0:
         raise InputError(f"std: got {std}, expected numbers above 0")
     return Normal(found[0], found[1])
+
+
+def unnormalised(inputs: Tensor, normal: Normal | None, field: str, cure: str) -> Tensor:
+    """Return observed inputs (n, C, ...) in [0, 1], by what they were normalised by; None: by nothing.
+
+    Raises InputError, which names the field and the cure, for inputs that are not in [0, 1] then.
+    """
+    inputs = inputs if normal is None else normal.undone(inputs)
+    low, high = float(inputs.min()), float(inputs.max())
+    if not (low >= -SLACK and high <= 1 + SLACK):
+        undone = "" if normal is None else " once their normalisation is undone"
+        raise InputError(
+            f"{field}: inputs go from {low:.3g} to {high:.3g}{undone}, out of [0, 1], in which the attacks search; {cure}"
+        )
+    return inputs.clamp(0, 1)
 
 
 def normals(model: nn.Module) -> list[Normal]:

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from leakbench.imported import said
 from leakbench.models.batch_norm import mixes_examples
+from leakbench.own.modes import keeps, mixes, trains
 from leakbench.types import Parameters
 
 __all__ = ["Observed", "listening", "listens", "observe", "show"]
@@ -23,19 +25,27 @@ Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 MIXED = "batch normalisation in train mode takes its statistics from the whole batch, so that no single example has a gradient"
 
 
+SAID = 200
+"""How much of somebody's error is repeated."""
+
+
 @dataclass
 class Observed:
     """What was observed while one client trained.
 
     inputs, labels: of each local step, (B, *s) and (B,).  examples: {p: (B, *p)}, each example's gradient in the first step.
-    names: {id of a parameter: its name in the model}.  note: why there are no gradients of single examples; empty where there are.
+    names: {id of a parameter: its name in the model}.  mode: `train` or `eval`, as its normalisations were; empty where nothing was
+    shown.  note: why there are no gradients of single examples; empty where there are.
+    fault: why a batch could not be shown; empty where each could.
     """
 
     inputs: list[Tensor] = field(default_factory=list)
     labels: list[Tensor] = field(default_factory=list)
     examples: Parameters = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
+    mode: str = ""
     note: str = ""
+    fault: str = ""
 
 
 ACTIVE: ContextVar[Observed | None] = ContextVar("leakbench.own.observe", default=None)
@@ -61,7 +71,8 @@ def listens(observed: Observed) -> bool:
 def observe(x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss) -> None:
     """Show a probe the batch of a local step, and of the first step every example's gradient; does nothing where none listens.
 
-    Call it before the step. x: (B, *s).  y: (B,), labels as `loss_fn` takes them.  model: with the parameters of the step.
+    Call it before the step. x: (B, *s).  y: (B,), labels as `loss_fn` takes them, or (B, classes) of ones and zeros.
+    model: with the parameters of the step.
     loss_fn: of logits (B, classes) and y; it is called with batches of one. Neither the model nor its gradients are changed.
     """
     observed = ACTIVE.get()
@@ -70,29 +81,60 @@ def observe(x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss) -> None:
 
 
 def show(observed: Observed, x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss | None) -> None:
-    """Tell one that listens, whoever it is; as `observe`. loss_fn: None where nobody asks for single examples' gradients."""
-    if not observed.inputs:
-        observed.names = {id(p): name for name, p in model.named_parameters()}
-        observed.note = MIXED if _mixes(model) else ""
-        observed.examples = {} if observed.note or loss_fn is None else _each(x, y, model, loss_fn)
-    observed.inputs.append(x.detach().cpu().clone())
-    observed.labels.append(y.detach().cpu().clone())
+    """Tell one that listens, whoever it is; as `observe`. loss_fn: None where nobody asks for single examples' gradients.
+
+    What cannot be shown is noted in the stead of ending the training.
+    """
+    try:
+        if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.dim() and y.dim() and len(x) == len(y)):
+            raise TypeError(f"got {_shape(x)} and {_shape(y)}, expected tensors (B, *s) and (B,)")
+        if not observed.inputs:
+            observed.names = {id(p): name for name, p in model.named_parameters()}
+            observed.mode = "train" if trains(model) else "eval"
+            observed.note = MIXED if mixes_examples(model) or mixes(model) else ""
+            if loss_fn is not None and not observed.note:
+                _show_each(observed, x, y, model, loss_fn)
+        inputs, labels = x.detach().cpu().clone(), _classes(y.detach().cpu().clone())
+    except Exception as error:  # Whatever the user's tensors are not like.
+        observed.fault = " ".join(said(error).split())
+        return
+    observed.inputs.append(inputs)
+    observed.labels.append(labels)
 
 
-def _mixes(model: nn.Module) -> bool:
-    norms = (m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
-    return mixes_examples(model) or any(m.training or m.running_mean is None for m in norms)
+def _shape(given: object) -> str:
+    return f"({', '.join(map(str, given.shape))})" if isinstance(given, Tensor) else type(given).__name__
+
+
+def _classes(y: Tensor) -> Tensor:
+    """Return the classes of labels (B, classes) of which each is one alone; others as they are."""
+    alone = y.dim() == 2 and y.shape[1] > 1 and bool(((y == 1).sum(1) == 1).all()) and bool(((y == 0) | (y == 1)).all())
+    return y.argmax(1) if alone else y
+
+
+def _show_each(observed: Observed, x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss) -> None:
+    try:
+        observed.examples = _each(x, y, model, loss_fn)
+    except Exception as error:  # A loss or a network that cannot be mapped over examples.
+        why = " ".join(said(error).split())
+        observed.note = f"single examples' gradients cannot be computed: {why[:SAID]}{'...' * (len(why) > SAID)}"
 
 
 def _each(x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss) -> Parameters:
-    """Return {p: (B, *p)} of the parameters that are trained."""
+    """Return {p: (B, *p)} of the parameters that are trained; neither buffers nor the random numbers of the training move."""
     trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
+    keeping = [name for name, module in model.named_modules() if keeps(module) and module.training]
+    own = {name: b for name, b in buffers.items() if name.rpartition(".")[0] in keeping}
+    # Running statistics are written from one example, and so are of each.
+    each = {name: b.expand(len(x), *b.shape).clone() for name, b in own.items()}
 
-    def loss(parameters: Parameters, one: Tensor, label: Tensor) -> Tensor:
-        return loss_fn(functional_call(model, parameters, (one[None],)), label[None])
+    def loss(parameters: Parameters, one: Tensor, label: Tensor, shared: Parameters, alone: Parameters) -> Tensor:
+        return loss_fn(functional_call(model, {**shared, **alone, **parameters}, (one[None],)), label[None])
 
-    with torch.enable_grad():
-        found: Parameters = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")(
-            trained, x.detach(), y.detach()
+    devices = sorted({p.device.index for p in trained.values() if p.device.type == "cuda"})
+    with torch.random.fork_rng(devices=devices), torch.enable_grad():
+        found: Parameters = vmap(grad(loss), in_dims=(None, 0, 0, None, 0), randomness="different")(
+            trained, x.detach(), y.detach(), buffers, each
         )
     return {name: g.detach().cpu() for name, g in found.items()}

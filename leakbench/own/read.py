@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leakbench.errors import InputError
-from leakbench.runs import folders
+from leakbench.packed import check_table
+from leakbench.rows_file import check_schema
+from leakbench.runs import elsewhere, folders
 from leakbench.store import read_manifest, written
 
 __all__ = ["read"]
@@ -23,8 +25,8 @@ FIRST = ("run", "hash", "dataset", "defense", "attack")
 def read(folder: str | Path) -> pd.DataFrame:
     """Return the rows of a finished run, or of all finished runs below a folder: one row for each example under attack.
 
-    The first columns say of which run a row is: run (its folder), hash, dataset, defense, attack. Of a sweep's folder the same;
-    folders of `leakbench attack` count where a truth was given. Runs that are not finished are left out.
+    The first columns say of which run a row is: run (its folder), hash, dataset, defense, attack. Folders of `leakbench attack`
+    count where a truth was given; a sweep's runs are in its folder `--runs`. Runs that are not finished are left out.
 
     Raises InputError for a folder that is not there, without a finished run, or with a file that is not as it was written.
     """
@@ -35,7 +37,7 @@ def read(folder: str | Path) -> pd.DataFrame:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = [pair for pair in pool.map(_rows, folders(place)) if pair is not None]
     if not found:
-        raise InputError(f"read: no finished run in {str(folder)!r}")
+        raise InputError(f"read: no finished run in {str(folder)!r}{elsewhere(place)}")
     rows: pd.DataFrame = pa.concat_tables([table for _, table in found], promote_options="permissive").to_pandas()
     lengths = [len(table) for _, table in found]
     for at, name in enumerate(FIRST):
@@ -48,7 +50,14 @@ def _rows(folder: Path) -> tuple[tuple[str, ...], pa.Table] | None:
     manifest = read_manifest(folder)
     if not manifest.get("complete") or "rows.parquet" not in manifest.get("files", {}):
         return None
-    rows = pq.ParquetFile(written(folder, manifest, "rows.parquet")).read(use_threads=False)
+    path = written(folder, manifest, "rows.parquet")
+    try:
+        file = pq.ParquetFile(path)
+        check_table(file)
+    except (ValueError, OSError, pa.ArrowException) as error:
+        raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())[:200]}") from None
+    check_schema(path, file.schema_arrow)
+    rows = file.read(use_threads=False)
     first = (folder.name, manifest["hash"], *(manifest["cell"][name] for name in FIRST[2:]))
     # What pandas notes of each file's columns would be said again of all of them.
     return first, rows.replace_schema_metadata(None)

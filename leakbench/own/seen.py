@@ -13,9 +13,9 @@ __all__ = ["Seen", "Training"]
 
 @dataclass(frozen=True)
 class Training:
-    """L local steps of B examples each at a learning rate, by `optimizer`, `sgd` or `adam`.
+    """L local steps of B examples each at a learning rate, by `optimizer`, `sgd` or `adam`; mode: `eval` or `train`.
 
-    note: what an attacker who takes it so leaves out; empty where nothing.
+    note: what an attacker who takes it so leaves out, a sentence a line; empty where nothing.
     """
 
     steps: int
@@ -23,6 +23,7 @@ class Training:
     learning_rate: float
     optimizer: str = "sgd"
     note: str = ""
+    mode: str = "eval"
 
 
 @dataclass(frozen=True)

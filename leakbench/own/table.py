@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +13,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from safetensors.torch import save
+from torch import Tensor
 
 from leakbench.own.attacked import Outcome
 from leakbench.report.columns import COLUMNS
 from leakbench.report.own import SHOWN
 from leakbench.store import write_atomically
 
-__all__ = ["Row", "as_json", "print_rows", "write_rebuilt"]
+__all__ = ["Row", "as_json", "numbers", "print_rows", "write_rebuilt"]
 
 
 @dataclass(frozen=True)
@@ -49,13 +51,21 @@ def print_rows(rows: Sequence[Row], console: Console) -> None:
         numbers = [column.text(measured) if measured else "n/a" for column in columns]
         table.add_row(row.tap, str(row.round), str(row.victims), str(row.examples), *numbers)
     console.print(table)
+    for line in dict.fromkeys(_scored(row.outcome.summary) for row in rows if row.outcome and row.outcome.summary):
+        console.print(Text(line, style="dim"), soft_wrap=True)
     for row in rows:
         for line in filter(None, row.note.split("\n")):
             console.print(Text(f"{row.tap}, round {row.round}: {line}", style="dim"), soft_wrap=True)
 
 
+def _scored(measured: Mapping[str, Any]) -> str:
+    """Return by what an answer counts as a success, and among how many the victim is looked for."""
+    among = f"; identified among {measured['candidates']} candidates" if measured["identified"] is not None else ""
+    return f"success is an RMSE of at most {measured['eta']:.3g}{among}"
+
+
 def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return the rows for machines; `measured` is null where no truth is known or nothing leaked."""
+    """Return the rows for machines; `measured` is null where no truth is known or nothing leaked, and an infinite distance is."""
     return [
         {
             "tap": row.tap,
@@ -63,11 +73,16 @@ def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "victims": row.victims,
             "examples": row.examples,
             "measured": None if row.outcome is None else row.outcome.summary,
-            "distance": None if row.outcome is None else row.outcome.distance.tolist(),
+            "distance": None if row.outcome is None else numbers(row.outcome.distance),
             "note": row.note,
         }
         for row in rows
     ]
+
+
+def numbers(values: Tensor) -> list[float | None]:
+    """Return numbers (V,) for JSON, which has none that is not finite: None for these."""
+    return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
 def write_rebuilt(rows: Sequence[Row], path: Path) -> None:
@@ -79,4 +94,4 @@ def write_rebuilt(rows: Sequence[Row], path: Path) -> None:
             found[f"{key}.inputs"] = row.outcome.answer.inputs.contiguous()
             found[f"{key}.labels"] = row.outcome.answer.labels.contiguous()
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, lambda file: file.write_bytes(save(found)))
+    write_atomically(path, lambda file: file.write_bytes(save(found)), private=True)

@@ -16,15 +16,15 @@ import numpy as np
 from leakbench.errors import InputError
 from leakbench.privacy.compositions import advanced, basic, zcdp
 from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism, Mechanisms, gathered
-from leakbench.privacy.pairs import composed_epsilon, fixed_size_epsilon, visible_epsilon
-from leakbench.privacy.renyi import INTEGER_ORDERS, Reals, divergences, epsilon_at
+from leakbench.privacy.pairs import coarsest_needed, composed_epsilon, fixed_size_epsilon, visible_epsilon
+from leakbench.privacy.renyi import INTEGER_ORDERS, Reals, by_quadrature, divergences, epsilon_at
 
 __all__ = ["ACCOUNTANTS", "ORDERS_2017", "Accountant", "best", "moments_2017", "pld", "rdp"]
 
 ORDERS_2017 = (1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 4.5, *range(5, 64), 128, 256, 512)
 # Finer than usual above 64, where the best order of a run of few steps lies.
 ORDERS = (
-    *(1 + x / 10 for x in range(1, 100)),
+    *sorted({*ORDERS_2017[:10], *(1 + x / 10 for x in range(1, 100))}),
     *range(11, 64),
     *range(64, 128, 4),
     *range(128, 256, 8),
@@ -32,7 +32,7 @@ ORDERS = (
 )
 
 FEW = 4
-"""Kinds of mechanism up to which no order is left out, at 0.1 to 0.3 s each."""
+"""Kinds of mechanism up to which no order is left out."""
 
 MANY, RATIO = 128, 1.01
 """Kinds of mechanism up to which `pld` rounds nothing, at 20 ms each; the ratio of the grid to which it then rounds."""
@@ -52,47 +52,27 @@ def _settled(mechanisms: Mechanisms, delta: float) -> float | None:
 
 def _renyi(mechanisms: Mechanisms, orders: Sequence[float]) -> tuple[tuple[float, ...], Reals]:
     """Return (orders used, Rényi divergences of all steps together): of more than `FEW` kinds, integer orders only."""
-    if len(mechanisms) > FEW:
-        whole = tuple(int(a) for a in orders if a == int(a) and a >= 2)
-        return whole, np.array([m.steps for m in mechanisms]) @ divergences(mechanisms, whole)
-    kept = tuple(a for a in orders if all(_converges(a, m) for m in mechanisms))
-    return kept, np.asarray(np.sum([_one_renyi(m, kept) for m in mechanisms], axis=0))
-
-
-def _one_renyi(mechanism: Mechanism, orders: tuple[float, ...]) -> Reals:
-    from dp_accounting.rdp import RdpAccountant  # noqa: PLC0415
-
-    if mechanism.sampling == "visible":
-        q, sigma, a = mechanism.sampling_rate, mechanism.noise_multiplier, np.array(orders)
-        unused = math.log1p(-q) if q < 1 else -math.inf
-        moment = np.logaddexp(unused, math.log(q) + a * (a - 1) / (2 * sigma**2))
-        return np.asarray(mechanism.steps * moment / (a - 1))
-    # Closed forms of all integer orders at once take a hundredth of the time of the series one by one.
     whole = tuple(int(a) for a in orders if a == int(a) and a >= 2)
+    total = np.array([m.steps for m in mechanisms]) @ divergences(mechanisms, whole)
+    if len(mechanisms) > FEW:
+        return whole, total
     rest = tuple(a for a in orders if a not in whole)
-    found: dict[float, float] = dict(zip(whole, mechanism.steps * divergences([mechanism], whole)[0], strict=True))
-    if rest:
-        accountant = RdpAccountant(rest)
-        accountant.compose(mechanism.event())
-        # Under very much noise a divergence of 1e-20 comes out of the logarithms as -1e-20.
-        found |= dict(zip(rest, np.maximum(accountant.rdp, 0.0), strict=True))
-    return np.array([found[a] for a in orders])
+    found = [sum(m.steps * _divergence(m, a) for m in mechanisms) for a in rest]
+    return (*rest, *whole), np.array([*found, *total])
 
 
-def _converges(order: float, mechanism: Mechanism) -> bool:
-    """Tell whether the series for this order ends within its 1000 terms; integer orders are closed forms.
-
-    The n-th term shrinks like n^-(order + 2) times a Gaussian in n up to z0 (Mironov, Talwar and Zhang 2019, section
-    3.3) and is dropped below exp(-30); 6 more for the constants. Every order gives a bound, so that one left out makes
-    epsilon no less valid.
-    """
-    q = mechanism.sampling_rate
-    if order == int(order) or q in (0.0, 1.0):
-        return True
-    sigma = mechanism.noise_multiplier * (0.5 if mechanism.sampling == "fixed" else 1.0)
-    z0 = abs(sigma**2 * math.log(1 / q - 1) + 0.5)
-    reached = min(z0, 1000.0)
-    return (order + 2) * math.log(1000) + reached * (z0 - reached / 2) / sigma**2 > 36
+def _divergence(mechanism: Mechanism, order: float) -> float:
+    """Return the Rényi divergence of one step at an order that is no integer."""
+    q, sigma = mechanism.sampling_rate, mechanism.noise_multiplier
+    if q == 0:
+        return 0.0
+    if q == 1:
+        return order / (2 * sigma**2)
+    if mechanism.sampling == "visible":
+        return float(np.logaddexp(math.log1p(-q), math.log(q) + order * (order - 1) / (2 * sigma**2))) / (order - 1)
+    if mechanism.sampling == "fixed":  # Whoever is in every sample pays most, as divergences are quasi-convex.
+        return min(by_quadrature(q, sigma / 2, order), order / (2 * sigma**2))
+    return by_quadrature(q, sigma, order)
 
 
 @lru_cache(maxsize=256)
@@ -164,7 +144,8 @@ def pld(mechanisms: Mechanisms, delta: float) -> float:
 def _interval(kinds: Mechanisms, delta: float) -> float:
     """Return the grid of losses: those in the thousands need no grid of 1e-4, and a coarser one is still on the safe side."""
     total = np.array([m.steps for m in kinds]) @ divergences(kinds)  # More orders only make the epsilon less.
-    return 1e-4 if epsilon_at(INTEGER_ORDERS, total, delta, "tight") <= 5 else max(1e-4, 2e-5 * rdp(kinds, delta))
+    small = bool(epsilon_at(INTEGER_ORDERS, total, delta, "tight") <= 5)
+    return max(1e-4, *map(coarsest_needed, kinds), 0.0 if small else 2e-5 * rdp(kinds, delta))
 
 
 def _poisson_pld(kinds: Mechanisms, delta: float, interval: float) -> float:

@@ -20,7 +20,7 @@ from scipy.special import ndtr, ndtri
 
 from leakbench.errors import InputError
 from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism, Mechanisms, gathered
-from leakbench.privacy.pairs import TAIL, gaussian_delta, losses
+from leakbench.privacy.pairs import TAIL, coarsest_needed, gaussian_delta, largest_loss, losses
 
 __all__ = ["Seen", "gaussian_robustness", "reconstruction_robustness"]
 
@@ -37,6 +37,9 @@ GRAIN = 1.01
 
 SURE = 40.0
 """A shift by so many standard deviations gives gamma = 1 for every kappa above zero that a double can hold."""
+
+SILENT = 1e-4
+"""A shift by so few standard deviations raises no probability by more than 4e-5, with the draws known: nothing to amplify."""
 
 LARGEST = 50.0
 """An epsilon above it bounds nothing for a kappa above exp(-50), and one below its negative gives 1."""
@@ -84,8 +87,9 @@ def reconstruction_robustness(kappas: ArrayLike, mechanisms: Mechanisms) -> Real
     ):  # These releases alone tell for certain, whatever comes beside them, and composing that would take hours.
         return np.where(levels > 0, 1.0, 0.0)
     sampled = gathered(m for m in telling if m.sampling_rate < 1)
-    if not sampled:
-        return gaussian_robustness(levels, shift)
+    whole = math.hypot(shift, math.sqrt(sum(m.steps / m.noise_multiplier**2 for m in sampled)))
+    if not sampled or whole < SILENT:  # Who were told the draws besides would know no more than this.
+        return gaussian_robustness(levels, whole)
     with np.errstate(all="ignore"):
         if len(sampled) == 1 and sampled[0].sampling == "visible":
             epsilons, deltas = _visible(sampled[0], shift)
@@ -93,6 +97,8 @@ def reconstruction_robustness(kappas: ArrayLike, mechanisms: Mechanisms) -> Real
             epsilons, deltas = _sampled(gathered(sampled, GRAIN if len(sampled) > 1 else None), shift)
         # P(E) <= delta(epsilon) + exp(epsilon) Q(E) for every epsilon, and the least of these is attained.
         rates = np.array([np.min(deltas + np.exp(epsilons) * kappa) for kappa in levels.flat])
+    # Behind Gaussian noise nothing happens with the unit that cannot happen without it, whatever a grid of losses leaves over.
+    rates[levels.ravel() == 0] = 0.0
     return np.asarray(np.clip(rates, levels.ravel(), 1.0).reshape(levels.shape), dtype=np.float64)
 
 
@@ -123,13 +129,14 @@ def _interval(mechanism: Mechanism) -> float:
     """Return the step of the grid of losses: a twentieth of the standard deviation of one step's loss.
 
     Rounding adds up to a quarter of the step squared to a variance, here 0.06 %. It is coarser where one step would
-    span more than 20,000 of it, or where the mean loss of all would be more than 50,000.
+    span more than 20,000 of it, where the mean loss of all would be more than 50,000, or where memory asks for it.
     """
     sigma, q = mechanism.noise_multiplier, mechanism.sampling_rate
     spread = q * math.sqrt(math.expm1(min(1 / sigma**2, 50.0)))
-    span = math.log1p(q * math.expm1(min(0.5 / sigma**2 + TAIL / sigma, 700.0)))
+    alone = largest_loss(sigma)  # Its exponential overflows above 700.
+    span = math.log1p(q * math.expm1(alone)) if alone < 700 else max(0.0, alone + math.log(q))
     mean = mechanism.steps * min(q * 0.5 / sigma**2, spread**2)
-    return max(min(spread / 20, 0.01), span / 20_000, mean / 50_000)
+    return max(min(spread / 20, 0.01), span / 20_000, mean / 50_000, coarsest_needed(mechanism))
 
 
 def _visible(mechanism: Mechanism, shift: float) -> tuple[Reals, Reals]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import numpy as np
 from pydantic_core import PydanticCustomError
@@ -11,7 +12,7 @@ from leakbench.part import Count, NonNegative, Positive, Probability, part
 from leakbench.privacy.claimed import Claimed
 from leakbench.privacy.classical import least_constant
 from leakbench.privacy.curve import rounds_within
-from leakbench.privacy.ledger import Schedule
+from leakbench.privacy.ledger import Schedule, Unit
 from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism
 from leakbench.privacy.pairs import visible_epsilon
 from leakbench.privacy.renyi import delta_at, divergences, epsilon_at, without_replacement
@@ -29,6 +30,8 @@ class GeyerClaim:
     prints none. epsilon: 8 in the paper. delta: the threshold, 1e-3, 1e-5, 1e-6 for 100, 1000, 10000 clients.
     releases: how often each round is counted; the released code counts it once per weight tensor.
     """
+
+    unit: ClassVar[Unit] = "client"
 
     noise_multiplier: NonNegative
     epsilon: Positive = 8.0
@@ -68,6 +71,8 @@ class FlowerClaim:
     q = K_t / N, T rounds. noise_multiplier: z, noise over the clip. delta: in (0, 1). The bound is for replacing one
     client, where the sum moves by up to 2 clips: z / 2 would be right there.
     """
+
+    unit: ClassVar[Unit] = "client"
 
     noise_multiplier: NonNegative
     delta: Probability = 1e-5

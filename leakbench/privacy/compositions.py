@@ -76,10 +76,12 @@ COMPOSITIONS: dict[str, Composition] = {
 
 def _composed(name: str, mechanisms: Mechanisms, delta: float) -> float:
     costs = composition_costs(mechanisms, delta)
-    if any(m.noise_multiplier < LEAST_NOISE and not m.idle for m in mechanisms):
+    telling = [not m.idle for m in mechanisms]
+    if any(m.noise_multiplier < LEAST_NOISE for m, tells in zip(mechanisms, telling, strict=True) if tells):
         return math.inf
-    steps = np.array([0 if m.idle else m.steps for m in mechanisms], dtype=np.float64)
-    return float(COMPOSITIONS[name](steps @ costs, delta))
+    # Left out, not counted zero times: what is idle may cost an infinity a step.
+    steps = np.array([m.steps for m in mechanisms], dtype=np.float64)[telling]
+    return float(COMPOSITIONS[name](steps @ costs[telling], delta))
 
 
 def basic(mechanisms: Mechanisms, delta: float) -> float:

@@ -190,11 +190,24 @@ def stretches(phases: Sequence[Phase], schedule: Schedule) -> tuple[Stretch, ...
                 raise InputError(
                     f"phases: round {first + 1} has {iterations} local iterations, expected {schedule.local_iterations}"
                 )
-            found.append(Stretch(tuple(block), first, phase.rounds))
+            _append(found, Stretch(tuple(block), first, phase.rounds))
             first, block = first + phase.rounds, []
     if block or first != schedule.rounds:
         raise InputError(f"phases: got {first} whole rounds, expected {schedule.rounds}")
     return tuple(found)
+
+
+def _append(found: list[Stretch], stretch: Stretch) -> None:
+    """Add a stretch, or more rounds to the last one where it goes on: participations are rounded up once for both."""
+    if found:
+        last = found[-1]
+        same = tuple(replace(phase, rounds=stretch.rounds) for phase in last.phases)
+        if same == stretch.phases:
+            rounds = last.rounds + stretch.rounds
+            longer = tuple(replace(phase, rounds=rounds) for phase in last.phases)
+            found[-1] = Stretch(longer, last.first, rounds)
+            return
+    found.append(stretch)
 
 
 def first_rounds(phases: Sequence[Phase], rounds: int) -> tuple[Phase, ...]:

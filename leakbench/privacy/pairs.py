@@ -17,7 +17,15 @@ from scipy.special import log_ndtr, ndtr
 from leakbench.privacy.mechanism import Mechanism, Mechanisms
 from leakbench.privacy.renyi import Reals
 
-__all__ = ["composed_epsilon", "fixed_size_epsilon", "gaussian_delta", "losses", "visible_epsilon"]
+__all__ = [
+    "coarsest_needed",
+    "composed_epsilon",
+    "fixed_size_epsilon",
+    "gaussian_delta",
+    "largest_loss",
+    "losses",
+    "visible_epsilon",
+]
 
 Divergence: TypeAlias = Callable[[Reals, float, float], Reals]
 """(epsilons >= 0, sigma, rate) -> H."""
@@ -26,6 +34,19 @@ TAIL = 9.0
 """Standard deviations after which a Gaussian has less than 1e-18 left."""
 
 NEGLIGIBLE = 1e-20
+
+MOST_LOSSES = 2_000_000
+"""On one grid: ten arrays of them are held at a time, 160 MB."""
+
+
+def largest_loss(sigma: float) -> float:
+    """Return the loss of one step without sampling that is not exceeded, but with a probability below 1e-18; sigma > 0."""
+    return 0.5 / sigma**2 + TAIL / sigma
+
+
+def coarsest_needed(mechanism: Mechanism) -> float:
+    """Return the step of a grid on which the losses of one step are few enough to be held; a coarser one is on the safe side."""
+    return largest_loss(mechanism.noise_multiplier) / MOST_LOSSES
 
 
 def gaussian_delta(epsilon: float | Reals, shift: float | Reals) -> Reals:
@@ -140,7 +161,7 @@ def _loss_mass(above: Divergence, below: Divergence, sigma: float, rate: float, 
     from dp_accounting.pld import pld_pmf  # noqa: PLC0415
 
     # Both ratios of densities stay below max(1, N(s) / N(0)), which bounds the loss up to the tail.
-    count = math.ceil((0.5 / sigma**2 + TAIL / sigma) / interval) + 1
+    count = math.ceil(largest_loss(sigma) / interval) + 1
     grid = interval * np.arange(count + 1, dtype=np.float64)
     upper, lower = above(grid, sigma, rate), below(grid, sigma, rate)
     # What is cut off counts as infinite loss above and as the smallest loss kept below.

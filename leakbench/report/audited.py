@@ -8,14 +8,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from leakbench.bounded import bounded_text, without_controls
 from leakbench.errors import InputError
+from leakbench.manifest import FORMATS, needed
 from leakbench.privacy.audit.verdict import Audit
-from leakbench.store import write_atomically
+from leakbench.store import finished_run, written
+from leakbench.typed import check_fields
 
 __all__ = ["AUDIT", "AUDITED_OPTIONS", "audit_command", "audit_of", "check_audited", "keep_audit"]
 
 AUDIT = "audit.json"
 """The file of an audit in a run's folder; it names the cell that it belongs to."""
+
+LONGEST = 1_000_000
+"""Bytes of an audit; they take about 1,000."""
 
 AUDITED_OPTIONS = (
     "--defense", "--dataset", "--model", "--victim-mode", "--init", "--train-rounds", "--clients", "--clients-per-round",
@@ -30,6 +36,7 @@ def check_audited(folder: Path, manifest: Mapping[str, Any], audited: Mapping[st
 
     manifest: the run's. audited: {`defense`: its recipe, `dataset`: its name, `federation`: its settings}, described.
     """
+    needed(folder / "manifest.json", manifest, "recipes.defense", "cell.dataset", "settings.federation")
     theirs = {
         "defense": manifest["recipes"]["defense"],
         "dataset": manifest["cell"]["dataset"],
@@ -43,23 +50,29 @@ def check_audited(folder: Path, manifest: Mapping[str, Any], audited: Mapping[st
 
 
 def keep_audit(folder: Path, manifest: Mapping[str, Any], found: Audit) -> Path:
-    """Write an audit into the folder of the run that it is of, and return its path."""
-    path = folder / AUDIT
-    text = json.dumps({"hash": manifest["hash"], **found.as_dict()}, indent=1) + "\n"
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-    return path
+    """Write an audit into the folder of the finished run that it is of, and return its path."""
+    with finished_run(folder) as run:
+        return run.write_text(AUDIT, json.dumps({"hash": manifest["hash"], **found.as_dict()}, indent=1) + "\n")
 
 
 def audit_of(folder: Path, manifest: Mapping[str, Any]) -> Audit | None:
     """Return the audit in a run's folder; None without one. Raises InputError for one that is damaged or of another cell."""
     path = folder / AUDIT
-    if not path.is_file():
+    if AUDIT in manifest.get("files", {}):
+        written(folder, manifest, AUDIT, "audit again")
+    elif not path.is_file():
         return None
+    elif manifest.get("schema") != FORMATS[0]:  # In the first, no manifest knew of audits.
+        raise InputError(f"{path}: is no audit that was kept of this run; remove it and audit again")
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        belongs = kept.pop("hash")
+        text = bounded_text(path, LONGEST)
+        kept = without_controls(json.loads(text), text)
+        belongs = str(kept.pop("hash"))
+        check_fields(Audit, kept, "an audit", whole=True)
         found = Audit(**kept)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except InputError as error:
+        raise InputError(f"{path}: {error}; remove it and audit again") from None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise InputError(f"{path}: is no audit that this version reads; remove it and audit again") from None
     if belongs != manifest["hash"]:
         raise InputError(f"{path}: is of another cell ({belongs[:12]}); remove it and audit again")

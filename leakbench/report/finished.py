@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -14,11 +14,15 @@ from safetensors.numpy import load_file
 
 from leakbench.errors import InputError
 from leakbench.manifest import needed
+from leakbench.redacted import without_pictures
+from leakbench.rows_file import read_rows
 from leakbench.store import read_manifest, written
 
-__all__ = ["Finished", "read_finished"]
+__all__ = ["Arrays", "Finished", "read_finished"]
 
 T = TypeVar("T")
+
+Arrays: TypeAlias = Mapping[str, NDArray[np.floating]]
 
 NEEDED = (
     *("hash", "command", "cell.dataset", "cell.defense", "cell.attack", "settings", "versions", "phases", "files"),
@@ -35,7 +39,7 @@ class Finished:
     manifest: dict[str, Any]
     rows: pd.DataFrame
     rounds: pd.DataFrame
-    arrays: Mapping[str, NDArray[np.floating]]
+    arrays: Arrays
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -49,29 +53,37 @@ class Finished:
         for name, tap in self.summary["taps"].items():
             mine = (self.rows["tap"] == name.partition("@")[0]) & (self.rows["round"] == tap["round"])
             points[name] = self.rows[mine]
+            if points[name].empty:
+                raise InputError(f"{self.folder / 'rows.parquet'}: no row is of {name}, which the summary tells of")
         return points
 
 
-def read_finished(folder: Path) -> Finished:
-    """Return the finished run in a folder; raises InputError that names the file which is missing or cannot be read."""
+def read_finished(folder: Path, redact: bool = False) -> Finished:
+    """Return the finished run in a folder, where asked without its pictures.
+
+    Raises InputError that names the file which is missing or cannot be read.
+    """
     manifest = read_manifest(folder)
     if "summary" not in manifest:
         raise InputError(f"{folder / 'manifest.json'}: has no summary; the run is not finished, run it again to go on")
     needed(folder / "manifest.json", manifest, *NEEDED)
     for name in ("rows.parquet", "rounds.parquet", "reconstructions.safetensors"):
         written(folder, manifest, name)
+    arrays = _read(folder / "reconstructions.safetensors", load_file)
     return Finished(
         folder,
         manifest,
-        _read(folder / "rows.parquet", pd.read_parquet),
-        _read(folder / "rounds.parquet", pd.read_parquet),
-        _read(folder / "reconstructions.safetensors", load_file),
+        _read(folder / "rows.parquet", read_rows),
+        _read(folder / "rounds.parquet", read_rows),
+        without_pictures(arrays) if redact else arrays,
     )
 
 
 def _read(path: Path, read: Callable[[Path], T]) -> T:
     try:
         return read(path)
+    except InputError:
+        raise
     except Exception as error:  # each format has errors of its own; whichever it is, the file is the cause
         first = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"{path}: cannot be read ({first}); run the cell again to measure it anew") from None

@@ -8,15 +8,17 @@ from typing import Any
 import pandas as pd
 from safetensors.numpy import load_file
 
+from leakbench.redacted import without_pictures
 from leakbench.report.columns import COLUMNS
 from leakbench.report.figures import anytime_figure, threshold_figure
 from leakbench.report.gallery import Arrays, Gallery, Series, fitting, galleries, shown_together
 from leakbench.report.render import render
 from leakbench.report.rows import victims
 from leakbench.report.words import number
-from leakbench.store import read_manifest, write_atomically, written
+from leakbench.rows_file import read_rows
+from leakbench.store import AFTER, Run, finished_run, read_manifest, written
 
-__all__ = ["OWN", "SHOWN", "write_own_report"]
+__all__ = ["OWN", "SHOWN", "own_report_into", "write_own_report"]
 
 OWN = "own update"
 """What the manifest of such a folder calls itself, in `kind`."""
@@ -25,18 +27,29 @@ SHOWN = ("ASR [95% CI]", "null ASR", "RMSE", "null RMSE", "PSNR", "SSIM", "label
 """The columns of `leakbench run` that an update of one's own has."""
 
 
-def write_own_report(folder: Path) -> Path:
+def write_own_report(folder: Path, redact: bool = False) -> Path:
     """Write `report.html` into the folder of an attack and return its path; equal files give an equal page.
 
     Raises InputError that names a file which is missing or is not what was written.
     """
+    with finished_run(folder) as run:
+        return own_report_into(run, redact)
+
+
+def own_report_into(run: Run, redact: bool = False) -> Path:
+    """Write `report.html` into the folder of an attack that this process holds, as `write_own_report` does."""
+    return run.write_text("report.html", _page(run.folder, redact))
+
+
+def _page(folder: Path, redact: bool) -> str:
     manifest = read_manifest(folder)
     scored = "rows.parquet" in manifest["files"]
-    rows = pd.read_parquet(written(folder, manifest, "rows.parquet")) if scored else pd.DataFrame()
+    rows = read_rows(written(folder, manifest, "rows.parquet")) if scored else pd.DataFrame()
     arrays: Arrays = load_file(written(folder, manifest, "reconstructions.safetensors"))
+    arrays = without_pictures(arrays) if redact else arrays
     summary = manifest["summary"]
     points = {name: rows[rows["tap"] == name] for name in summary["taps"]}
-    html = render(
+    return render(
         "own.html.jinja",
         manifest=manifest,
         summary=summary,
@@ -46,11 +59,8 @@ def write_own_report(folder: Path) -> Path:
         victims=victims(points),
         threshold_figure=threshold_figure(points) if points else None,
         anytime_figure=anytime_figure(summary["taps"]) if points else None,
-        files={name: checksum for name, checksum in manifest["files"].items() if name != "report.html"},
+        files={name: checksum for name, checksum in manifest["files"].items() if name not in AFTER},
     )
-    path = folder / "report.html"
-    write_atomically(path, lambda temporary: temporary.write_text(html, encoding="utf-8"))
-    return path
 
 
 def _reading(summary: dict[str, Any]) -> str:

@@ -21,21 +21,25 @@ from leakbench.report.legend import legend
 from leakbench.report.render import render
 from leakbench.report.rows import victims
 from leakbench.report.words import notes, over_rounds, reading, training, why_unanswered
-from leakbench.store import write_atomically
+from leakbench.store import AFTER, Run, finished_run
 
-__all__ = ["write_report"]
+__all__ = ["report_into", "write_report"]
 
 
-def write_report(folder: Path) -> Path:
+def write_report(folder: Path, redact: bool = False) -> Path:
     """Write `report.html` into the folder of a finished run and return its path.
 
+    redact: leave the pictures out.
     Reads manifest.json, rows.parquet, rounds.parquet, reconstructions.safetensors, and audit.json where it is there; equal
     files give an equal page. Raises InputError that names the file which is missing or cannot be read.
     """
-    html = _page(read_finished(folder))
-    path = folder / "report.html"
-    write_atomically(path, lambda temporary: temporary.write_text(html, encoding="utf-8"))
-    return path
+    with finished_run(folder) as run:
+        return report_into(run, redact)
+
+
+def report_into(run: Run, redact: bool = False) -> Path:
+    """Write `report.html` into a run's folder that this process holds, as `write_report` does."""
+    return run.write_text("report.html", _page(read_finished(run.folder, redact)))
 
 
 def _page(run: Finished) -> str:
@@ -44,7 +48,7 @@ def _page(run: Finished) -> str:
     audit = audit_of(run.folder, manifest)
     points = run.points()
     # The page cannot know its own checksum.
-    files = {name: checksum for name, checksum in manifest.get("files", {}).items() if name != "report.html"}
+    files = {name: checksum for name, checksum in manifest.get("files", {}).items() if name not in AFTER}
     return render(
         "report.html.jinja",
         manifest=manifest,

@@ -16,15 +16,15 @@ MOST = 24
 """Runs on one page, so that it stays below 5 MB."""
 
 
-def read_several(folders: Sequence[Path]) -> list[Finished]:
-    """Return the runs in so many folders, in their order.
+def read_several(folders: Sequence[Path], redact: bool = False) -> list[Finished]:
+    """Return the runs in so many folders, in their order, where asked without their pictures.
 
     Raises InputError where one is not finished, one is there twice, or they attacked other examples, of another data set or at
     other leakage points.
     """
     if len(folders) > MOST:
         raise InputError(f"report: got {len(folders)} runs, expected at most {MOST} on one page")
-    runs = [read_finished(folder) for folder in folders]
+    runs = [read_finished(folder, redact) for folder in folders]
     first = runs[0]
     for place, run in enumerate(runs):
         for other in runs[:place]:

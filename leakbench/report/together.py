@@ -14,13 +14,14 @@ from leakbench.store import write_atomically
 __all__ = ["write_together"]
 
 
-def write_together(folders: Sequence[Path], out: Path | None = None) -> Path:
+def write_together(folders: Sequence[Path], out: Path | None = None, redact: bool = False) -> Path:
     """Write one page of two or more finished runs on the same victims and return its path.
 
+    redact: leave the pictures out.
     out: where; else beside the first run's folder, by the names of the first and the last. Raises InputError where the runs do
     not go together, or the page's name is that of a folder.
     """
-    runs = read_several(folders)
+    runs = read_several(folders, redact)
     html = compared_page(*runs) if len(runs) == 2 else levels_page(runs)
     if out is None:
         first, last = (folder.resolve() for folder in (folders[0], folders[-1]))
@@ -28,5 +29,5 @@ def write_together(folders: Sequence[Path], out: Path | None = None) -> Path:
         out = first.parent / f"{kind}-{first.name}-{last.name}.html"
     if out.is_dir():
         raise InputError(f"out: {str(out)!r} is a folder; give the name of a page, like compare.html")
-    write_atomically(out, lambda temporary: temporary.write_text(html, encoding="utf-8"))
+    write_atomically(out, lambda temporary: temporary.write_text(html, encoding="utf-8"), private=True)
     return out

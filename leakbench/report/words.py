@@ -10,6 +10,7 @@ from leakbench.attack.servers.server import HONEST
 from leakbench.measure.metrics_tables import NO_FEATURES
 from leakbench.measure.unanswered import (
     CLASS_ABSENT,
+    DIVERGED,
     NONE_GIVEN,
     NOT_CAUGHT,
     NOT_FINITE,
@@ -106,6 +107,7 @@ def batches(summary: Summary) -> str:
 
 UNANSWERED = {
     REFUSED: "{victims} of {all} releases were refused by the client, who sent zeros",
+    DIVERGED: "what leaked of {victims} of {all} victims, or the network that they were sent, is not finite",
     SILENT: "nothing but zeros leaked of {victims} of {all} victims",
     CLASS_ABSENT: "class {fished}, for which the server fishes, is not in {victims} of {all} batches",
     NOT_CAUGHT: "nobody of class {fished}, for which the server fishes, was caught in {victims} of {all} batches",

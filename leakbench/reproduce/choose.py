@@ -12,6 +12,7 @@ import yaml
 
 from leakbench.cell import Request
 from leakbench.errors import InputError, nearest
+from leakbench.strict_yaml import parse
 
 __all__ = ["chosen", "numbers"]
 
@@ -57,8 +58,8 @@ def numbers(words: Iterable[str]) -> dict[str, Any]:
 
 def _number(name: str, text: str, kind: str) -> int | float:
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = parse(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
         value = None
     if type(value) is int or (kind == "float" and type(value) is float and math.isfinite(value)):
         return value

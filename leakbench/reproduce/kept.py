@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 from leakbench.errors import InputError
+from leakbench.reproduce.checked import unchecked
 
 __all__ = ["CURE", "FRONTIER", "OF_ACCOUNTING", "Kept", "kept", "of_table"]
 
@@ -101,7 +102,8 @@ def kept(path: Path, kind: Kept) -> pd.DataFrame:
     """Return the rows of a CSV; none, with the first columns, where there is none yet.
 
     Raises InputError, with the file, the line or row and the column, for what cannot have been written: a column that is missing
-    or stands twice, a line that is cut off, text in the place of a number, a share outside [0, 1], a row twice.
+    or stands twice, a line that is cut off, a row that does not fit its checksum, text
+    in the place of a number, a share outside [0, 1], a row twice.
     """
     if not path.exists():
         return pd.DataFrame({column: [] for column in kind.first})
@@ -115,6 +117,7 @@ def kept(path: Path, kind: Kept) -> pd.DataFrame:
     for place, cell in enumerate(cells, start=1):
         if len(cell) != len(heads):
             raise InputError(f"{path}: row {place} has {len(cell)} fields, the head {len(heads)}; {CURE}")
+    heads, *cells = unchecked(path, [heads, *cells], CURE)
     rows = pd.DataFrame({head: _typed(path, head, [cell[i] for cell in cells]) for i, head in enumerate(heads)})
     _whole(path, rows, kind)
     return rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pandas as pd
 
 from leakbench.errors import InputError
 from leakbench.progress import Reporter
+from leakbench.reproduce.checked import write_csv
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.claimed import with_claims
 from leakbench.reproduce.cost import timed
@@ -65,7 +65,9 @@ def reproduce(
         with alone(out):
             rows = _read(table, csv)
             rows = _ordered(replaced(rows, "cell", name, found), table)
-            write_atomically(csv, partial(_to_csv, rows))
+            if table.pictures:  # Drawn last, and so missing where that was cut off, not of other rows.
+                (out / f"{table.name}.png").unlink(missing_ok=True)
+            write_csv(csv, rows)
             write_page(table, rows, out)
         for row in found:
             say(row)
@@ -81,12 +83,15 @@ def reproduce(
 
 
 def write_page(table: Table, rows: pd.DataFrame, out: Path) -> Path:
-    """Write the page of the rows into `out`, and return its path; the index of `out`/README.md follows."""
+    """Write the page of the rows into `out`, and return its path, after its figure and the index of `out`/README.md.
+
+    The page comes last: where it is that of the rows, so are the others, whenever who wrote them was killed.
+    """
     path = out / f"{table.name}.md"
-    write_atomically(path, lambda file: file.write_text(_page(table, rows, out), encoding="utf-8"))
     if table.rounds:
         draw_curves(table.rounds, rows, out / f"{table.name}.png")
     write_index(out)
+    write_atomically(path, lambda file: file.write_text(_page(table, rows, out), encoding="utf-8"))
     return path
 
 
@@ -108,10 +113,6 @@ def is_page(path: Path, text: str) -> bool:
 
 def _read(table: Table, csv: Path) -> pd.DataFrame:
     return with_claims(table, kept(csv, of_table(table.columns, bool(table.rounds))))
-
-
-def _to_csv(rows: pd.DataFrame, path: Path) -> None:
-    rows.to_csv(path, index=False)
 
 
 def _stands(rows: pd.DataFrame, line: Line, scale: str, changed: dict[str, Any], data_dir: Path | None) -> bool:

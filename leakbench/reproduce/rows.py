@@ -26,7 +26,7 @@ def executed(
 ) -> Iterator[tuple[dict[str, Any], Run]]:
     """Run a cell in a folder of its own in `runs`, or read it where it is whole; give (its summary, the run, open)."""
     told = reporter or Reporter()
-    with open_run(runs / cell.name, identity(cell, command)) as run:
+    with open_run(runs / cell.name, identity(cell, command), own=True, say=told.say) as run:
         yield execute(cell, run, told), run
     told.close()
 

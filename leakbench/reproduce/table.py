@@ -159,6 +159,11 @@ def table_of(path: Path, body: Mapping[str, Any]) -> Table:
     lines = tuple(_line(path, body, row) for row in spelled_out(body["rows"], f"{path}"))
     for name_ in {line.name for line in lines if [other.name for other in lines].count(line.name) > 1}:
         raise InputError(f"{path}: rows: two are called {name_!r}")
+    for line in lines:
+        if pictures and line.given.get("pictures") is False:
+            raise InputError(
+                f"{path}: row {line.name!r}: pictures: got false, of which the figure of the table can show none"
+            )
     title, text, cite, found = (body.get(key, "").strip() for key in ("title", "text", "cite", "found"))
     rounds = _rounds(path, body, lines, window or 1)
     return Table(path.stem, title, text, lines, cite, columns, found, pictures, repeats, rounds, called(path))

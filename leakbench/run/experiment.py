@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import pandas as pd
@@ -10,20 +11,23 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.attack.public import FEW
+from leakbench.attack.servers.server import Honest
 from leakbench.cell import Cell, knowledge, leak_key
 from leakbench.cell.accounting import cell_curve, cell_epsilon
 from leakbench.federated.partition import Partition
-from leakbench.federated.simulate import from_sent
+from leakbench.federated.simulate import accuracy, from_sent
+from leakbench.federated.view import Public
 from leakbench.limits.limits import limits_of
 from leakbench.measure.metrics import success_threshold
 from leakbench.progress import Progress
+from leakbench.redacted import without_pictures
 from leakbench.rng import generator
 from leakbench.run.conspicuous import conspicuous_of
 from leakbench.run.rehearsal import rehearse
 from leakbench.run.stage_attack import Judge, Leak, attack_leak
 from leakbench.run.stage_train import fresh_network, leaked_model, train_federation
 from leakbench.run.victims import Sent, public_examples
-from leakbench.store import Run
+from leakbench.store import AFTER, Run
 from leakbench.summary.summarise import summarise
 from leakbench.types import Network
 
@@ -44,9 +48,13 @@ def execute(cell: Cell, run: Run, progress: Progress) -> dict[str, Any]:
     Pieces are as small as one round of training or one chunk of victims, each written whole before the next begins. The
     `paper` protocol attacks first, since its leak does not depend on the training.
     """
-    if run.manifest["complete"] and all(run.has(name) for name in WHOLE):
+    files = [name for name in run.manifest["files"] if name not in AFTER]
+    if run.manifest["complete"] and all(
+        [run.has(name) for name in {*WHOLE, *files}]
+    ):  # Each, so that each is looked at.
         return {**run.manifest["summary"], "folder": str(run.folder)}
     run.manifest["complete"] = False
+    run.manifest.pop("summary", None)  # Of files that are no longer as they were.
     s = cell.settings
     with run.timed("prepare"):
         partition = hand_out(cell)
@@ -70,7 +78,16 @@ def _sent(cell: Cell, run: Run, round_number: int | None, tap: str = "type-1") -
     """Return what the server sends: the honest network, or what it makes of it to read at a leakage point."""
     rng = generator(cell.settings.seed, "server")
     public = public_examples(cell, max(FEW, cell.attack.needs.public))
-    return Sent(*cell.attack.server(_honest(cell, run, round_number), public, knowledge(cell, tap), rng))
+    honest = _honest(cell, run, round_number)
+    # Of a network that has diverged there is nothing to rewrite: what leaks is not finite, whatever the server means to do.
+    server = cell.attack.server if _answers(honest, public) else Honest()
+    return Sent(*server(honest, public, knowledge(cell, tap), rng))
+
+
+def _answers(network: Network, public: Public) -> bool:
+    """Whether a network answers anything to public examples: its loss there is a number."""
+    state = {**network.parameters, **network.statistics}
+    return math.isfinite(accuracy(network.model, state, public.inputs, public.labels)[1])
 
 
 def _honest(cell: Cell, run: Run, round_number: int | None) -> Network:
@@ -137,9 +154,10 @@ def _joined(cell: Cell, run: Run) -> tuple[pd.DataFrame, dict[str, Tensor]]:
             rows += [run.read_rows(name) for name in names]
             held = [run.read_tensors(name.removesuffix("parquet") + "safetensors") for name in names]
             for what, axis in (("reconstruction", 0), ("truth", 0), ("trajectory", 1)):
-                parts = [h[what] for h in held]
-                tensors[key + what] = torch.cat(_as_long(parts) if axis else parts, axis)
-    return pd.concat(rows, ignore_index=True), tensors
+                parts = [h[what] for h in held if what in h]
+                if parts:
+                    tensors[key + what] = torch.cat(_as_long(parts) if axis else parts, axis)
+    return pd.concat(rows, ignore_index=True), tensors if cell.settings.pictures else without_pictures(tensors)
 
 
 def _as_long(trajectories: list[Tensor]) -> list[Tensor]:

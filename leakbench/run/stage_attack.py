@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
-from leakbench.attack.isolation import answered
+from leakbench.attack.isolation import answered, readable
 from leakbench.attack.looks import chooses
 from leakbench.attack.null.pictures import NullAttack, null_attack
 from leakbench.attack.servers.fishing import fished
@@ -32,6 +32,7 @@ from leakbench.measure.scores_rankings import score_attributes, score_rankings
 from leakbench.measure.scores_tables import TableJudge, score_table, table_judge
 from leakbench.measure.unanswered import explained
 from leakbench.progress import Progress, saying
+from leakbench.redacted import without_pictures
 from leakbench.rng import generator, generators
 from leakbench.run.rankings import rankings
 from leakbench.run.victims import (
@@ -133,7 +134,7 @@ def _missing(leak: Leak, run: Run, total: int) -> list[slice]:
         if run.has(name) and run.has(f"{piece}.safetensors"):
             first = int(piece.removeprefix(prefix))
             found.append(slice(reached, first))
-            reached = first + len(run.read_tensors(f"{piece}.safetensors")["truth"])
+            reached = first + run.read_tensors(f"{piece}.safetensors")["trajectory"].shape[1]
         else:  # What is left of it could be of more victims than the piece that will have its name.
             run.forget(f"{piece}.")
     found.append(slice(reached, total))
@@ -192,13 +193,15 @@ def _attack_chunk(
     rebuilt = answer if isinstance(answer, Reconstruction) else None
     reconstruction = no_reconstruction(real) if rebuilt is None else rebuilt
     rows, ordered = score(leak.tap, leak.round, rebuilt, ranked, null, real, judge.eta, judge.lpips)
-    rows = explained(rows, _silent(views), _refuses(cell), fished(cell.attack.server))
+    read = torch.stack([readable(view) for view in views]).all(0)
+    rows = explained(rows, _silent(views), _refuses(cell), fished(cell.attack.server), read)
     rows = rows.join(score_rankings(ranked, candidate_examples(cell, victims), cell.data.public_targets, real))
     rows = rows.join(score_attributes(ranked, features, [commonest(cell.data, f) for f in features], real))
     if table is not None:
         draws = generators(cell.settings.seed, "random records", [(leak.round, int(v)) for v in lanes])
         rows = rows.join(score_table(reconstruction.inputs, real, table, draws))
-    return rows, {"reconstruction": ordered, "truth": real.inputs, "trajectory": reconstruction.trajectory}
+    kept = {"reconstruction": ordered, "truth": real.inputs, "trajectory": reconstruction.trajectory}
+    return rows, kept if cell.settings.pictures else without_pictures(kept)
 
 
 def _silent(views: tuple[View, ...]) -> Tensor:

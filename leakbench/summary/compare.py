@@ -16,8 +16,9 @@ from leakbench.errors import InputError
 from leakbench.manifest import needed
 from leakbench.measure.rankings import ONE_EACH
 from leakbench.measure.scores import RANKS_ONLY
-from leakbench.measure.statistics import paired_means
+from leakbench.measure.statistics import paired_means, paired_shares
 from leakbench.rng import generator
+from leakbench.rows_file import read_rows
 from leakbench.store import read_manifest, written
 
 __all__ = [
@@ -47,8 +48,11 @@ RULERS = ("eta", "candidates")
 SAME_RULER = 1e-5
 """Up to where thresholds are the same: other threads add the same numbers in another order."""
 
-MEANS = ("rmse", "feature_accuracy", "record_match")
-"""Scores that are compared by their means."""
+SCORES = ("rmse", "feature_accuracy")
+"""Measures of which an example has more than 0 or 1."""
+
+MEANS = (*SCORES, "record_match")
+"""Measures that are compared where both runs have them, an example without an answer counting as the worst."""
 
 TIE = 1e-9
 """Up to where a victim's means in two runs are called the same: they are sums of floats in different orders."""
@@ -118,7 +122,8 @@ def left_out(one: Path, other: Path) -> list[str]:
 
 
 NOTES = (
-    "first, second: means over the examples; interval: of a bootstrap that draws whole batches. An example without an answer",
+    "first, second: means over the examples; interval: of a bootstrap that draws whole batches, of shares with one victim more",
+    "who gains and one who loses, since who differs nowhere among few may still differ. An example without an answer",
     "counts as not rebuilt, with no feature right, and with the null attacker's rmse; the label it was given counts. A run's own",
     "table shows medians. Less rmse is the better attack, of all else more is.",
     "sign: p of the exact two-sided sign test over the victims (whole batches) who differ: how often as many or more would fare",
@@ -159,11 +164,7 @@ def rows_of(folder: Path) -> tuple[pd.DataFrame, str]:
     if not manifest.get("complete"):
         raise InputError(f"compare: the run in {str(folder)!r} is not finished; run it again to go on")
     needed(folder / "manifest.json", manifest, "files", "cell.dataset")
-    path = written(folder, manifest, "rows.parquet")
-    if not path.is_file():
-        raise InputError(f"compare: {str(path)!r} is not there; run the cell again to measure it anew")
-    rows: pd.DataFrame = pd.read_parquet(path)
-    return rows, str(manifest["cell"]["dataset"])
+    return read_rows(written(folder, manifest, "rows.parquet")), str(manifest["cell"]["dataset"])
 
 
 def _points(rows: pd.DataFrame) -> list[tuple[Any, ...]]:
@@ -212,7 +213,8 @@ def _at(point: tuple[Any, ...], rows: pd.DataFrame, others: pd.DataFrame) -> Ite
     for measure, (a, b, victims) in outcomes.items():
         x, y = (values.to_numpy(dtype=float) for values in (a, b))
         rng = generator(0, f"compare {measure}")
-        difference, low, high = paired_means(x, y, victims.to_numpy(), rng)
+        interval = paired_means if measure in SCORES else paired_shares
+        difference, low, high = interval(x, y, victims.to_numpy(), rng)
         sign = _sign_test(pd.Series(x - y).groupby(victims.to_numpy()).mean())
         yield Difference(
             str(point[0]), measure, int(victims.nunique()), x.mean(), y.mean(), difference, low, high, sign

@@ -76,7 +76,7 @@ def summarise(
         "taps": taps,
         "over_rounds": over_rounds(taps),
         "violations": violations,
-        "warnings": warnings(cell, taps),
+        "warnings": warnings(cell, taps, rounds),
         "notes": notes,
         "knowledge": dataclasses.asdict(knowledge(cell)),
         "claims": claims(cell, taps, rounds, epsilon),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from leakbench.attack.doubts import OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN
@@ -41,14 +42,15 @@ def mostly_doubted(group: pd.DataFrame) -> bool:
     return bool((group[group["member"] == 0]["doubts"] != "").mean() >= 0.5)
 
 
-def warnings(cell: Cell, taps: Mapping[str, dict[str, Any]]) -> list[str]:
-    """Return one sentence for each weakness of the evidence in a cell of `autoleak`; none for other attacks.
+def warnings(cell: Cell, taps: Mapping[str, dict[str, Any]], rounds: pd.DataFrame) -> list[str]:
+    """Return one sentence for each weakness of the evidence: training that diverged, and what `autoleak` doubts of its attack.
 
-    taps: as in the summary, with `doubts` and `victims`.
+    taps: as in the summary, with `doubts` and `victims`.  rounds: as in rounds.parquet.
     """
+    diverged = _diverged(rounds)
     if not isinstance(cell.attack.method, AutoLeak):
-        return []
-    found = [
+        return diverged
+    found = diverged + [
         f"{key}: {WORDS.get(why, why)} ({many} of {tap['victims']} victims)"
         for key, tap in taps.items()
         for why, many in tap["doubts"].items()
@@ -58,4 +60,14 @@ def warnings(cell: Cell, taps: Mapping[str, dict[str, Any]]) -> list[str]:
         for rounds in cell.settings.leaks
         for tap in cell.settings.taps
         if looks_at(cell, tap) == 1 and random_at(cell, tap)
+    ]
+
+
+def _diverged(rounds: pd.DataFrame) -> list[str]:
+    lost = rounds[~np.isfinite(rounds["loss"].astype(float))]["round"]
+    if lost.empty:
+        return []
+    return [
+        f"training diverged: from round {int(lost.iloc[0]) + 1} of {len(rounds)} on the model's answers are not finite, none of"
+        " which counts as right; a lower --learning-rate or --noise-factor may help"
     ]

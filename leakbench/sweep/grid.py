@@ -17,6 +17,7 @@ from leakbench import __version__
 from leakbench.attack import Attack
 from leakbench.cell.device import AUTO
 from leakbench.cell.fields import FIELDS, request_of
+from leakbench.cell.numbers import check_numbers
 from leakbench.cell.request import Request, check_words
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
@@ -141,6 +142,7 @@ def _asked(name: str, given: dict[str, Any], folder: Path, known: dict[tuple[str
     try:
         request = request_of(given | own)
         check_words(request)
+        check_numbers(request)
         recipes = [_content(kind, cls, getattr(request, slot), known) for slot, (kind, cls) in RECIPES.items()]
     except InputError as error:
         raise InputError(f"cell {name!r}: {error}") from None

@@ -1,33 +1,50 @@
-"""The journal of a sweep: a line of JSON for each cell that ended, by one process; of a cell's lines the last one counts."""
+"""The journal of a sweep: a line of JSON for each cell that ended, by one process; of a cell's lines the last one counts.
+
+A line has its checksum in it; one that was damaged is as if it were not there, and its cell is found whole, or measured, again.
+"""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from io import BufferedRandom
+from io import FileIO
 from pathlib import Path
 
 from leakbench.errors import InputError
+from leakbench.hashes import content_hash
 from leakbench.sweep.task import Outcome, outcome_of
 
-__all__ = ["Journal", "open_journal"]
+__all__ = ["Journal", "open_journal", "outcome_in"]
 
 
 @dataclass
 class Journal:
     """What is known of cells, by their keys."""
 
+    path: Path
     known: dict[str, Outcome]
-    _file: BufferedRandom = field(repr=False)
+    _file: FileIO = field(repr=False)
 
     def append(self, outcome: Outcome) -> None:
-        """Enter what came of a cell; a killed process leaves the line whole, or one that is read over."""
-        self._file.write(json.dumps(outcome.as_dict(), ensure_ascii=False).encode() + b"\n")
-        self._file.flush()
+        """Enter what came of a cell; a killed process leaves the line whole, or one that is read over.
+
+        Raises OSError, with the journal's name, where the disk takes no more; what it took of the line goes again.
+        """
+        record = outcome.as_dict()
+        line = json.dumps({**record, "checksum": content_hash(record)}, ensure_ascii=False).encode() + b"\n"
+        whole = self._file.seek(0, os.SEEK_END)
+        try:
+            if self._file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            with suppress(OSError):
+                self._file.truncate(whole)
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
         self.known[outcome.key] = outcome
 
     def keep(self) -> None:
@@ -44,7 +61,7 @@ def open_journal(path: Path) -> Iterator[Journal]:
     try:
         made = [folder for folder in (path.parent, *path.parents[1:]) if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+b")
+        file = path.open("a+b", buffering=0)
     except OSError as error:
         raise InputError(f"out: cannot write to {str(path.parent)!r}: {error.strerror}; give another --out") from None
     with file:
@@ -59,22 +76,31 @@ def open_journal(path: Path) -> Iterator[Journal]:
         whole = text.rfind(b"\n") + 1
         if whole < len(text):  # A line that a killed process did not finish.
             file.truncate(whole)
-        journal = Journal(dict(_lines(text[:whole])), file)
+        journal = Journal(path, _known(text[:whole]), file)
         try:
             yield journal
         finally:
-            journal.keep()
-            if not file.seek(0, os.SEEK_END):
-                path.unlink()
-                with suppress(OSError):  # Something else lies there.
+            with suppress(OSError):  # Something else lies there, or the disk takes no more, which is told already.
+                journal.keep()
+                if not file.seek(0, os.SEEK_END):
+                    path.unlink()
                     for folder in made:
                         folder.rmdir()
 
 
-def _lines(text: bytes) -> Iterator[tuple[str, Outcome]]:
-    for line in text.splitlines():
-        try:
-            outcome = outcome_of(json.loads(line))
-        except (ValueError, TypeError):  # Damaged, so that its cell is found whole, or measured, again.
-            continue
-        yield outcome.key, outcome
+def _known(text: bytes) -> dict[str, Outcome]:
+    """Return what the lines say; where one is damaged, only which cells are done, since it may have taken another line's place."""
+    lines = [outcome_in(line) for line in text.splitlines()]
+    known = {outcome.key: outcome for outcome in lines if outcome is not None}
+    return {key: outcome for key, outcome in known.items() if outcome.kind == "done"} if None in lines else known
+
+
+def outcome_in(line: bytes) -> Outcome | None:
+    """Return what a line says; None where it is damaged."""
+    try:
+        record = json.loads(line)
+        said = record.pop("checksum", None)  # None in a journal of before there were checksums.
+        found = outcome_of(record)
+        return found if found.kind != "stopped" and said in (None, content_hash(record)) else None
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None

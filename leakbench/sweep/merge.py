@@ -8,7 +8,7 @@ times.parquet   what took how long: wall times differ from run to run, so they s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leakbench.errors import InputError
+from leakbench.errors import DamagedError, InputError
+from leakbench.packed import check_parquet
+from leakbench.rows_file import check_schema, versioned
 from leakbench.store import read_manifest, write_atomically, written
 from leakbench.sweep.grid import Asked, Grid
 from leakbench.sweep.task import Outcome
@@ -31,15 +33,21 @@ CLOCK = ("seconds", "fit_seconds", "minutes")
 FIRST = ("defense", "attack", "dataset", "seed")
 
 
-def whole(outcome: Outcome, runs: Path) -> bool:
-    """Say whether the run of a cell that was done is there as it was written, as far as it is merged."""
+def whole(outcome: Outcome, runs: Path, say: Callable[[str], None]) -> bool:
+    """Say whether the run of a cell that was done is there as it was written, as far as it is merged.
+
+    say: told of one that was damaged.
+    """
     folder = runs / outcome.run
     try:
         manifest = read_manifest(folder)
-        there = written(folder, manifest, "rows.parquet").is_file()
+        written(folder, manifest, "rows.parquet")
+    except DamagedError as error:
+        say(f"{error.what}; its cell is measured again")
+        return False
     except InputError:
         return False
-    return there and manifest.get("hash") == outcome.hash and manifest.get("complete") is True
+    return manifest.get("hash") == outcome.hash and manifest.get("complete") is True
 
 
 def merge(grid: Grid, known: Mapping[str, Outcome], runs: Path, out: Path) -> list[Path]:
@@ -58,7 +66,7 @@ def merge(grid: Grid, known: Mapping[str, Outcome], runs: Path, out: Path) -> li
         manifest = read_manifest(runs / outcome.run)
         named = {**first, **{name: manifest["cell"][name] for name in FIRST}}
         cells += [{**named, **state, **given, "run": outcome.run, **figures} for figures in _figures(manifest)]
-        tables.append(_rows(runs / outcome.run / "rows.parquet", named))
+        tables.append(_rows(written(runs / outcome.run, manifest, "rows.parquet"), named))
         phases = {phase: float(seconds) for phase, seconds in manifest["phases"].items()}
         times.append({"cell": asked.name, "hash": outcome.hash, "seconds": sum(phases.values()), **phases})
     whole = (
@@ -68,7 +76,7 @@ def merge(grid: Grid, known: Mapping[str, Outcome], runs: Path, out: Path) -> li
     )
     found = {"rows": whole.combine_chunks(), "cells": _table(cells), "times": _table(times)}
     for name, table in found.items():
-        write_atomically(out / f"{name}.parquet", partial(pq.write_table, table))
+        write_atomically(out / f"{name}.parquet", partial(pq.write_table, versioned(table)))
     return [out / f"{name}.parquet" for name in found]
 
 
@@ -93,6 +101,8 @@ def _figures(manifest: Mapping[str, Any]) -> Iterable[Row]:
 
 def _rows(path: Path, first: Row) -> pa.Table:
     """Return the rows of a run, with the same columns before each."""
+    check_schema(path, pq.read_schema(path))
+    check_parquet(path)
     table = pq.read_table(path).replace_schema_metadata(None)
     table = table.drop_columns([name for name in (*CLOCK, *first) if name in table.column_names])
     before = [(name, pa.array([value] * len(table))) for name, value in first.items()]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import time
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from leakbench.errors import InputError
 from leakbench.store import write_atomically
 from leakbench.sweep.extra import needed
 from leakbench.sweep.in_flight import RETRIES, in_flight
+from leakbench.sweep.inside import INSIDE
 from leakbench.sweep.task import Outcome, Task, Work, outcome_of
 from leakbench.sweep.work import measure
 
@@ -24,6 +27,9 @@ EVERYTHING = 2**31
 """Tasks in flight: the scheduler's queue is the window."""
 
 POLL = 1.0
+
+ASKED = 4.0
+"""Seconds in which the scheduler is to say what its nodes have."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +50,17 @@ class SubmititEngine:
     work: Work = measure
 
     def __call__(self, tasks: Iterable[Task]) -> Generator[Outcome, None, None]:
-        """Yield what comes of each task, as they end; raises InputError where there is no SLURM, or for what it does not take."""
+        """Yield what comes of each task, as they end.
+
+        Raises InputError where there is no SLURM or no GPU that was asked for, or for what it does not take.
+        """
         submitit = needed("submitit")
         if not self.local and shutil.which("sbatch") is None:
             raise InputError(
                 "engine: submitit found no SLURM on this machine (no sbatch on PATH); try --address local, or --engine process"
             )
+        if self.gpus_per_cell:
+            check_gpus(self.local)
         outcomes = self.folder / "outcomes"
         shutil.rmtree(outcomes, ignore_errors=True)
         outcomes.mkdir(parents=True)
@@ -68,6 +79,25 @@ class SubmititEngine:
         except (TypeError, ValueError, NameError) as error:
             raise InputError(f"slurm: {' '.join(str(error).split())}") from None
         return executor
+
+
+def check_gpus(local: bool) -> None:
+    """Raise InputError where no node of the scheduler has a GPU to give, else of this machine; one that does not say may have."""
+    if local:
+        import torch  # noqa: PLC0415
+
+        if not torch.cuda.device_count():
+            raise InputError("gpus-per-cell: this machine has no GPU that CUDA finds; leave --gpus-per-cell out")
+        return
+    try:
+        line = ["sinfo", "--noheader", "--format=%G"]
+        said = subprocess.run(line, check=False, capture_output=True, text=True, timeout=ASKED)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return
+    if said.returncode == 0 and said.stdout.strip() and "gpu" not in said.stdout:
+        raise InputError(
+            "gpus-per-cell: SLURM has no node with a GPU (sinfo --format=%G names none); leave --gpus-per-cell out"
+        )
 
 
 @dataclass
@@ -112,7 +142,7 @@ class _Crew:
         found = list[tuple[Task, Outcome | None]]()
         for task in self._jobs[job]:
             if task.key in there:
-                found.append((task, outcome_of(json.loads(there[task.key].read_text(encoding="utf-8")))))
+                found.append((task, _read(there[task.key])))
                 there[task.key].unlink()
         if found:
             self._came_to.add(job)
@@ -129,9 +159,18 @@ class _Crew:
 
 def _do_all(tasks: list[Task], outcomes: Path, work: Work) -> None:
     """Do tasks one after another; what comes of each is a file, whole or not there."""
+    os.environ[INSIDE] = "submitit"
     for task in tasks:
         text = json.dumps(work(task).as_dict(), ensure_ascii=False)
         write_atomically(outcomes / f"{task.key}.json", partial(_write, text))
+
+
+def _read(path: Path) -> Outcome | None:
+    """Return what came of a task; None where its file was damaged, as of one whose worker was lost."""
+    try:
+        return outcome_of(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, RecursionError):
+        return None
 
 
 def _write(text: str, path: Path) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+
+from leakbench.ending import SIGNALS, Told
 
 __all__ = ["listening"]
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
@@ -18,18 +17,14 @@ def listening() -> Iterator[None]:
 
     Entered after an engine has begun: Ray has a handler of its own for SIGTERM.
     """
+    told = Told()
     before = {number: signal.getsignal(number) for number in SIGNALS}
     heard = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
     for number in heard:
-        signal.signal(number, _stop)
+        signal.signal(number, told)
     try:
         yield
     finally:
         for number, handler in heard.items():
-            signal.signal(number, handler)
-
-
-def _stop(number: int, frame: Any) -> None:
-    for each in SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
-    raise KeyboardInterrupt
+            if not told.to_end:
+                signal.signal(number, handler)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from leakbench.errors import InputError
 from leakbench.progress import Reporter
 from leakbench.sweep.grid import Asked, Grid
 from leakbench.sweep.inside import refuse_inside
@@ -62,7 +63,8 @@ def sweep(
     began = time.monotonic()
     with open_journal(out / "cells.jsonl") as journal:
         known = journal.known
-        there = [c for c in grid.cells if c.key in known and known[c.key].kind == "done" and whole(known[c.key], runs)]
+        done = [c for c in grid.cells if c.key in known and known[c.key].kind == "done"]
+        there = [cell for cell in done if whole(known[cell.key], runs, reporter.say)]
         errors = [c for c in grid.cells if c.key in known and known[c.key].kind != "done"]
         kept = {cell.key for cell in (*there, *([] if retry_failed else errors))}
         missing = [cell for cell in grid.cells if cell.key not in kept]
@@ -70,11 +72,11 @@ def sweep(
         ended = _measured(grid, engine, [task_of(cell) for cell in missing], journal, reporter, plan)
         tables = merge(grid, known, runs, out)
         failed = sum(cell.key in known and known[cell.key].kind != "done" for cell in grid.cells)
-    done = [outcome for outcome in ended if outcome.kind == "done"]
-    fresh = sum(outcome.fresh for outcome in done)
+    succeeded = [outcome for outcome in ended if outcome.kind == "done"]
+    fresh = sum(outcome.fresh for outcome in succeeded)
     retried = sum(outcome.tries > 1 for outcome in ended)
     seconds = round(time.monotonic() - began, 1)
-    return Swept(len(grid.cells), len(there), fresh, len(done) - fresh, failed, retried, seconds, tuple(tables))
+    return Swept(len(grid.cells), len(there), fresh, len(succeeded) - fresh, failed, retried, seconds, tuple(tables))
 
 
 def _plan(grid: Grid, there: int, missing: int, stand: int) -> str:
@@ -105,6 +107,10 @@ def _measured(
 
     with listening(), closing(engine(begun())) as outcomes:
         for outcome in outcomes:
+            if outcome.kind == "stopped":
+                raise InputError(
+                    f"{outcome.error}; what is finished is kept, the same command goes on when there is room"
+                )
             journal.append(outcome)
             ended.append(outcome)
             if outcome.kind != "done":

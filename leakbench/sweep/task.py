@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 if TYPE_CHECKING:  # A worker starts without PyTorch, which comes with its first cell.
     from leakbench.cell.request import Request
 
 __all__ = ["Kind", "Outcome", "Task", "Work", "outcome_of"]
 
-Kind: TypeAlias = Literal["done", "failed", "lost"]
-"""A run that is whole; a cell that ended in an error; one whose worker was lost each time that it was tried."""
+Kind: TypeAlias = Literal["done", "failed", "lost", "stopped"]
+"""A run that is whole; a cell that ended in an error; one whose worker was lost each time that it was tried; one that was cut
+short because the disk took no more, which is of no cell's doing and ends the sweep."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,32 @@ class Outcome:
         return asdict(self)
 
 
+KINDS = {
+    **dict.fromkeys(("key", "kind", "hash", "run", "error"), (str,)),
+    "seconds": (int, float),
+    "tries": (int,),
+    "fresh": (bool,),
+}
+"""Of what type each field is where it is read."""
+
+LONGEST = 1e12
+"""Seconds, and tries, of a task; a larger number may be none that a float holds."""
+
 Work: TypeAlias = Callable[[Task], Outcome]
 
 
-def outcome_of(record: dict[str, Any]) -> Outcome:
-    """Return the outcome of plain data; raises TypeError for what is none."""
-    return Outcome(**record)
+def outcome_of(record: Any) -> Outcome:
+    """Return the outcome of plain data; raises TypeError or ValueError for what is none that is written."""
+    if not isinstance(record, dict):
+        raise TypeError(f"got {type(record).__name__}, expected the fields of an outcome")
+    for name, kinds in KINDS.items():
+        if name in record and type(record[name]) not in kinds:
+            raise TypeError(f"{name}: got {type(record[name]).__name__}")
+    found = Outcome(**record)
+    if found.kind not in get_args(Kind):
+        raise ValueError(f"kind: got {found.kind!r}")
+    if not (0 <= found.seconds <= LONGEST and 1 <= found.tries <= LONGEST):
+        raise ValueError("seconds, tries: got numbers that no sweep gives")
+    if found.kind == "done" and (found.run in ("", ".", "..") or "/" in found.run or "\0" in found.run):
+        raise ValueError(f"run: {found.run!r} is no name of a run's folder")
+    return found

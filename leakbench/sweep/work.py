@@ -6,7 +6,7 @@ import time
 from functools import cache
 from typing import TYPE_CHECKING
 
-from leakbench.errors import BusyError, InputError
+from leakbench.errors import BusyError, InputError, no_room
 from leakbench.sweep.task import Outcome, Task
 
 if TYPE_CHECKING:
@@ -23,10 +23,11 @@ def measure(task: Task) -> Outcome:
     began = time.monotonic()
     try:
         found = _measured(task, began + PATIENCE)
-    except InputError as error:
-        found = Outcome(task.key, "failed", error=_line(str(error)))
     except (Exception, SystemExit) as error:
-        found = Outcome(task.key, "failed", error=_line(f"{type(error).__name__}: {error}"))
+        said = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, OSError) and error.strerror:
+            said = f"{error.filename2 or error.filename or 'file system'}: {error.strerror}"
+        found = Outcome(task.key, "stopped" if no_room(error, task.runs) else "failed", error=_line(said))
     return Outcome(**{**found.as_dict(), "seconds": round(time.monotonic() - began, 3)})
 
 
@@ -37,6 +38,7 @@ def _measured(task: Task, until: float) -> Outcome:
     from leakbench.cell import identity  # noqa: PLC0415
     from leakbench.cell.budget import prepare  # noqa: PLC0415
     from leakbench.engine.memory import keep_freed_memory  # noqa: PLC0415
+    from leakbench.progress import Reporter  # noqa: PLC0415
     from leakbench.run.experiment import execute  # noqa: PLC0415
     from leakbench.store import open_run  # noqa: PLC0415
 
@@ -45,7 +47,7 @@ def _measured(task: Task, until: float) -> Outcome:
     cell = prepare(task.request, task.data_dir, load=_kept())
     while True:
         try:
-            with open_run(task.runs / cell.name, identity(cell, task.command)) as run:
+            with open_run(task.runs / cell.name, identity(cell, task.command), own=True, say=Reporter().say) as run:
                 before = dict(run.manifest["phases"])
                 execute(cell, run, lambda *_: None)
                 fresh = run.manifest["phases"] != before  # Where nothing is to be done, no phase takes time.

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from leakbench.errors import InputError
 from leakbench.privacy.accountants import best
 from leakbench.privacy.audit.canary import BOUNDLESS, FAR, Neighbours, focused, joined, neighbours, pointed
 from leakbench.privacy.audit.coupled import ROUNDING, Coupled, check
@@ -41,9 +42,12 @@ def audit_callable(
     sigma: the noise multiplier that is stated, from which the claimed epsilon follows.  clip: the L2 bound that is stated; a
     function without a seed needs it for a valid epsilon. What counts as valid follows from the measurement, not from the
     code, which nobody read: it is the epsilon of the Gaussian noise that was found.
+
+    Raises InputError for a function that takes a seed and draws from elsewhere too.
     """
     rng = generator(seed, "audit")
     release = dataclasses.replace(release, seed=seed)
+    _check_drawn_from_seed(release, shapes, rng)
     found = (check if release.seeded else check_unseeded)(release, shapes, rng)
     found = farther(release, found, shapes, rng) if release.seeded else found
     bound = found.moved if release.seeded else clip
@@ -119,6 +123,22 @@ def _untrue(release: CallableRelease, shapes: Mapping[str, tuple[int, ...]], rng
     first = release(at_norms.at(0).absent, [0])
     same = (release(at_norms.at(0).absent, PERIODS) == first).all(1)
     return f"seeds {PERIODS[int(same.nonzero()[0])]} apart give the same noise" if bool(same.any()) else ""
+
+
+def _check_drawn_from_seed(
+    release: CallableRelease, shapes: Mapping[str, tuple[int, ...]], rng: torch.Generator
+) -> None:
+    """Raise InputError where the same update and seed give two releases, of which nothing that is compared by seeds can be told."""
+    if not release.seeded:
+        return
+    update = neighbours(shapes, 1, (1.0,), rng).present
+    first, again = (release(update, [0]).double() for _ in range(2))
+    apart = float((first - again).norm())
+    if apart > ROUNDING * max(1.0, float(first.norm())):
+        raise InputError(
+            f"callable: the same update and seed twice gave releases {apart:.3g} apart; draw all its noise from its"
+            f" {'generator' if release.takes == 'generator' else 'seed'}, or take none"
+        )
 
 
 def _against_clip(result: Audit, found: Coupled, clip: float) -> Audit:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +11,7 @@ from leakbench.reproduce.accounting.measure import computed
 from leakbench.reproduce.accounting.page import accounting_page
 from leakbench.reproduce.accounting.readings import Row
 from leakbench.reproduce.accounting.table import AccountingTable
+from leakbench.reproduce.checked import write_csv
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.index import write_index
 from leakbench.reproduce.kept import OF_ACCOUNTING, kept
@@ -40,7 +40,7 @@ def account(
             rows = kept(csv, OF_ACCOUNTING)  # As it is now: another command may have written to it meanwhile.
             rows = replaced(rows, "cell", name, found)
             rows = rows[rows["cell"].isin(order)].sort_values("cell", key=lambda of: of.map(order), kind="stable")
-            write_atomically(csv, partial(_to_csv, rows))
+            write_csv(csv, rows)
             write_accounting_page(table, rows, out)
         for row in found:
             say(row)
@@ -55,12 +55,8 @@ def account(
 
 
 def write_accounting_page(table: AccountingTable, rows: pd.DataFrame, out: Path) -> Path:
-    """Write the page of the rows into `out`, and return its path; the index of `out`/README.md follows."""
+    """Write the page of the rows into `out`, and return its path, after the index of `out`/README.md: see `write_page`."""
     path = out / f"{table.name}.md"
-    write_atomically(path, lambda file: file.write_text(accounting_page(table, rows), encoding="utf-8"))
     write_index(out)
+    write_atomically(path, lambda file: file.write_text(accounting_page(table, rows), encoding="utf-8"))
     return path
-
-
-def _to_csv(rows: pd.DataFrame, path: Path) -> None:
-    rows.to_csv(path, index=False)

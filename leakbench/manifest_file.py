@@ -1,0 +1,59 @@
+"""The manifest of a run's folder as it is read, and the files whose checksums it knows; nothing here needs PyTorch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from leakbench.bounded import bounded_text, without_controls
+from leakbench.errors import DamagedError, InputError
+from leakbench.hashes import checksum
+from leakbench.manifest import CURE, FORMATS, check_files, check_manifest, check_seal
+
+__all__ = ["read_manifest", "written"]
+
+LONGEST = 100_000_000
+"""Bytes of a manifest; they take about 20,000."""
+
+AGAIN = "run the cell again to measure it anew"
+
+
+def written(folder: Path, manifest: Mapping[str, Any], name: str, cure: str = AGAIN) -> Path:
+    """Return the path of a file of a run; raises DamagedError where it is missing or not what the run wrote.
+
+    cure: what to do about it.
+    """
+    path = folder / name
+    if not path.is_file():
+        raise DamagedError(f"{path}: is missing", cure)
+    if checksum(path) != manifest["files"].get(name):
+        raise DamagedError(f"{path}: is not what the run wrote", cure)
+    return path
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a run's folder.
+
+    Raises InputError where there is none, or one of another version; DamagedError for one that is not as it was written.
+    """
+    path = folder / "manifest.json"
+    try:
+        text = bounded_text(path, LONGEST)
+        manifest = json.loads(text)
+    except FileNotFoundError:
+        raise InputError(f"run: no manifest.json in {str(folder)!r}; give the folder of a run") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error}); move it away to measure again") from None
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path}: cannot be read ({error})", "move it away to measure again") from None
+    found = manifest.get("schema") if isinstance(manifest, dict) else type(manifest).__name__
+    if type(found) is not int or found not in FORMATS:
+        said = f"{path}: schema {found!r}, this version reads {FORMATS[0]} to {FORMATS[-1]}"
+        raise InputError(f"{said}; {CURE}") if type(found) is int else DamagedError(said, CURE)
+    check_files(path, manifest)
+    check_manifest(path, manifest)
+    check_seal(path, manifest)
+    shown: dict[str, Any] = without_controls(manifest, text)
+    return shown

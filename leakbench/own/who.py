@@ -1,0 +1,82 @@
+"""Who attacks, in the words of a command line: an attack, what it is told, whose public examples it has."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leakbench.attack import Attack
+from leakbench.attack.slots.stop import MOST_ITERATIONS, limited
+from leakbench.cell import KNOWS
+from leakbench.data.find import load_dataset
+from leakbench.defense import Defense
+from leakbench.errors import InputError, nearest
+from leakbench.own.attacked import Attacker
+from leakbench.recipe import resolve
+
+__all__ = ["Who"]
+
+
+@dataclass(frozen=True)
+class Who:
+    """An attacker by names.
+
+    attack, defense, dataset: names of the catalog or paths of recipes; the defense is what the attacker is told was done to
+    updates, None: of none; the dataset is whose public examples it has, None: made-up ones.  data_dir: where data sets lie.
+    success: the RMSE up to which an answer counts; None: the data set's.  seed: of all that it draws.
+    knows: `oblivious` or `defense`; None: what the attack's recipe says.  iterations: the most that a search may take; None: the
+    recipe's.
+    """
+
+    attack: str = "autoleak"
+    defense: str | None = None
+    dataset: str | None = None
+    data_dir: Path | None = None
+    success: float | None = None
+    seed: int = 0
+    knows: str | None = None
+    iterations: int | None = None
+
+    @staticmethod
+    def taken(given: dict[str, Any]) -> Who:
+        """Return the attacker of a command's options, which are taken out of them."""
+        return Who(**{field.name: given.pop(field.name) for field in dataclasses.fields(Who)})
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What a page of the answers calls who attacks what."""
+        told = {"dataset": self.dataset or "own data", "defense": self.defense or "none told"}
+        return {**told, "attack": self.attack}
+
+    def __call__(self) -> Attacker:
+        """Return the attacker; raises InputError for a name that there is not, and numbers out of their range."""
+        if self.success is not None and not 0 < self.success <= 1:
+            raise InputError(f"success: got rmse<={self.success:g}, expected 0 < RMSE <= 1")
+        if self.seed < 0:
+            raise InputError(f"seed: got {self.seed}, expected at least 0")
+        return Attacker(
+            self._attack(),
+            None if self.defense is None else resolve("defenses", Defense, self.defense)[1],
+            None if self.dataset is None else load_dataset(self.dataset, self.data_dir)[2],
+            self.success,
+            self.seed,
+        )
+
+    def _attack(self) -> Attack:
+        recipe = resolve("attacks", Attack, self.attack)[1]
+        if self.knows is not None:
+            if self.knows not in KNOWS:
+                raise InputError(
+                    f"knows: got {self.knows!r}, expected {' or '.join(KNOWS)}{nearest(self.knows, KNOWS)}"
+                )
+            recipe = dataclasses.replace(recipe, knows=self.knows)  # type: ignore[arg-type]
+        if self.iterations is None:
+            return recipe
+        if not 1 <= self.iterations <= MOST_ITERATIONS:
+            raise InputError(f"iterations: got {self.iterations}, expected 1 to {MOST_ITERATIONS}")
+        method = limited(recipe.method, self.iterations)
+        if method is None:
+            raise InputError(f"iterations: the attack's method {type(recipe.method).__name__} takes no iterations")
+        return dataclasses.replace(recipe, method=method)

@@ -1,0 +1,110 @@
+"""Rows as Parquet, which say in their file of which version their columns are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leakbench.errors import InputError
+from leakbench.packed import check_parquet
+
+__all__ = ["ROWS_VERSION", "check_schema", "read_rows", "versioned", "write_rows"]
+
+ROWS_VERSION = 1
+"""Of the columns and what they mean; files from before there were versions are of version 0, whose columns are the same."""
+
+KEY = b"leakbench.rows"
+
+TEXTS = ("tap", "failure_reason", "doubts")
+WHOLE = ("round", "victim", "batch", "member", "example", "label", "candidates", "iterations")
+FULL = (
+    *("tap", "round", "victim", "batch", "member", "example", "label", "failure", "success", "null_success"),
+    *("eta", "candidates"),
+)
+"""The columns of examples in which nothing is missing: finite numbers, truths and the name of the leakage point."""
+
+NEEDED = (*FULL, "label_guess", "failure_reason", "rmse", "null_rmse", "identified")
+"""Those without which no reader has anything to read; whatever else there is is of numbers, but for `TEXTS`."""
+
+OF_ROUNDS = ("round", "accuracy", "loss")
+"""Those of the rounds of a training."""
+
+
+def versioned(table: pa.Table) -> pa.Table:
+    """Return a table whose metadata say of which version its rows are."""
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), KEY: str(ROWS_VERSION).encode()})
+
+
+def write_rows(path: Path, rows: pd.DataFrame) -> None:
+    """Write rows, without their index."""
+    pq.write_table(versioned(pa.Table.from_pandas(rows, preserve_index=False)), path)
+
+
+def read_rows(path: Path) -> pd.DataFrame:
+    """Read the rows of examples, or of rounds.
+
+    Raises InputError for a version that this one does not know, and for a column that is missing or of another kind.
+    """
+    try:
+        schema = pq.read_schema(path)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())[:200]}") from None
+    check_schema(path, schema)
+    try:
+        check_parquet(path)
+    except ValueError as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
+    rows = pd.read_parquet(path)
+    for name in FULL if path.name != "rounds.parquet" else ():
+        column = rows[name]
+        if column.isna().any() or (column.dtype.kind == "f" and not np.isfinite(column).all()):
+            raise InputError(
+                f"{path}: column {name!r}: got a number that is missing or not finite; run the cell again to measure it anew"
+            )
+    return rows
+
+
+def check_schema(path: Path, schema: pa.Schema) -> None:
+    """Raise InputError for rows of a version that this one does not know, with a column twice or of lists, without one that is
+    needed, and for one of another kind.
+    """
+    check_version(path, schema.metadata)
+    kinds = dict(zip(schema.names, schema.types, strict=True))
+    twice = [name for name in kinds if schema.names.count(name) > 1]
+    needed = OF_ROUNDS if path.name == "rounds.parquet" else NEEDED
+    missing = [name for name in needed if name not in kinds]
+    if twice or missing:
+        what = f"column {twice[0]!r} stands twice" if twice else f"column {missing[0]!r} is missing"
+        raise InputError(f"{path}: {what}; run the cell again to measure it anew")
+    for name, kind in kinds.items():
+        expected = "texts" if name in TEXTS else "whole numbers" if name in WHOLE else "numbers"
+        if not _fits(kind, expected):
+            raise InputError(
+                f"{path}: column {name!r}: got {kind}, expected {expected}; run the cell again to measure it anew"
+            )
+
+
+def _fits(kind: pa.DataType, expected: str) -> bool:
+    types = pa.types
+    if types.is_null(kind):  # A column that is empty throughout is of no kind.
+        return True
+    if expected == "texts":
+        return bool(types.is_string(kind) or types.is_large_string(kind))
+    if expected == "whole numbers":
+        return bool(types.is_integer(kind))
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+def check_version(path: Path, metadata: Mapping[bytes, bytes] | None) -> None:
+    """Raise InputError for rows of a version that this one does not know; metadata: of the file's schema."""
+    said = (metadata or {}).get(KEY, b"0").decode(errors="replace")
+    if said not in map(str, range(ROWS_VERSION + 1)):
+        raise InputError(
+            f"{path}: rows of version {said[:20]!r}, this leakbench reads 0 to {ROWS_VERSION}; read them with the one that wrote"
+            " them, or run the cell again"
+        )

@@ -1,0 +1,83 @@
+"""Values on the command line that are none of an option's."""
+
+from __future__ import annotations
+
+from tests.bad.case import Case, written
+
+RUN = "run --quiet --dataset digits --attack lmmse --taps type-2 --train-rounds 0 --victims 2 --candidates 20"
+
+
+def _run(option: str, value: str, *says: str) -> Case:
+    return Case([*RUN.split(), option, value], (option.lstrip("-"), value.strip(), *says))
+
+
+CASES = (
+    _run("--dataset", "lfww", "unknown name", "lfw"),
+    _run("--attack", "clp", "unknown name", "cpl"),
+    _run("--defense", "fed_cpd", "unknown name", "fed_cdp"),
+    _run("--defense", "../../etc/passwd", "unknown name"),
+    _run("--defense", "nö", "unknown name"),
+    _run("--model", "lenett", "lenet"),
+    _run("--init", "uniform:wide", "uniform:<a>"),
+    _run("--init", "uniform:-1", "uniform:<a>"),
+    _run("--victims", "0"),
+    _run("--victims", "-3"),
+    _run("--victims", "ten"),
+    _run("--victims", "1e3"),
+    _run("--victims", "999999999"),
+    _run("--candidates", "0"),
+    _run("--taps", "type-3", "type-2"),
+    _run("--taps", "", "words with commas"),
+    _run("--train-rounds", "-1"),
+    _run("--train-rounds", "3.5"),
+    _run("--clients", "0"),
+    _run("--clients-per-round", "99999"),
+    _run("--local-iterations", "0"),
+    _run("--learning-rate", "nan"),
+    _run("--learning-rate", "-0.1"),
+    _run("--learning-rate", "inf"),
+    _run("--client-optimizer", "adamw", "adam"),
+    _run("--dropout", "1.5"),
+    _run("--noise-factor", "0"),
+    Case(f"{RUN} --noise-factor 1e9", ("noise-factor", "1000000000.0", "1e-06 to 1e+06")),
+    _run("--clip-factor", "nan"),
+    _run("--epsilon", "-1"),
+    _run("--stop-at-epsilon", "nan"),
+    Case(f"{RUN} --stop-at-epsilon 8 --stop-at-delta 2", ("stop-at-delta", "2")),
+    _run("--seed", "-1"),
+    _run("--knows", "everything", "oblivious"),
+    _run("--protocol", "papr", "paper"),
+    _run("--leak-batch", "0"),
+    _run("--leak-rounds", "first", "last"),
+    _run("--reads", "logits", "gradient"),
+    _run("--observations", "0"),
+    _run("--success", "rmse=>0.1", "rmse<=0.1"),
+    _run("--success", "beauty<=0.1", "rmse"),
+    _run("--device", "gpu", "cuda"),
+    _run("--engine", "slow", "reference"),
+    _run("--victim-mode", "test", "eval"),
+    _run("--log", "wandb", "tensorboard"),
+    _run("--data-dir", "nowhere"),
+    _run("--lpips-weights", "nowhere"),
+    _run("--out", "x" * 300),
+    Case([*RUN.split(), "--out", "taken"], ("out", "taken"), written("taken", "a letter to my aunt")),
+    Case("run --victim 3", ("--victim", "--victims")),
+    Case("runn", ("runn", "run")),
+    Case("run faces", ("faces",)),
+    Case("epsilon --defense nobody", ("nobody",)),
+    Case("epsilon --defense fed_cdp --dataset mnist --delta 2", ("delta", "2")),
+    Case("epsilon --defense fed_cdp --dataset mnist --train-rounds -1", ("train-rounds", "-1")),
+    Case("show nobody", ("nobody",)),
+    Case("list pictures", ("pictures",)),
+    Case("audit --defense nobody", ("nobody",)),
+    Case("audit --defense fed_cdp --trials 0", ("trials", "0")),
+    Case("data verify nobody", ("nobody",)),
+    Case("reproduce nobody", ("nobody",)),
+    Case("report nowhere", ("nowhere",)),
+    Case("gate nowhere --baseline nothing.json", ("nowhere",)),
+    Case("conformance --scorer nowhere:score", ("scorer", "nowhere")),
+    Case("sweep nowhere.yaml", ("nowhere.yaml",)),
+    Case("runs nowhere", ("nowhere",)),
+    Case("card nobody digits", ("nobody",)),
+    Case("frontier --dataset nobody", ("nobody",)),
+)

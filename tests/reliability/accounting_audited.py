@@ -1,0 +1,56 @@
+"""Every recipe whose name ends in `_valid`: what an audit of its own code finds is not more than the epsilon that is valid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leakbench import recipe
+from leakbench.cell import Request
+from leakbench.cell.auditing import audit_cell
+from leakbench.cell.budget import prepare
+from leakbench.errors import InputError
+from leakbench.privacy.audit.verdict import Audit
+from tests.reliability.tally import Tally
+
+__all__ = ["check_audited"]
+
+DELTA = 1e-5
+
+EPSILON = 4.0
+"""Valid, of the one release in which everybody takes part with all examples: noise that leaves an audit something to find."""
+
+
+def check_audited(tally: Tally, trials: int, names: tuple[str, ...] = ()) -> None:
+    """Audit each recipe in its data set's own federation, and in one release to which everybody brings everything."""
+    rows = []
+    for name in names or tuple(name for name in recipe.names("defenses") if name.endswith("_valid")):
+        own = _audited(tally, name, Request(dataset="digits", defense=name, train_rounds=3), trials)
+        alone: dict[str, Any] = {
+            "clients": 4,
+            "clients_per_round": 4,
+            "train_rounds": 1,
+            "local_iterations": 1,
+            "batch": 100,
+        }
+        try:
+            once = _audited(tally, name, Request(dataset="digits", defense=name, epsilon=EPSILON, **alone), trials)
+        except InputError:  # Noise that no multiplier moves, or that is bound to another one, stays the recipe's own.
+            once = _audited(tally, name, Request(dataset="digits", defense=name, **alone), trials)
+        rows.append(f"{name} {own}, {once}")
+    tally.figures.append(
+        f"audited / valid epsilon, three rounds and one release to which all bring all: {'; '.join(rows)}"
+    )
+
+
+def _audited(tally: Tally, name: str, request: Request, trials: int) -> str:
+    found = audit_cell(prepare(request, None), DELTA, trials)
+    tally.expect(_sound(found), f"{name}: {found.verdict}: {found.reason}")
+    return f"{_bound(found):.2f} / {found.valid:.2f}"
+
+
+def _sound(found: Audit) -> bool:
+    return found.verdict == "holds" and found.valid is not None and _bound(found) <= found.valid
+
+
+def _bound(found: Audit) -> float:
+    return max(found.lower_bound, found.lower_bound_family or 0.0)

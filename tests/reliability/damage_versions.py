@@ -1,0 +1,53 @@
+"""Files of other versions: an older one is read, a newer one is refused in one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from leakbench.hashes import checksum
+from leakbench.manifest import FORMATS, sealed
+from leakbench.rows_file import KEY, ROWS_VERSION
+from tests.reliability.edges_runs import called
+from tests.reliability.tally import Tally
+
+__all__ = ["check_versions"]
+
+
+def check_versions(tally: Tally, place: Path, whole: Path, full: bool) -> None:
+    """A run's manifest and rows of every version there was, and of the one after; at full length, else of these last alone."""
+    manifest = json.loads((whole / "manifest.json").read_text(encoding="utf-8"))
+    shown = called("compare", str(whole), str(whole))[1]
+    for version in range(FORMATS[-1] + 2) if full else (FORMATS[0], FORMATS[-1] + 1):
+        folder = _copy(whole, place / f"manifest{version}", manifest | {"schema": version}, version >= FORMATS[-1])
+        _read(tally, folder, whole, shown, f"a manifest of version {version}", version in FORMATS)
+    for version in range(ROWS_VERSION + 2) if full else (ROWS_VERSION + 1,):
+        folder = _copy(whole, place / f"rows{version}", manifest, True)
+        path = folder / "rows.parquet"
+        table = pq.read_table(path)
+        said = {name: value for name, value in table.schema.metadata.items() if name != KEY}
+        said |= {KEY: str(version).encode()} if version else {}
+        pq.write_table(table.replace_schema_metadata(said), path)
+        changed = {**manifest, "files": {**manifest["files"], path.name: checksum(path)}}
+        (folder / "manifest.json").write_text(json.dumps(sealed(changed)), encoding="utf-8")
+        _read(tally, folder, whole, shown, f"rows of version {version}", version <= ROWS_VERSION)
+
+
+def _copy(whole: Path, folder: Path, manifest: dict[str, Any], has_checksum: bool) -> Path:
+    shutil.copytree(whole, folder)
+    told = {name: value for name, value in manifest.items() if has_checksum or name != "checksum"}
+    text = json.dumps(sealed(told) | {"schema": manifest["schema"]} if has_checksum else told)
+    (folder / "manifest.json").write_text(text, encoding="utf-8")
+    return folder
+
+
+def _read(tally: Tally, folder: Path, whole: Path, shown: str, name: str, known: bool) -> None:
+    code, out, err = called("compare", str(folder), str(whole))
+    if known:
+        tally.expect(code == 0 and out == shown, f"{name}: exit code {code}, said {err[-300:]!r}")
+    else:
+        tally.expect(code == 2 and err.count("\n") == 1 and "version" in err, f"{name}: exit code {code}, said {err!r}")

@@ -1,0 +1,128 @@
+"""How often intervals of one share cover it: exactly over all outcomes where trials are independent, by simulation in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.stats import beta, binom
+
+from leakbench.measure.statistics import exact, proportion, wilson
+from tests.reliability.tally import Tally
+
+__all__ = ["LEVEL", "NUMBERS", "WITHIN", "check_batches", "check_shares", "coverage", "limits"]
+
+Floats: TypeAlias = NDArray[np.float64]
+
+LEVEL, WITHIN = 0.95, 0.015
+
+NUMBERS = (10, 20, 40, 50, 100, 500)
+
+WORST = 0.83
+"""Of a share near .177 / n Wilson's interval covers exp(-.177) = 84 % however large n is (Brown, Cai and DasGupta 2001, 3.1)."""
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def limits(number: int, interval: Callable[[int, int], tuple[float, float]]) -> Floats:
+    """Return (n + 1, 2): the interval of each number of successes."""
+    return np.array([interval(hits, number) for hits in range(number + 1)])
+
+
+def coverage(ends: Floats, shares: Floats) -> Floats:
+    """Return (k,): how probably the interval (n + 1, 2) of what is drawn holds each share (k,)."""
+    hits = np.arange(len(ends))
+    held = (ends[:, 0] <= shares[:, None]) & (shares[:, None] <= ends[:, 1])
+    return np.asarray((binom.pmf(hits, len(ends) - 1, shares[:, None]) * held).sum(1))
+
+
+def clopper_pearson(hits: int, number: int) -> tuple[float, float]:
+    """Return the limits of `exact`."""
+    _, low, high = exact(np.arange(number) < hits, np.arange(number))
+    return low, high
+
+
+def check_shares(tally: Tally, points: int) -> None:
+    """Wilson's covers 95 % on average over shares and never less than `WORST`, the exact one 95 % of every share."""
+    shares = (np.arange(points) + 0.5) / points
+    means, worst, near = [], [], []
+    for number in NUMBERS:
+        found = coverage(limits(number, wilson), shares)
+        means.append(float(found.mean()))
+        worst.append((float(found.min()), float(shares[int(found.argmin())])))
+        near.append(float((np.abs(found - LEVEL) <= WITHIN).mean()))
+        said = f"Wilson's interval of {number} trials"
+        tally.expect(
+            abs(means[-1] - LEVEL) <= WITHIN, f"{said}: covers {means[-1]:.4f} on average, expected .95 +- .015"
+        )
+        tally.expect(
+            worst[-1][0] >= WORST, f"{said}: covers {worst[-1][0]:.4f} at p={worst[-1][1]:.4f}, expected >= {WORST}"
+        )
+        sure = float(coverage(limits(number, clopper_pearson), shares).min())
+        tally.expect(
+            sure >= LEVEL - 1e-12, f"the exact interval of {number} trials: covers {sure:.4f}, expected >= .95"
+        )
+    by_number = (
+        f"{number}: {mean:.3f}, worst {low:.3f} at p={p:.3f}, {n:.0%}"
+        for number, mean, (low, p), n in zip(NUMBERS, means, worst, near, strict=True)
+    )
+    tally.figures.append(
+        f"Wilson by trials (mean over shares, worst share, how many shares within 1.5 points): {'; '.join(by_number)}; "
+        "Clopper and Pearson never below .95"
+    )
+    held, cells = _of_tables()
+    tally.expect(
+        abs(held - LEVEL) <= WITHIN,
+        f"Wilson's interval over the cells of results/: covers {held:.4f}, expected .95 +- .015",
+    )
+    tally.figures.append(
+        f"over the {cells} ASRs of single examples in results/, each p drawn from what its cell leaves open: {held:.3f}"
+    )
+
+
+def _of_tables() -> tuple[float, int]:
+    """Return Wilson's coverage averaged over the measured ASRs of results/, and how many: p from Jeffreys' posterior of each."""
+    counts: dict[tuple[int, int], int] = {}
+    for path in sorted(RESULTS.glob("*.csv")):
+        rows = pd.read_csv(path)
+        if not {"asr", "asr_low", "victims"} <= set(rows):
+            continue
+        alone = rows[(rows["batch"].fillna(1) == 1) if "batch" in rows else rows["asr"].notna()]
+        kept = alone.dropna(subset=["asr", "victims"]).query("victims >= 4")
+        for asr, victims in zip(kept["asr"], kept["victims"], strict=True):
+            cell = (round(float(asr) * int(victims)), int(victims))
+            counts[cell] = counts.get(cell, 0) + 1
+    quantiles = (np.arange(100) + 0.5) / 100
+    total = 0.0
+    for (hits, victims), times in counts.items():
+        shares = beta.ppf(quantiles, hits + 0.5, victims - hits + 0.5)
+        total += times * float(coverage(limits(victims, wilson), shares).mean())
+    return total / sum(counts.values()), sum(counts.values())
+
+
+def check_batches(tally: Tally, draws: int) -> None:
+    """By batch, whose members go together or not, the interval covers at least 95 % - 1.5 points on average over shares."""
+    rng = np.random.default_rng(17)
+    means, single = [], []
+    for batches, members in ((10, 2), (10, 8), (25, 4)):
+        held: list[float] = []
+        for together in (0.01, 0.3, 0.8):
+            for share in (0.05, 0.2, 0.4, 0.6, 0.8, 0.95):
+                a, b = (p * (1 - together) / together for p in (share, 1 - share))
+                chance = rng.beta(a, b, (draws, batches, 1))
+                hits = (rng.random((draws, batches, members)) < chance).reshape(draws, -1)
+                batch = np.repeat(np.arange(batches), members)
+                ends = np.array([proportion(one, batch)[1:] for one in hits])
+                held.append(float(((ends[:, 0] <= share) & (share <= ends[:, 1])).mean()))
+                single.append((held[-1], f"{batches} batches of {members}, p={share:g}, members alike {together:g}"))
+        means.append(float(np.mean(held)))
+        said = f"the interval of {batches} batches of {members}"
+        tally.expect(means[-1] >= LEVEL - WITHIN, f"{said}: covers {means[-1]:.4f} on average, expected >= .935")
+    least, where = min(single)
+    tally.figures.append(
+        f"by batch (10 of 2, 10 of 8, 25 of 4): mean {', '.join(f'{m:.3f}' for m in means)}, worst {least:.3f} ({where})"
+    )

@@ -1,0 +1,176 @@
+"""A command in a process of its own, told to end at a moment: which phase that was, how it ended, and after how long."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from leakbench.ending import INTERRUPTED, SAID
+
+__all__ = ["Ended", "Kill", "Pace", "begun", "drawn", "ending", "started"]
+
+AT_ONCE_S = 5.0
+"""From SIGTERM to the end at most."""
+
+BEGUN_S = 1.0
+"""Within which Python has started and listens, on a machine that does much else beside."""
+
+HANGS_S = 300.0
+
+LINE = re.compile(r"(.+?): ([0-9.]+) of ([0-9]+)")
+
+
+@dataclass(frozen=True)
+class Kill:
+    """When and how to end a command: so many seconds after a phase has begun (after the start where it is empty).
+
+    group: whether its workers are told as well, as by a scheduler that ends all that a job began.
+    """
+
+    number: signal.Signals
+    seconds: float
+    phase: str = ""
+    group: bool = False
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended.
+
+    killed: whether it was told to; after: so many seconds.  phase: in which it was then.  took: seconds from then to the end.
+    """
+
+    code: int
+    out: str
+    err: str
+    killed: bool
+    phase: str
+    after: float
+    took: float
+
+    @property
+    def unheard(self) -> bool:
+        """Whether it ended by the signal itself: before there was anybody to hear of it, or after all was done and said."""
+        return self.code < 0 and ((self.phase == "start" and self.after < BEGUN_S) or bool(self.out))
+
+
+class Pace:
+    """The lines of a command's stderr as they come, and when each phase began, in seconds after the start."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.lines, self.began, self._start = list[str](), {"start": 0.0}, time.monotonic()
+        self._changed = threading.Condition()
+        self.over = False
+        self._thread = threading.Thread(target=self._read, args=(stream,), daemon=True)
+        self._thread.start()
+
+    def _read(self, stream: IO[str]) -> None:
+        for line in stream:
+            with self._changed:
+                self.lines.append(line)
+                if found := LINE.match(line):
+                    phase = f"after {found[1]}" if found[2] == found[3] != "0" else found[1]
+                    self.began.setdefault(phase, time.monotonic() - self._start)
+                self._changed.notify_all()
+        with self._changed:
+            self.over = True
+            self._changed.notify_all()
+
+    def wait_for(self, phase: str) -> None:
+        """Wait until a phase has begun, or there is nothing more to come."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.over or phase in self.began, HANGS_S)
+
+    def wait(self) -> None:
+        """Wait until there is nothing more to come."""
+        self._thread.join(HANGS_S)
+
+    @property
+    def phase(self) -> str:
+        """The last phase that has begun."""
+        return list(self.began)[-1]
+
+
+def begun(
+    words: Sequence[str], folder: Path, environment: dict[str, str], before: Sequence[str] = ()
+) -> subprocess.Popen[str]:
+    """Begin to run `leakbench` with these words in a folder; before: the command that it is run by."""
+    # A shell that starts the tests in the background lets its children ignore SIGINT; these must not.
+    listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = f"{listening}; from leakbench.__main__ import main; main()"
+    with (folder.parent / f"{folder.name}.stdout").open("w", encoding="utf-8") as out:
+        return subprocess.Popen(
+            [*before, sys.executable, "-c", program, *words],
+            cwd=folder,
+            env=environment,
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+
+
+def started(words: Sequence[str], folder: Path, environment: dict[str, str], kill: Kill | None) -> tuple[Ended, Pace]:
+    """Run `leakbench` with these words in a folder and end it as `kill` says; return how it ended."""
+    began = told = time.monotonic()
+    process = begun(words, folder, environment)
+    assert process.stderr is not None
+    pace, phase, killed = Pace(process.stderr), "", False
+    try:
+        if kill is not None:
+            pace.wait_for(kill.phase or "start")
+            try:
+                process.wait(kill.seconds)
+            except subprocess.TimeoutExpired:
+                phase, told, killed = pace.phase, time.monotonic(), True
+                (os.killpg if kill.group else os.kill)(process.pid, kill.number)
+        code = process.wait(HANGS_S)
+    except subprocess.TimeoutExpired:
+        code = 124
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    took = time.monotonic() - told
+    pace.wait()
+    out = (folder.parent / f"{folder.name}.stdout").read_text(encoding="utf-8")
+    return Ended(code, out, "".join(pace.lines), killed, phase, told - began, took), pace
+
+
+def drawn(rng: random.Random, pace: Pace, number: signal.Signals) -> Kill:
+    """Draw a moment: half of them evenly over an unbroken command's time, half evenly over its phases, however short."""
+    group = rng.random() < 0.5 and number is not signal.SIGINT
+    begun = [*pace.began.items(), ("", max(pace.began.values()) + 1.5)]
+    if rng.random() < 0.5:
+        return Kill(number, rng.uniform(0.0, begun[-1][1]), "", group)
+    place = rng.randrange(len(begun) - 1)
+    return Kill(number, rng.uniform(0.0, begun[place + 1][1] - begun[place][1]), begun[place][0], group)
+
+
+def ending(ended: Ended, kill: Kill) -> str:
+    """Return what is wrong with how a killed command ended, in a line; empty where nothing is."""
+    if kill.number is signal.SIGKILL:
+        return "" if ended.code in (-signal.SIGKILL, 0) else f"exit code {ended.code}"
+    if ended.took > AT_ONCE_S:
+        return f"ended {ended.took:.1f} s after {kill.number.name}"
+    if ended.code == -kill.number and ended.unheard:
+        return ""
+    if "Traceback" in ended.err:
+        return f"traceback: {ended.err.splitlines()[-1]}"
+    last = (ended.err.splitlines() or [""])[-1]
+    said = last in (
+        f"leakbench: {SAID}",
+        "leakbench: interrupted; of `leakbench audit` nothing is kept, it begins anew",
+    )
+    if ended.code == 0 or (ended.code == INTERRUPTED and said):
+        return ""
+    return f"exit code {ended.code} after {kill.number.name}, said {ended.err.splitlines()[-1:]}"

@@ -1,0 +1,102 @@
+"""A command that is told to end does so in seconds, with the line that says how to go on, whatever it is doing just then."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from leakbench import ending
+from leakbench.ending import INTERRUPTED, SAID
+
+HOME = Path(__file__).parent.parent
+
+START = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    " signal.signal(signal.SIGHUP, signal.SIG_DFL); from leakbench import ending;"
+)
+"""A shell that starts the tests in the background lets its children ignore SIGINT, and `nohup` SIGHUP."""
+
+ASLEEP = """
+ending.SECONDS = 15
+with ending.listening() as told:
+    try:
+        print('begun', flush=True)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print('cleaned', told.to_end, flush=True)
+        raise SystemExit(130)
+time.sleep(0.2)
+"""
+
+DEAF = """
+ending.SECONDS = 0.3
+with ending.listening():
+    while True:
+        try:
+            print('begun', flush=True)
+            time.sleep(60)
+        except KeyboardInterrupt:
+            pass
+"""
+
+IMPORTING = """
+with ending.listening():
+    import waits_for_ever
+"""
+
+
+def told(program: str, folder: Path, *numbers: signal.Signals) -> tuple[int, str, str, float]:
+    """Run a program, send it signals once it has begun; return (exit code, stdout, stderr, seconds from then on)."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{START} import time\n{program}"],
+        cwd=folder,
+        env={"PYTHONPATH": f"{HOME}:{folder}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        began = time.monotonic()
+        for number in numbers:
+            process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    return process.returncode, out, err, time.monotonic() - began
+
+
+@pytest.mark.parametrize("number", ending.SIGNALS)
+def test_it_cleans_up_and_a_second_signal_does_not_disturb_that(number: signal.Signals, tmp_path: Path) -> None:
+    assert told(ASLEEP, tmp_path, number, signal.SIGTERM)[:3] == (INTERRUPTED, "cleaned True\n", "")
+
+
+@pytest.mark.parametrize("number", ending.SIGNALS)
+def test_what_does_not_listen_ends_in_time_with_its_line(number: signal.Signals, tmp_path: Path) -> None:
+    code, _, err, seconds = told(DEAF, tmp_path, number)
+    assert (code, err) == (INTERRUPTED, f"leakbench: {SAID}\n")
+    assert seconds < 5
+
+
+def test_an_import_is_not_broken_off_but_ended_with_all(tmp_path: Path) -> None:
+    """PyTorch's, where Python calls C++ that calls Python, would abort."""
+    text = "import time\nprint('begun', flush=True)\ntry:\n    time.sleep(60)\nfinally:\n    print('broken off')\n"
+    (tmp_path / "waits_for_ever.py").write_text(text)
+    code, out, err, _ = told(IMPORTING, tmp_path, signal.SIGTERM)
+    assert (code, out, err) == (INTERRUPTED, "", f"leakbench: {SAID}\n")
+
+
+def test_a_signal_that_was_ignored_stays_so(tmp_path: Path) -> None:
+    """As `nohup` does with SIGHUP."""
+    program = f"signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{ASLEEP.replace('60', '0.3')}print('done')"
+    assert told(program, tmp_path, signal.SIGHUP)[:3] == (0, "done\n", "")
+
+
+def test_seconds_leave_room_below_what_is_promised() -> None:
+    assert ending.SECONDS < 5

@@ -1,0 +1,209 @@
+"""`leakbench attack`: what it writes and leaves alone, what it says of an interruption and of memory that does not suffice."""
+
+from __future__ import annotations
+
+import errno
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command_line import called
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from leakbench import cli
+from leakbench.ending import SAID, said
+from leakbench.own.saved import save_heard
+
+SHAPE, CLASSES = (1, 8, 8), 10
+
+MODELS = """
+from torch import nn
+def build(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Sigmoid(), nn.Linear(16, 10))
+def lazy(): return nn.Sequential(nn.Flatten(), nn.LazyLinear(16), nn.Sigmoid(), nn.Linear(16, 10))
+def lazy_norm(): return nn.Sequential(nn.Conv2d(1, 4, 3), nn.LazyBatchNorm2d(affine=False), nn.Flatten())
+def interrupted(): raise KeyboardInterrupt
+"""
+
+
+def gradient(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    found = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), list(model.parameters()))
+    return dict(zip((n for n, _ in model.named_parameters()), found, strict=True))
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a model and the files of one victim, in which the command is called."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Sigmoid(), nn.Linear(16, 10))
+    x, y = torch.rand(1, *SHAPE), torch.tensor([3])
+    (tmp_path / "command_models.py").write_text(MODELS, encoding="utf-8")
+    save_file({n: p.detach() for n, p in model.named_parameters()}, tmp_path / "before.safetensors")
+    save_file(gradient(model, x, y), tmp_path / "update.safetensors")
+    save_file({"inputs": x, "labels": y}, tmp_path / "truth.safetensors")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "command_models", raising=False)
+    return tmp_path
+
+
+def attacked(monkeypatch: pytest.MonkeyPatch, capsys: Any, **changed: str) -> tuple[int, str, str]:
+    """Call `leakbench attack` with these options in the place of the usual ones; "" leaves one out."""
+    given = {"model": "command_models:build", "shape": "1,8,8", "classes": "10", "attack": "cpl", "iterations": "2"}
+    given |= {name: f"{name}.safetensors" for name in ("before", "update", "truth")} | changed
+    words = [word for name, value in given.items() if value for word in (f"--{name}", value)]
+    return called(monkeypatch, capsys, "attack", *words)
+
+
+def held(folder: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file() and "__pycache__" not in str(p)}
+
+
+@pytest.mark.parametrize("name", ["before", "update", "truth", "another"])
+def test_no_file_that_is_there_is_overwritten(
+    name: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "another.safetensors").write_bytes(b"mine")
+    before = held(place)
+    code, out, err = attacked(monkeypatch, capsys, out=f"./{name}.safetensors")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"out: '{name}.safetensors' is there already and is not overwritten" in err
+    assert held(place) == before
+
+
+def test_answers_do_not_go_among_the_updates_of_a_folder(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "sent").mkdir()
+    (place / "update.safetensors").rename(place / "sent" / "0.safetensors")
+    before = held(place)
+    code, _, err = attacked(monkeypatch, capsys, update="sent", out="sent/answers.safetensors")
+    assert code == 2 and "lies among the files that are read from its folder" in err
+    assert held(place) == before
+    code, _, err = attacked(monkeypatch, capsys, update="sent", out="new/below/answers.safetensors")
+    assert (code, err) == (0, "")
+    assert set(load_file("new/below/answers.safetensors")) == {"type-1.round1.inputs", "type-1.round1.labels"}
+
+
+@pytest.mark.parametrize(
+    ("out", "why"),
+    [
+        ("update.safetensors/answers.safetensors", "Not a directory"),
+        ("below/" + "n" * 244 + ".safetensors", "File name too long"),
+        ("shut/answers.safetensors", "Permission denied"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_attacked(
+    out: str, why: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the name that was given, and without a folder left behind."""
+    if "shut" in out:  # Which does not stop everybody who runs tests.
+
+        def shut(*_: Any, **named: Any) -> Any:
+            raise PermissionError(errno.EACCES, why, f"{named['dir']}/.answers.safetensors.abc.tmp")
+
+        monkeypatch.setattr("tempfile.mkstemp", shut)
+    monkeypatch.setattr("leakbench.own.asked.seen_of", lambda _: pytest.fail("it went on"))
+    before = held(place)
+    code, printed, err = attacked(monkeypatch, capsys, out=out)
+    assert (code, printed, err.count("\n")) == (2, "", 1)
+    assert f"out: cannot write to {out!r}: {why}; give another --out" in err and ".tmp" not in err
+    assert held(place) == before and not (place / "below").exists() and not (place / "shut").exists()
+
+
+@pytest.mark.parametrize("name", ["lazy", "lazy_norm"])
+def test_a_lazy_network_is_refused(
+    name: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = attacked(monkeypatch, capsys, model=f"command_models:{name}", before="", out="found")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "model: '1." in err and f"of command_models:{name} has no shape yet, since its module is lazy; pass" in err
+    assert not (place / "found").exists()
+
+
+def test_an_attack_that_is_interrupted_keeps_nothing_and_says_so(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = attacked(monkeypatch, capsys, model="command_models:interrupted", out="found")
+    assert (code, out) == (130, "")
+    assert err.strip() == "leakbench: interrupted; of `leakbench attack` nothing is kept, it begins anew"
+    assert not (place / "found").exists()
+
+
+def test_what_is_said_of_an_interruption_is_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    for words, wanted in (
+        (["run", "--out", "attack"], SAID),
+        (["--debug", "bench"], "interrupted; of `leakbench bench` nothing is kept, it begins anew"),
+        (["audit", "--into", "run"], "interrupted; of `leakbench audit` nothing is kept, it begins anew"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["leakbench", *words])
+        assert said() == wanted
+
+
+def test_a_lack_of_memory_names_only_options_of_its_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lacking(**_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(cli.commands, "main", lacking)
+    lines = {}
+    for name, command in cli.commands.commands.items():
+        code, _, lines[name] = called(monkeypatch, capsys, "--debugged", name)
+        named = {word.strip(",;") for word in lines[name].split() if word.startswith("--")}
+        assert code == 2 and named <= {option for parameter in command.params for option in parameter.opts}, name
+    enough = "leakbench: memory: not enough;"
+    assert lines["attack"] == f"{enough} attack fewer updates at a time, or take a smaller network\n"
+    assert lines["run"].startswith(f"{enough} lower --clients-per-round, --leak-batch, --victims or --candidates, or")
+    assert lines["flower"] == f"{enough} lower --victims, or take a smaller network\n"
+    assert lines["report"] == f"{enough} end other programs, or take a machine with more\n"
+
+
+def test_without_a_truth_a_folder_has_its_page_and_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is scored, which is no damage: the page is written again, and whoever reads runs beside it is not stopped."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    (tmp_path / "truthless.py").write_text(
+        "from torch import nn\ndef build(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n", encoding="utf-8"
+    )
+    save_file({n: torch.randn(p.shape) for n, p in model.named_parameters()}, tmp_path / "update.safetensors")
+    monkeypatch.chdir(tmp_path)
+    words = "attack --model truthless:build --shape 1,8,8 --classes 10 --attack analytic_fc --update update.safetensors"
+    code, _, err = called(monkeypatch, capsys, *words.split(), "--out", "found")
+    assert (code, err) == (0, "")
+    assert "data:image" in (tmp_path / "found" / "report.html").read_text(encoding="utf-8")
+    assert called(monkeypatch, capsys, "report", "found")[0] == 0
+    assert called(monkeypatch, capsys, "runs", ".")[0] == 0
+
+
+def test_what_rebuilds_private_data_is_for_its_owner_alone(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_heard(place / "heard", {"truth.safetensors": {"inputs": torch.zeros(1)}})
+    assert attacked(monkeypatch, capsys, out="found.safetensors")[0] == 0
+    assert attacked(monkeypatch, capsys, out="page")[0] == 0
+    files = [place / "heard" / "truth.safetensors", place / "found.safetensors", *(place / "page").iterdir()]
+    assert {oct(path.stat().st_mode & 0o077) for path in files} == {"0o0"}
+
+
+def test_a_folder_of_answers_is_no_run(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert attacked(monkeypatch, capsys, out="found")[0] == 0
+    is_none = "found/manifest.json: the folder of an own update, which has no"
+    for line in ("report found found found", "baseline found", "gate found --baseline found", "audit --into found"):
+        code, out, err = called(monkeypatch, capsys, *line.split(), *["--defense", "fed_cdp"] * ("audit" in line))
+        assert (code, out, err.count("\n")) == (2, "", 1) and is_none in err, line
+
+
+def test_the_table_says_what_a_success_is(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = attacked(monkeypatch, capsys, dataset="digits")
+    assert code == 0 and re.search(
+        r"^success is an RMSE of at most 0\.1\d+; identified among \d+ candidates$", out, re.M
+    )
+    assert re.search(r"^success is an RMSE of at most 0\.1$", attacked(monkeypatch, capsys)[1], re.M)

@@ -1,0 +1,270 @@
+"""Numbers of an update at the ends of their range, numbers of half precision, and files of arrays from strangers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command_line import called
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import leakbench
+from leakbench.errors import InputError
+from leakbench.own.arrays import read_arrays
+from leakbench.own.assumed import assumed, contradicted, explains
+from leakbench.own.attacked import told
+from leakbench.own.leak import Trained, leaked
+from leakbench.own.who import Who
+
+SHAPE, CLASSES = (1, 8, 8), 10
+
+MODELS = """
+from torch import nn
+def build(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Sigmoid(), nn.Linear(16, 10))
+"""
+
+
+def build() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Sigmoid(), nn.Linear(16, CLASSES))
+
+
+def batch(size: int) -> tuple[Tensor, Tensor]:
+    rng = torch.Generator().manual_seed(2)
+    return torch.rand(size, *SHAPE, generator=rng), torch.randint(CLASSES, (size,), generator=rng)
+
+
+def gradient(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    found = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), list(model.parameters()))
+    return dict(zip((n for n, _ in model.named_parameters()), found, strict=True))
+
+
+def called_on(update: dict[str, Tensor], folder: Path, patch: pytest.MonkeyPatch, capsys: Any, *more: str) -> Any:
+    """Call `leakbench attack` on an update of one example; return (exit code, stdout, stderr)."""
+    model, (x, y) = build(), batch(1)
+    (folder / "number_models.py").write_text(MODELS, encoding="utf-8")
+    save_file({n: p.detach() for n, p in model.named_parameters()}, folder / "before.safetensors")
+    save_file({"inputs": x, "labels": y}, folder / "truth.safetensors")
+    save_file(update, folder / "update.safetensors")
+    patch.chdir(folder)
+    patch.delitem(sys.modules, "number_models", raising=False)
+    files = [f"--{name}={name}.safetensors" for name in ("before", "update", "truth")]
+    given = ["--model", "number_models:build", "--shape", "1,8,8", "--classes", "10", *files]
+    return called(patch, capsys, "attack", *given, *more)
+
+
+@pytest.mark.parametrize("attack", ["autoleak", "cpl", "inverting_gradients_short", "analytic_fc"])
+def test_an_update_that_no_search_can_square_is_said_and_written_whole(
+    attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its distance is infinite, which JSON cannot hold."""
+    update = {n: g * 1e30 for n, g in gradient(build(), *batch(1)).items()}
+    given = ["--attack", attack, *([] if attack == "analytic_fc" else ["--iterations", "2"])]
+    code, out, err = called_on(update, tmp_path, monkeypatch, capsys, *given, "--json", "--out", "found")
+    assert (code, err) == (0, "")
+    found = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert found["distance"] == [None] or attack in ("inverting_gradients_short", "analytic_fc")
+    assert "whose square single precision does not hold: searches see no distance" in found["note"]
+    assert "of its length: the update is 1e+30 times it" in found["note"] and "nan" not in found["note"]
+    assert json.loads((tmp_path / "found" / "manifest.json").read_text("utf-8"))["complete"]
+    assert (tmp_path / "found" / "report.html").is_file()
+
+
+def test_a_large_update_is_told_by_how_much() -> None:
+    model, (x, y) = build(), batch(1)
+    update = {n: g * 1e17 for n, g in gradient(model, x, y).items()}
+    seen = leaked(model, [update], SHAPE, CLASSES, Trained(), None, "type-1", (x[None], y[None]))
+    assert "the update is 1e+17 times it" in contradicted(seen, Who("cpl")())
+    for times in (1e30, 1e-30):  # Whose squares single precision has not.
+        view = dataclasses.replace(
+            seen.view, update={n: (g.double() * times / 1e17).float() for n, g in seen.view.update.items()}
+        )
+        assert [float(t) for t in explains(view, x[None], y[None])] == pytest.approx(
+            [abs(times - 1) / times, times, 1], 1e-3
+        )
+
+
+def test_a_zero_update_shows_nothing_and_is_written_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The closed form has no distance there, which JSON cannot hold."""
+    update = {n: g * 0 for n, g in gradient(build(), *batch(1)).items()}
+    code, out, err = called_on(
+        update, tmp_path, monkeypatch, capsys, "--attack", "analytic_fc", "--json", "--out", "found"
+    )
+    assert (code, err) == (0, "")
+    found = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert found["distance"] == [None]
+    assert "the update is zero everywhere, which shows nothing of the examples" in found["note"]
+    assert "of its length" not in found["note"]
+    summary = json.loads((tmp_path / "found" / "manifest.json").read_text("utf-8"))["summary"]
+    assert summary["distance"] == {"type-1": [None]} and (tmp_path / "found" / "report.html").is_file()
+
+
+def test_zero_updates_among_others_are_counted() -> None:
+    model, (x, y) = build(), batch(2)
+    updates = [gradient(model, x[:1], y[:1]), {n: torch.zeros_like(p) for n, p in model.named_parameters()}]
+    seen = leaked(model, updates, SHAPE, CLASSES, Trained(), None, "type-1", (x[:, None], y[:, None]))
+    attacker = Who("cpl")()
+    assert "1 of 2 updates are zero everywhere, which shows nothing of the examples" in assumed(seen, attacker, True)
+    assert contradicted(seen, attacker) == ""
+
+
+def test_one_of_several_truths_that_is_wrong_is_told() -> None:
+    model, (x, y) = build(), batch(3)
+    updates = [gradient(model, x[i : i + 1], y[i : i + 1]) for i in (0, 1, 0)]
+    seen = leaked(model, updates, SHAPE, CLASSES, Trained(), None, "type-1", (x[:, None], y[:, None]))
+    assert "of its length, of 1 of 3 updates: was something done to it" in contradicted(seen, Who("cpl")())
+
+
+@pytest.mark.parametrize(("dtype", "share"), [(torch.bfloat16, "0.39%"), (torch.float16, "0.05%")])
+def test_half_precision_is_said(dtype: torch.dtype, share: str) -> None:
+    """Its rounding contradicts no truth; a sum does, in these numbers too."""
+    model, (x, y) = build(), batch(4)
+    right = {n: g.to(dtype).float() for n, g in gradient(model, x, y).items()}
+    attacker, truth = Who("cpl")(), (x[None], y[None])
+    seen = leaked(model, [right], SHAPE, CLASSES, Trained(4), None, "type-1", truth)
+    name = str(dtype).removeprefix("torch.")
+    lines = assumed(seen, attacker, True)
+    assert f"the update holds numbers of {name}, each rounded by up to {share}" in lines
+    assert contradicted(seen, attacker) == ""
+    if dtype == torch.bfloat16:
+        assert lines[-1].endswith(f"of its length, as numbers of {name} make it")
+    summed = leaked(model, [{n: 4 * g for n, g in right.items()}], SHAPE, CLASSES, Trained(4), None, "type-1", truth)
+    assert "the update is 4 times it" in contradicted(summed, attacker)
+    exact = leaked(model, [gradient(model, x, y)], SHAPE, CLASSES, Trained(4), None, "type-1", truth)
+    signs = leaked(model, [{n: g.sign() for n, g in right.items()}], SHAPE, CLASSES, Trained(4), None, "type-1", truth)
+    assert not any(name in line for one in (exact, signs) for line in assumed(one, attacker, True))
+
+
+def test_weights_of_half_precision_are_said() -> None:
+    """What they round of an update is as long as it is small beside them."""
+    model, (x, y) = build().bfloat16(), batch(4)
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    for p, g in zip(model.parameters(), gradient(build(), x, y).values(), strict=True):
+        p.data.sub_((0.1 * g).bfloat16())
+    added = {n: p.detach().float() - before[n].float() for n, p in model.named_parameters()}
+    seen = leaked(build(), [added], SHAPE, CLASSES, Trained(4, 1, 0.1), before, "type-1", (x[None], y[None]))
+    lines = assumed(seen, Who("cpl")(), True)
+    assert any(
+        line.startswith("the weights are numbers of bfloat16, which rounds the update by up to") for line in lines
+    )
+    assert contradicted(seen, Who("cpl")()) == "" and lines[-1].endswith("as numbers of bfloat16 make it")
+
+
+def test_a_small_step_of_float32_weights_contradicts_nothing() -> None:
+    model, (x, y) = build(), batch(4)
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    added = {n: (before[n] - 1e-6 * g) - before[n] for n, g in gradient(model, x, y).items()}
+    seen = leaked(model, [added], SHAPE, CLASSES, Trained(4, 1, 1e-6), None, "type-1", (x[None], y[None]))
+    assert float(explains(seen.view, x[None], y[None])[0]) > 1e-3
+    assert contradicted(seen, Who("cpl")()) == ""
+    clipped = leaked(
+        model,
+        [{n: 0.8 * g for n, g in added.items()}],
+        SHAPE,
+        CLASSES,
+        Trained(4, 1, 1e-6),
+        None,
+        "type-1",
+        (x[None], y[None]),
+    )
+    assert "times it (a clip" in contradicted(clipped, Who("cpl")())
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_labels_are_whole_numbers(dtype: torch.dtype) -> None:
+    model, (x, y) = build(), batch(1)
+    given: dict[str, Any] = {"shape": SHAPE, "classes": CLASSES, "attack": "analytic_fc"}
+    with pytest.raises(InputError, match=rf"truth: labels are \(1,\) of {dtype}, expected whole numbers"):
+        leakbench.attack_update(model, gradient(model, x, y), truth=(x, y.to(dtype)), **given)
+
+
+def changed(local: int, central: int, value: int) -> Callable[[Path], None]:
+    """Write another number into the headers of every member of an archive, as if another program had written it."""
+
+    def act(path: Path) -> None:
+        np.savez(path, **{n: g.numpy() for n, g in gradient(build(), *batch(1)).items()})
+        held = bytearray(path.read_bytes())
+        for sign, offset in ((b"PK\x03\x04", local), (b"PK\x01\x02", central)):
+            place = held.find(sign)
+            while place >= 0:
+                held[place + offset : place + offset + 2] = struct.pack("<H", value)
+                place = held.find(sign, place + 4)
+        path.write_bytes(held)
+
+    return act
+
+
+def odd(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("readme.txt", "hello to all")
+
+
+def deflated(path: Path) -> None:
+    np.savez_compressed(path, a=np.zeros(100))
+    held = bytearray(path.read_bytes())
+    began = 30 + sum(struct.unpack("<HH", held[26:30]))
+    held[began : began + 8] = b"\xff" * 8
+    path.write_bytes(held)
+
+
+def alone(path: Path) -> None:
+    with path.open("wb") as file:
+        np.save(file, np.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("act", "says"),
+    [
+        (odd, "the magic string is not correct"),
+        (changed(6, 8, 1), "is encrypted"),
+        (changed(8, 10, 97), "compression method is not supported"),
+        (deflated, "Error -3 while decompressing"),
+        (alone, "File is not a zip file"),
+    ],
+    ids=["odd", "encrypted", "compression", "deflate", "npy"],
+)
+def test_an_archive_that_cannot_be_read_is_one_line(act: Callable[[Path], None], says: str, tmp_path: Path) -> None:
+    path = tmp_path / "u.npz"
+    act(path)
+    with pytest.raises(InputError, match=r"update: .*u\.npz cannot be read: ") as error:
+        read_arrays("update", path)
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("factor", "said"), [(0.0, True), (0.05, True), (1.0, False), (40.0, True)])
+def test_a_defense_that_was_not_applied_as_its_recipe_says_is_contradicted_by_the_truth(
+    factor: float, said: bool
+) -> None:
+    """A bare gradient that is said to be defended would look protected: who knows the defense trusts its noise."""
+    model, (x, y) = build(), batch(1)
+    attacker = Who("cpl", defense="fed_sdp_client_valid", knows="defense")()
+    clean = gradient(model, x, y)
+    truth = (x[None], y[None])
+    noise = told(leaked(model, [clean], SHAPE, CLASSES, Trained(), None, "type-1", truth), attacker).noise
+    assert noise is not None
+    rng = torch.Generator().manual_seed(5)
+    sent = {n: g + factor * noise * torch.randn(g.shape, generator=rng) for n, g in clean.items()}
+    line = contradicted(leaked(model, [sent], SHAPE, CLASSES, Trained(), None, "type-1", truth), attacker)
+    assert ("its noise makes it" in line) == said, line
+
+
+def test_arrays_of_numpy_are_taken_from_python_as_from_files() -> None:
+    model, (x, y) = build(), batch(1)
+    clean = gradient(model, x, y)
+    arrays = {n: g.numpy() for n, g in clean.items()}
+    weights = {n: p.detach().numpy() for n, p in model.named_parameters()}
+    asked: dict[str, Any] = {"shape": SHAPE, "classes": CLASSES, "attack": "analytic_fc"}
+    one = leakbench.attack_update(model, clean, **asked).answer.inputs
+    assert torch.equal(leakbench.attack_update(model, arrays, before=weights, **asked).answer.inputs, one)  # type: ignore[arg-type]

@@ -1,0 +1,90 @@
+"""Where a changed line of the accounting would go unseen by its laws: which draws count, what a sentence says and when."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from small_table import layout
+from test_privacy_phases import CLAIM, SMALL, at_example, caveats, every_round, on_batch, valid
+
+from leakbench.measure.metrics_tables import table_scores
+from leakbench.privacy.accountants import ORDERS, rdp
+from leakbench.privacy.audit.noise import _pass_alone
+from leakbench.privacy.mechanism import Mechanism
+from leakbench.types import Fact
+
+
+def test_uses_are_of_the_clients_that_are_drawn() -> None:
+    """With copies at all holders, twice as many drawn clients use an example twice as often."""
+    copied = dataclasses.replace(SMALL, copies=100.0, most_copies=100)
+    assert copied.uses() == copied.uses(40) == 40
+    assert copied.uses(80) == 80
+    split = dataclasses.replace(copied, batch_sampling="split")
+    assert (split.uses(40), split.uses(80)) == (40, 80)
+
+
+def test_only_the_root_of_the_tensors_is_put_down_to_layers() -> None:
+    layers = {"example": (Fact("clip", norm=4 * 2.5),), "batch": (Fact("noise", std=24.0),)}
+    (said,) = caveats(layers, "example", CLAIM)
+    assert said == "the claim counts noise of 6 times one unit's bound, here it is at least 2.4"
+    one = {"example": (Fact("clip", norm=4 * math.sqrt(3)),), "batch": (Fact("noise", std=24.0),)}
+    (said,) = caveats(one, "example", CLAIM, tensors=1)
+    assert "layer by layer" not in said
+
+
+def test_shares_are_spread_only_over_several_stretches() -> None:
+    copied = {"copies": 100.0, "most_copies": 100}
+    alike = valid(every_round(*[on_batch(6.0)] * 4), "example", **copied)
+    falling = valid(every_round(*map(on_batch, (8.0, 6.0, 4.0, 2.0))), "example", **copied)
+    once = valid(every_round(*map(on_batch, (8.0, 6.0, 4.0, 2.0))), "example")
+    assert "spread evenly" in falling.reason
+    assert "spread evenly" not in alike.reason + once.reason
+
+
+def test_uses_from_a_fixed_split_are_known_before_a_run() -> None:
+    split = valid(every_round(*[at_example(6.0)] * 4), "example", batch_sampling="split").by_tap["type-2"]
+    drawn = valid(every_round(*[at_example(6.0)] * 4), "example").by_tap["type-2"]
+    assert "(counted)" in split.reason and "(expected of" in drawn.reason
+    assert (split.q, split.steps) == (1.0, 4)
+
+
+@pytest.mark.parametrize("given", [1.5, 1.0])
+def test_a_number_above_the_range_is_its_end(given: float) -> None:
+    columns = layout()
+    truth = torch.zeros(1, 1, columns.width)
+    for feature in columns.features:
+        truth[0, 0, feature.start] = 1.0
+    answer = truth.clone()
+    answer[0, 0, [f.start for f in columns.features if not f.values]] = given
+    assert float(table_scores(answer, truth, columns).feature_accuracy.mean()) == 1.0
+
+
+def test_a_clients_noise_counts_as_its_own_however_it_is_stated() -> None:
+    once = {"client": (Fact("clip", norm=4.0), Fact("noise", std=24.0))}
+    assert "counts on the noise of all 10 clients" in valid(every_round(*[once] * 4), "client").reason
+
+
+def test_a_use_that_shows_is_one_of_two_gaussians_at_every_order() -> None:
+    """Of probability 1 - q nothing is used, of q all is known of the Gaussian."""
+    q, sigma, delta = 0.3, 2.0, 1e-5
+    bound = min(
+        math.log(1 - q + q * math.exp(a * (a - 1) / (2 * sigma**2))) / (a - 1)
+        + math.log1p(-1 / a)
+        - math.log(delta * a) / (a - 1)
+        for a in ORDERS
+        if a * a < 2000
+    )
+    assert rdp((Mechanism(sigma, q, 1, "visible"),), delta) == pytest.approx(bound, rel=1e-9)
+
+
+def test_noise_is_too_quiet_by_coordinate_and_not_by_draw() -> None:
+    drawn = torch.randn(64, 500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert _pass_alone(drawn)
+    drawn[:, 7] *= 0.1
+    assert not _pass_alone(drawn)
+    drawn[:, 7] *= 10
+    drawn[7, :30] *= 0.1
+    assert _pass_alone(drawn)
