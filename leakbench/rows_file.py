@@ -60,6 +60,8 @@ def read_rows(path: Path) -> pd.DataFrame:
     except ValueError as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
     rows = pd.read_parquet(path)
+    # A column of nothing but missing numbers is one of numbers.
+    rows = rows.astype({name: float for name in rows if name not in TEXTS and rows[name].dtype == object})
     for name in FULL if path.name != "rounds.parquet" else ():
         column = rows[name]
         if column.isna().any() or (column.dtype.kind == "f" and not np.isfinite(column).all()):
