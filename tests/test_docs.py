@@ -164,3 +164,15 @@ def test_updates_of_ones_own_and_probes_work_as_written(leakbench):
     assert len(follow("own_updates.md", leakbench)) == 2
     sys.modules.pop("mine", None)
     assert len(follow("probe.md", leakbench)) == 1
+
+
+def test_the_numbers_of_the_malformed_inputs_are_those_of_the_corpus():
+    from tests.bad.corpus import KINDS  # noqa: PLC0415
+    from tests.reliability.readers import READERS  # noqa: PLC0415
+
+    page = (HOME / "docs" / "reliability.md").read_text(encoding="utf-8")
+    number = sum(map(len, KINDS.values()))
+    assert f"holds {number} malformed inputs: " in page and f"fuzzes {len(READERS)} readers" in page
+    assert all(f"{len(cases)} {kind}" in page for kind, cases in KINDS.items())
+    assert all(len(cases) >= 15 for cases in KINDS.values()) and number >= 200
+    assert f"holds {number} malformed inputs" in (HOME / "SECURITY.md").read_text(encoding="utf-8")

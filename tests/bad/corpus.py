@@ -14,6 +14,7 @@ from tests.bad import (
     records,
     run_folders,
     safetensors_files,
+    sealed_folders,
     tables_csv,
 )
 from tests.bad.case import Case
@@ -26,6 +27,7 @@ KINDS: Mapping[str, tuple[Case, ...]] = {
     "grids": grids.CASES,
     "baselines and cards": records.CASES,
     "run folders": run_folders.CASES,
+    "run folders behind right checksums": sealed_folders.CASES,
     "idx and CIFAR files": picture_files.CASES,
     "folders of faces": face_folders.CASES,
     "CSVs": tables_csv.CASES,
