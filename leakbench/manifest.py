@@ -12,7 +12,7 @@ from leakbench.errors import DamagedError, InputError
 from leakbench.hashes import content_hash
 from leakbench.inside import is_inside, said
 
-__all__ = ["CURE", "FORMATS", "check_files", "check_manifest", "check_seal", "needed", "sealed"]
+__all__ = ["CURE", "FORMATS", "SHOWN", "check_files", "check_manifest", "check_seal", "needed", "sealed"]
 
 CURE = "move the folder away to measure again"
 
@@ -23,7 +23,12 @@ a checksum of all the rest, without which a changed figure would be taken for a 
 SEALED = 2
 """The first with a checksum."""
 
-LARGEST = 1e300
+SHOWN = (
+    *("hash", "command", "cell.dataset", "cell.defense", "cell.attack", "settings", "versions", "phases", "files"),
+    *("summary.cell", "summary.accuracy", "summary.epsilon.valid", "summary.epsilon.claimed", "summary.taps"),
+    *("summary.cell.defense", "summary.cell.attack", "summary.cell.dataset", "summary.rounds", "summary.notes"),
+)
+"""What a table and a page show of every run."""
 
 OF_TOP: dict[str, tuple[type, ...]] = {
     "hash": (str,),
@@ -190,6 +195,5 @@ def _is(path: Path, place: str, value: Any, kinds: tuple[type, ...]) -> None:
 
 def _number(path: Path, place: str, value: Any, most: float = math.inf, least: float = 0.0) -> None:
     _is(path, place, value, (int, float, type(None)))
-    # No number of a run is as large; of one that no float holds, as 10^400, mathematics would raise an error.
-    if value is not None and not (-LARGEST <= value <= LARGEST and (0.0 if most == 1.0 else least) <= value <= most):
+    if value is not None and not (0.0 if most == 1.0 else least) <= value <= most:
         raise DamagedError(f"{path}: {place}: got {value}, expected a number that a run can give", CURE)

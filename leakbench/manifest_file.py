@@ -11,6 +11,7 @@ from leakbench.bounded import bounded_text, without_controls
 from leakbench.errors import DamagedError, InputError
 from leakbench.hashes import checksum
 from leakbench.manifest import CURE, FORMATS, check_files, check_manifest, check_seal
+from leakbench.manifest_shapes import no_number
 
 __all__ = ["read_manifest", "written"]
 
@@ -42,6 +43,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         text = bounded_text(path, LONGEST)
         manifest = json.loads(text)
+        wrong = no_number(manifest)
     except FileNotFoundError:
         raise InputError(f"run: no manifest.json in {str(folder)!r}; give the folder of a run") from None
     except OSError as error:
@@ -52,6 +54,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if type(found) is not int or found not in FORMATS:
         said = f"{path}: schema {found!r}, this version reads {FORMATS[0]} to {FORMATS[-1]}"
         raise InputError(f"{said}; {CURE}") if type(found) is int else DamagedError(said, CURE)
+    if wrong:
+        raise DamagedError(f"{path}: {wrong}", CURE)
     check_files(path, manifest)
     check_manifest(path, manifest)
     check_seal(path, manifest)

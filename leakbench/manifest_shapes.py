@@ -1,24 +1,24 @@
 """What lies within the fields of a manifest that are no single value: shapes, as far as anything reads them.
 
 A shape is a tuple of types that a value may be of; a list with the shape of each item; a dict with the shape of each field that
-must be there, others may; or `Each`, of a mapping.
+must be there, others may; or one of the classes below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import NoneType
 from typing import Any, TypeAlias
 
-__all__ = ["KNOWLEDGE", "OF_EPSILON", "OF_MANIFEST", "OF_SUMMARY", "OF_TAP", "misfit"]
+__all__ = ["KNOWLEDGE", "OF_EPSILON", "OF_MANIFEST", "OF_SUMMARY", "OF_TAP", "misfit", "no_number"]
 
 Shape: TypeAlias = Any
 
 LARGEST = 1e300
 """No number of a run is as large; of one that no float holds, as 10^400, mathematics would raise an error."""
 
-TEXT, WHOLE, NUMBER = (str,), (int,), (int, float, NoneType)
+TEXT, WHOLE, NUMBER, SAID = (str,), (int,), (int, float, NoneType), (str, NoneType)
 PLAIN = (str, int, float, bool, NoneType)
 
 
@@ -36,6 +36,28 @@ class Absent:
     of: Shape
 
 
+@dataclass(frozen=True)
+class Known:
+    """A mapping with the shapes of those fields that are there."""
+
+    of: Mapping[str, Shape]
+
+
+@dataclass(frozen=True)
+class Curves:
+    """A mapping with the shapes of its fields, all of whose lists are equally long."""
+
+    of: Mapping[str, Shape]
+
+
+@dataclass(frozen=True)
+class Either:
+    """One shape or the other."""
+
+    one: Shape
+    other: Shape
+
+
 OF_MANIFEST: Mapping[str, Shape] = {
     "phases": Each((int, float)),
     "computed": [Each(PLAIN)],
@@ -44,16 +66,29 @@ OF_MANIFEST: Mapping[str, Shape] = {
 }
 
 OF_SUMMARY: Mapping[str, Shape] = {
-    "claims": [{"what": TEXT, "claimed": NUMBER, "measured": NUMBER, "source": TEXT, "comment": (str, NoneType)}],
-    "over_rounds": Each({"rounds": [WHOLE], "asr": [NUMBER], "identified": [NUMBER], "worst": WHOLE}),
+    "claims": [{"what": TEXT, "claimed": NUMBER, "measured": NUMBER, "source": TEXT, "comment": SAID}],
+    "over_rounds": Each(Curves({"rounds": [WHOLE], "asr": [NUMBER], "identified": [NUMBER], "worst": WHOLE})),
     "violations": [{"tap": TEXT, "measure": TEXT, "value": NUMBER, "low": NUMBER, "bound": NUMBER}],
     "knowledge": Each(PLAIN),
+    **dict.fromkeys(
+        ("protocol", "model", "leak_model", "init", "reads", "client_optimizer", "threat", "threat_letter"), SAID
+    ),
 }
 
+OBSERVED: Mapping[str, Shape] = {
+    **dict.fromkeys(("valid", "q", "steps", "sigma_effective"), NUMBER),
+    "reason": SAID,
+    "participations": Either((str, *NUMBER), Each(NUMBER)),
+}
+"""Of epsilon against one observer."""
+
 OF_EPSILON: Mapping[str, Shape] = {
-    "by_tap": Absent(Each({"valid": NUMBER, "reason": (str, NoneType)})),
+    **OBSERVED,
+    "by_tap": Absent(Each(Known(OBSERVED))),
+    "by_round": Absent([NUMBER]),
     "caveats": Absent([TEXT]),
-    "reason": (str, NoneType),
+    "delta": NUMBER,
+    **dict.fromkeys(("claimed_formula", "accountant", "unit", "observer"), SAID),
 }
 
 KNOWLEDGE = ("batch_size", "learning_rate", "defense", "labels", "public")
@@ -64,9 +99,9 @@ MECHANISM = {"noise_multiplier": NUMBER, "sampling_rate": NUMBER, "steps": WHOLE
 OF_TAP: Mapping[str, Shape] = {
     "seen": Absent({"sigma": (int, float), "releases": (int, float), "before": [MECHANISM]}),
     "doubts": Absent(Each(PLAIN)),
-    "unanswered": Absent(Each((dict, *PLAIN))),
-    "attributes": Absent(Each((dict, *PLAIN))),
-    "anytime": Absent(Each({"at": [NUMBER], "asr": [NUMBER]})),
+    "unanswered": Absent(Each({"examples": WHOLE, "victims": WHOLE})),
+    "attributes": Absent(Each(dict.fromkeys(("right", "low", "high", "null", "bound"), NUMBER))),
+    "anytime": Absent(Each(Curves({"at": [NUMBER], "asr": [NUMBER]}))),
 }
 
 
@@ -74,9 +109,10 @@ def misfit(value: Any, shape: Shape, place: str) -> str:
     """Return what of a value is not of a shape, and where; nothing where all is."""
     if isinstance(shape, Absent):
         return "" if value is None else misfit(value, shape.of, place)
+    if isinstance(shape, Either):
+        return misfit(value, shape.one, place) and misfit(value, shape.other, place)
     if isinstance(shape, tuple):
-        too_large = isinstance(value, int | float) and not -LARGEST <= value <= LARGEST
-        if type(value) in shape and not too_large:
+        if type(value) in shape:
             return ""
         expected = " or ".join("nothing" if kind is NoneType else kind.__name__ for kind in shape)
         return f"{place}: got {str(value)[:40]!r}, expected {expected}"
@@ -86,11 +122,26 @@ def misfit(value: Any, shape: Shape, place: str) -> str:
     return next(filter(None, _within(value, shape, place)), "")
 
 
-def _within(value: Any, shape: Shape, place: str) -> Any:
+def _within(value: Any, shape: Shape, place: str) -> Iterator[str]:
     if isinstance(shape, list):
         yield from (misfit(item, shape[0], f"{place}.{number}") for number, item in enumerate(value))
     elif isinstance(shape, Each):
         yield from (misfit(item, shape.of, f"{place}.{name}") for name, item in value.items())
+    elif isinstance(shape, Curves):
+        yield misfit(value, shape.of, place)
+        if len({len(item) for item in value.values() if isinstance(item, list)}) > 1:
+            yield f"{place}: got lists of several lengths, expected one"
     else:
-        for name, inner in shape.items():
-            yield misfit(value[name], inner, f"{place}.{name}") if name in value else f"{place}.{name}: is missing"
+        for name, inner in (shape.of if isinstance(shape, Known) else shape).items():
+            if name in value:
+                yield misfit(value[name], inner, f"{place}.{name}")
+            elif not isinstance(shape, Known):
+                yield f"{place}.{name}: is missing"
+
+
+def no_number(value: Any, place: str = "") -> str:
+    """Return which number anywhere within plain data is none that a run can give, NaN, infinite or huge; nothing where none is."""
+    if isinstance(value, float | int) and not -LARGEST <= value <= LARGEST:
+        return f"{place}: got {str(value)[:40]}, expected a number that a run can give"
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return next(filter(None, (no_number(item, f"{place}.{name}" if place else f"{name}") for name, item in inner)), "")

@@ -75,7 +75,7 @@ def _references(tap: Mapping[str, Any]) -> list[str]:
             f"{_share(tap['alone_expected'])} of the examples are expected to be alone in their bin; verbatim (RMSE <="
             f" {VERBATIM:g}) {interval(tap, 'verbatim')}"
         )
-    if tap.get("asr_ideal") is not None:
+    if tap.get("asr_ideal") is not None and tap.get("rmse_ideal") is not None:
         texts.append(
             "the ideal server, who has a whole clipped gradient in one row, expects, by a Gaussian of public examples, ASR"
             f" {_share(tap['asr_ideal'])}, RMSE {tap['rmse_ideal']:.4f}"

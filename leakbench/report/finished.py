@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from leakbench.errors import InputError
-from leakbench.manifest import needed
+from leakbench.manifest import SHOWN, needed
 from leakbench.redacted import without_pictures
 from leakbench.rows_file import read_rows
 from leakbench.store import read_manifest, written
@@ -23,12 +23,6 @@ __all__ = ["Arrays", "Finished", "read_finished"]
 T = TypeVar("T")
 
 Arrays: TypeAlias = Mapping[str, NDArray[np.floating]]
-
-NEEDED = (
-    *("hash", "command", "cell.dataset", "cell.defense", "cell.attack", "settings", "versions", "phases", "files"),
-    *("summary.cell", "summary.accuracy", "summary.epsilon.valid", "summary.epsilon.claimed", "summary.taps"),
-)
-"""What every page shows of a manifest."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +60,7 @@ def read_finished(folder: Path, redact: bool = False) -> Finished:
     manifest = read_manifest(folder)
     if "summary" not in manifest:
         raise InputError(f"{folder / 'manifest.json'}: has no summary; the run is not finished, run it again to go on")
-    needed(folder / "manifest.json", manifest, *NEEDED)
+    needed(folder / "manifest.json", manifest, *SHOWN)
     for name in ("rows.parquet", "rounds.parquet", "reconstructions.safetensors"):
         written(folder, manifest, name)
     arrays = _read(folder / "reconstructions.safetensors", load_file)

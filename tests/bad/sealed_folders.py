@@ -93,6 +93,19 @@ SOUND = Audit(True, 1.0, 1.0, True, 0.5, 0.6, 1.0, 2.0, 0.95, 100, "holds", "one
 
 TAP = "summary.taps.type-2"
 
+
+def _gone(name: str) -> Change:
+    """Return what takes a field, written with dots, out of the manifest."""
+    *before, last = name.split(".")
+
+    def change(fields: dict[str, Any]) -> None:
+        for word in before:
+            fields = fields[word]
+        del fields[last]
+
+    return _manifest(change)
+
+
 CASES = (
     *[
         _case(f"{ROWS}: column {name!r} is missing", _rows(lambda rows, n=name: rows.drop(columns=n)))
@@ -164,6 +177,21 @@ CASES = (
             ("files", {"../../x": ""}),
             ("files", {"rows.parquet": 3}),
             ("observations", {"a": 1}),
+        )
+    ],
+    *[
+        _case(f"{MANIFEST}: summary.{name} is missing", _gone(f"summary.{name}"))
+        for name in ("rounds", "notes", "cell", "cell.attack", "epsilon.valid")
+    ],
+    *[
+        _case(f"{MANIFEST}: {name}", _at(name, value))
+        for name, value in (
+            ("summary.epsilon.q", []),
+            ("summary.epsilon.by_tap.type-1.steps", ""),
+            ("summary.epsilon.by_tap.type-1.participations", {"expected": "often"}),
+            (f"{TAP}.anytime.iterations", {"at": [1.0, 2.0], "asr": [1.0]}),
+            (f"{TAP}.attributes", {"sex": 3}),
+            ("recipes.defense.title", 10**400),
         )
     ],
     *[
