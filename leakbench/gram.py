@@ -27,6 +27,4 @@ def gram_of(rows: Tensor, exact: bool = False) -> Tensor:
         for first in range(0, len(rows), SOME):
             some = slice(first, first + SOME)
             total[some, first:] += wide[some] @ wide[first:].T
-    for first in range(SOME, len(rows), SOME):
-        total[first : first + SOME, :first] = total[:first, first : first + SOME].T
-    return total
+    return torch.triu(total) + torch.triu(total, 1).T

@@ -12,7 +12,7 @@ from leakbench.errors import DamagedError, InputError
 from leakbench.hashes import content_hash
 from leakbench.inside import is_inside, said
 
-__all__ = ["CURE", "FORMATS", "SHOWN", "check_files", "check_manifest", "check_seal", "needed", "sealed"]
+__all__ = ["CURE", "FORMATS", "check_files", "check_manifest", "check_seal", "check_shown", "needed", "sealed"]
 
 CURE = "move the folder away to measure again"
 
@@ -25,10 +25,14 @@ SEALED = 2
 
 SHOWN = (
     *("hash", "command", "cell.dataset", "cell.defense", "cell.attack", "settings", "versions", "phases", "files"),
-    *("summary.cell", "summary.accuracy", "summary.epsilon.valid", "summary.epsilon.claimed", "summary.taps"),
-    *("summary.cell.defense", "summary.cell.attack", "summary.cell.dataset", "summary.rounds", "summary.notes"),
+    *("summary.cell.defense", "summary.cell.attack", "summary.cell.dataset", "summary.accuracy", "summary.rounds"),
+    *("summary.epsilon.valid", "summary.epsilon.claimed", "summary.epsilon.unit", "summary.epsilon.delta"),
+    *("summary.taps", "summary.notes", "summary.claims", "summary.threat", "summary.protocol"),
 )
 """What a table and a page show of every run."""
+
+SHOWN_OF_TAP = ("round", "batch", "victims", "failures", "candidates", "asr", "eta", "verdict", "seconds")
+"""And of each of its leakage points."""
 
 OF_TOP: dict[str, tuple[type, ...]] = {
     "hash": (str,),
@@ -154,6 +158,12 @@ def needed(path: Path, manifest: Mapping[str, Any], *fields: str) -> None:
                     else f"{path}: the folder of an {kind}, which has no {field}; expected the folder of a run"
                 )
             at = at[name]
+
+
+def check_shown(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Raise InputError, with the file, for a field that a table or a page shows and that a manifest has not."""
+    of_taps = (f"summary.taps.{tap}.{name}" for tap in manifest["summary"].get("taps", ()) for name in SHOWN_OF_TAP)
+    needed(path, manifest, *SHOWN, *of_taps)
 
 
 def _tap(path: Path, place: str, tap: Any) -> None:

@@ -65,7 +65,10 @@ OF_MANIFEST: Mapping[str, Shape] = {
     "versions": Each(TEXT),
 }
 
+SEEN = {"value": (int, float, bool, NoneType), "percentile": NUMBER, "honest_median": NUMBER}
+
 OF_SUMMARY: Mapping[str, Shape] = {
+    "conspicuous": Absent(dict.fromkeys(("architecture", "rows_alike", "d_snr", "lit_alone", "loss"), SEEN)),
     "claims": [{"what": TEXT, "claimed": NUMBER, "measured": NUMBER, "source": TEXT, "comment": SAID}],
     "over_rounds": Each(Curves({"rounds": [WHOLE], "asr": [NUMBER], "identified": [NUMBER], "worst": WHOLE})),
     "violations": [{"tap": TEXT, "measure": TEXT, "value": NUMBER, "low": NUMBER, "bound": NUMBER}],
@@ -101,7 +104,7 @@ OF_TAP: Mapping[str, Shape] = {
     "doubts": Absent(Each(PLAIN)),
     "unanswered": Absent(Each({"examples": WHOLE, "victims": WHOLE})),
     "attributes": Absent(Each(dict.fromkeys(("right", "low", "high", "null", "bound"), NUMBER))),
-    "anytime": Absent(Each(Curves({"at": [NUMBER], "asr": [NUMBER]}))),
+    "anytime": dict.fromkeys(("iterations", "evaluations"), Curves({"at": [NUMBER], "asr": [NUMBER]})),
 }
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from leakbench.errors import InputError
-from leakbench.manifest import SHOWN, needed
+from leakbench.manifest import check_shown
 from leakbench.redacted import without_pictures
 from leakbench.rows_file import read_rows
 from leakbench.store import read_manifest, written
@@ -60,7 +60,7 @@ def read_finished(folder: Path, redact: bool = False) -> Finished:
     manifest = read_manifest(folder)
     if "summary" not in manifest:
         raise InputError(f"{folder / 'manifest.json'}: has no summary; the run is not finished, run it again to go on")
-    needed(folder / "manifest.json", manifest, *SHOWN)
+    check_shown(folder / "manifest.json", manifest)
     for name in ("rows.parquet", "rounds.parquet", "reconstructions.safetensors"):
         written(folder, manifest, name)
     arrays = _read(folder / "reconstructions.safetensors", load_file)

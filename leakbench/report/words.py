@@ -96,7 +96,7 @@ def batches(summary: Summary) -> str:
         who = (
             f"{many} victims" if members == 1 else f"{many} victims, each in a leak of {members} examples{made_of(tap)}"
         )
-        looks = f", {tap['observations']} looks at each" if tap.get("observations", 1) > 1 else ""
+        looks = f", {tap['observations']} looks at each" if (tap.get("observations") or 1) > 1 else ""
         lost = tap.get("failures")
         all_of = f" of {many * members} examples" if many and members and members > 1 else ""
         unanswered = f"{lost}{all_of} without an answer{_why(summary, tap)}{_precision(summary, tap)}"
@@ -171,7 +171,7 @@ def training(summary: Summary) -> str:
 def _letter(summary: Summary) -> str:
     """Return the threat model by Carletti et al.; nothing of a run from before there were letters."""
     found = summary.get("threat_letter")
-    return "" if found is None else f" ({found}: {MEANS[found]})"
+    return f" ({found}: {MEANS[found]})" if found in MEANS else ""
 
 
 def _networks(summary: Summary) -> str:
@@ -207,7 +207,9 @@ def notes(summary: Summary, without: Collection[str] = ()) -> list[tuple[str, st
             continue  # said beside the number itself
         name, _, field = rest.partition(".")
         if area == "taps" and (
-            field in bounds or field.endswith(".bound") or (field in UNSAID and summary["taps"][name][field] is None)
+            field in bounds
+            or field.endswith(".bound")
+            or (field in UNSAID and summary["taps"].get(name, {}).get(field) is None)
         ):
             continue  # said among the bounds
         if field in ("asr_ideal", "rmse_ideal", "alone_expected"):

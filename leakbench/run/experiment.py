@@ -18,7 +18,7 @@ from leakbench.federated.partition import Partition
 from leakbench.federated.simulate import accuracy, from_sent
 from leakbench.federated.view import Public
 from leakbench.limits.limits import limits_of
-from leakbench.manifest import SHOWN, needed
+from leakbench.manifest import check_shown
 from leakbench.measure.metrics import success_threshold
 from leakbench.progress import Progress
 from leakbench.redacted import without_pictures
@@ -53,7 +53,7 @@ def execute(cell: Cell, run: Run, progress: Progress) -> dict[str, Any]:
     if run.manifest["complete"] and all(
         [run.has(name) for name in {*WHOLE, *files}]
     ):  # Each, so that each is looked at.
-        needed(run.folder / "manifest.json", run.manifest, *SHOWN)
+        check_shown(run.folder / "manifest.json", run.manifest)
         return {**run.manifest["summary"], "folder": str(run.folder)}
     run.manifest["complete"] = False
     run.manifest.pop("summary", None)  # Of files that are no longer as they were.

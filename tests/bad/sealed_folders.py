@@ -181,8 +181,9 @@ CASES = (
     ],
     *[
         _case(f"{MANIFEST}: summary.{name} is missing", _gone(f"summary.{name}"))
-        for name in ("rounds", "notes", "cell", "cell.attack", "epsilon.valid")
+        for name in ("rounds", "notes", "cell.attack", "epsilon.valid")
     ],
+    _case(f"{MANIFEST}: summary.cell.defense is missing", _gone("summary.cell")),
     *[
         _case(f"{MANIFEST}: {name}", _at(name, value))
         for name, value in (

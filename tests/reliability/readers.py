@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import pickle
+import shutil
 import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -187,11 +188,9 @@ def _in_a_run(name: str, read: Callable[[Path], object]) -> Callable[[Path], obj
         from leakbench.hashes import checksum  # noqa: PLC0415
         from leakbench.manifest import sealed  # noqa: PLC0415
 
-        folder, good = path.parent / "run", _finished()
-        folder.mkdir(exist_ok=True)
-        for each in good.iterdir():
-            if each.name != name and not (folder / each.name).exists():
-                (folder / each.name).write_bytes(each.read_bytes())
+        folder, good = path.parent / f"run with another {name}", _finished()
+        if not folder.is_dir():
+            shutil.copytree(good, folder)
         path.replace(folder / name)
         if name != "manifest.json":
             manifest = json.loads((good / "manifest.json").read_text(encoding="utf-8"))
