@@ -12,7 +12,17 @@ from leakbench.errors import DamagedError, InputError
 from leakbench.hashes import content_hash
 from leakbench.inside import is_inside, said
 
-__all__ = ["CURE", "FORMATS", "check_files", "check_manifest", "check_seal", "check_shown", "needed", "sealed"]
+__all__ = [
+    "CURE",
+    "FORMATS",
+    "check_files",
+    "check_finished",
+    "check_manifest",
+    "check_seal",
+    "check_shown",
+    "needed",
+    "sealed",
+]
 
 CURE = "move the folder away to measure again"
 
@@ -158,6 +168,12 @@ def needed(path: Path, manifest: Mapping[str, Any], *fields: str) -> None:
                     else f"{path}: the folder of an {kind}, which has no {field}; expected the folder of a run"
                 )
             at = at[name]
+
+
+def check_finished(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Raise InputError, with the file, for the manifest of a run that is not finished."""
+    if "summary" not in manifest:
+        raise InputError(f"{path}: has no summary; the run is not finished, run it again to go on")
 
 
 def check_shown(path: Path, manifest: Mapping[str, Any]) -> None:

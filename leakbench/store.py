@@ -29,7 +29,7 @@ from leakbench.atomic import TEMPORARY, write_atomically
 from leakbench.errors import DamagedError, InputError
 from leakbench.hashes import checksum, content_hash, tensor_hash
 from leakbench.locks import alone, locked
-from leakbench.manifest import FORMATS, sealed
+from leakbench.manifest import FORMATS, check_finished, sealed
 from leakbench.manifest_file import read_manifest, written
 from leakbench.rows_file import read_rows, write_rows
 
@@ -198,16 +198,11 @@ def open_run(folder: Path, identity: dict[str, Any], own: bool = False, say: Say
 @contextmanager
 def finished_run(folder: Path) -> Iterator[Run]:
     """Open the folder of a finished run to put a file into it; raises InputError where there is none, or another process writes."""
-    _finished(folder, read_manifest(folder))  # Before the folder is touched.
+    check_finished(folder / "manifest.json", read_manifest(folder))  # Before the folder is touched.
     with locked(folder):
         run = _there(folder)
-        _finished(folder, run.manifest)
+        check_finished(folder / "manifest.json", run.manifest)
         yield run
-
-
-def _finished(folder: Path, manifest: dict[str, Any]) -> None:
-    if "summary" not in manifest:
-        raise InputError(f"{folder / 'manifest.json'}: has no summary; the run is not finished, run it again to go on")
 
 
 def _begun(folder: Path, identity: dict[str, Any], say: Say) -> Run:

@@ -137,7 +137,7 @@ def test_a_disk_that_is_full_is_no_failure_of_the_app(odd, monkeypatch, tmp_path
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("leakbench.flower.leaks.os.replace", full)
+    monkeypatch.setattr("leakbench.atomic.Path.replace", full)
     line = refused(odd())
     assert line.startswith(f"leakbench: {tmp_path / 'out'}") and line.endswith(": No space left on device")
 

@@ -3,16 +3,14 @@
     FOLDER/TAP/round00001-node123.safetensors    the arrays as they passed the tap; what else is known in the header
     FOLDER/sent/HASH.safetensors                 the arrays that the server had sent, once for all who got them
 
-Each file is written whole (`os.replace`), holds arrays and text alone, and is never a pickle. Arrays are read in the order of the
+Each file is written whole or not at all, holds arrays and text alone, and is never a pickle. Arrays are read in the order of the
 file, not of the message.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,10 +21,11 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from leakbench.atomic import write_atomically
 from leakbench.errors import InputError
 from leakbench.inside import said
 
-__all__ = ["SENT", "Leak", "Named", "leaked_rounds", "read_leaks", "write_leak", "write_whole"]
+__all__ = ["SENT", "Leak", "Named", "leaked_rounds", "read_leaks", "write_leak"]
 
 Named: TypeAlias = Mapping[str, NDArray[Any]]
 
@@ -68,9 +67,9 @@ def write_leak(folder: Path, leak: Leak) -> Path:
         header[SENT] = hashlib.sha256(whole).hexdigest()[:16]
         before = folder / SENT / f"{header[SENT]}.safetensors"
         if not before.exists():
-            write_whole(before, whole)
+            _write(before, whole)
     path = folder / leak.tap / leak.name
-    write_whole(path, save(_plain(leak.arrays), header))
+    _write(path, save(_plain(leak.arrays), header))
     return path
 
 
@@ -141,16 +140,5 @@ def _plain(arrays: Named) -> dict[str, NDArray[Any]]:
     return {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in arrays.items()}
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that nobody ever finds a part of it; an OSError names it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".part-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:  # A disk that is full does not say for which file.
-            error.filename = str(path)
-        raise
+def _write(path: Path, content: bytes) -> None:
+    write_atomically(path, lambda temporary: temporary.write_bytes(content), private=True)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pandas as pd
 
-from leakbench.bounded import bounded_text, without_controls
+from leakbench.bounded import bounded_text
 from leakbench.errors import InputError
 from leakbench.gate.columns import check_rows, column_of
 from leakbench.manifest import needed
 from leakbench.store import content_hash, read_manifest
+from leakbench.strict_json import strict_json
 from leakbench.summary.compare import RULERS, SAME, rows_of
 
 __all__ = ["FORMAT", "Kept", "baseline_of", "kept_of"]
@@ -53,8 +53,7 @@ def kept_of(path: Path) -> Kept:
     if path.is_dir():
         return _of_run(path)
     try:
-        text = bounded_text(path, LONGEST)
-        read = without_controls(json.loads(text, parse_constant=_no_number), text)
+        read = strict_json(bounded_text(path, LONGEST))
     except FileNotFoundError:
         raise InputError(f"no file or folder {str(path)!r}; expected a run's folder or a baseline") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -111,10 +110,6 @@ TOLD: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 MOST = 10**8
 """Examples of a baseline; a larger number is a damaged one."""
-
-
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
 
 
 def _of_run(folder: Path) -> Kept:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from leakbench.bounded import without_controls
+from leakbench.bounded import bounded_text
 from leakbench.errors import InputError
 from leakbench.leaderboard.card import Card
 from leakbench.leaderboard.consistent import check_intervals
 from leakbench.leaderboard.verdicts import check_once, check_verdicts
 from leakbench.recipe import construct
 from leakbench.store import write_atomically
+from leakbench.strict_json import strict_json
 
 __all__ = ["path_of", "read_card", "read_cards", "text_of", "write_card"]
 
@@ -41,12 +42,7 @@ def write_card(folder: Path, card: Card) -> Path:
 def read_card(path: Path) -> Card:
     """Read one card; raises InputError in one line, with the file and the field, for whatever is no card."""
     try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST + 1)
-        if len(data) > LARGEST:
-            raise ValueError(f"more than {LARGEST} bytes")
-        text = data.decode()
-        fields = without_controls(json.loads(text, parse_constant=_no_number, object_pairs_hook=_once), text)
+        fields = strict_json(bounded_text(path, LARGEST))
     except FileNotFoundError:
         raise InputError(f"card: no file {str(path)!r}") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -82,19 +78,6 @@ def read_cards(folder: Path) -> list[Card]:
     if not cards:
         raise InputError(f"cards: no DATASET/DEFENSE.json in {str(folder)!r}; `leakbench card` writes them")
     return cards
-
-
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"{key!r} stands twice")
-        found[key] = value
-    return found
 
 
 def _written(value: Any, indent: str) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from leakbench.errors import InputError
-from leakbench.manifest import check_shown
+from leakbench.manifest import check_finished, check_shown
 from leakbench.redacted import without_pictures
 from leakbench.rows_file import read_rows
 from leakbench.store import read_manifest, written
@@ -58,8 +58,7 @@ def read_finished(folder: Path, redact: bool = False) -> Finished:
     Raises InputError that names the file which is missing or cannot be read.
     """
     manifest = read_manifest(folder)
-    if "summary" not in manifest:
-        raise InputError(f"{folder / 'manifest.json'}: has no summary; the run is not finished, run it again to go on")
+    check_finished(folder / "manifest.json", manifest)
     check_shown(folder / "manifest.json", manifest)
     for name in ("rows.parquet", "rounds.parquet", "reconstructions.safetensors"):
         written(folder, manifest, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tests.bad.case import Case, written
@@ -35,6 +36,10 @@ def _put(field: str, value: Any) -> Callable[[Any], None]:
     return put
 
 
+def _twice(path: Path) -> None:
+    path.write_text(path.read_text().replace("{", '{"a": 1, "a": 2, ', 1))
+
+
 GONE = object()
 
 CASES = (
@@ -44,6 +49,7 @@ CASES = (
     Case(GATE, ("kept.json",), lambda f: (baseline(lambda _: None)(f), (f / "kept.json").write_text("[1]"))),
     Case(GATE, ("kept.json",), lambda f: (baseline(lambda _: None)(f), (f / "kept.json").write_text("[" * 10**5))),
     Case(GATE, ("kept.json",), lambda f: (baseline(lambda _: None)(f), (f / "kept.json").write_bytes(b"\xff\xfe{}"))),
+    Case(GATE, ("kept.json", "'a' stands twice"), lambda f: (baseline(lambda _: None)(f), _twice(f / "kept.json"))),
     _kept("leakbench baseline", 2),
     _kept("leakbench baseline", GONE),
     Case(GATE, ("kept.json", "checksum"), baseline(_put("dataset", "mnist"))),

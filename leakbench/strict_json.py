@@ -1,0 +1,31 @@
+"""JSON as the standard has it, of files that anybody may have written."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+from leakbench.bounded import without_controls
+
+__all__ = ["strict_json"]
+
+
+def strict_json(text: str) -> Any:
+    """Return plain data; raises ValueError for NaN and infinities, of which JSON knows none, and for a name given twice.
+
+    In texts U+FFFD stands for every control character.
+    """
+    return without_controls(json.loads(text, parse_constant=_no_number, object_pairs_hook=_once), text)
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"{key!r} stands twice")
+        found[key] = value
+    return found

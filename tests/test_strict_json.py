@@ -1,0 +1,28 @@
+"""JSON by the letter: no NaN, no name twice, no control characters in what will be shown."""
+
+import json
+
+import pytest
+
+from leakbench.strict_json import strict_json
+
+
+def test_what_the_standard_has_is_read_as_it_is():
+    data = {"a": [1, 2.5, None, True, "text\n"], "b": {"a": "ä"}}
+    assert strict_json(json.dumps({**data, "a": data["a"][:4]})) == {**data, "a": data["a"][:4]}
+
+
+@pytest.mark.parametrize("text", ["NaN", "[Infinity]", '{"a": -Infinity}'])
+def test_what_is_no_number_is_refused(text: str):
+    with pytest.raises(ValueError, match="is no number of JSON"):
+        strict_json(text)
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "a": 1}', '[{"b": {"a": 1, "c": 2, "a": 3}}]'])
+def test_a_name_that_stands_twice_is_refused_however_deep(text: str):
+    with pytest.raises(ValueError, match="'a' stands twice"):
+        strict_json(text)
+
+
+def test_control_characters_are_replaced():
+    assert strict_json('{"\\u001b[31m": ["\\u0007"]}') == {"\ufffd[31m": ["\ufffd"]}
