@@ -1,4 +1,7 @@
-"""A probe around Lightning's trainer: hears the first step of a training, and prints what it leaks."""
+"""A probe around Lightning's trainer: hears the first step of a training, and prints what it leaks.
+
+Needs `pip install lightning`.
+"""
 
 import lightning
 import torch

@@ -1,7 +1,7 @@
 """A training step with Opacus that writes down the gradients of single examples that it takes: no line of it is leakbench's.
 
-Writes before.safetensors, example.safetensors (the first example's gradient, before it is clipped), update.safetensors (the
-gradient that steps, clipped and with noise) and truth.safetensors into the folder that is given.
+Needs `pip install opacus`. Writes before.safetensors, example.safetensors (the first example's gradient, before it is clipped),
+update.safetensors (the gradient that steps, clipped and with noise) and truth.safetensors into the folder that is given.
 """
 
 import sys
