@@ -96,13 +96,20 @@ def test_reference_table(row: tuple[float, float, int, float, float, float]) -> 
         (0.512, 160.25, 1.1, 5.61447265945e-6),
         (0.01, 0.5, 1.5, 0.00262989120816),
         (0.3, 1.0, 3.3, 0.377484851739),
+        (5e-5, 10.0, 300, 3.76937900258496e-9),
+        (1e-7, 1.0, 20.5, 1.761247679618404e-13),
+        (1e-4, 3.0, 10.5, 6.170391570853692e-9),
+        (0.01, 0.95, 3.5, 0.0003735884158722785),
+        # Where a huge number stands beside one that is too small for any float.
+        (1e-6, 2.0, 100.5, 1.427271429839389e-11),
+        (1e-6, 0.03, 1.01, 0.02371250485257509),
         # Closed forms: an integer order, and far apart, where one use that is certain would have told everything.
         (0.2, 0.01, 2, 2 * math.log(0.2) + 1e4),
         (1e-3, 1e6, 3, 1.5e-18),
     ],
 )
 def test_divergences_of_any_order(q: float, sigma: float, order: float, expected: float) -> None:
-    assert by_quadrature(q, sigma, order) == pytest.approx(expected, rel=1e-9)
+    assert by_quadrature(q, sigma, order) == pytest.approx(expected, rel=1e-9, abs=0.0)
 
 
 @settings(deadline=None)

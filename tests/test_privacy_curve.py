@@ -150,7 +150,7 @@ def test_where_there_is_no_guarantee_there_is_no_curve() -> None:
     bare = (Phase({"example": (CLIP,)}, 100, 100, True, 100),)
     with pytest.raises(InputError, match="no epsilon after any round: none: no noise"):
         epsilon_curve(bare, "example", MNIST)
-    with pytest.raises(InputError, match="delta"):
+    with pytest.raises(InputError, match=r"^delta: got 1\.0"):
         epsilon_curve(by_rounds([6.0], 100), "example", MNIST, 1.0)
     with pytest.raises(InputError, match="epsilon"):
         delta_curve(by_rounds([6.0], 100), "example", MNIST, 0.0)

@@ -12,6 +12,8 @@ from leakbench.privacy.claim import CompositionClaim, FlowerClaim, GeyerClaim, M
 from leakbench.privacy.epsilon import Epsilon, epsilon
 from leakbench.privacy.ledger import Phase, Schedule
 from leakbench.privacy.mechanism import Mechanism
+from leakbench.privacy.observers import observations
+from leakbench.privacy.release import Part, Released
 from leakbench.recipe import construct
 from leakbench.types import Fact
 
@@ -104,6 +106,12 @@ def test_cohorts_that_grow() -> None:
     assert own.sigma_effective == pytest.approx(2 * math.sqrt(10))
     grown = [Mechanism(2 * math.sqrt(k), k / 100, 1, "fixed") for k in (10, 20, 30, 40)]
     assert own.valid == pytest.approx(pld(tuple(grown), DELTA))
+
+
+def test_who_sees_a_clients_updates_sees_one_in_every_round_at_most() -> None:
+    seen = observations(every_round(*map(at_client, (4.0, 2.0))), "client", dataclasses.replace(SMALL, rounds=2))
+    assert isinstance(seen["type-1"], Released)
+    assert seen["type-1"].parts == tuple(Part(1, 1, (Mechanism(z, 1.0, 1),)) for z in (4.0, 2.0))
 
 
 def test_copies_are_spread_evenly_and_rounded_up() -> None:

@@ -404,6 +404,7 @@ def test_flowers_script(
     claimed = FlowerClaim(noise_multiplier=z)(schedule)
     assert claimed.epsilon == pytest.approx(script_epsilon, abs=REFERENCE)
     assert "to replace a client moves the sum by 2" in claimed.formula
+    assert claimed.mechanisms == (Mechanism(z, cohort / 1000, rounds, "fixed"),)
     q = cohort / 1000
     assert pld((Mechanism(z / 2, q, rounds),), DELTA) == pytest.approx(replaced, abs=LOSSES)
     assert pld((Mechanism(z, q, rounds),), DELTA) == pytest.approx(zeroed, abs=LOSSES)

@@ -36,6 +36,9 @@ INTEGER_ORDERS = (*range(2, 64), *range(64, 128, 4), *range(128, 257, 16), 384, 
 
 SLICE = 256
 
+MOST = 700.0
+"""Its exponential is near the largest number."""
+
 WIDE = 12.0
 """Deviations of a Gaussian that are integrated, each way."""
 
@@ -93,10 +96,14 @@ def by_quadrature(q: float, sigma: float, order: float) -> float:
     moment = largest + math.log(np.exp(terms - largest).sum())
     if moment < 1e-3:
         # What one step adds to 1 is lost in it: E of exp(loss) is 1, so that 1 + order q (exp(loss) - 1) may be taken off.
-        more = q * np.expm1(loss)
-        beyond = np.expm1(order * np.log1p(more)) - order * more
-        few = order * (order - 1) / 2 * more**2 * (1 + (order - 2) / 3 * more)
-        moment = math.log1p(float((np.exp(density) * np.where(np.abs(more) < 1e-5, few, beyond)).sum()))
+        weight, shown = np.exp(density), np.exp(density + loss)
+        more = q * np.expm1(np.minimum(loss, MOST))
+        little = np.minimum(more, 1 / order)
+        few = order * (order - 1) / 2 * little**2 * (1 + (order - 2) / 3 * little)
+        some = np.expm1(order * np.log1p(little)) - order * little
+        much = np.exp(terms) - weight - order * q * (shown - weight)
+        within = weight * np.where(np.abs(order * more) < 1e-5, few, some)
+        moment = math.log1p(float(np.where(order * more < 1, within, much).sum()))
     return max(float(moment), 0.0) / (order - 1)
 
 

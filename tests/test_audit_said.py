@@ -1,0 +1,135 @@
+"""What an audit of a function says, word by word; and the edges of what it takes for rounding."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from leakbench.privacy.audit.canary import BOUNDLESS
+from leakbench.privacy.audit.function import CallableRelease, load_callable
+from leakbench.privacy.audit.own import audit_callable
+from leakbench.privacy.audit.verdict import Audit
+from leakbench.rng import generator
+
+Update = Mapping[str, Any]
+
+SHAPES = {"weight": (20, 30), "bias": (400,)}
+SCOPE = "all is of one release of one client's update; valid as far as these checks see"
+
+
+def audited(function: Callable[..., Any], takes: str = "seed", trials: int = 200, clip: float | None = None) -> Audit:
+    return audit_callable(CallableRelease(function, takes), SHAPES, 0, 1e-5, trials, None, clip)  # type: ignore[arg-type]
+
+
+def norm(update: Update) -> float:
+    return float(np.sqrt(sum(np.square(g.astype(float)).sum() for g in update.values())))
+
+
+def clipped(update: Update, bound: float) -> dict[str, Any]:
+    return {n: g * min(1.0, bound / max(norm(update), 1e-30)) for n, g in update.items()}
+
+
+def noised(update: Update, seed: int, deviation: float) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    return {n: g + rng.normal(0.0, deviation, g.shape) for n, g in update.items()}
+
+
+def sound(update: Update, seed: int) -> dict[str, Any]:
+    return noised(clipped(update, 0.5), seed, 1.0)
+
+
+def test_of_a_sound_function():
+    found = audited(sound, trials=100_000)
+    low, valid = found.lower_bound_family, found.valid
+    assert low is not None and valid is not None and found.lower_bound < low < valid
+    assert found.reason == f"{low:.4g} audited in the Gaussian family, not more than the valid {valid:.4g}; {SCOPE}"
+
+
+def test_of_noise_that_is_not_gaussian():
+    def laplace(update: Update, seed: int) -> dict[str, Any]:
+        rng = np.random.default_rng(seed)
+        return {n: g + rng.laplace(0.0, 1.0, g.shape) for n, g in clipped(update, 1.0).items()}
+
+    words = "the noise is not independent Gaussian noise"
+    assert audited(laplace).reason == f"{words}; {words}; {SCOPE}"
+
+
+def test_of_noise_that_follows_the_data():
+    def follows(update: Update, seed: int) -> dict[str, Any]:
+        return noised(clipped(update, 1.0), seed, 1.0 + min(1.0, norm(update)))
+
+    found = "what the same noise adds differs between neighbouring inputs"
+    assert audited(follows).reason == f"the noise depends on the data; {found}; {SCOPE}"
+
+
+def test_of_noise_that_is_less_where_most_of_a_small_update_is_zero():
+    def less(update: Update, seed: int) -> dict[str, Any]:
+        bare = [not g.any() for g in update.values()]
+        mostly = any(bare) and not all(bare) and norm(update) < 100
+        return noised(clipped(update, 1.0), seed, 0.5 if mostly else 1.0)
+
+    found = audited(less)
+    assert (found.verdict, found.valid) == ("no guarantee", None)
+    assert found.reason == f"the noise differs where an update is zero; {SCOPE}"
+
+
+def test_of_no_noise():
+    assert audited(lambda update, seed: clipped(update, 1.0)).reason == f"no noise; no noise was found; {SCOPE}"
+
+
+def test_of_no_clip():
+    found = audited(lambda update, seed: noised(update, seed, 1.0))
+    assert found.reason == f"no clip; no clip: a larger canary moves the release farther without end; {SCOPE}"
+
+
+def test_the_pair_whose_noise_is_the_same_is_the_one_that_moves_farthest_but_not_the_boundless_one():
+    from leakbench.privacy.audit.coupled import check  # noqa: PLC0415
+
+    found = check(CallableRelease(sound, "seed"), SHAPES, generator(0, "test"))
+    told = float(torch.cat([g.flatten() for g in found.telling.present.values()]).double().norm())
+    assert found.clip_holds and 1.0 <= told < BOUNDLESS / 10
+
+
+def test_a_seed_may_be_told_by_an_annotation_that_is_text(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "told_by_text.py").write_text(
+        "from __future__ import annotations\n\ndef sound(update, number: int):\n    return update\n"
+    )
+    assert load_callable("told_by_text:sound", str(tmp_path)).takes == "seed"
+
+
+def test_what_a_release_of_large_values_loses_to_rounding_is_no_other_noise():
+    """Of values of 1e7, .001 is rounding: two releases of the same seed may differ by it."""
+    calls = iter(range(10**9))
+
+    def rounded(update: Update, seed: int) -> dict[str, Any]:
+        lost = (next(calls) % 2) * 1e-3
+        return {n: g + lost for n, g in noised(clipped(update, 1e6), seed, 1e7).items()}
+
+    assert audited(rounded).clip_holds
+
+
+def test_a_clip_that_loosens_by_less_than_rounding_holds():
+    """A bound of .5, of .6 for what is huge, beside noise of 1e5, of whose size .1 is rounding."""
+
+    def loosened(update: Update, seed: int) -> dict[str, Any]:
+        return noised(clipped(update, 0.5 if norm(update) < 1e8 else 0.6), seed, 1e5)
+
+    found = audited(loosened)
+    assert found.clip_holds and found.noise_data_independent
+
+
+def test_an_epsilon_that_is_reached_is_not_exceeded():
+    from leakbench.privacy.audit.verdict import Stated, _verdict  # noqa: PLC0415
+
+    assert _verdict(0.0, "audited", Stated(None, 0.0, "", ""))[0] == "holds"
+    assert _verdict(1.0, "audited", Stated(1.0, 1.0, "", ""))[0] == "holds"
+    assert _verdict(1.1, "audited", Stated(1.0, 1.1, "", "")) == (
+        "violated",
+        "1.1 audited, more than the claimed 1; the valid 1.1 stands",
+    )
+    assert _verdict(1.2, "audited", Stated(1.0, 1.1, "", "")) == (
+        "violated",
+        "1.2 audited, more than the valid 1.1",
+    )
