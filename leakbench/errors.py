@@ -5,6 +5,8 @@ import re
 from difflib import get_close_matches
 from pathlib import Path
 
+from leakbench.bounded import CONTROLS
+
 __all__ = ["BusyError", "DamagedError", "InputError", "nearest", "no_room", "out_of_memory", "wanted"]
 
 LACKS = (
@@ -28,8 +30,12 @@ UNLOADED = ("failed to map segment", "cannot allocate memory", "Cannot allocate 
 class InputError(ValueError):
     """Wrong input from the user: the command line prints its one line on stderr and exits with 2.
 
-    The message names the field, what was got, and what is accepted or how to cure it.
+    The message names the field, what was got, and what is accepted or how to cure it. Whatever it quotes of a stranger's file,
+    it is one line, with U+FFFD for what a terminal would obey.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(CONTROLS.sub("\ufffd", message).splitlines()))
 
 
 class BusyError(InputError):

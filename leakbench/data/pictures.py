@@ -8,7 +8,7 @@ import math
 import pickle
 import zlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -157,8 +157,16 @@ class _Inert:
 class _Unpickler(pickle._Unpickler):
     """Reads NumPy arrays as `_Inert` records and refuses every other class.
 
-    That of pickle in Python: the one in C makes room for whatever place in its memory a batch names.
+    That of pickle in Python: the one in C makes room for whatever place in its memory a batch names. Both do for a bytearray as
+    long as the batch says, of which CIFAR has none.
     """
+
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+
+    def load_bytearray8(self) -> None:
+        raise pickle.UnpicklingError("a batch has no business with a bytearray")
+
+    dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in {("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")}:

@@ -125,6 +125,7 @@ CASES = (
     _idx("test_labels", idx(LABELS + 255), "test split", "label 255", named="mine"),
     _cifar(b""),
     _cifar(b"not a pickle"),
+    _cifar(pickle.PROTO + b"\x05" + pickle.BYTEARRAY8 + (2**31).to_bytes(8, "little") + b"room"),
     _cifar(pickled(_Bomb())),
     _cifar(pickled({b"data": _Bomb()})),
     _cifar(pickled(_batch())[:-40]),
