@@ -208,6 +208,15 @@ def noise_alone() -> GaussianNoise:
     return GaussianNoise(multiplier=3.0, to="each", uncalibrated=True)
 
 
+@pytest.mark.parametrize("unit", ["example", "client"])
+def test_another_seed_draws_other_noise(unit: str) -> None:
+    stations = {"example": {"example": (WHOLE, noise("each"))}, "client": {"client": (WHOLE, noise("each"))}}[unit]
+    zero = {n: torch.zeros(1, 1, *shape) for n, shape in SHAPES.items()}
+    one = release(1, unit, **stations)
+    drawn = [dataclasses.replace(one, seed=seed)(zero, range(1)) for seed in (0, 0, 1)]
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+
+
 def test_trials_of_each_world_and_the_learning_of_their_score_draw_apart() -> None:
     """No seed is used twice: neither between the worlds, nor for what was learned before."""
     seeds: list[int] = []

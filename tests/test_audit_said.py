@@ -4,12 +4,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
-from leakbench.privacy.audit.canary import BOUNDLESS
+from leakbench.privacy.accountants import best
+from leakbench.privacy.audit.canary import BOUNDLESS, neighbours
 from leakbench.privacy.audit.function import CallableRelease, load_callable
 from leakbench.privacy.audit.own import audit_callable
+from leakbench.privacy.audit.trials import executed
 from leakbench.privacy.audit.verdict import Audit
+from leakbench.privacy.mechanism import Mechanism
 from leakbench.rng import generator
 
 Update = Mapping[str, Any]
@@ -83,10 +87,54 @@ def test_of_no_clip():
     assert found.reason == f"no clip; no clip: a larger canary moves the release farther without end; {SCOPE}"
 
 
+def test_of_a_claim_that_does_not_hold():
+    found = audit_callable(CallableRelease(unclipped, "seed"), SHAPES, 0, 1e-5, 1000, 1.0, None)
+    low, claim = f"{found.lower_bound:.4g}", f"{found.claimed:.4g}"
+    said = found.reason.removeprefix("no clip; ")
+    assert said.startswith(
+        f"{low} audited, {'more' if found.lower_bound > float(claim) else 'not more'} than the claimed"
+    )
+
+
+def unclipped(update: Update, seed: int) -> dict[str, Any]:
+    return noised(update, seed, 1.0)
+
+
+def test_without_a_seed_the_stated_clip_counts_and_not_what_was_seen_to_move():
+    """A bound of 2 of which 4 was said: half of the noise multiplier."""
+    source = np.random.default_rng(0)
+
+    def loose(update: Update) -> dict[str, Any]:
+        return {n: g + source.normal(0.0, 2.0, g.shape) for n, g in clipped(update, 2.0).items()}
+
+    found = audited(loose, "none", clip=4.0)
+    assert found.sigma_measured == pytest.approx(1.0, rel=0.2)
+    assert found.valid == pytest.approx(best((Mechanism(0.5, 1.0, 1),), 1e-5)[0], rel=0.1)
+
+
+def test_the_world_with_the_canary_scores_more_where_it_is_the_quieter_one():
+    def quieter(update: Update, seed: int) -> dict[str, Any]:
+        return noised(update, seed, 1.0 if norm(update) > 0 else 2.0)
+
+    pair = neighbours(SHAPES, 1, (1e-3,), generator(0, "test"))
+    scores = executed(CallableRelease(quieter, "seed"), pair, 100)
+    assert scores.present.min() > scores.absent.max()
+
+
+@pytest.mark.parametrize("name", ["rng", "generator"])
+def test_a_generator_may_be_told_by_its_name(name: str, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / f"told_by_{name}.py").write_text(f"def sound(update, {name}):\n    return update\n")
+    assert load_callable(f"told_by_{name}:sound", str(tmp_path)).takes == "generator"
+
+
 def test_the_pair_whose_noise_is_the_same_is_the_one_that_moves_farthest_but_not_the_boundless_one():
     from leakbench.privacy.audit.coupled import check  # noqa: PLC0415
 
-    found = check(CallableRelease(sound, "seed"), SHAPES, generator(0, "test"))
+    def a_little_looser(update: Update, seed: int) -> dict[str, Any]:
+        return noised(clipped(update, 0.5 if norm(update) < BOUNDLESS / 10 else 0.504), seed, 1.0)
+
+    found = check(CallableRelease(a_little_looser, "seed"), SHAPES, generator(0, "test"))
     told = float(torch.cat([g.flatten() for g in found.telling.present.values()]).double().norm())
     assert found.clip_holds and 1.0 <= told < BOUNDLESS / 10
 

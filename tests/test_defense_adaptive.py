@@ -232,6 +232,8 @@ def test_the_released_step_has_the_wrong_sign_and_noises_at_its_end() -> None:
     spread = float((noised.grads["a"] - clipped.grads["a"]).sum(1).std())
     assert spread == pytest.approx(value_multiplier(1.0, 5.0, "") * bound(noised), rel=0.02)
     assert spread != pytest.approx(0.1, rel=0.05)
+    said = noised.facts[-1]
+    assert (said.kind, said.only) == ("noise", True) and said.std == pytest.approx(spread, rel=0.02)
 
 
 LOUD = 1e9
@@ -362,11 +364,17 @@ def test_without_a_count_there_is_nothing_to_adapt_to(part: Transform) -> None:
         part(ClipWhole(1.0)(members(1.0), CLOCK, None), CLOCK, None)
 
 
-@pytest.mark.parametrize("part", [QuantileNoise(1.0, "sum", 5.0), QuantileNoiseReleased(1.0, 5.0)])
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        (QuantileNoise(1.0, "sum", 5.0), "quantile_noise"),
+        (QuantileNoiseReleased(1.0, 5.0), "quantile_noise_released"),
+    ],
+)
 @pytest.mark.parametrize("between", [L2Max(), ClipWhole(1.0), GaussianNoise(1.0, "each")])
-def test_nothing_stands_between_the_clip_and_its_noise(part: Transform, between: Transform) -> None:
+def test_nothing_stands_between_the_clip_and_its_noise(part: Transform, name: str, between: Transform) -> None:
     """Else the restated bound would hide what the other did to the scale."""
-    with pytest.raises(InputError, match="put it right after clip_quantile"):
+    with pytest.raises(InputError, match=f"^{name}: another part .* put it right after clip_quantile"):
         apply((ClipQuantile(1.0), between, part), members(2.0), CLOCK, None)
 
 

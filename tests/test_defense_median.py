@@ -75,6 +75,8 @@ def test_the_released_clip_is_inverted_and_by_tensor() -> None:
     assert norms(after) == pytest.approx([2.0, 8.0, 2.0, 4.0, 10.0, 0.0])
     assert after.sensitivity is not None
     assert after.sensitivity.tolist() == pytest.approx([4.0])
+    noised = ClipInverted(noise_multiplier=1.5)(signal((0.5, 8.0), (2.0, 4.0), (10.0, 0.0)), CLOCK, None)
+    assert noised.facts[-1].kind == "noise" and noised.facts[-1].std == pytest.approx(6.0)
 
 
 def test_the_released_clip_bounds_nothing() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from leakbench.errors import InputError
-from leakbench.privacy.accountants import ACCOUNTANTS, best, moments_2017, pld, rdp
+from leakbench.privacy.accountants import ACCOUNTANTS, _divergence, best, moments_2017, pld, rdp
 from leakbench.privacy.mechanism import Mechanism, Mechanisms
 from leakbench.privacy.pairs import gaussian_delta, visible_epsilon
 from leakbench.privacy.renyi import by_quadrature, divergences
@@ -110,6 +110,15 @@ def test_reference_table(row: tuple[float, float, int, float, float, float]) -> 
 )
 def test_divergences_of_any_order(q: float, sigma: float, order: float, expected: float) -> None:
     assert by_quadrature(q, sigma, order) == pytest.approx(expected, rel=1e-9, abs=0.0)
+
+
+@pytest.mark.parametrize("order", [1.1, 1.5, 7.5])
+def test_a_fixed_sample_pays_for_a_replacement_and_never_more_than_who_is_in_every_one(order: float) -> None:
+    fixed, poisson = Mechanism(2.0, 0.1, 1, "fixed"), Mechanism(2.0, 0.1, 1)
+    assert _divergence(poisson, order) == by_quadrature(0.1, 2.0, order)
+    assert _divergence(fixed, order) == min(by_quadrature(0.1, 1.0, order), order / 8)
+    often = _divergence(Mechanism(0.1, 0.999, 1, "fixed"), order)
+    assert often == pytest.approx(order / 0.02) and often < by_quadrature(0.999, 0.05, order)
 
 
 @settings(deadline=None)

@@ -149,6 +149,7 @@ def test_copies_count_as_participations() -> None:
     assert answer.steps == 10000
     assert answer.by_tap["type-2"].steps == 131
     assert answer.by_tap["type-2"].participations["largest"] == 99
+    assert answer.reason.endswith("; the draw of clients is not used as amplification")
 
 
 def test_how_often_an_example_is_used() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from leakbench.errors import InputError
 from leakbench.privacy.accountants import pld
+from leakbench.privacy.calibration import Noise, _counted
 from leakbench.privacy.claim import CompositionClaim, FlowerClaim, GeyerClaim, MomentsClaim, NbaflClaim, NoClaim
 from leakbench.privacy.epsilon import Epsilon, epsilon
 from leakbench.privacy.ledger import Phase, Schedule
@@ -112,6 +113,20 @@ def test_who_sees_a_clients_updates_sees_one_in_every_round_at_most() -> None:
     seen = observations(every_round(*map(at_client, (4.0, 2.0))), "client", dataclasses.replace(SMALL, rounds=2))
     assert isinstance(seen["type-1"], Released)
     assert seen["type-1"].parts == tuple(Part(1, 1, (Mechanism(z, 1.0, 1),)) for z in (4.0, 2.0))
+
+
+def test_only_who_sees_the_servers_noise_is_told_of_it() -> None:
+    facts = {**at_client(4.0), **at_server(4.0)}
+    seen = observations((Phase(facts, 4, 10, True, 10),), "client", SMALL)
+    assert isinstance(seen["type-1"], Released) and isinstance(seen["type-0"], Released)
+    assert "that reads it on arrival is trusted" in seen["type-0"].sentence
+    assert "trusted" not in seen["type-1"].sentence
+
+
+def test_of_the_noises_that_guard_something_else_besides_the_weakest_for_its_bound_counts() -> None:
+    noises = [Noise("server", std, True, bound, 0, False, True) for std, bound in ((4.0, 1.0), (6.0, 3.0), (1.0, 0.1))]
+    assert _counted([*noises, Noise("server", 0.1, True, 1.0, 1, False, False)]) == (noises[1],)
+    assert _counted(plain := [dataclasses.replace(noise, only=False) for noise in noises]) == tuple(plain)
 
 
 def test_copies_are_spread_evenly_and_rounded_up() -> None:

@@ -291,7 +291,10 @@ def test_table_11_formulas_say_their_total_delta() -> None:
     advanced = CompositionClaim(unit="example", composition="advanced", noise_multiplier=6.0, digits=3)
     assert advanced(federation()).formula.endswith("delta=1e-05 of each step, 0.00101 in total")
     zcdp = CompositionClaim(unit="example", composition="zcdp", noise_multiplier=6.0)
-    assert "a heuristic" in zcdp(federation()).formula
+    assert "a heuristic" in zcdp(federation()).formula and "of each step" not in zcdp(federation()).formula
+    moments = MomentsClaim(unit="example", noise_multiplier=6.0)
+    assert moments(federation()).mechanisms == zcdp(federation()).mechanisms
+    assert zcdp(federation()).mechanisms == advanced(federation()).mechanisms == (Mechanism(6.0, 0.01, 10_000),)
 
 
 def test_table_11_at_a_total_delta_of_1e_5() -> None:
