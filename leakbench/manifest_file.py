@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from leakbench.bounded import bounded_text, without_controls
 from leakbench.errors import DamagedError, InputError
 from leakbench.hashes import checksum
 from leakbench.manifest import CURE, FORMATS, check_files, check_manifest, check_seal
-from leakbench.manifest_shapes import no_number
+from leakbench.manifest_shapes import numbers_in
 
 __all__ = ["read_manifest", "written"]
 
@@ -42,8 +41,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / "manifest.json"
     try:
         text = bounded_text(path, LONGEST)
-        manifest = json.loads(text)
-        wrong = no_number(manifest)
+        manifest, wrong = numbers_in(text)
     except FileNotFoundError:
         raise InputError(f"run: no manifest.json in {str(folder)!r}; give the folder of a run") from None
     except OSError as error:

@@ -6,12 +6,13 @@ must be there, others may; or one of the classes below.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import NoneType
 from typing import Any, TypeAlias
 
-__all__ = ["KNOWLEDGE", "OF_EPSILON", "OF_MANIFEST", "OF_SUMMARY", "OF_TAP", "misfit", "no_number"]
+__all__ = ["KNOWLEDGE", "OF_EPSILON", "OF_MANIFEST", "OF_SUMMARY", "OF_TAP", "misfit", "numbers_in"]
 
 Shape: TypeAlias = Any
 
@@ -122,7 +123,14 @@ def misfit(value: Any, shape: Shape, place: str) -> str:
     kind = list if isinstance(shape, list) else dict
     if not isinstance(value, kind):
         return f"{place}: got {str(value)[:40]!r}, expected {kind.__name__}"
-    return next(filter(None, _within(value, shape, place)), "")
+    return "" if _plain(value, shape) else next(filter(None, _within(value, shape, place)), "")
+
+
+def _plain(value: Any, shape: Shape) -> bool:
+    """Say whether all within are single values of the types that they may be of, which is soon seen of most."""
+    if isinstance(shape, list):
+        return isinstance(shape[0], tuple) and all(type(item) in shape[0] for item in value)
+    return isinstance(shape, Each) and isinstance(shape.of, tuple) and all(type(v) in shape.of for v in value.values())
 
 
 def _within(value: Any, shape: Shape, place: str) -> Iterator[str]:
@@ -142,9 +150,27 @@ def _within(value: Any, shape: Shape, place: str) -> Iterator[str]:
                 yield f"{place}.{name}: is missing"
 
 
-def no_number(value: Any, place: str = "") -> str:
-    """Return which number anywhere within plain data is none that a run can give, NaN, infinite or huge; nothing where none is."""
+def numbers_in(text: str) -> tuple[Any, str]:
+    """Return (what a JSON says, which number in it is none that a run can give: NaN, infinite or huge; nothing where none is)."""
+    odd = False
+
+    def number(found: float) -> float:
+        nonlocal odd
+        odd = odd or not -LARGEST <= found <= LARGEST
+        return found
+
+    value = json.loads(
+        text,
+        parse_float=lambda said: number(float(said)),
+        parse_int=lambda said: number(int(said)),
+        parse_constant=lambda said: number(float(said)),
+    )
+    # Where it stands is sought only where there is one.
+    return value, _no_number(value, "") if odd else ""
+
+
+def _no_number(value: Any, place: str) -> str:
     if isinstance(value, float | int) and not -LARGEST <= value <= LARGEST:
         return f"{place}: got {str(value)[:40]}, expected a number that a run can give"
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return next(filter(None, (no_number(item, f"{place}.{name}" if place else f"{name}") for name, item in inner)), "")
+    return next(filter(None, (_no_number(item, f"{place}.{name}" if place else f"{name}") for name, item in inner)), "")
