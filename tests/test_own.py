@@ -64,7 +64,7 @@ def test_the_view_answers_the_truth_with_the_update(made: Callable[[], nn.Module
     before = {n: p.detach() for n, p in model.named_parameters()}
     delta = {n: p.detach() - before[n] for n, p in trained.named_parameters()}
     three = leaked(model, [delta], SHAPE, CLASSES, Trained(2, 3, 0.1)).view
-    assert (three.examples, three.knowledge.reads) == (6, "weights")
+    assert (three.examples, three.knowledge.examples, three.knowledge.reads) == (6, 6, "weights")
     for name, g in three.respond(x[None], targets).items():
         torch.testing.assert_close(g, three.update[name], rtol=1e-3, atol=1e-5)
 

@@ -1,0 +1,99 @@
+"""Who attacks somebody's own update: what it draws by its seed, what it is told, what its answers are scored against."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor, nn
+
+import leakbench
+from leakbench.own.attacked import told
+from leakbench.own.leak import Trained, leaked
+from leakbench.own.who import Who
+
+SHAPE, CLASSES, VICTIMS = (1, 8, 8), 10, 4
+CLIP = {"title": "mine", "cite": "nobody", "unit": "example", "example": [{"clip_whole": {"norm": 1e-3}}]}
+
+
+def build() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Sigmoid(), nn.Linear(16, CLASSES))
+
+
+def batch(size: int) -> tuple[Tensor, Tensor]:
+    rng = torch.Generator().manual_seed(2)
+    return torch.rand(size, *SHAPE, generator=rng), torch.randint(CLASSES, (size,), generator=rng)
+
+
+def gradients(norm: float | None = None) -> list[dict[str, Tensor]]:
+    """Return the gradients of the victims' one example each, clipped to a norm."""
+    model, (x, y) = build(), batch(VICTIMS)
+    found = []
+    for i in range(VICTIMS):
+        each = torch.autograd.grad(nn.functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1]), [*model.parameters()])
+        length = torch.cat([g.flatten() for g in each]).norm()
+        times = 1.0 if norm is None else float((norm / length).clamp_max(1.0))
+        found.append({n: times * g for (n, _), g in zip(model.named_parameters(), each, strict=True)})
+    return found
+
+
+def attacked(updates: list[dict[str, Tensor]], **given: Any) -> Any:
+    x, y = batch(VICTIMS)
+    shown = {"shape": SHAPE, "classes": CLASSES, "truth": (x[:, None], y[:, None]), "tap": "type-2"}
+    return leakbench.attack_update(build(), updates, **{**shown, "attack": "analytic_fc", **given})
+
+
+@pytest.mark.parametrize(("dataset", "candidates"), [(None, VICTIMS), ("digits", VICTIMS + 450)])
+def test_every_victim_is_told_from_all_candidates(dataset: str | None, candidates: int) -> None:
+    """Its own place among them is where it was shuffled to."""
+    found = attacked(gradients(), dataset=dataset)
+    assert (found.summary["candidates"], found.summary["identified"]) == (candidates, 1.0)
+
+
+def test_candidates_are_ranked_by_what_clients_do_whatever_the_attack_knows(tmp_path: Path) -> None:
+    """As in every run. By gradients that nobody clipped the shortest stands behind every clipped one."""
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(CLIP), encoding="utf-8")
+    given = {"attack": "cpl", "knows": "oblivious", "iterations": 1}
+    found = attacked(gradients(1e-3), defense=str(tmp_path / "mine.yaml"), **given)
+    assert found.summary["identified"] == 1.0
+    with pytest.warns(UserWarning, match="a clip"):
+        untold = attacked(gradients(1e-3), **given)
+    assert untold.summary["identified"] == pytest.approx(1 / VICTIMS)
+
+
+def test_an_oblivious_attack_is_told_of_no_defense(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(CLIP), encoding="utf-8")
+    seen = leaked(build(), gradients(1e-3), SHAPE, CLASSES, Trained(), tap="type-2")
+    oblivious, aware = (
+        told(seen, Who("cpl", str(tmp_path / "mine.yaml"), knows=knows)()) for knows in ("oblivious", "defense")
+    )
+    assert (oblivious.knowledge.defense, oblivious.stations.example) == (False, ())
+    assert aware.knowledge.defense and len(aware.stations.example) == 1
+
+
+def test_what_an_attack_draws_is_of_its_seed_and_the_victim() -> None:
+    given = {"attack": "inverting_gradients_short", "iterations": 1}
+    one, again, other = (attacked(gradients(), seed=seed, **given).answer.inputs for seed in (1, 1, 2))
+    assert torch.equal(one, again)
+    assert not torch.isclose(one, other, atol=1e-3).flatten(1).all(1).any()
+    twice = attacked([gradients()[0]] * VICTIMS, truth=None, **given).answer.inputs
+    assert not torch.isclose(twice[0], twice[1], atol=1e-3).all()
+
+
+def test_the_threshold_of_success_is_the_data_s_or_what_was_asked() -> None:
+    digits = attacked(gradients(), dataset="digits").rows["eta"]
+    assert digits.nunique() == 1 and digits[0] not in (0.1, 0.2)
+    assert set(attacked(gradients()).rows["eta"]) == {0.1}
+    assert set(attacked(gradients(), dataset="digits", success=0.2).rows["eta"]) == {0.2}
+
+
+def test_made_up_pictures_are_no_black_ones() -> None:
+    """The attacker of no gradient answers with the nearest to all of them, whose distance stands in the rows."""
+    x, _ = batch(VICTIMS)
+    null = attacked(gradients()).rows["null_rmse"]
+    black = x.square().mean((1, 2, 3)).sqrt()
+    assert (torch.tensor(null.to_numpy(), dtype=torch.float32) < black).all()
