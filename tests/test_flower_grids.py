@@ -1,5 +1,7 @@
 """Flower's strategies without an engine: one client after another, or all by the vectorised trainer; the taps at the server."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -21,6 +23,7 @@ from flwr.serverapp.strategy import (
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
+from leakbench.defense.share import ShareOfNoise
 from leakbench.errors import InputError
 from leakbench.flower import DefenseMod, InProcessGrid, ProbeStrategy, TapGrid, UpdateTapMod, VectorisedGrid
 from leakbench.flower.leaks import read_leaks
@@ -72,6 +75,22 @@ def test_both_grids_draw_the_same_noise():
     by_mods = trained(InProcessGrid(client(DefenseMod(CLIENT, seed=3)), 3), fed_avg(3), 2)
     assert apart(by_mods, trained(vectorised(3, CLIENT, seed=3), fed_avg(3), 2)) < 1e-6
     assert apart(by_mods, trained(vectorised(3, CLIENT, seed=4), fed_avg(3), 2)) > 1e-3
+
+
+def test_a_share_of_noise_is_divided_by_the_clients_of_the_round(tmp_path):
+    share = dataclasses.replace(CLIENT, client=(ClipWhole(norm=0.01), ShareOfNoise(multiplier=1.0)))
+    trained(TapGrid(vectorised(25, share), tmp_path), fed_avg(25))
+    drawn = np.concatenate(
+        [(leak.arrays["1.weight"] - leak.sent["1.weight"]).ravel() for leak in read_leaks(tmp_path, "type-0")]
+    )
+    assert drawn.std() == pytest.approx(0.01 / 5, rel=0.2)  # And the clipped update itself.
+
+
+def test_a_tap_counts_a_round_as_the_message_names_it_else_by_itself(tmp_path):
+    grid = TapGrid(InProcessGrid(client(), 1), tmp_path)
+    for number in (5, 7, None):
+        list(grid.send_and_receive([asked(number=number)]))
+    assert [leak.round for leak in read_leaks(tmp_path, "type-0")] == [3, 5, 7]
 
 
 def test_defenses_inside_the_local_steps_run_vectorised(tmp_path):

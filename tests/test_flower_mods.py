@@ -15,6 +15,7 @@ pytest.importorskip("flwr", reason="flwr is not installed: pip install 'leakbenc
 from flower_apps import RATE, asked, batches, client, fed_avg, network, trained
 from flwr.app import Error, Message
 
+from leakbench.decay import Linear
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
@@ -155,6 +156,22 @@ def test_a_share_of_noise_is_divided_by_the_cohort(tmp_path):
     run(tmp_path, UpdateTapMod(tmp_path), DefenseMod(share, cohort=100), clients=40)
     drawn = np.concatenate([update(leak)["1.weight"].ravel() for leak in read_leaks(tmp_path, "type-1")])
     assert 0.001 < drawn.std() < 0.003  # A tenth of .01, and the clipped update itself.
+
+
+def test_a_schedule_of_noise_goes_by_the_rounds_that_there_are():
+    """Rounds are counted from 0 there: of 4 the second stands at a quarter of the line from 16 to 8, which is 14."""
+
+    def sent(multiplier, **given):
+        clip = dataclasses.replace(CLIP, client=(ClipWhole(norm=0.01), GaussianNoise(multiplier=multiplier, to="each")))
+        config = given.pop("config", {})
+        grid = InProcessGrid(client(DefenseMod(clip, **given), given=lambda c, r: batches(0, 1)), 1, config)
+        return grid.answer(asked(number=2)).content["arrays"]["1.weight"].numpy()
+
+    line = Linear(start=16.0, end=8.0)
+    assert np.allclose(sent(line, rounds=4), sent(14.0), atol=1e-6)
+    assert np.allclose(sent(line, config={"num-server-rounds": 4}), sent(14.0), atol=1e-6)
+    assert np.allclose(sent(line), sent(12.0), atol=1e-6)
+    assert not np.allclose(sent(14.0), sent(12.0), atol=1e-3)
 
 
 def test_an_error_passes_and_is_no_leak(tmp_path):

@@ -249,6 +249,30 @@ def test_steps_that_are_not_unrolled_as_they_were_are_said_and_contradicted_by_t
     assert notes[0] == ignored and notes[1].startswith(DIFFERS)
 
 
+def test_uneven_batches_are_one_step_of_all_at_the_sum_of_the_rates(rows, tmp_path):
+    """Two small steps at the rate r along means of gradients are a step along their mean at 2 r."""
+    found = rows("uneven", steps=2, batch=2)
+    assert "batches of [2, 3] are taken for one step of all" in found["type-1"]["note"]
+    training = seen_at(tmp_path / "out", "type-1", 1, odd_network(), (1, 4, 4), 3, Unknown(), 3).training
+    assert (training.steps, training.batch, training.learning_rate) == (1, 5, pytest.approx(0.2))
+
+
+@pytest.mark.parametrize("only", [0, 1])
+def test_those_are_attacked_side_by_side_who_are_most(rows, tmp_path, only):
+    found = rows("larger", only=only, batch=2)
+    assert (found["type-1"]["victims"], found["type-0"]["victims"]) == (2, 2)
+    seen = seen_at(tmp_path / "out", "type-1", 1, odd_network(), (1, 4, 4), 3, Unknown(), 3)
+    assert (seen.view.victims, seen.training.batch, seen.left_out) == (2, 2, 1)
+
+
+def test_a_round_is_told_as_it_is_counted_from_zero(rows, tmp_path):
+    """By which schedules of noise go, and what an attack draws."""
+    rows("", **{"num-server-rounds": 2})
+    for number in (1, 2):
+        seen = seen_at(tmp_path / "out", "type-1", number, odd_network(), (1, 4, 4), 3, Unknown(), 3)
+        assert (seen.view.clock.round, seen.view.clock.rounds) == (number - 1, number)
+
+
 def test_a_summed_loss_is_contradicted_by_the_truth(rows):
     [note] = attacked(rows, "sum", batch=3)
     assert note.startswith(DIFFERS) and "the update is 3 times it (a sum in the stead of a mean" in note

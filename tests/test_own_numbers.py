@@ -182,6 +182,24 @@ def test_a_small_step_of_float32_weights_contradicts_nothing() -> None:
     assert "times it (a clip" in contradicted(clipped, Who("cpl")())
 
 
+@pytest.mark.parametrize(
+    ("times", "said"), [(0.0, True), (0.3, True), (0.7, False), (1.0, False), (1.6, False), (3.0, True)]
+)
+def test_noise_that_is_not_the_told_defense_s_is_said(times: float, said: bool, tmp_path: Path) -> None:
+    """By its length, which over 1,210 numbers is known to 2 %: from twice on, or half, it is another's."""
+    told_of = tmp_path / "mine.yaml"
+    stations = "client: [{clip_whole: {norm: 100.0}}, {gaussian_noise: {multiplier: 0.001, to: each}}]"
+    told_of.write_text(f"title: mine\ncite: nobody\nunit: client\n{stations}\n", encoding="utf-8")
+    model, (x, y) = build(), batch(2)
+    rng = torch.Generator().manual_seed(4)
+    update = {
+        n: -g + times * 0.1 * torch.randn(g.shape, generator=rng) for n, g in gradient(model, x, y).items()
+    }  # The learning rate is 1.
+    seen = leaked(model, [update], SHAPE, CLASSES, Trained(2, 1, 1.0), None, "type-1", (x[None], y[None]))
+    line = contradicted(seen, Who("autoleak", str(told_of))())
+    assert ("was it applied, with these numbers" in line) == said, line
+
+
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
 def test_labels_are_whole_numbers(dtype: torch.dtype) -> None:
     model, (x, y) = build(), batch(1)

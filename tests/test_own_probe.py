@@ -89,6 +89,23 @@ def test_microbatches_of_one_step_are_one_batch() -> None:
     assert summary is not None and summary["batch"] == 4
 
 
+@pytest.mark.filterwarnings("ignore:type-1")
+def test_examples_of_which_not_all_were_observed_have_no_truth() -> None:
+    """As where each example's gradient is Opacus's, and `observe` is called on one of two physical batches."""
+    model, (x, y) = build(), batch(4)
+    each = [gradient(model, x[i : i + 1], y[i : i + 1]) for i in range(4)]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with leakbench.probe(model) as probe:
+        probe.observe(x[:2], y[:2], entropy)
+        entropy(model(x), y).backward()
+        for name, p in model.named_parameters():
+            p.grad_sample = torch.stack([g[name] for g in each])  # type: ignore[attr-defined]
+        optimizer.step()
+    found = probe.leak(attack="analytic_fc")["type-2"]
+    assert found.summary is None and len(found.answer.inputs) == 4
+    assert len(probe.leak(attack="analytic_fc", victims=2)["type-2"].rows) == 2
+
+
 def loop(model: nn.Module, optimizer: torch.optim.Optimizer, probe: Probe, steps: int) -> None:
     x, y = batch(2 * steps)
     for i in range(steps):

@@ -11,9 +11,11 @@ import yaml
 from torch import Tensor, nn
 
 import leakbench
+from leakbench.measure.metrics import success_threshold
 from leakbench.own.attacked import told
 from leakbench.own.leak import Trained, leaked
 from leakbench.own.who import Who
+from leakbench.rng import generator
 
 SHAPE, CLASSES, VICTIMS = (1, 8, 8), 10, 4
 CLIP = {"title": "mine", "cite": "nobody", "unit": "example", "example": [{"clip_whole": {"norm": 1e-3}}]}
@@ -34,7 +36,9 @@ def gradients(norm: float | None = None) -> list[dict[str, Tensor]]:
     model, (x, y) = build(), batch(VICTIMS)
     found = []
     for i in range(VICTIMS):
-        each = torch.autograd.grad(nn.functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1]), [*model.parameters()])
+        each = torch.autograd.grad(
+            nn.functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1]), [*model.parameters()]
+        )
         length = torch.cat([g.flatten() for g in each]).norm()
         times = 1.0 if norm is None else float((norm / length).clamp_max(1.0))
         found.append({n: times * g for (n, _), g in zip(model.named_parameters(), each, strict=True)})
@@ -79,14 +83,16 @@ def test_what_an_attack_draws_is_of_its_seed_and_the_victim() -> None:
     given = {"attack": "inverting_gradients_short", "iterations": 1}
     one, again, other = (attacked(gradients(), seed=seed, **given).answer.inputs for seed in (1, 1, 2))
     assert torch.equal(one, again)
-    assert not torch.isclose(one, other, atol=1e-3).flatten(1).all(1).any()
+    assert ((one - other).abs().flatten(1).amax(1) > 0.5).all()  # A made-up public pool of another seed changes .01.
     twice = attacked([gradients()[0]] * VICTIMS, truth=None, **given).answer.inputs
     assert not torch.isclose(twice[0], twice[1], atol=1e-3).all()
 
 
 def test_the_threshold_of_success_is_the_data_s_or_what_was_asked() -> None:
     digits = attacked(gradients(), dataset="digits").rows["eta"]
-    assert digits.nunique() == 1 and digits[0] not in (0.1, 0.2)
+    data = Who("analytic_fc", dataset="digits")().data
+    assert data is not None
+    assert set(digits) == {success_threshold(data.train_inputs[data.victims], generator(0, "eta"))}
     assert set(attacked(gradients()).rows["eta"]) == {0.1}
     assert set(attacked(gradients(), dataset="digits", success=0.2).rows["eta"]) == {0.2}
 

@@ -114,8 +114,9 @@ def train(message, context):
     model, rng = NETWORKS.get(case, build)(), torch.Generator().manual_seed(number)
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     optimizer, loss = optimizer_of(case, model, config["rate"]), loss_of(case)
-    for _ in range(0 if case == "idle" else config["steps"]):
-        x, y = batch_of(case, config["batch"], rng)
+    for i in range(0 if case == "idle" else config["steps"]):
+        more = {"larger": 1, "uneven": i}.get(case, 0)
+        x, y = batch_of(case, config["batch"] + more, rng)
         observe(x, y[:0] if case == "unpaired" else y, model, loss)
         optimizer.zero_grad()
         if case == "closure":
