@@ -224,6 +224,15 @@ def test_a_probe_of_one_s_own_is_told_before_the_replies_are_aggregated():
     assert told == [(1, names, 2), (2, names, 2)]
 
 
+def test_a_probe_writes_each_round_s_replies_beside_what_was_sent_in_it(tmp_path):
+    trained(TapGrid(InProcessGrid(client(), 2), tmp_path), ProbeStrategy(fed_avg(2), tmp_path, "before"), 2)
+    for number in (1, 2):
+        arrived, before = (read_leaks(tmp_path, tap, number) for tap in ("type-0", "before"))
+        assert len(arrived) == len(before) == 2
+        for one, other in zip(arrived, before, strict=True):
+            assert all(a.tobytes() == other.sent[n].tobytes() for n, a in one.sent.items())
+
+
 def test_an_app_that_waits_for_more_clients_than_there_are_is_told(monkeypatch):
     """FedAvg waits for two, and in one process nobody comes."""
     monkeypatch.setattr("flwr.serverapp.strategy.strategy_utils.sleep", lambda seconds: None)

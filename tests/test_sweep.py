@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 from command_line import called
+from resealed import reseal
 
 from leakbench.cell import identity
 from leakbench.cell.budget import prepare
@@ -24,6 +25,7 @@ from leakbench.store import open_run
 from leakbench.sweep import engines
 from leakbench.sweep.grid import read_grid
 from leakbench.sweep.journal import open_journal
+from leakbench.sweep.merge import whole as there
 from leakbench.sweep.sweep import Swept, sweep
 from leakbench.sweep.task import Outcome, Task
 from leakbench.sweep.work import measure
@@ -187,6 +189,31 @@ def test_merged_rows_are_those_of_single_runs(whole, tmp_path):
     }
     assert line["accuracy"] == summary["accuracy"]
     assert len(rows) == 4 * GIVEN["victims"]
+
+
+def test_a_cell_s_figures_are_those_of_its_run(whole):
+    cells = pd.read_parquet(whole / "out/cells.parquet")
+    assert len(cells) == 4 and (cells["epsilon_claimed"] != cells["epsilon_valid"]).any()
+    for _, cell in cells.iterrows():
+        summary = json.loads((whole / "runs" / cell["run"] / "manifest.json").read_text("utf-8"))["summary"]
+        tap, epsilon = summary["taps"][cell["point"]], summary["epsilon"]
+        names = ("asr", "rmse", "null_rmse", "victims")
+        wanted = {"accuracy": summary["accuracy"], **{name: tap[name] for name in names}}
+        wanted |= {f"epsilon_{kind}": epsilon[kind] for kind in ("claimed", "valid")}
+        found = {name: None if pd.isna(cell[name]) else cell[name] for name in wanted}
+        assert found == wanted
+
+
+@pytest.mark.parametrize(("name", "value"), [("complete", False), ("hash", "0" * 64)])
+def test_a_run_that_is_unfinished_or_another_s_is_no_cell_s(name, value, whole, tmp_path):
+    shutil.copytree(whole / "runs", tmp_path / "runs")
+    line = json.loads((whole / "out/cells.jsonl").read_text("utf-8").splitlines()[0])
+    path = next(p for p in (tmp_path / "runs").glob("*/manifest.json") if p.parent.name == line["run"])
+    manifest = json.loads(path.read_text("utf-8"))
+    outcome = Outcome(line["key"], "done", manifest["hash"], line["run"])
+    assert there(outcome, tmp_path / "runs", pytest.fail)
+    reseal(path.parent, {**manifest, name: value})
+    assert not there(outcome, tmp_path / "runs", pytest.fail)
 
 
 def test_no_wall_time_stands_in_what_is_compared(whole):
