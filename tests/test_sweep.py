@@ -303,6 +303,22 @@ def test_a_recipe_that_was_changed_makes_another_cell(tmp_path):
     assert keys[0] != keys[1]
 
 
+def test_another_version_of_leakbench_measures_anew(tmp_path, monkeypatch):
+    grid = write_grid(tmp_path / "grid.yaml")
+    [here] = read_grid(grid).cells
+    monkeypatch.setattr("leakbench.sweep.grid.__version__", "0.0.0")
+    [other] = read_grid(grid).cells
+    assert here.key != other.key
+
+
+@pytest.mark.parametrize(("share", "cells"), [(1.0, 2), (0.5, 4), (0.3, 6), (0.25, 8)])
+def test_a_gpu_holds_as_many_cells_as_their_shares_go_into_it(share, cells, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert engines.engine_of("process", engines.Places(gpus_per_cell=share), tmp_path).workers == cells
+    with pytest.raises(InputError, match=f"workers: got {cells + 1}, but 2 GPUs hold {cells} at"):
+        engines.engine_of("process", engines.Places(workers=cells + 1, gpus_per_cell=share), tmp_path)
+
+
 def test_where_cells_compute_is_where_the_engine_has_room(tmp_path):
     grid = write_grid(tmp_path / "grid.yaml")
     [cpu], [gpu] = (read_grid(grid, device).cells for device in ("cpu", "cuda"))
