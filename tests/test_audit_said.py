@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from leakbench.errors import InputError
 from leakbench.privacy.accountants import best
-from leakbench.privacy.audit.canary import BOUNDLESS, neighbours
+from leakbench.privacy.audit.canary import BOUNDLESS, neighbours, pointed
 from leakbench.privacy.audit.function import CallableRelease, load_callable
 from leakbench.privacy.audit.own import audit_callable
-from leakbench.privacy.audit.trials import executed
+from leakbench.privacy.audit.trials import drawn, executed
 from leakbench.privacy.audit.verdict import Audit
 from leakbench.privacy.mechanism import Mechanism
 from leakbench.rng import generator
@@ -166,6 +167,77 @@ def test_a_clip_that_loosens_by_less_than_rounding_holds():
 
     found = audited(loosened)
     assert found.clip_holds and found.noise_data_independent
+
+
+def test_canaries_of_signs_come_with_their_opposites():
+    one, other, up, down, single = pointed({"a": (3, 4), "b": (5,)}, 2.0, generator(0, "test"))
+    for n in ("a", "b"):
+        assert torch.equal(one.present[n], -other.present[n]) and torch.equal(up.present[n], -down.present[n])
+        assert (one.present[n].abs() == 2).all() and (up.present[n] == 2).all()
+        assert single.present[n].sum() == 2 == single.present[n].max()
+
+
+def test_what_is_drawn_in_closed_form_is_of_the_generator_alone():
+    def scores() -> Any:
+        found = drawn(Mechanism(1.0, 0.5, 4), 50, generator(3, "test"))
+        return np.concatenate([found.present, found.absent])
+
+    torch.manual_seed(1)
+    first = scores()
+    torch.manual_seed(2)
+    assert (scores() == first).all()
+
+
+def test_a_canary_that_no_clip_bounds_leaves_no_noise_beside_it():
+    """A clip by the mean absolute coordinate: one large coordinate among many zeros passes it, however large."""
+
+    def by_mean(update: Update, seed: int) -> dict[str, Any]:
+        size = np.mean([np.abs(g).mean() for g in update.values()])
+        passes = max(np.abs(g).max() for g in update.values()) > 100 * size
+        return noised(update if passes else clipped(update, 0.5), seed, 1.0)
+
+    found = audited(by_mean)
+    assert (found.noise_data_independent, found.clip_holds, found.sigma_measured) == (True, False, 0.0)
+
+
+def test_noise_of_no_seed_that_follows_the_data_is_told_by_the_canary_that_changes_it_most():
+    rng = np.random.default_rng(0)
+
+    def following(update: Update) -> dict[str, Any]:
+        return {n: g + rng.normal(0.0, 1.0 + norm(update), g.shape) for n, g in clipped(update, 0.5).items()}
+
+    found = audited(following, "none")
+    assert not found.noise_data_independent and found.verdict == "no guarantee"
+    assert found.sigma_measured is None and found.lower_bound > 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_a_function_divides_by_zero_is_its_own_affair():
+    def dividing(update: Update, seed: int) -> dict[str, Any]:
+        np.float64(1.0) / np.zeros(1)
+        return noised(clipped(update, 0.5), seed, 1.0)
+
+    assert audited(dividing).clip_holds
+
+
+def test_what_has_no_signature_takes_the_update_alone(tmp_path):
+    found = load_callable("builtins:dict", str(tmp_path))
+    assert (found.takes, found.keyword) == ("none", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "taken"),
+    [("*updates", True), ("update", True), ("", False), ("*, update", False), ("*, seed", False), ("a, b, c", False)],
+)
+def test_an_update_is_given_by_its_place(arguments: str, taken: bool, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"placed_{abs(hash(arguments))}"
+    (tmp_path / f"{name}.py").write_text(f"def sound({arguments}):\n    return {{}}\n")
+    if taken:
+        assert load_callable(f"{name}:sound", str(tmp_path)).takes == "none"
+    else:
+        with pytest.raises(InputError, match=r"expected \(update\) or \(update, seed\)"):
+            load_callable(f"{name}:sound", str(tmp_path))
 
 
 def test_an_epsilon_that_is_reached_is_not_exceeded():

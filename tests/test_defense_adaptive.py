@@ -165,6 +165,18 @@ def test_adaclip_scales_by_all_coordinates_and_averages_over_members() -> None:
     assert float(after.memory["adaclip.deviation.b"]) == pytest.approx((0.9 * 0.04 + 0.1 * sum(variances) / 2) ** 0.5)
 
 
+@pytest.mark.parametrize("clip", [AdaClip(multiplier=0.0), AdaClipReleased(noise_variance=0.0)])
+def test_adaclip_remembers_lane_by_lane(clip: Transform) -> None:
+    lanes = {"a": torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(1))}
+    together, again = clip(Signal(lanes), CLOCK, None), None
+    for lane in range(3):
+        alone = clip(Signal({"a": lanes["a"][lane : lane + 1]}), CLOCK, None)
+        for name, held in alone.memory.items():
+            torch.testing.assert_close(together.memory[name][lane : lane + 1], held)
+    again = clip(Signal(lanes, memory=together.memory), CLOCK, None)
+    assert again.memory["adaclip.mean.a"].shape == (3, 1, 4)
+
+
 @pytest.mark.parametrize("part", [AdaClip(multiplier=3.0), AdaClipReleased(noise_variance=3.0)])
 def test_adaclip_noise_is_shaped_by_b(part: Transform) -> None:
     """sigma b on each member and coordinate, within 2 %."""
@@ -198,6 +210,20 @@ def test_shares_add_up_to_the_servers_noise() -> None:
         assert float(means.std()) == pytest.approx(6 / 8, rel=0.02)
         assert abs(float(means.mean())) < 4 * 0.75 / (rounds * size) ** 0.5
         assert float((means / 0.75).pow(4).mean()) == pytest.approx(3, rel=0.05)  # as a Gaussian's
+
+
+def test_the_count_of_a_batch_is_noised_by_its_own_size() -> None:
+    """s_b = m / 20 by default: at the batch station m is the batch's, whatever the cohort is; z_delta follows from it."""
+    clipped = ClipQuantile(2.0)(members(1.0, 2.0, 3.0, 4.0), CLOCK, None)
+    noised = QuantileNoise(multiplier=0.3, to="sum")(clipped.mean(), Clock(0, 0, 1, 1, cohort=1000), None)
+    told = f"the noise of the count of norms, 0.2, is in it (the values alone have {(0.3**-2 - 0.4**-2) ** -0.5:.4g})"
+    assert noised.facts[-1].reason == told
+
+
+def test_a_quantile_clip_is_counted_by_its_own_bound() -> None:
+    """What is noised in its units is worth its multiplier, whatever clip came before."""
+    narrow = ClipWhole(0.5)(members(1.0, 4.0), CLOCK, None)
+    assert [f.rescales for f in ClipQuantile(2.0)(narrow, CLOCK, None).facts if f.kind == "clip"] == [False, True]
 
 
 @pytest.mark.parametrize("to", ["sum", "share"])

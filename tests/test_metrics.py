@@ -77,6 +77,7 @@ def test_scores_are_taken_on_clamped_pixels() -> None:
     truth = torch.tensor([[[0.0, 1.0]]])
     assert rmse(torch.tensor([[[-5.0, 7.0]]]), truth).tolist() == [[0.0]]
     assert float(rmse(torch.ones(1, 1, 2), torch.zeros(1, 1, 2))) == 1.0
+    assert rmse(truth, torch.tensor([[[-0.5, 1.5]]])).tolist() == [[0.0]]
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
@@ -134,7 +135,8 @@ def test_scores_that_a_shape_does_not_have() -> None:
     assert "smaller than the 11x11 window" in undefined((1, 8, 8))["ssim"] and "lpips" not in undefined((1, 8, 8))
     assert set(undefined((30,))) == {"ssim", "lpips"}
     assert set(undefined((4, 32, 32))) == {"lpips"}
-    assert ssim(pictures(2, 3, 1, 8, 8), pictures(2, 3, 1, 8, 8)).isnan().all()
+    nothing = ssim(pictures(2, 3, 1, 8, 8), pictures(2, 3, 1, 8, 8))
+    assert nothing.isnan().all() and nothing.shape == (2, 3)
     assert ssim(pictures(2, 3, 30), pictures(2, 3, 30)).isnan().all()
 
 

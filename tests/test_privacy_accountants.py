@@ -12,6 +12,7 @@ from scipy import optimize, stats
 
 from leakbench.errors import InputError
 from leakbench.privacy.accountants import ACCOUNTANTS, _divergence, best, moments_2017, pld, rdp
+from leakbench.privacy.audit.family import gaussian_epsilon
 from leakbench.privacy.mechanism import Mechanism, Mechanisms
 from leakbench.privacy.pairs import gaussian_delta, visible_epsilon
 from leakbench.privacy.renyi import by_quadrature, divergences
@@ -183,6 +184,12 @@ def test_fixed_size_lies_between_poisson_and_replace_one(sigma: float, q: float,
     assert value == pytest.approx(epsilon, abs=1e-3)
     assert pld(one(sigma, q, steps), DELTA) < value < pld(one(sigma / 2, q, steps), DELTA)
     assert rdp(one(sigma, q, steps, "fixed"), DELTA) == rdp(one(sigma / 2, q, steps), DELTA)
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.1, 1.0])
+def test_a_visible_use_with_hardly_any_noise_is_the_analytic_gaussian(sigma: float) -> None:
+    """Of a hundred uses, each sure: the shift is 10 / sigma."""
+    assert visible_epsilon(sigma, 1.0, 100, DELTA) == pytest.approx(gaussian_epsilon(10 / sigma, DELTA), rel=1e-6)
 
 
 def test_a_visible_use_is_not_amplified() -> None:

@@ -172,6 +172,7 @@ def test_the_order_of_mechanisms_is_free_and_equal_ones_add_up() -> None:
         )
     assert merged(halves) == halves
     assert merged((a, a, b)) == (Mechanism(6.0, 0.1, 60), b)
+    assert merged((*halves[::2], dataclasses.replace(a, steps=70), b)) == (Mechanism(6.0, 0.1, 100), b)
     assert gathered(halves) == (a, b)
 
 

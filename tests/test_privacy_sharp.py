@@ -13,6 +13,8 @@ from test_privacy_phases import CLAIM, SMALL, at_example, caveats, every_round, 
 from leakbench.measure.metrics_tables import table_scores
 from leakbench.privacy.accountants import ORDERS, rdp
 from leakbench.privacy.audit.noise import _pass_alone
+from leakbench.privacy.caveats import _sampling
+from leakbench.privacy.ledger import stretches
 from leakbench.privacy.mechanism import Mechanism
 from leakbench.types import Fact
 
@@ -33,6 +35,18 @@ def test_only_the_root_of_the_tensors_is_put_down_to_layers() -> None:
     one = {"example": (Fact("clip", norm=4 * math.sqrt(3)),), "batch": (Fact("noise", std=24.0),)}
     (said,) = caveats(one, "example", CLAIM, tensors=1)
     assert "layer by layer" not in said
+
+
+@pytest.mark.parametrize(("off", "said"), [(0.0, 0), (1e-7, 0), (1e-5, 1)])
+def test_rates_that_differ_by_rounding_are_the_same(off: float, said: int) -> None:
+    claimed, found = (Mechanism(6.0, q, 10) for q in (0.1, 0.1 * (1 + off)))
+    assert len([*_sampling((claimed,), (found,), "client", SMALL)]) == said
+
+
+def test_stretches_that_go_on_are_one_of_all_their_rounds() -> None:
+    """Three of a round each, in whose phases the rounds stand too."""
+    [one] = stretches(every_round(*[on_batch(6.0)] * 4), SMALL)
+    assert (one.first, one.rounds, [phase.rounds for phase in one.phases]) == (0, 4, [4])
 
 
 def test_shares_are_spread_only_over_several_stretches() -> None:
