@@ -11,9 +11,13 @@ import yaml
 from torch import Tensor, nn
 
 import leakbench
+from leakbench.errors import InputError
+from leakbench.federated.view import Public
 from leakbench.measure.metrics import success_threshold
+from leakbench.own.assumed import assumed, overlap
 from leakbench.own.attacked import told
 from leakbench.own.leak import Trained, leaked
+from leakbench.own.overlap import without_truth
 from leakbench.own.who import Who
 from leakbench.rng import generator
 
@@ -103,3 +107,39 @@ def test_made_up_pictures_are_no_black_ones() -> None:
     null = attacked(gradients()).rows["null_rmse"]
     black = x.square().mean((1, 2, 3)).sqrt()
     assert (torch.tensor(null.to_numpy(), dtype=torch.float32) < black).all()
+
+
+def public_digits(n: int) -> tuple[Tensor, Tensor]:
+    public = Who("analytic_fc", dataset="digits")().public(SHAPE, CLASSES)
+    return public.inputs[:n], public.labels[:n]
+
+
+def test_a_truth_among_the_public_examples_is_none_of_them() -> None:
+    """Else each victim had a twin among the candidates, and what is fitted on public examples had seen it."""
+    model, (x, y) = build(), public_digits(VICTIMS)
+    found = [
+        torch.autograd.grad(nn.functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1]), [*model.parameters()])
+        for i in range(VICTIMS)
+    ]
+    updates = [dict(zip((n for n, _ in model.named_parameters()), each, strict=True)) for each in found]
+    rounded = (x[:, None] + 5e-5).clamp_max(1.0)
+    summary = attacked(updates, truth=(rounded, y[:, None]), dataset="digits").summary
+    assert (summary["candidates"], summary["identified"]) == (450, 1.0)
+    attacker = Who("analytic_fc", dataset="digits")()
+    seen = leaked(model, updates, SHAPE, CLASSES, Trained(), tap="type-2", truth=(rounded, y[:, None]))
+    own = "4 of the 450 public examples of 'digits' are the truth's own and left out, since nobody has private ones"
+    assert overlap(seen, attacker) == own and own in assumed(seen, attacker, True)
+    private = leaked(
+        model, gradients(), SHAPE, CLASSES, Trained(), tap="type-2", truth=tuple(t[:, None] for t in batch(VICTIMS))
+    )
+    assert overlap(private, attacker) == ""
+
+
+def test_without_any_public_example_left_there_is_no_attacker() -> None:
+    public = Public(*public_digits(3))
+    kept, left_out = without_truth(public, public.inputs[:2, None] + 5e-4)
+    assert (kept is public, left_out) == (True, 0)
+    kept, left_out = without_truth(public, public.inputs[:2, None])
+    assert (len(kept.inputs), len(kept.labels), left_out) == (1, 1, 2) and torch.equal(kept.inputs[0], public.inputs[2])
+    with pytest.raises(InputError, match="dataset: all of its 3 public examples are the truth's own"):
+        without_truth(public, public.inputs[None])

@@ -19,7 +19,7 @@ from leakbench.flower.seen import TAPS, rounds_of, seen_at
 from leakbench.flower.training import Unknown
 from leakbench.imported import said
 from leakbench.own.asked import built
-from leakbench.own.assumed import contradicted, normalisation
+from leakbench.own.assumed import contradicted, normalisation, overlap
 from leakbench.own.attacked import Attacker, attack_seen
 from leakbench.own.normalised import Normal, Numbers, normal_of
 from leakbench.own.suited import suited
@@ -95,7 +95,7 @@ def _rows(asked: Asked, model: nn.Module, attacker: Attacker, normal: Normal | N
             suiting, adapted = suited(attacker, seen)
             outcome = attack_seen(seen, suiting)
             notes += normalisation(seen.view.network.model)
-            notes += filter(None, [adapted, contradicted(seen, suiting)])
+            notes += filter(None, [adapted, overlap(seen, suiting), contradicted(seen, suiting)])
             yield Row(tap, number, outcome, seen.view.victims, seen.view.examples, "\n".join(notes))
 
 

@@ -10,15 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.errors import InputError
-from leakbench.federated.view import View
+from leakbench.federated.view import Public, View
 from leakbench.models import one_hot
 from leakbench.own.attacked import Attacker, told
 from leakbench.own.modes import keeps, norms, trains
 from leakbench.own.normalised import normals
+from leakbench.own.overlap import without_truth
 from leakbench.own.rounded import lengths, rounded
 from leakbench.own.seen import Seen
 
-__all__ = ["assumed", "contradicted", "explains", "normalisation"]
+__all__ = ["assumed", "contradicted", "explains", "normalisation", "overlap"]
 
 ALIKE = 1e-3
 """Up to which share of an update's length a gradient counts as the same; float32 weights of a small step differ by as much."""
@@ -78,10 +79,22 @@ def assumed(seen: Seen, attacker: Attacker, sent: bool) -> list[str]:
             lines.append(
                 f"success is an RMSE of at most {attacker.eta:g}, calibrated on nothing; --success or --dataset"
             )
+    lines += filter(None, [overlap(seen, attacker)])
     if seen.inputs is None:
         lines.append("no truth was given, so that nothing is scored")
     differs = _apart(seen, attacker)
     return lines + ([] if differs is None else [differs.line])
+
+
+def overlap(seen: Seen, attacker: Attacker) -> str:
+    """Return in a sentence how many of the public examples are the truth's own; nothing where none is, or no data set is named."""
+    data = attacker.data
+    if data is None or data.shape != seen.view.shape:  # The attack refuses another shape.
+        return ""
+    public = Public(data.public_inputs, data.public_targets)
+    _, left_out = without_truth(public, seen.inputs)
+    own = f"{left_out} of the {len(public.labels)} public examples of {data.name!r}"
+    return f"{own} are the truth's own and left out, since nobody has private ones" if left_out else ""
 
 
 def normalisation(model: nn.Module) -> list[str]:

@@ -27,6 +27,7 @@ from leakbench.federated.view import Public, View
 from leakbench.fit_store import FitStore, fit_folder
 from leakbench.measure.metrics import success_threshold
 from leakbench.measure.scores import Truth, score
+from leakbench.own.overlap import without_truth
 from leakbench.own.seen import Seen
 from leakbench.rng import generator, generators
 from leakbench.run.leak_noise import noise_std
@@ -100,7 +101,7 @@ def attack_seen(seen: Seen, attacker: Attacker) -> Outcome:
     _check(attacker.attack)
     began = time.monotonic()
     view, needs = told(seen, attacker), attacker.attack.needs
-    public = attacker.public(view.shape, view.classes)
+    public, _ = without_truth(attacker.public(view.shape, view.classes), seen.inputs)
     view = dataclasses.replace(view, public=_first(public, max(256, needs.public)), fits=FitStore(fit_folder()))
     rngs = generators(attacker.seed, "attack", [(seen.view.clock.round, v) for v in range(view.victims)])
     answer = answered(attacker.attack.method, (view,), rngs)
