@@ -94,6 +94,8 @@ def _lines(body: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         if not isinstance(row, dict):
             raise InputError(f"{where}got {row!r}, expected some of name, given and each")
         _check(row, ("name", "given", "each"), where)
+        if not isinstance(row.get("name", ""), str | int | float):
+            raise InputError(f"{where}name: got {row['name']!r}, expected words")
         for line in _spelled({**row, "given": {**_mapping(body, ""), **_mapping(row, where)}}, where):
             if line["name"] in found:
                 raise InputError(f"{where}two cells are called {line['name']!r}")
@@ -109,7 +111,7 @@ def _spelled(row: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
     for setting, values in each.items():
         if not isinstance(values, list | dict) or not values:
             raise InputError(f"{where}each: {setting}: got {values!r}, expected a list of values")
-        if not str(setting).isidentifier():
+        if not (isinstance(setting, str) and setting.isidentifier()):
             raise InputError(f"{where}each: got the setting {setting!r}, expected a field of a cell, or a word")
         if isinstance(values, list) and not all(isinstance(value, str | int | float) for value in values):
             raise InputError(f"{where}each: {setting}: expected words and numbers in its list, lists as 'a,b'")
