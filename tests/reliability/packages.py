@@ -157,8 +157,10 @@ def _suites(tally: Tally, clone: Path, scratch: Path) -> None:
         told = subprocess.run(
             [str(python), "-m", "pytest"], cwd=clone, env=environment, capture_output=True, text=True, check=False
         )
-        last = (told.stdout.strip().splitlines() or [told.stderr.strip()[-200:]])[-1].strip("= ")
-        tally.expect(told.returncode == 0, f"the suite on {resolution} with Python {version}: {last}")
+        lines = told.stdout.strip().splitlines() or [told.stderr.strip()[-200:]]
+        last = lines[-1].strip("= ")
+        failed = "; ".join(line for line in lines if line.startswith(("FAILED", "ERROR")))
+        tally.expect(told.returncode == 0, f"the suite on {resolution} with Python {version}: {last}: {failed}")
         tally.figures.append(f"{resolution} on Python {version}: {last}")
 
 
