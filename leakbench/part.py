@@ -35,12 +35,13 @@ def _with_squares(value: float) -> float:
     """Refuse a bound so small that longer gradients have no square in single precision, and would pass it unclipped."""
     if value < 1e-15:
         raise ValueError("expected at least 1e-15, since single precision holds no square of a shorter gradient")
-    return value
+    return _in_single_precision(value)
 
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_in_single_precision)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_in_single_precision)]
-Bound = Annotated[Positive, AfterValidator(_with_squares)]
+# One validator, as pydantic 2.9 keeps the last of several alone.
+Bound = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_with_squares)]
 """Of an L2 norm, to which something is clipped."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
