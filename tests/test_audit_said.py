@@ -1,5 +1,6 @@
 """What an audit of a function says, word by word; and the edges of what it takes for rounding."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,7 +10,9 @@ import torch
 
 from leakbench.errors import InputError
 from leakbench.privacy.accountants import best
+from leakbench.privacy.audit.bounds import _thresholds
 from leakbench.privacy.audit.canary import BOUNDLESS, neighbours, pointed
+from leakbench.privacy.audit.coupled import strength
 from leakbench.privacy.audit.function import CallableRelease, load_callable
 from leakbench.privacy.audit.own import audit_callable
 from leakbench.privacy.audit.trials import drawn, executed
@@ -169,6 +172,29 @@ def test_a_clip_that_loosens_by_less_than_rounding_holds():
     assert found.clip_holds and found.noise_data_independent
 
 
+def test_noise_alone_that_an_update_does_not_move_is_infinitely_strong():
+    """A release that ignores its update: nothing moves, whatever the noise."""
+
+    def silent(update: Update, seed: int) -> dict[str, Any]:
+        return noised({n: np.zeros_like(g) for n, g in update.items()}, seed, 1.0)
+
+    found = audited(silent)
+    assert (found.noise_data_independent, found.clip_holds) == (True, True)
+    pair = neighbours(SHAPES, 1, (1.0,), generator(0, "test")).at(0)
+    assert strength(CallableRelease(silent, "seed"), pair) == math.inf
+
+
+def test_visible_uses_are_told_by_the_ratio_of_likelihoods():
+    """Of n uses at sigma = 1 it has the mean n / 2 with the canary and -n / 2 without it."""
+    found = drawn(Mechanism(1.0, 0.5, 4, "visible"), 20_000, generator(3, "test"))
+    assert (found.present.mean(), found.absent.mean()) == (pytest.approx(1.0, abs=0.1), pytest.approx(-1.0, abs=0.1))
+
+
+def test_thresholds_of_few_trials_begin_at_a_tenth():
+    few = np.arange(21.0)
+    assert _thresholds(few, few).max() == 18.0 == np.quantile(few, 0.9)
+
+
 def test_canaries_of_signs_come_with_their_opposites():
     one, other, up, down, single = pointed({"a": (3, 4), "b": (5,)}, 2.0, generator(0, "test"))
     for n in ("a", "b"):
@@ -227,7 +253,15 @@ def test_what_has_no_signature_takes_the_update_alone(tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "taken"),
-    [("*updates", True), ("update", True), ("", False), ("*, update", False), ("*, seed", False), ("a, b, c", False)],
+    [
+        ("*updates", True),
+        ("update", True),
+        ("update, other=3", True),
+        ("", False),
+        ("*, update", False),
+        ("*, seed", False),
+        ("a, b, c", False),
+    ],
 )
 def test_an_update_is_given_by_its_place(arguments: str, taken: bool, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)

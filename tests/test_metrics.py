@@ -162,6 +162,11 @@ def test_success_threshold_over_chunks_equals_all_pairs() -> None:
     assert success_threshold(examples, seeded()) == pytest.approx(expected, abs=1e-9)
 
 
+def test_success_threshold_is_of_three_thousand_examples_at_most() -> None:
+    examples = pictures(3100, 1)
+    assert success_threshold(examples, seeded()) == success_threshold(examples, seeded(), 3000)
+
+
 def test_success_threshold_refuses_what_has_no_distance() -> None:
     with pytest.raises(ValueError, match="got 1 distinct"):
         success_threshold(torch.zeros(5, 2), seeded())

@@ -146,6 +146,15 @@ def test_rounds_within_a_budget(conversion: str) -> None:
     assert rounds_within(np.array([0.1, math.nan, 0.2]), 1.0) == 1
 
 
+def test_a_curve_of_deltas_is_at_eight_and_over_the_orders_that_are_asked_for() -> None:
+    phases = by_rounds([0.7], 100)
+    whole = delta_curve(phases, "example", MNIST)
+    assert (whole == delta_curve(phases, "example", MNIST, 8.0)).all() and whole[-1] > 0
+    few = delta_curve(phases, "example", MNIST, orders=(2, 3))
+    assert (few == delta_at((2, 3), spent(phases, "example", MNIST, (2, 3)), 8.0, "tight")).all()
+    assert few[-1] > whole[-1]
+
+
 def test_where_there_is_no_guarantee_there_is_no_curve() -> None:
     bare = (Phase({"example": (CLIP,)}, 100, 100, True, 100),)
     with pytest.raises(InputError, match="no epsilon after any round: none: no noise"):

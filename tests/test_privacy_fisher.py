@@ -49,6 +49,8 @@ def test_against_an_explicit_jacobian(stations: Stations, tap: str, batch: int) 
     exact = [float(jacobian[v, :, v].square().sum()) / (0.3**2 * 25) for v in range(2)]
     found = fisher_information(view, x, y, std=0.3, probes=1500, rng=torch.Generator().manual_seed(0))
     assert found.tolist() == pytest.approx(exact, rel=0.05)
+    single = [fisher_information(view, x, y, 0.3, 1, torch.Generator().manual_seed(seed)) for seed in range(300)]
+    assert torch.stack(single).mean(0).tolist() == pytest.approx(exact, rel=0.2)
 
 
 def test_the_closed_form_of_a_linear_model() -> None:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 import torch
 from small_table import layout
-from test_privacy_phases import CLAIM, SMALL, at_example, caveats, every_round, on_batch, valid
+from test_privacy_phases import CLAIM, SMALL, at_example, at_server, caveats, every_round, on_batch, valid
 
 from leakbench.measure.metrics_tables import table_scores
 from leakbench.privacy.accountants import ORDERS, rdp
 from leakbench.privacy.audit.noise import _pass_alone
+from leakbench.privacy.bounds import gaussian_robustness, reconstruction_robustness
+from leakbench.privacy.calibration import _unbounded
 from leakbench.privacy.caveats import _sampling
-from leakbench.privacy.ledger import stretches
+from leakbench.privacy.claim import GeyerClaim
+from leakbench.privacy.ledger import Phase, stretches
 from leakbench.privacy.mechanism import Mechanism
+from leakbench.privacy.observers import observations
 from leakbench.types import Fact
 
 
@@ -47,6 +52,35 @@ def test_stretches_that_go_on_are_one_of_all_their_rounds() -> None:
     """Three of a round each, in whose phases the rounds stand too."""
     [one] = stretches(every_round(*[on_batch(6.0)] * 4), SMALL)
     assert (one.first, one.rounds, [phase.rounds for phase in one.phases]) == (0, 4, [4])
+
+
+def test_a_fixed_split_is_passed_through_as_often_as_the_steps_have_it() -> None:
+    split = dataclasses.replace(SMALL, batch_sampling="split", local_iterations=20)
+    assert (split.passes(), split.uses()) == (2, 2 * split.participations())
+
+
+def test_a_client_s_update_is_guarded_by_what_ends_its_round() -> None:
+    """Of two blocks of a round the first releases nothing of the client's."""
+    bare, last = Phase({}, 4, 3, False, 10), Phase(at_server(6.0), 4, 7, True, 10)
+    assert not isinstance(observations((bare, last), "client", SMALL)["global"], str)
+    assert isinstance(observations((bare, last), "example", SMALL)["global"], str)
+
+
+def test_a_clip_at_infinity_is_none_before_which_noise_stands() -> None:
+    noise = Fact("noise", std=24.0)
+    said = [_unbounded(noise, math.inf, (Fact("clip", norm=norm),)) for norm in (math.inf, 4.0)]
+    assert said[0] == "noise without a clip: 24 against no bound"
+    assert said[1] == "noise of 24 before the clip at 4, which bounds nothing that the noise covers"
+
+
+def test_a_printed_curve_has_a_delta_for_each_round() -> None:
+    assert GeyerClaim(noise_multiplier=1.0).deltas(SMALL).shape == (4,)
+
+
+def test_many_faint_samples_are_not_silent() -> None:
+    """10,000 of noise 2e4 and q = 1/2 together are nearly one Gaussian shift of .0025."""
+    faint = float(reconstruction_robustness(0.1, (Mechanism(2e4, 0.5, 10_000),)))
+    assert faint == pytest.approx(float(gaussian_robustness(np.asarray(0.1), 0.0025)), abs=1e-4) and faint > 0.1003
 
 
 def test_shares_are_spread_only_over_several_stretches() -> None:
