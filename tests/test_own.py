@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import called
+from own_network import CLASSES, SHAPE, batch, build, gradient
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -22,12 +23,6 @@ from leakbench.own.arrays import read_arrays
 from leakbench.own.leak import Trained, leaked
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "own_update"
-SHAPE, CLASSES = (1, 8, 8), 10
-
-
-def build() -> nn.Module:
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Sigmoid(), nn.Linear(16, CLASSES))
 
 
 def normed() -> nn.Module:
@@ -35,16 +30,6 @@ def normed() -> nn.Module:
     body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Sigmoid(), nn.Flatten(), nn.Linear(144, CLASSES))
     body[1].running_mean += 0.5
     return body
-
-
-def batch(size: int) -> tuple[Tensor, Tensor]:
-    rng = torch.Generator().manual_seed(2)
-    return torch.rand(size, *SHAPE, generator=rng), torch.randint(CLASSES, (size,), generator=rng)
-
-
-def gradient(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    found = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), list(model.parameters()))
-    return dict(zip((n for n, _ in model.named_parameters()), found, strict=True))
 
 
 @pytest.mark.parametrize("made", [build, normed])

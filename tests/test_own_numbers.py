@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 import torch
 from command_line import called
+from own_network import CLASSES, SHAPE, batch, build, gradient
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 import leakbench
 from leakbench.errors import InputError
@@ -26,27 +27,10 @@ from leakbench.own.attacked import told
 from leakbench.own.leak import Trained, leaked
 from leakbench.own.who import Who
 
-SHAPE, CLASSES = (1, 8, 8), 10
-
 MODELS = """
 from torch import nn
 def build(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Sigmoid(), nn.Linear(16, 10))
 """
-
-
-def build() -> nn.Module:
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Sigmoid(), nn.Linear(16, CLASSES))
-
-
-def batch(size: int) -> tuple[Tensor, Tensor]:
-    rng = torch.Generator().manual_seed(2)
-    return torch.rand(size, *SHAPE, generator=rng), torch.randint(CLASSES, (size,), generator=rng)
-
-
-def gradient(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    found = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), list(model.parameters()))
-    return dict(zip((n for n, _ in model.named_parameters()), found, strict=True))
 
 
 def called_on(update: dict[str, Tensor], folder: Path, patch: pytest.MonkeyPatch, capsys: Any, *more: str) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from own_network import CLASSES, SHAPE, batch, build, gradient
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -20,23 +21,7 @@ from leakbench.own.assumed import explains
 from leakbench.own.probe import Probe
 from leakbench.own.who import Who
 
-SHAPE, CLASSES = (1, 8, 8), 10
 entropy = nn.functional.cross_entropy
-
-
-def build() -> nn.Module:
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Sigmoid(), nn.Linear(16, CLASSES))
-
-
-def batch(size: int) -> tuple[Tensor, Tensor]:
-    rng = torch.Generator().manual_seed(2)
-    return torch.rand(size, *SHAPE, generator=rng), torch.randint(CLASSES, (size,), generator=rng)
-
-
-def gradient(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    found = torch.autograd.grad(entropy(model(x), y), list(model.parameters()))
-    return dict(zip((n for n, _ in model.named_parameters()), found, strict=True))
 
 
 def same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from own_network import CLASSES, SHAPE, batch, build
 from torch import Tensor, nn
 
 import leakbench
@@ -21,18 +22,8 @@ from leakbench.own.overlap import without_truth
 from leakbench.own.who import Who
 from leakbench.rng import generator
 
-SHAPE, CLASSES, VICTIMS = (1, 8, 8), 10, 4
+VICTIMS = 4
 CLIP = {"title": "mine", "cite": "nobody", "unit": "example", "example": [{"clip_whole": {"norm": 1e-3}}]}
-
-
-def build() -> nn.Module:
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Sigmoid(), nn.Linear(16, CLASSES))
-
-
-def batch(size: int) -> tuple[Tensor, Tensor]:
-    rng = torch.Generator().manual_seed(2)
-    return torch.rand(size, *SHAPE, generator=rng), torch.randint(CLASSES, (size,), generator=rng)
 
 
 def gradients(norm: float | None = None) -> list[dict[str, Tensor]]:
