@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from own_network import CLASSES, SHAPE, batch, build
-from torch import Tensor, nn
+from own_network import CLASSES, SHAPE, batch, build, gradient
+from torch import Tensor
 
 import leakbench
 from leakbench.errors import InputError
@@ -31,12 +31,10 @@ def gradients(norm: float | None = None) -> list[dict[str, Tensor]]:
     model, (x, y) = build(), batch(VICTIMS)
     found = []
     for i in range(VICTIMS):
-        each = torch.autograd.grad(
-            nn.functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1]), [*model.parameters()]
-        )
-        length = torch.cat([g.flatten() for g in each]).norm()
+        each = gradient(model, x[i : i + 1], y[i : i + 1])
+        length = torch.cat([g.flatten() for g in each.values()]).norm()
         times = 1.0 if norm is None else float((norm / length).clamp_max(1.0))
-        found.append({n: times * g for (n, _), g in zip(model.named_parameters(), each, strict=True)})
+        found.append({n: times * g for n, g in each.items()})
     return found
 
 
@@ -108,11 +106,7 @@ def public_digits(n: int) -> tuple[Tensor, Tensor]:
 def test_a_truth_among_the_public_examples_is_none_of_them() -> None:
     """Else each victim had a twin among the candidates, and what is fitted on public examples had seen it."""
     model, (x, y) = build(), public_digits(VICTIMS)
-    found = [
-        torch.autograd.grad(nn.functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1]), [*model.parameters()])
-        for i in range(VICTIMS)
-    ]
-    updates = [dict(zip((n for n, _ in model.named_parameters()), each, strict=True)) for each in found]
+    updates = [gradient(model, x[i : i + 1], y[i : i + 1]) for i in range(VICTIMS)]
     rounded = (x[:, None] + 5e-5).clamp_max(1.0)
     summary = attacked(updates, truth=(rounded, y[:, None]), dataset="digits").summary
     assert (summary["candidates"], summary["identified"]) == (450, 1.0)
