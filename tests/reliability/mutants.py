@@ -73,7 +73,7 @@ def check(full: bool, scratch: Path) -> Tally:
         f"{len(unknown)} survivors are not in {SURVIVORS.name}, such as {[changes[n] for n in unknown[:3]]}",
     )
     kinds = Counter(listed[changes[name]] for name in lived if changes[name] in listed)
-    reasons = "; ".join(f"{reason} ({count})" for reason, count in kinds.most_common())
+    reasons = "; ".join(f"{reason.replace('; ', ', ')} ({count})" for reason, count in kinds.most_common())
     tally.figures.append(
         f"{len(drawn)} of {len(names):,} mutants drawn, {killed:.1%} killed; survivors: {reasons or 'none'}"
     )
