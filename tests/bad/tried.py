@@ -49,7 +49,6 @@ def _contents(folder: Path) -> dict[str, str]:
 
 def asked(arguments: list[str], folder: Path) -> tuple[int, str, str]:
     """Call `leakbench` with these words in `folder`; return (exit code, stdout, stderr)."""
-    modules = set(sys.modules)
     out, err = io.StringIO(), io.StringIO()
     code = 0
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -58,12 +57,12 @@ def asked(arguments: list[str], folder: Path) -> tuple[int, str, str]:
         patch.setenv("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib"))
         patch.setattr(sys, "argv", ["leakbench", *arguments])
         patch.setattr(sys, "path", list(sys.path))
+        # A module that another test had of elsewhere is not this folder's of the same name, nor this folder's the next one's.
+        for path in folder.glob("*.py"):
+            patch.setitem(sys.modules, path.stem, sys)
+            del sys.modules[path.stem]
         try:
             cli.main()
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else 1
-    # A module that lay in the folder is not the next folder's of the same name.
-    for name in set(sys.modules) - modules:
-        if str(folder) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
     return code, out.getvalue(), err.getvalue()
