@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 from pathlib import Path
 
 import pytest
 
-from leakbench.atomic import write_atomically
+from leakbench.atomic import TEMPORARY, write_atomically
 
 
 def test_a_file_is_on_the_disk_before_its_name_and_its_name_before_it_is_said_to_be(
@@ -32,3 +33,35 @@ def test_what_is_private_nobody_else_may_read(tmp_path: Path, private: bool, mod
     path = tmp_path / "rows"
     write_atomically(path, lambda temporary: temporary.write_text("x"), private=private)
     assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+def test_what_a_killed_writer_left_goes_and_what_another_holds_stays(tmp_path: Path) -> None:
+    held, left, foreign = (
+        tmp_path / name
+        for name in (".rows.parquet.abcdefgh.tmp", ".rows.parquet.12345678.tmp", ".other.parquet.abcdefgh.tmp")
+    )
+    for path in (held, left, foreign):
+        path.write_text("half")
+    with held.open() as writer:
+        fcntl.flock(writer, fcntl.LOCK_EX)
+        write_atomically(tmp_path / "rows.parquet", lambda temporary: temporary.write_text("x"))
+    assert {path.name for path in tmp_path.iterdir()} == {"rows.parquet", held.name, foreign.name}
+
+
+def test_a_temporary_file_that_another_removed_before_it_was_held_is_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a writer of the same file does that ends between its making and its locking."""
+    hold, removed = fcntl.flock, []
+
+    def too_late(handle: int, how: int) -> None:
+        if not removed:
+            [path] = (path for path in tmp_path.iterdir() if TEMPORARY.fullmatch(path.name))
+            path.unlink()
+            removed.append(path)
+        hold(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", too_late)
+    write_atomically(tmp_path / "rows.parquet", lambda temporary: os.truncate(temporary, 3))
+    assert removed and [path.name for path in tmp_path.iterdir()] == ["rows.parquet"]
+    assert (tmp_path / "rows.parquet").stat().st_size == 3

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import random
+import re
 import tarfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +14,7 @@ from test_data_formats import ROLES, tiny_faces, tiny_idx
 
 from leakbench.data.fetch import download, fetch_origin
 from leakbench.data.recipe import Origin
+from leakbench.data.unpack import unpack
 from leakbench.errors import InputError
 
 CONTENT = random.Random(0).randbytes(700_000)
@@ -244,6 +246,31 @@ def test_an_archive_cannot_write_outside(server, tmp_path):
     with pytest.raises(InputError, match="not a whole, safe archive"):
         fetch_origin(form, origin(server, archive="evil.tgz"), tmp_path / "root")
     assert not list(tmp_path.rglob("escaped.txt"))
+
+
+LINK, DEVICE, FILE = tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.REGTYPE
+
+
+@pytest.mark.parametrize(
+    ("entries", "most", "files", "words"),
+    [
+        ([("raw/a", FILE, 0), ("raw/b", LINK, 0)], 10_000, 9, "holds 'raw/b', which is a link or a device"),
+        ([("raw/a", DEVICE, 0)], 10_000, 9, "holds 'raw/a', which is a link or a device"),
+        ([(f"raw/{i}", FILE, 0) for i in range(4)], 10_000, 3, "more than 10,000 bytes or 3 files"),
+        ([("raw/a", FILE, 9_000), ("raw/b", FILE, 2_000)], 10_000, 9, "more than 10,000 bytes or 9 files"),
+    ],
+)
+def test_an_archive_holds_plain_files_and_no_more_than_it_may(entries, most, files, words, tmp_path, monkeypatch):
+    monkeypatch.setattr("leakbench.data.unpack.MOST_FILES", files)
+    form, path = tiny_idx(tmp_path), tmp_path / "some.tgz"
+    with tarfile.open(path, mode="w:gz") as packed:
+        for name, kind, size in entries:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.size, entry.linkname = kind, size, "a"
+            packed.addfile(entry, io.BytesIO(bytes(size)))
+    with pytest.raises(InputError, match=re.escape(words)):
+        unpack(path, tmp_path / "raw", form, most)
+    assert not (tmp_path / "raw").exists()
 
 
 def test_a_root_that_cannot_be_written_is_named(server, tmp_path):

@@ -28,6 +28,7 @@ with ending.listening() as told:
         print('begun', flush=True)
         time.sleep(60)
     except KeyboardInterrupt:
+        time.sleep(0.5)
         print('cleaned', told.to_end, flush=True)
         raise SystemExit(130)
 time.sleep(0.2)

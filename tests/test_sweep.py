@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -133,6 +135,7 @@ def test_a_run_that_was_damaged_is_measured_again(name, left, tmp_path, capsys):
     swept(tmp_path, Here(), grid)
     first = digests(tmp_path)
     path = sorted((tmp_path / "runs").glob(f"*/{name}"))[0]
+    (path.parent / "report.html").write_text("of the figures that were damaged")
     if left is None:
         path.unlink()
     else:
@@ -143,6 +146,9 @@ def test_a_run_that_was_damaged_is_measured_again(name, left, tmp_path, capsys):
     assert len(again.handed) == 1
     assert f"{path}: " in capsys.readouterr().err
     assert digests(tmp_path) == first
+    assert (path.parent / "report.html").exists() == (
+        name == "rows.parquet"
+    )  # Of what no manifest knows nothing is kept.
 
 
 WRONG = [
@@ -169,6 +175,36 @@ def test_a_line_of_the_journal_that_nobody_wrote_is_read_over(name, value, whole
     found = swept(tmp_path, Here())
     assert (found.there, found.run, found.found, found.failed) == (3, 0, 1, 0)
     assert digests(tmp_path) == before
+
+
+def test_where_a_line_was_damaged_no_failure_stands(tmp_path):
+    """The line may be of the same cell, which was measured since then."""
+    path = tmp_path / "cells.jsonl"
+    with open_journal(path) as journal:
+        journal.append(Outcome("a", "failed", error="no such data"))
+        journal.append(Outcome("b", "done", "0" * 64, "b"))
+        journal.append(Outcome("a", "done", "1" * 64, "a"))
+    with open_journal(path) as journal:
+        assert {key: outcome.kind for key, outcome in journal.known.items()} == {"a": "done", "b": "done"}
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'"1111', b'"1112'))
+    with open_journal(path) as journal:
+        assert {key: outcome.kind for key, outcome in journal.known.items()} == {"b": "done"}
+
+
+def test_of_a_line_that_the_disk_did_not_take_nothing_stays(tmp_path):
+    path = tmp_path / "cells.jsonl"
+    with open_journal(path) as journal:
+        journal.append(Outcome("a", "done", "0" * 64, "a"))
+        whole, file = path.read_bytes(), journal._file
+        taken = SimpleNamespace(seek=file.seek, truncate=file.truncate, write=lambda line: file.write(line[:20]))
+        with pytest.raises(OSError, match="No space left") as raised:
+            replace(journal, _file=taken).append(Outcome("b", "done", "1" * 64, "b"))
+        assert raised.value.filename == str(path)
+        assert path.read_bytes() == whole and set(journal.known) == {"a"}
+        journal.append(Outcome("c", "done", "2" * 64, "c"))
+    with open_journal(path) as journal:
+        assert set(journal.known) == {"a", "c"}
 
 
 def test_merged_rows_are_those_of_single_runs(whole, tmp_path):

@@ -18,6 +18,7 @@ from resealed import reseal
 from leakbench.data import commands as data_commands
 from leakbench.data import find
 from leakbench.errors import InputError
+from leakbench.rows_file import read_rows, write_rows
 
 SMALL = ["--attack", "cpl", "--victims", "2", "--iterations", "1", "--train-rounds", "0", "--taps", "type-2"]
 
@@ -382,6 +383,9 @@ def test_a_damaged_manifest(refused, finished):
     assert names_all(refused(*again), "run/manifest.json|schema 99|move")
     (finished / "manifest.json").write_bytes(whole.replace(b'"seed": 0', b'"seed": 1', 1))
     assert names_all(refused(*again), "run/manifest.json|checksum|move")
+    unsealed = {name: value for name, value in json.loads(whole).items() if name != "checksum"}
+    (finished / "manifest.json").write_text(json.dumps(unsealed))
+    assert names_all(refused(*again), "run/manifest.json|checksum|move")
     for field in ("hash", "files", "phases", "complete"):
         (finished / "manifest.json").write_bytes(whole)
         damage_manifest(finished, **{field: None})
@@ -396,6 +400,12 @@ def test_a_report_of_a_run_whose_rows_are_gone(refused, finished):
 def test_a_comparison_with_a_run_whose_rows_are_gone(refused, finished):
     (finished / "rows.parquet").unlink()
     assert names_all(refused("compare", str(finished), str(finished)), "run/rows.parquet|is missing|run the cell again")
+
+
+@pytest.mark.parametrize("command", ["report run", "compare run run"])
+def test_rows_that_another_wrote(command, refused, finished):
+    write_rows(finished / "rows.parquet", read_rows(finished / "rows.parquet").assign(rmse=0.5))
+    assert names_all(refused(*command.split()), "run/rows.parquet|is not what the run wrote|run the cell again")
 
 
 COMMANDS = [

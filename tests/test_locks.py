@@ -1,0 +1,36 @@
+"""One writer at a time, also where one begins just as another ends."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from leakbench.errors import BusyError
+from leakbench.locks import locked
+
+
+def test_a_lock_whose_holder_has_just_removed_it_is_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a third process could lock a file of the same name beside it."""
+    folder, hold = tmp_path / "run", fcntl.flock
+
+    def too_late(lock: IO[str], how: int) -> None:
+        (folder / ".lock").unlink()
+        (folder / ".lock").touch()
+        hold(lock, how)
+
+    monkeypatch.setattr(fcntl, "flock", too_late)
+    with pytest.raises(BusyError, match="another leakbench is writing"), locked(folder):
+        pytest.fail("two hold it")
+    assert (folder / ".lock").exists()
+
+
+def test_what_another_holds_is_refused_and_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with locked(folder):
+        with pytest.raises(BusyError, match="another leakbench is writing"), locked(folder):
+            pytest.fail("two hold it")
+        assert (folder / ".lock").exists()
+    assert not folder.exists()
