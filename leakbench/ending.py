@@ -30,6 +30,9 @@ SECONDS = 4.0
 """From the signal to the end at the latest. What computes in C hears of no signal until it returns; every file is whole at any
 moment, so that an end by force costs no more than the piece that is being worked on."""
 
+UNHEARD = 0.1
+"""Seconds after which the first thread, the only one that Python lets hear, is told once more."""
+
 
 def said() -> str:
     """Return the line of this process's command when it is interrupted."""
@@ -76,7 +79,7 @@ def listening() -> Iterator[Told]:
     source, sink = os.pipe()
     os.set_blocking(sink, False)
     ended = threading.Event()
-    threading.Thread(target=_in_time, args=(source, ended), daemon=True).start()
+    threading.Thread(target=_in_time, args=(source, told, ended), daemon=True).start()
     woken = signal.set_wakeup_fd(sink, warn_on_full_buffer=False)  # Written to at once, whatever is being computed.
     for number in heard:
         signal.signal(number, told)
@@ -110,9 +113,17 @@ def _end() -> None:
     os._exit(INTERRUPTED)
 
 
-def _in_time(source: int, ended: threading.Event) -> None:
-    """End the process where it has not ended so many seconds after it was told to."""
+def _in_time(source: int, told: Told, ended: threading.Event) -> None:
+    """End the process where it has not ended so many seconds after it was told to.
+
+    The system may give a signal to any thread, which does not wake the first from what it waits for: one for it alone does.
+    """
+    first = threading.main_thread().ident
     while number := os.read(source, 1):
-        if number[0] in SIGNALS and not ended.wait(SECONDS):
+        if number[0] not in SIGNALS:
+            continue
+        if first is not None and not ended.wait(UNHEARD) and not told.to_end:
+            signal.pthread_kill(first, number[0])
+        if not ended.wait(SECONDS - UNHEARD):
             _end()
     os.close(source)

@@ -85,6 +85,18 @@ def test_what_does_not_listen_ends_in_time_with_its_line(number: signal.Signals,
     assert seconds < 5
 
 
+@pytest.mark.parametrize("number", ending.SIGNALS)
+def test_a_signal_that_another_thread_got_wakes_the_first(number: signal.Signals, tmp_path: Path) -> None:
+    """As the system may give one, of two that come at once."""
+    other = (
+        "import threading\n"
+        f"threading.Thread(target=lambda: time.sleep(1) or signal.pthread_kill(threading.get_ident(), {number})).start()\n"
+    )
+    code, out, err, seconds = told(f"{other}{ASLEEP}", tmp_path)
+    assert (code, out, err) == (INTERRUPTED, "cleaned True\n", "")
+    assert seconds < 10
+
+
 def test_an_import_is_not_broken_off_but_ended_with_all(tmp_path: Path) -> None:
     """PyTorch's, where Python calls C++ that calls Python, would abort."""
     text = "import time\nprint('begun', flush=True)\ntry:\n    time.sleep(60)\nfinally:\n    print('broken off')\n"
