@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -143,11 +144,38 @@ def test_places_that_nothing_reads_are_left_away_and_no_others(
     assert tuple(layer.columns.shape[2] for layer in found[:-1]) == places
 
 
+SIDES = [(7,), (4, 3), (3, 3), (2, 3, 4), (2, 2, 3, 3), (1, 2, 1, 3, 2)]
+"""Of rows, series of time, pictures, films and more."""
+
+
+def flattened(sides: tuple[int, ...], before: bool) -> nn.Module:
+    entering = nn.Sigmoid() if before else nn.Flatten()
+    layers = (entering, nn.Flatten(), nn.Linear(math.prod(sides), 6), nn.Tanh(), nn.Linear(6, CLASSES))
+    return nn.Sequential(*layers).double()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("sides", SIDES)
+def test_what_is_flattened_lies_as_pytorch_lays_it(sides: tuple[int, ...], before: bool, shared: bool) -> None:
+    model = flattened(sides, before)
+    assert chained(model).takes(sides)
+    check_gradients(model, sides, shared)
+
+
 @pytest.mark.parametrize("merged", [True, False])
 @pytest.mark.parametrize("name", [*CHAINS, "tanh"])
 def test_the_derivative_by_inputs_and_targets_in_one_pass_is_that_of_torch_func(name: str, merged: bool) -> None:
+    check_once(*made(name), merged)
+
+
+@pytest.mark.parametrize("sides", SIDES)
+def test_so_is_it_by_what_is_flattened(sides: tuple[int, ...]) -> None:
+    check_once(flattened(sides, before=True), sides, merged=True)
+
+
+def check_once(model: nn.Module, shape: tuple[int, ...], merged: bool) -> None:
     rng = torch.Generator().manual_seed(5)
-    model, shape = made(name)
     parameters, some = sent(model, True, rng), examples(shape, rng)
     x, y, w = some.inputs, some.targets.requires_grad_(), some.weights
     ours = gradients_once(chained(model), parameters, x[:, 0], y[:, 0], w[:, 0], merged)

@@ -225,17 +225,22 @@ class Crop:
 
 @dataclass(frozen=True)
 class Flatten:
-    """A picture's numbers in a row, channel by channel, as PyTorch orders them."""
+    """An example's numbers in a row, as PyTorch orders them: of a picture channel by channel, of others as they lie."""
 
     def __call__(self, parameters: Parameters, shared: bool, entering: Tensor) -> Passed:
         """Flatten."""
-        if entering.dim() == 3:
-            return Passed(entering, lambda delta: delta, lambda tangent: tangent)
-        lanes, members, *sides, channels = entering.shape
+        lanes, members, *sides = entering.shape
+        if len(sides) != 3:
+            return Passed(
+                entering.reshape(lanes, members, -1),
+                lambda delta: delta.reshape(lanes, members, *sides),
+                lambda tangent: tangent.reshape(lanes, members, -1),
+            )
+        height, width, channels = sides
 
         def back(delta: Tensor) -> Tensor:
             # Turned once, so that activations and pools find numbers one after another.
-            return delta.reshape(lanes, members, channels, *sides).movedim(2, -1).contiguous()
+            return delta.reshape(lanes, members, channels, height, width).movedim(2, -1).contiguous()
 
         def push(tangent: Tensor) -> Tensor:
             return tangent.movedim(-1, 2).reshape(lanes, members, -1)
