@@ -70,6 +70,7 @@ FIELDS = [
     *[(name, value) for name in ("attack", "hash", "name", "dataset") for value in (1, None, [])],
     *[("examples", value) for value in ("x", 0, -1, 1.5, True, None, 10**12, 5)],
     *[("rows", value) for value in ([], None, "x", {})],
+    *[("settings", value) for value in ([], None, "x", {"reads": []}, {"reads": {}})],
 ]
 
 

@@ -94,6 +94,36 @@ def test_a_folder_and_its_file_are_the_same_baseline(runs: Runs) -> None:
     assert path.stat().st_size < 4000
 
 
+def test_who_sees_less_of_each_gradient_is_another_attacker(runs: Runs) -> None:
+    """Else a defense would seem better because the attack was made weaker."""
+    before, now = runs(1.0, observations=3), runs(1.0)
+    for baseline in (before, file_of(before)):
+        with pytest.raises(
+            InputError, match="observations: '3' before, '1' now: another attack; write the baseline anew"
+        ):
+            gate(now, baseline, Limits())
+
+
+def test_what_changed_of_the_system_is_said(runs: Runs) -> None:
+    now = runs(1.0, **{"leak-model": "lenet_dlg_relu", "learning-rate": 0.5})
+    checks = by_name(gate(now, runs(1.0), Limits()))
+    assert {name: check.said for name, check in checks.items() if "system" in check.said} == {
+        "leak_model": "'lenet_cpl' before, 'lenet_dlg_relu' now: not the same system",
+        "federation.learning_rate": "'0.05' before, '0.5' now: not the same system",
+    }
+
+
+def test_a_baseline_of_before_settings_were_kept_is_held_against_and_says_so(runs: Runs) -> None:
+    folder = runs(1.0)
+    kept = baseline_of(folder)
+    del kept["settings"], kept["checksum"]
+    path = folder.with_suffix(".json")
+    path.write_text(json.dumps(kept), encoding="utf-8")
+    checks = by_name(gate(folder, path, Limits()))
+    assert all(check.holds for check in checks.values())
+    assert "of an earlier version; write it anew" in checks["settings"].said
+
+
 def test_few_victims_say_so(runs: Runs) -> None:
     checks = by_name(gate(runs(0.01, victims=3), runs(1.0, victims=3), Limits()))
     assert checks["type-2 identified"].holds

@@ -11,6 +11,7 @@ import pandas as pd
 from leakbench.bounded import bounded_text
 from leakbench.errors import InputError
 from leakbench.gate.columns import check_rows, column_of
+from leakbench.gate.settings import are_settings, settings_of
 from leakbench.manifest import needed
 from leakbench.store import content_hash, read_manifest
 from leakbench.strict_json import strict_json
@@ -30,7 +31,7 @@ ROUNDED, DIGITS = ("rmse", "null_rmse"), 4
 """Scores of which so many digits are kept; the thresholds that examples are judged by are kept whole."""
 
 Kept = tuple[pd.DataFrame, str, dict[str, Any]]
-"""(rows, data set, {accuracy, epsilon, attack, hash, name})."""
+"""(rows, data set, {accuracy, epsilon, attack, hash, name, settings})."""
 
 
 def baseline_of(folder: Path) -> dict[str, Any]:
@@ -72,6 +73,8 @@ def _read(read: dict[str, Any]) -> Kept:
             raise InputError(f"{name!r} is no field of a baseline")
     for name, (fits, expected) in TOLD.items():
         if name not in read:
+            if name == "settings":  # A baseline of before they were kept.
+                continue
             raise InputError(f"{name} is missing")
         if not fits(read[name]):
             raise InputError(f"{name}: got {str(read[name])[:40]!r}, expected {expected}")
@@ -85,7 +88,8 @@ def _read(read: dict[str, Any]) -> Kept:
     said = read.get("checksum")  # None in a baseline of before there were checksums.
     if said not in (None, content_hash({name: value for name, value in read.items() if name != "checksum"})):
         raise InputError("checksum: does not fit the rest, so that something in it was changed")
-    return rows, read["dataset"], {name: read[name] for name in ("accuracy", "epsilon", "attack", "hash", "name")}
+    told = {name: read[name] for name in ("accuracy", "epsilon", "attack", "hash", "name")}
+    return rows, read["dataset"], {**told, "settings": read.get("settings")}
 
 
 def _is_text(value: Any) -> bool:
@@ -105,6 +109,7 @@ TOLD: dict[str, tuple[Callable[[Any], bool], str]] = {
     "epsilon": (lambda value: value is None or (type(value) in (int, float) and value >= 0), "a number >= 0, or null"),
     "examples": (lambda value: type(value) is int and 1 <= value <= MOST, "a whole number >= 1"),
     "rows": (lambda value: isinstance(value, dict), "a mapping of columns"),
+    "settings": (are_settings, "a mapping of texts, numbers, true, false and null"),
 }
 """{field of a baseline: (what it is, in words)}."""
 
@@ -116,7 +121,7 @@ def _of_run(folder: Path) -> Kept:
     rows, data = rows_of(folder)
     manifest = read_manifest(folder)
     of_cell = (f"summary.cell.{name}" for name in ("attack", "dataset", "defense", "hash"))
-    path, fields = folder / "manifest.json", ("summary.accuracy", "summary.epsilon.valid", "recipes.attack")
+    path, fields = folder / "manifest.json", ("summary.accuracy", "summary.epsilon.valid", "recipes.attack", "settings")
     needed(path, manifest, *fields, *of_cell)
     summary = manifest["summary"]
     names = summary["cell"]
@@ -126,6 +131,7 @@ def _of_run(folder: Path) -> Kept:
         "attack": f"{names['attack']} {content_hash(manifest['recipes']['attack'])[:8]}",
         "hash": names["hash"],
         "name": f"{names['dataset']}-{names['defense']}-{names['attack']}",
+        "settings": settings_of(manifest),
     }
     return rows, data, told
 

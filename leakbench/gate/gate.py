@@ -11,6 +11,7 @@ import pandas as pd
 
 from leakbench.errors import InputError
 from leakbench.gate.baseline import kept_of
+from leakbench.gate.settings import OF_ATTACK, changed
 from leakbench.summary.compare import Difference, differences
 
 __all__ = ["LEAKS", "Check", "Limits", "gate"]
@@ -48,8 +49,9 @@ def gate(run: Path, baseline: Path, limits: Limits) -> list[Check]:
     """Return every check of a finished run beside a baseline, a run's folder or a file.
 
     A measure rose where the 95 % interval of the paired difference lies above zero and the exact one-sided sign test over victims
-    rejects at 5 %, divided by how many rises are looked for. A leakage point of the baseline has to be in the run. Raises
-    InputError where the two attacked other examples, or by other attacks.
+    rejects at 5 %, divided by how many rises are looked for. A leakage point of the baseline has to be in the run. What else of
+    the settings changed is said. Raises InputError where the two attacked other examples, or by other attacks, or where one saw
+    more of each gradient.
     """
     rows, data, told = kept_of(run)
     before, before_data, once = kept_of(baseline)
@@ -58,10 +60,27 @@ def gate(run: Path, baseline: Path, limits: Limits) -> list[Check]:
             f"baseline: {baseline} was attacked by {once['attack']}, the run by {told['attack']}: other attacks, or one that was "
             "changed; write the baseline anew"
         )
+    others = {} if once["settings"] is None else changed(told["settings"] or {}, once["settings"])
+    for name in OF_ATTACK:
+        if name in others:
+            raise InputError(
+                f"baseline: {baseline}: {name}: {others[name]}: another attack; write the baseline anew, or run with what it has"
+            )
     found = differences((rows, data), (before, before_data), (str(run), str(baseline)))
     leaks = [d for d in found if d.measure in LEAKS]
     checks = [_risen(d, rows, before, LEVEL / max(1, len(leaks))) for d in leaks]
-    return [*checks, *_alone(rows, before), *_within(rows, told, limits)]
+    return [*checks, *_alone(rows, before), *_within(rows, told, limits), *_other(others, once["settings"])]
+
+
+def _other(others: dict[str, str], then: dict[str, Any] | None) -> list[Check]:
+    """Return a check that holds for each setting that changed: of the system that is guarded, as its defense is."""
+    if then is None:
+        return [
+            Check(
+                "settings", True, "not in the baseline, which is of an earlier version; write it anew to compare them"
+            )
+        ]
+    return [Check(name, True, f"{what}: not the same system") for name, what in others.items()]
 
 
 def _alone(rows: pd.DataFrame, before: pd.DataFrame) -> list[Check]:
