@@ -182,8 +182,7 @@ def open_run(folder: Path, identity: dict[str, Any], own: bool = False, say: Say
             _check_manifest(folder, run.manifest, identity["hash"])
             if not run.manifest["complete"]:  # Else the command that measured it stays.
                 run.manifest["command"] = identity["command"]
-                had = run.manifest.get("computed", [])
-                run.manifest["computed"] = [*had, *(now for now in identity.get("computed", []) if now not in had)]
+                _goes_on(run, identity.get("computed", []))
             if run.manifest["complete"] and (folder / "parts").exists():
                 run.forget("parts/")
         try:
@@ -203,6 +202,23 @@ def finished_run(folder: Path) -> Iterator[Run]:
         run = _there(folder)
         check_finished(folder / "manifest.json", run.manifest)
         yield run
+
+
+def _goes_on(run: Run, by: list[dict[str, Any]]) -> None:
+    """Enter by what an unfinished run is gone on with, and say what of that is new: its rows are then of several."""
+    had = run.manifest.setdefault("computed", [])
+    for now in by:
+        if now in had:
+            continue
+        known = had[-1] if had else {}
+        other = [
+            f"{name} {known[name]} before, {value} now"
+            for name, value in now.items()
+            if known.get(name, value) != value
+        ]
+        had.append(now)
+        if other:
+            run.say(f"{run.folder}: is gone on with by other means than it was begun: {'; '.join(other)}")
 
 
 def _begun(folder: Path, identity: dict[str, Any], say: Say) -> Run:

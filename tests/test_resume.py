@@ -23,6 +23,7 @@ from safetensors.numpy import load_file
 
 from leakbench import cli
 from leakbench.cell import Cell, Request, resolve_cell
+from leakbench.cell.device import conditions
 from leakbench.run.experiment import execute
 from leakbench.store import open_run
 
@@ -252,6 +253,24 @@ def test_a_damaged_file_of_a_finished_run_is_measured_again(name, cell, whole, t
     flip(tmp_path / "run" / name)
     go(cell, tmp_path / "run")
     assert_same_results(tmp_path / "run", whole)
+
+
+def test_a_run_that_is_gone_on_with_by_other_means_says_so(cell, tmp_path):
+    """As after an upgrade: its rows are of both, and `versions`, of its beginning, would hide it."""
+    begun, now, said = (
+        {"torch": "2.11.0", "threads": 1, "code": "a"},
+        {"torch": "2.15.0", "threads": 1, "code": "a"},
+        [],
+    )
+    for by in (begun, now, now):
+        with (
+            pytest.raises(KeyboardInterrupt),
+            open_run(tmp_path, identity(cell) | {"computed": [by]}, say=said.append) as run,
+        ):
+            execute(cell, run, Stop(1))
+    assert json.loads((tmp_path / "manifest.json").read_text())["computed"] == [begun, now]
+    assert said == [f"{tmp_path}: is gone on with by other means than it was begun: torch 2.11.0 before, 2.15.0 now"]
+    assert {"code", "torch", "numpy", "leakbench", "threads"} <= set(conditions(torch.device("cpu")))
 
 
 def test_what_is_finished_is_not_done_again(cell, tmp_path):

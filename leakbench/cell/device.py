@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from leakbench.errors import InputError
+from leakbench.provenance import code, versions
 
 __all__ = ["AUTO", "conditions", "described", "device_of"]
 
@@ -41,18 +42,20 @@ def described(device: torch.device) -> str:
 
 
 def conditions(device: torch.device) -> dict[str, Any]:
-    """Return what, beside versions and seed, decides the last bits of a result.
+    """Return what, beside the seed, decides the last bits of a result.
 
     threads: among which sums are divided.  capability: the instructions of the CPU that PyTorch uses.  deterministic: whether
-    algorithms that are not are refused.  Of a GPU, whose kind `device` says, also tf32 and cudnn_benchmark.
+    algorithms that are not are refused.  code: of leakbench.  Of a GPU, whose kind `device` says, also tf32 and cudnn_benchmark.
+    Then the version of each that it computes by.
     """
     found = {
         "device": described(device),
         "threads": torch.get_num_threads(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "code": code(),
     }
     if device.type == "cuda":
         found["tf32"] = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
         found["cudnn_benchmark"] = torch.backends.cudnn.benchmark
-    return found
+    return {**found, **{name: said for name, said in versions().items() if name != "machine"}}
