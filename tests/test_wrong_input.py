@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -400,6 +401,28 @@ def test_a_report_of_a_run_whose_rows_are_gone(refused, finished):
 def test_a_comparison_with_a_run_whose_rows_are_gone(refused, finished):
     (finished / "rows.parquet").unlink()
     assert names_all(refused("compare", str(finished), str(finished)), "run/rows.parquet|is missing|run the cell again")
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("report run run --out run/report.html", "out|'run/report.html'|a file of the run in"),
+        ("report run run --out run/manifest.json", "out|'run/manifest.json'|ends in .html"),
+        ("schema --out run/manifest.json", "out|'run/manifest.json'|a file of the run in"),
+        ("schema --out run/rows.parquet", "out|'run/rows.parquet'|a file of the run in"),
+        ("leaderboard --out run/report.html", "out|'run/report.html'|a file of the run in"),
+        (
+            "gate other --baseline other --markdown run/manifest.json",
+            "markdown|'run/manifest.json'|a file of the run in",
+        ),
+        ("gate other --baseline other --junit run/rows.parquet", "junit|'run/rows.parquet'|a file of the run in"),
+    ],
+)
+def test_a_run_s_file_is_never_written_over(command, words, refused, finished):
+    shutil.copytree(finished, "other")
+    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    assert names_all(refused(*command.split()), words)
+    assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize("command", ["report run", "compare run run"])

@@ -85,10 +85,12 @@ def show(name: str) -> None:
 def schema(out: Path | None) -> None:
     """Write the JSON Schema of recipes, with which editors complete and check them."""
     from leakbench.catalog import schema as build  # noqa: PLC0415
+    from leakbench.spared import check_spared  # noqa: PLC0415
     from leakbench.store import write_atomically  # noqa: PLC0415
 
     text = json.dumps(build(), indent=1) + "\n"
     if out is None:
         click.echo(text, nl=False)
     else:
+        check_spared("out", out)
         write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))

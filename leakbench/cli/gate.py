@@ -77,7 +77,9 @@ def gate(
 
 
 def _check_files(folder: Path, before: Path, page: Path | None, suite: Path | None) -> None:
-    """Raise InputError for a file to be written that is read, or written twice."""
+    """Raise InputError for a file to be written that is read, written twice, or another run's."""
+    from leakbench.spared import check_spared  # noqa: PLC0415
+
     taken = {before.resolve(): "the baseline"}
     for name, path in (("markdown", page), ("junit", suite)):
         if path is None:
@@ -87,6 +89,7 @@ def _check_files(folder: Path, before: Path, page: Path | None, suite: Path | No
         what = what or ("a file of the baseline" if before.resolve() in at.parents and at.exists() else None)
         if what is not None:
             raise InputError(f"{name}: got {str(path)!r}, which is {what}; expected another file")
+        check_spared(name, path)
         taken[at] = f"--{name}'s file"
 
 

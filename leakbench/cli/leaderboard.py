@@ -125,6 +125,7 @@ def leaderboard(cards: Path | None, out: Path) -> None:
     from leakbench.leaderboard.page import html_of, markdown_of  # noqa: PLC0415
     from leakbench.leaderboard.read import read_cards  # noqa: PLC0415
     from leakbench.recipe import catalog_folder  # noqa: PLC0415
+    from leakbench.spared import check_spared  # noqa: PLC0415
     from leakbench.store import write_atomically  # noqa: PLC0415
 
     writers = {".md": markdown_of, ".html": html_of}
@@ -133,6 +134,7 @@ def leaderboard(cards: Path | None, out: Path) -> None:
     folder = cards or next((f for f in (Path("leaderboard"),) if f.is_dir()), catalog_folder("leaderboard"))
     place = Path(os.path.relpath(folder, out.parent)).as_posix()
     text = writers[out.suffix](read_cards(folder), place)
+    check_spared("out", out)
     write_atomically(out, partial(_fill, text))
     click.echo(f"page: {out}")
 

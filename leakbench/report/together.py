@@ -9,6 +9,7 @@ from leakbench.errors import InputError
 from leakbench.report.compared import compared_page
 from leakbench.report.levels import levels_page
 from leakbench.report.several import read_several
+from leakbench.spared import check_spared
 from leakbench.store import write_atomically
 
 __all__ = ["write_together"]
@@ -19,8 +20,13 @@ def write_together(folders: Sequence[Path], out: Path | None = None, redact: boo
 
     redact: leave the pictures out.
     out: where; else beside the first run's folder, by the names of the first and the last. Raises InputError where the runs do
-    not go together, or the page's name is that of a folder.
+    not go together, or the page's name is that of a folder, of a run's file or
+    of no page.
     """
+    if out is not None and not out.is_dir() and out.suffix != ".html":
+        raise InputError(f"out: got {str(out)!r}, expected a name that ends in .html")
+    if out is not None:
+        check_spared("out", out)
     runs = read_several(folders, redact)
     html = compared_page(*runs) if len(runs) == 2 else levels_page(runs)
     if out is None:
