@@ -3,25 +3,26 @@
 import signal
 import sys
 
-from leakbench.ending import INTERRUPTED, listening, said
+from leakbench.ending import INTERRUPTED, SIGNALS, listening, said
+from leakbench.surroundings import put_right
 
 __all__ = ["main"]
 
 
 def main() -> None:
     """Run the command line."""
-    told = None
+    put_right()
     try:
-        with listening() as told:
+        with listening():
             from leakbench.cli import main as commands  # noqa: PLC0415
 
             commands()
     except KeyboardInterrupt:  # On the way out of what listens itself.
         sys.stderr.write(f"leakbench: {said()}\n")
         sys.exit(INTERRUPTED)
-    finally:  # All is done or said: nothing more to break off with a traceback.
-        if told is None or not told.to_end:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+    finally:  # All is done or said: nothing is left to break off, and the exit code is that of what was done.
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

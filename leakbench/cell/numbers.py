@@ -17,6 +17,9 @@ LEAST = {
 }
 """The least that whole numbers may be."""
 
+MOST_ROUNDS = 10**9
+"""More rounds than anybody trains for; what is above is refused before an account is kept of each."""
+
 
 def check_numbers(request: Request) -> None:
     """Raise InputError for a number outside of what its field may be for any data set."""
@@ -26,6 +29,8 @@ def check_numbers(request: Request) -> None:
             at_least(field.replace("_", "-"), value, least)
     if request.iterations is not None:
         at_most("iterations", request.iterations, MOST_ITERATIONS)
+    if request.train_rounds is not None:
+        at_most("train-rounds", request.train_rounds, MOST_ROUNDS)
     at_most("observations", request.observations, MOST_LOOKS)
     if request.dropout is not None and not 0 <= request.dropout <= 1:
         raise InputError(f"dropout: got {request.dropout}, expected a probability from 0 to 1")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
+from contextlib import suppress
 
 if "OMP_WAIT_POLICY" not in os.environ:
     # Threads that wait for each other by spinning for milliseconds take the cores of a shared machine from whoever has work.
@@ -31,6 +31,7 @@ from leakbench.cli.sweep import sweep
 from leakbench.ending import INTERRUPTED, listening, said
 from leakbench.engine.memory import keep_freed_memory
 from leakbench.errors import InputError, out_of_memory, wanted
+from leakbench.surroundings import full
 
 __all__ = ["main"]
 
@@ -42,7 +43,6 @@ LOWERED = ("--clients-per-round", "--leak-batch", "--victims", "--candidates")
 def main() -> None:
     """Run the command line; the entry point of the `leakbench` script."""
     debug = "--debug" in sys.argv
-    _print_whatever_there_is()
     keep_freed_memory()
     with listening() as told:
         try:
@@ -59,7 +59,8 @@ def main() -> None:
             if told.to_end:  # Half-way through a library that makes another error of it.
                 _fail(said(), debug, INTERRUPTED)
             if isinstance(error, OSError):
-                _fail(f"{error.filename2 or error.filename or 'file system'}: {error.strerror or error}", debug)
+                where = error.filename2 or error.filename or full() or "file system"
+                _fail(f"{where}: {error.strerror or error}", debug)
             if out_of_memory(error):  # Of what is not done for some victims or clients at a time.
                 _fail(f"memory: not enough{wanted(error)}; {_lower()}", debug)
             _fail(f"a bug in leakbench ({type(error).__name__}: {error}); --debug shows where", debug, BUG)
@@ -78,17 +79,12 @@ def _lower() -> str:
     return "end other programs, or take a machine with more"
 
 
-def _print_whatever_there_is() -> None:
-    """Let a terminal or a file that is not UTF-8 show a question mark for what it has no sign for."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-
-
 def _fail(message: str, debug: bool, code: int = 2) -> None:
     if debug:
         raise  # noqa: PLE0704 - only ever called while an exception is handled
-    click.echo(f"leakbench: {' '.join(message.split())}", err=True)
+    with suppress(OSError):  # Of a stderr that takes nothing more.
+        click.echo(f"leakbench: {' '.join(message.split())}", err=True)
+    full()
     sys.exit(code)
 
 

@@ -24,7 +24,7 @@ def picture(name: str, shape: Shape, smallest: int, patch: int = 1) -> tuple[int
     if len(shape) != 3 or min(shape[1:]) < smallest:
         raise InputError(
             f"model: {name!r} takes pictures (C, H, W) of at least {smallest} x {smallest}, got shape {shape};"
-            " use 'mlp' or 'mlp_sigmoid'"
+            " give --model, or --leak-model for the network that leaks, 'mlp' or 'mlp_sigmoid'"
         )
     if any(side % patch for side in shape[1:]):
         raise InputError(
