@@ -166,6 +166,10 @@ def open_run(folder: Path, identity: dict[str, Any], own: bool = False, say: Say
     own: the folder's name is this cell's alone, so that a manifest in it that is damaged or missing was this cell's, which is
     measured again; in any other folder raises DamagedError, or InputError.  say: told what is measured again.
     """
+    if folder.name == "parts" and (folder.parent / "manifest.json").exists():
+        raise InputError(
+            f"out: {str(folder)!r} is where the run in {str(folder.parent)!r} keeps its parts; give another --out"
+        )
     with locked(folder):
         if (folder / "parts").is_symlink():
             raise InputError(f"{folder / 'parts'}: is a link, expected a folder; give another --out")

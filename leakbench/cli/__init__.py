@@ -59,7 +59,7 @@ def main() -> None:
             if told.to_end:  # Half-way through a library that makes another error of it.
                 _fail(said(), debug, INTERRUPTED)
             if isinstance(error, OSError):
-                where = error.filename2 or error.filename or full() or "file system"
+                where = error.filename2 or error.filename or full() or "stdout or file system"
                 _fail(f"{where}: {error.strerror or error}", debug)
             if out_of_memory(error):  # Of what is not done for some victims or clients at a time.
                 _fail(f"memory: not enough{wanted(error)}; {_lower()}", debug)
