@@ -106,6 +106,7 @@ OPTIONS = [
     ("--victims 9999", "victims|got 9999|'faces' holds"),
     ("--iterations 0", "iterations|got 0|at least 1"),
     ("--iterations 99999999999", "iterations|got 99999999999|at most 1000000"),
+    ("--train-rounds 99999999999", "train-rounds|got 99999999999|at most 1000000000"),
     ("--reads weights", "reads|type-2|--taps type-1"),
     ("--train-rounds -1", "train-rounds|got -1|at least 0"),
     ("--clients 0", "clients|got 0|at least 1"),
