@@ -21,7 +21,7 @@ ROWS_VERSION = 1
 KEY = b"leakbench.rows"
 
 TEXTS = ("tap", "failure_reason", "doubts")
-WHOLE = ("round", "victim", "batch", "member", "example", "label", "candidates", "iterations")
+WHOLE = ("round", "victim", "batch", "network", "member", "example", "label", "candidates", "iterations")
 FULL = (
     *("tap", "round", "victim", "batch", "member", "example", "label", "failure", "success", "null_success"),
     *("eta", "candidates"),
@@ -62,6 +62,9 @@ def read_rows(path: Path) -> pd.DataFrame:
     rows = pd.read_parquet(path)
     # A column of nothing but missing numbers is one of numbers.
     rows = rows.astype({name: float for name in rows if name not in TEXTS and rows[name].dtype == object})
+    if "batch" in rows and "network" not in rows:
+        # Rows from before victims were spread over networks are of one.
+        rows.insert(list(rows).index("batch") + 1, "network", 0)
     for name in FULL if path.name != "rounds.parquet" else ():
         column = rows[name]
         if column.isna().any() or (column.dtype.kind == "f" and not np.isfinite(column).all()):

@@ -104,15 +104,16 @@ def cell_of(grid: dict[str, Any], attack: str, searches: int, batch: int, data_d
 
 def measure(cell: Cell, standardized: bool) -> pd.DataFrame:
     """Return the rows of one cell: one a record."""
-    model, start = fresh_network(cell, trained=False)
-    if standardized:
-        columns = columns_of(cell.data)
-        assert columns is not None
-        model = Standardized(columns, model)
-        start = dict(zip(parameters(model), start.values(), strict=True))
-    leak = Leak(cell, hand_out(cell), {0: Sent(Network(model, start))}, "type-1")
     with tempfile.TemporaryDirectory() as folder, open_run(Path(folder), identity(cell, "results/tableak.py")) as run:
-        attack_leak(leak, run, Judge(0.1, "n/a: a table"), Reporter(quiet=True))
+        for number in range(cell.settings.networks):
+            model, start = fresh_network(cell, False, number)
+            if standardized:
+                columns = columns_of(cell.data)
+                assert columns is not None
+                model = Standardized(columns, model)
+                start = dict(zip(parameters(model), start.values(), strict=True))
+            leak = Leak(cell, hand_out(cell), {0: Sent(Network(model, start))}, "type-1", number)
+            attack_leak(leak, run, Judge(0.1, "n/a: a table"), Reporter(quiet=True))
         pieces = [run.read_rows(name) for name in sorted(run.manifest["files"]) if name.endswith(".parquet")]
     return pd.concat(pieces, ignore_index=True)[[*TABLE_COLUMNS, "victim", "example"]]
 

@@ -12,7 +12,7 @@ from leakbench.errors import InputError
 __all__ = ["check_numbers"]
 
 LEAST = {
-    **{"iterations": 1, "victims": 1, "leak_batch": 1, "candidates": 2, "seed": 0, "observations": 1},
+    **{"iterations": 1, "victims": 1, "leak_batch": 1, "candidates": 2, "seed": 0, "observations": 1, "networks": 1},
     **{"clients": 1, "clients_per_round": 1, "train_rounds": 0, "local_iterations": 1, "batch": 1},
 }
 """The least that whole numbers may be."""

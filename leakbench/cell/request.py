@@ -11,7 +11,19 @@ from leakbench.errors import InputError, nearest
 from leakbench.federated.leakage import TAPS
 from leakbench.federated.optimizer import OPTIMIZERS
 
-__all__ = ["ENGINES", "KNOWS", "PROTOCOLS", "READS", "Request", "at_least", "at_most", "check_words", "leak_rounds"]
+__all__ = [
+    "ENGINES",
+    "KNOWS",
+    "NETWORKS",
+    "PROTOCOLS",
+    "READS",
+    "Request",
+    "at_least",
+    "at_most",
+    "check_words",
+    "leak_rounds",
+    "networks_of",
+]
 
 PROTOCOLS = ("paper", "live")
 
@@ -20,6 +32,9 @@ KNOWS = ("oblivious", "defense")
 
 ENGINES = ("fast", "reference")
 """How gradients are computed: `leakbench.engine` where a network is a chain of layers, or `torch.func` for all."""
+
+NETWORKS = 5
+"""Over how many draws of the first weights the victims of the `paper` protocol are spread by default."""
 
 READS = ("gradient", "weights")
 """What an update is read as: a gradient to the last bit, or the float32 difference of the weights before and after."""
@@ -32,6 +47,8 @@ class Request:
     leak_rounds: round numbers, counted as rounds trained before the leak, and `last`.  join_rounds: whether one attack sees the
     same examples at all of them.  reads: `gradient`, or `weights`, whose float32 difference is rounded.
     observations: looks at each gradient, each with noise of its own.
+    networks: draws of the first weights that the victims are spread over; None: `NETWORKS` in the `paper` protocol, as far as
+    there are victims, and the one that is trained in the `live` protocol.
     device: `cpu`, `cuda`, `cuda:1`, ...; or `auto`, a GPU where there is one, which the command line asks for and scripts, whose
     published numbers are of CPUs, do not.
     engine: one of `ENGINES`.
@@ -67,6 +84,7 @@ class Request:
     pictures: bool = True
     reads: str = "gradient"
     observations: int = 1
+    networks: int | None = None
     success: float | None = None
     candidates: int = 1000
     lpips_weights: Path | None = None
@@ -130,6 +148,34 @@ def leak_rounds(request: Request, rounds: int) -> tuple[int, ...]:
             raise InputError(f"leak-rounds: got {number}, but only {rounds} rounds are trained (--train-rounds)")
         found.add(number)
     return tuple(sorted(found))
+
+
+def networks_of(request: Request) -> int:
+    """Return the number of draws of the first weights that the victims of a request are spread over.
+
+    Args:
+        request: The request, with `networks` None for the default: `NETWORKS`, and never more than there are victims.
+
+    Returns:
+        At least 1; 1 in the live protocol.
+
+    Raises:
+        InputError: For several networks in the live protocol, and for more networks than victims.
+    """
+    if request.protocol == "live":
+        if request.networks not in (None, 1):
+            raise InputError(
+                f"networks: got {request.networks}, but the live protocol leaks from the one network that is trained; leave"
+                " --networks out, and train again with another --seed for another network"
+            )
+        return 1
+    if request.networks is None:
+        return min(NETWORKS, request.victims)
+    if request.networks > request.victims:
+        raise InputError(
+            f"networks: got {request.networks}, expected at most the number of victims ({request.victims}); raise --victims"
+        )
+    return request.networks
 
 
 def at_most(name: str, value: int, most: int) -> int:

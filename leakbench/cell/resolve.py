@@ -14,7 +14,7 @@ from leakbench.cell.device import device_of
 from leakbench.cell.fit import check_alone, check_class, check_fit
 from leakbench.cell.looks import check_looks
 from leakbench.cell.numbers import check_numbers
-from leakbench.cell.request import Request, check_words, leak_rounds
+from leakbench.cell.request import Request, check_words, leak_rounds, networks_of
 from leakbench.cell.settings import Settings
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import DatasetRecipe, Federation
@@ -72,6 +72,7 @@ def resolve_cell(
         reads=request.reads,
         engine=request.engine,
         observations=request.observations,
+        networks=networks_of(request),
     )
     if settings.join_rounds and len(settings.leak_rounds) < 2:
         raise InputError(

@@ -19,6 +19,7 @@ class Settings:
     observations: how many looks an attack gets at each gradient, see `leakbench.cell.looks`.
     stop_after: how many of the federation's rounds a budget allows; None for all.
     victim_mode: see `leakbench.cell.victim_mode`; None where no network depends on it.
+    networks: how many draws of the first weights the victims are spread over; 1 in the live protocol, whose network is trained.
     engine: how gradients are computed, one of `leakbench.cell.request.ENGINES`; noise is drawn in another order by each.
     pictures: whether examples and reconstructions are kept in the run's folder.
     init: how the first weights of both networks are drawn, see `leakbench.models.initialise.rule_of`.
@@ -45,6 +46,7 @@ class Settings:
     observations: int = 1
     engine: str = "fast"
     pictures: bool = True
+    networks: int = 1
 
     @property
     def leaking(self) -> str:

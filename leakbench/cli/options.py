@@ -135,6 +135,11 @@ attack_options = _with(
         click.option(
             "--observations", type=int, default=1, show_default=True, help="looks at each gradient, each with new noise"
         ),
+        click.option(
+            "--networks",
+            type=int,
+            help="Draws of the first weights that the victims are spread over, paper protocol [default: 5]",
+        ),
         click.option("--success", help="what counts as a reconstruction, like 'rmse<=0.1' [default: calibrated]"),
         click.option("--candidates", type=int, default=1000, show_default=True, help="k of identification among k"),
         click.option(

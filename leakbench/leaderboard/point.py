@@ -60,7 +60,8 @@ def _median(rows: pd.DataFrame) -> tuple[float, float | None, float | None]:
     """Return the median RMSE over all examples, failures counting as the worst, with its interval over victims."""
     worst = rows["rmse"].fillna(math.inf)
     value = round(float(worst.median()), DIGITS)
-    _, low, high = median_interval(worst.groupby(rows["victim"]).median().to_numpy())
+    by_victim = rows.assign(worst=worst).groupby("victim").agg({"worst": "median", "network": "first"})
+    _, low, high = median_interval(by_victim["worst"], network=by_victim["network"])
     # Of batches the median over all examples is not that of the victims' medians.
     return value, _around(value, low, min), _around(value, high, max)
 

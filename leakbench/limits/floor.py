@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -33,22 +34,29 @@ class Floor:
     note: str
 
 
-def floor(cell: Cell, sent: Sent, tap: str, round_number: int, partition: Partition) -> Floor:
-    """Return the floor of one leakage point, at most 4 victims and 32 probes each; draws from a generator of its own."""
+def floor(cell: Cell, sent: Callable[[int], Sent], tap: str, round_number: int, partition: Partition) -> Floor:
+    """Return the floor of one leakage point, at most 4 victims and 32 probes each; draws from a generator of its own.
+
+    sent: {draw of the first weights: what the server sent}; each victim is looked at with its own draw.
+    """
     victims = draw_victims(cell, tap, round_number, partition)
     cohort, steps, batch = victims.indices.shape[1:]
-    done = leak_facts(cell, sent.network, round_number)
+    done = leak_facts(cell, sent(0).network, round_number)
     f = cell.settings.federation
     std = noise_std(done, tap, batch, cohort, steps, f.learning_rate, f.client_optimizer)
     if isinstance(std, str):
         return Floor(None, None, std)
     std /= math.sqrt(looks_at(cell, tap))  # All looks together tell what their mean tells.
-    lanes = torch.arange(min(VICTIMS, len(victims.indices)))
-    view = aware(view_of(cell, tap, round_number, victims, lanes, sent), cell)
-    inputs, labels, _ = (t[lanes].to(cell.settings.device) for t in truth(cell, tap, victims))
+    few = torch.arange(min(VICTIMS, len(victims.indices)))
+    inputs, labels, _ = (t.to(cell.settings.device) for t in truth(cell, tap, victims))
     rng = generator(cell.settings.seed, "fisher probes", round_number)
-    found = fisher_information(view, inputs, one_hot(labels, cell.data.classes), std, PROBES, rng)
-    information = float(found.quantile(0.5))
+    each = []
+    for network in range(min(cell.settings.networks, len(few))):
+        lanes = few[network :: cell.settings.networks]
+        view = aware(view_of(cell, tap, round_number, victims, lanes, sent(network)), cell)
+        targets = one_hot(labels[lanes], cell.data.classes)
+        each.append(fisher_information(view, inputs[lanes], targets, std, PROBES, rng))
+    information = float(torch.cat(each).quantile(0.5))
     if not math.isfinite(information):
         return Floor(None, None, "none: the model gives no finite gradient")
     variance = float(cell.data.public_inputs.var(0, correction=0).mean())
@@ -59,7 +67,7 @@ def floor(cell: Cell, sent: Sent, tap: str, round_number: int, partition: Partit
         rmse_floor(information, variance),
         unbiased if math.isfinite(unbiased) else None,
         f"the prior is white, a Gaussian of the public examples' standard deviation, {variance**0.5:.3f}, and nothing else is "
-        f"known of such examples; its information is the median of {len(lanes)} victims'; who knows more of them, if only how "
+        f"known of such examples; its information is the median of {len(few)} victims'; who knows more of them, if only how "
         "neighbouring pixels go together, may come closer "
         "(rmse_floor_unbiased: for an attacker who is right on average)",
     )

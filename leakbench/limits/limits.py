@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from leakbench.cell import Cell, leak_key, looks_at
 from leakbench.federated.partition import Partition
@@ -26,19 +27,20 @@ class Limits:
 
 
 def limits_of(
-    cell: Cell, sent: Callable[[int, str], Sent], partition: Partition, largest: dict[str, int] | None
+    cell: Cell, sent: Callable[[int, str, int], Sent], partition: Partition, largest: dict[str, int] | None
 ) -> dict[str, Limits]:
     """Return {name of a leakage point: its limits}; depends on the cell alone, so that a resumed run finds the same.
 
-    sent: {round, leakage point: what the server sent then}.  largest: what the run counted (`Schedule.largest`).
+    sent: {round, leakage point, draw of the first weights: what the server sent then}.
+    largest: what the run counted (`Schedule.largest`).
     """
     found, prior = {}, prior_of(cell)
     for rounds in cell.settings.leaks:
         for tap in cell.settings.taps:
-            networks = {number: sent(number, tap) for number in rounds}
+            networks = {number: sent(number, tap, 0) for number in rounds}
             each = [guards(cell, networks[number].network, number, partition, largest) for number in rounds]
             if len(rounds) == 1:
-                lowest = floor(cell, networks[rounds[0]], tap, rounds[0], partition)
+                lowest = floor(cell, partial(sent, rounds[0], tap), tap, rounds[0], partition)
             else:
                 lowest = Floor(None, None, "none: it is worked out for one view, not for several together")
             guard = together([several[tap] for several in each], looks_at(cell, tap))

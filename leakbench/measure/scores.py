@@ -21,7 +21,19 @@ __all__ = ["COLUMNS", "RANKS_ONLY", "Truth", "no_reconstruction", "score"]
 RANKS_ONLY = "the attack ranks, it does not reconstruct"
 
 COLUMNS = (
-    *("tap", "round", "victim", "batch", "member", "example", "label", "label_guess", "failure", "failure_reason"),
+    *(
+        "tap",
+        "round",
+        "victim",
+        "batch",
+        "network",
+        "member",
+        "example",
+        "label",
+        "label_guess",
+        "failure",
+        "failure_reason",
+    ),
     *("rmse", "psnr", "ssim", "lpips", "distance", "success", "eta", "null_rmse", "null_success"),
     *ONE_EACH,
     *("candidates", "iterations", "iterations_to_success", "evaluations", "evaluations_to_success", "doubts"),
@@ -49,12 +61,14 @@ def score(
     truth: Truth,
     eta: float,
     lpips: metrics.Score | str,
+    network: int = 0,
 ) -> tuple[pd.DataFrame, Tensor]:
     """Return (rows, reconstruction (V, M, *s) in the order of the truth).
 
     answer: None of an attack that only ranks.
     rankings: {name: its answer}, of `leakbench.measure.rankings`, scored for each victim's first example alone: `identified` among
         k candidates; `label_ranked` among the classes, NaN for a label that no public example has, which it cannot name.
+    network: which draw of the first weights leaked, counted from 0.
     null: guesses for all V * M examples of the cell's victims.
     A missing or non-finite answer is a failure and counts against the attacker; one with a certainty of minus infinity is missing.
     fit_seconds, fit_public: what the attacker learned before it answered, as it was learned; NaN of one that does not learn.
@@ -101,7 +115,12 @@ def score(
     took, public = (np.nan, np.nan) if learned is None else (learned.seconds, float(learned.public))
     doubts = np.repeat(_doubts(answer, victims), members)
     rows = rows.assign(
-        tap=tap, round=round_number, eta=eta, candidates=rankings["identified"].scores.shape[1], doubts=doubts
+        tap=tap,
+        round=round_number,
+        network=network,
+        eta=eta,
+        candidates=rankings["identified"].scores.shape[1],
+        doubts=doubts,
     )
     rows = rows.assign(fit_seconds=took, fit_public=public)
     return rows[list(COLUMNS)], inputs

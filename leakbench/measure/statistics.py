@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import beta, binom
+from scipy.stats import beta, binom, chi2
 from scipy.stats import t as student
 from torch import Tensor
 
@@ -22,6 +22,7 @@ __all__ = [
     "paired_means",
     "paired_shares",
     "proportion",
+    "shared",
     "threshold_curve",
     "wilson",
 ]
@@ -41,36 +42,61 @@ def wilson(successes: float, trials: float, confidence: float = 0.95) -> tuple[f
         raise ValueError(f"successes: got {successes} of {trials} trials, expected 0 <= successes <= trials")
     if trials == 0:
         return 0.0, 1.0
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    share = successes / trials
-    centre = (share + z**2 / (2 * trials)) / (1 + z**2 / trials)
-    half = z * (share * (1 - share) / trials + z**2 / (4 * trials**2)) ** 0.5 / (1 + z**2 / trials)
+    return _score_interval(successes / trials, trials, NormalDist().inv_cdf(0.5 + confidence / 2))
+
+
+def _score_interval(share: float, trials: float, quantile: float) -> tuple[float, float]:
+    centre = (share + quantile**2 / (2 * trials)) / (1 + quantile**2 / trials)
+    variance = share * (1 - share) / trials + quantile**2 / (4 * trials**2)
+    half = quantile * variance**0.5 / (1 + quantile**2 / trials)
     # At 0 and 1 the ends are exact; rounding must not move them.
     return 0.0 if share == 0 else centre - half, 1.0 if share == 1 else centre + half
 
 
-def proportion(success: Values, cluster: Values, confidence: float = 0.95) -> Interval:
-    """Return (share, low, high) of the successes (n,), 0 or 1, whose trials in one cluster (n,) are not independent.
+def proportion(
+    success: Values, cluster: Values, confidence: float = 0.95, *, network: Values | None = None
+) -> Interval:
+    """Return the share of successes with its interval, for trials that are not independent.
 
-    Wilson's interval at the effective sample size (Dean and Pagano, J. Survey Statistics and Methodology 3, 2015): n
-    over the design effect of the ratio estimator (Kish, Survey Sampling, 1965), times the correction for few clusters
-    of Korn and Graubard (Survey Methodology 24, 1998). Never above n; one member a cluster gives plain Wilson; all 0 or
-    all 1 show no variance, so there each cluster counts as one trial. NaN is a failure; no trials give (NaN, 0, 1).
+    Trials on one network: Wilson's interval at the effective sample size (Dean and Pagano, J. Survey Statistics and
+    Methodology 3, 2015): n over the design effect of the ratio estimator (Kish, Survey Sampling, 1965), times the
+    correction for few clusters of Korn and Graubard (Survey Methodology 24, 1998). Never above n; one member a cluster
+    gives plain Wilson; all 0 or all 1 show no variance, so there each cluster counts as one trial.
+
+    Trials on k >= 2 networks: the interval is for the mean over all networks that could have been drawn, see
+    `_over_networks`.
+
+    Args:
+        success: (n,) outcomes, 0 or 1; NaN is a failure.
+        cluster: (n,) names of the batches, whose trials are not independent.
+        confidence: Coverage of the interval.
+        network: (n,) names of the networks, each of which holds whole clusters; None for one network.
+
+    Returns:
+        (share, low, high); (NaN, 0, 1) for no trials.
+
+    Raises:
+        ValueError: For outcomes other than 0, 1 and NaN.
     """
-    outcome = _outcomes(success)
+    return shared(_outcomes(success), cluster, confidence, network=network)
+
+
+def shared(outcome: Values, cluster: Values, confidence: float = 0.95, *, network: Values | None = None) -> Interval:
+    """Return what `proportion` does for outcomes (n,) in [0, 1], where a tie between m answers counts 1 / m."""
+    outcome = _floats(outcome)
     sums, sizes = _by_cluster(outcome, cluster)
     if not len(outcome):
         return float("nan"), 0.0, 1.0
     share = float(outcome.mean())
     trials = _effective_trials(sums, sizes, share * (1 - share), confidence)
-    low, high = wilson(share * trials, trials, confidence)
-    return share, low, high
+    over = _over_networks(outcome, trials, network, confidence)
+    return share, *_score_interval(share, *(over or (trials, NormalDist().inv_cdf(0.5 + confidence / 2))))
 
 
-def exact_low(success: Values, cluster: Values, confidence: float = 0.95) -> float:
+def exact_low(success: Values, cluster: Values, confidence: float = 0.95, *, network: Values | None = None) -> float:
     """Return the exact lower limit of a share, for which no luck of few trials passes as evidence.
 
-    success: (n,) in [0, 1], NaN a failure; cluster: (n,) as in `proportion`. Clopper and Pearson's limit (Biometrika 26,
+    success: (n,) in [0, 1], NaN a failure; cluster, network: (n,) as in `proportion`. Clopper and Pearson's limit (Biometrika 26,
     1934) at the effective sample size (Korn and Graubard 1998); Wilson's is too high near 0, where a single success of 10
     would refute a share of .0179 that gives one in every sixth. 0 for no trials.
     """
@@ -80,17 +106,50 @@ def exact_low(success: Values, cluster: Values, confidence: float = 0.95) -> flo
     if share == 0:
         return 0.0
     trials = _effective_trials(sums, sizes, share * (1 - share), confidence)
+    if over := _over_networks(outcome, trials, network, confidence):
+        # As many independent trials as have a normal interval of the same width (Korn and Graubard 1998).
+        trials = max(1.0, over[0] * (NormalDist().inv_cdf(0.5 + confidence / 2) / over[1]) ** 2)
     return float(beta.ppf((1 - confidence) / 2, share * trials, (1 - share) * trials + 1))
 
 
-def exact(success: Values, cluster: Values, confidence: float = 0.95) -> Interval:
+def exact(success: Values, cluster: Values, confidence: float = 0.95, *, network: Values | None = None) -> Interval:
     """Return (share, low, high) by Clopper and Pearson (Biometrika 26, 1934), at the effective sample size of `proportion`.
 
     It holds at least `confidence` whatever the share, where Wilson's does so on average over shares. No trials give (NaN, 0, 1).
     """
     outcome = _outcomes(success)
-    low = exact_low(outcome, cluster, confidence)
-    return proportion(outcome, cluster)[0], low, 1.0 - exact_low(1.0 - outcome, cluster, confidence)
+    low = exact_low(outcome, cluster, confidence, network=network)
+    return proportion(outcome, cluster)[0], low, 1.0 - exact_low(1.0 - outcome, cluster, confidence, network=network)
+
+
+LUCK = 0.05
+"""Networks that agree more than they do in this share of all draws, were they all alike, are taken to agree by luck."""
+
+
+def _over_networks(
+    values: Floats, trials: float, network: Values | None, confidence: float
+) -> tuple[float, float] | None:
+    """Return (effective trials, quantile) of a mean over several networks; None for one network, or without any variance.
+
+    The variance of the mean comes from the k networks' own means, by the ratio estimator (Kish 1965), and has k - 1 degrees of
+    freedom, so that the quantile is Student's. A few networks can agree by luck: the variance is at least the `LUCK` quantile
+    of what independent trials would show (a chi-square of k - 1 degrees of freedom).
+
+    Args:
+        values: (n,) outcomes.
+        trials: How many independent trials the values are worth on one network.
+        network: (n,) names of the networks, or None.
+        confidence: Two-sided coverage that the quantile is for.
+    """
+    if network is None:
+        return None
+    sums, sizes = _by_cluster(values, network)
+    k, mean, spread = len(sizes), float(values.mean()), float(values.var())
+    if k < 2 or spread <= 0:
+        return None
+    between = k / (k - 1) * float(((sums - mean * sizes) ** 2).sum()) / float(sizes.sum()) ** 2
+    least = spread / trials * float(chi2.ppf(LUCK, k - 1)) / (k - 1)
+    return max(1.0, spread / max(between, least)), float(student.ppf(0.5 + confidence / 2, k - 1))
 
 
 def _effective_trials(sums: Floats, sizes: Floats, variance: float, confidence: float) -> float:
@@ -179,10 +238,11 @@ def _percentiles(
     return float(low), float(high)
 
 
-def mean_interval(values: Values, confidence: float = 0.95) -> Interval:
+def mean_interval(values: Values, confidence: float = 0.95, *, network: Values | None = None) -> Interval:
     """Return (mean, low, high) of independent values (n,) in [0, 1], one a cluster.
 
     Student's interval; of equal values, which show no spread, Wilson's of n trials. No values give (NaN, 0, 1).
+    network: (n,) names of the networks, whose means then show the spread (`_over_networks`); None for one network.
     """
     found = _floats(values)
     n = len(found)
@@ -191,27 +251,40 @@ def mean_interval(values: Values, confidence: float = 0.95) -> Interval:
     mean = float(found.mean())
     if np.ptp(found) == 0:
         return mean, *wilson(mean * n, n, confidence)
-    half = float(student.ppf((1 + confidence) / 2, n - 1) * found.std(ddof=1) / n**0.5)
+    half = _half_width(found, network, confidence)
     return mean, max(0.0, mean - half), min(1.0, mean + half)
 
 
-def difference_interval(values: Values, confidence: float = 0.95) -> Interval:
-    """Return (mean, low, high) of independent differences (n,) of any size: Student's interval, infinite of fewer than two."""
+def difference_interval(values: Values, confidence: float = 0.95, *, network: Values | None = None) -> Interval:
+    """Return (mean, low, high) of independent differences (n,) of any size: Student's interval, infinite of fewer than two.
+
+    network: (n,) names of the networks, whose means then show the spread (`_over_networks`); None for one network.
+    """
     found = _floats(values)
     n = len(found)
     if n < 2:
         return float(found.mean()) if n else float("nan"), -np.inf, np.inf
     mean = float(found.mean())
-    half = float(student.ppf((1 + confidence) / 2, n - 1) * found.std(ddof=1) / n**0.5)
+    half = _half_width(found, network, confidence)
     return mean, mean - half, mean + half
 
 
-def median_interval(values: Values, confidence: float = 0.95) -> Interval:
+def _half_width(values: Floats, network: Values | None, confidence: float) -> float:
+    """Return half the width of Student's interval of the mean of two values or more."""
+    n = len(values)
+    if over := _over_networks(values, n, network, confidence):
+        return over[1] * float(values.std()) / over[0] ** 0.5
+    return float(student.ppf((1 + confidence) / 2, n - 1) * float(values.std(ddof=1)) / n**0.5)
+
+
+def median_interval(values: Values, confidence: float = 0.95, *, network: Values | None = None) -> Interval:
     """Return (median, low, high) of a score of which less is better for the attacker, such as RMSE or iterations.
 
     NaN is a failure: worse than any value, so infinite. The interval is between order statistics (Hahn and Meeker,
     Statistical Intervals, 1991, section 5.2) and holds at least `confidence`, whatever the distribution; too few values
     (below 6 at .95) bound nothing: infinite ends. No values give NaN.
+    network: (n,) names of the networks; with several the order statistics are those at the ends of the clustered interval of the
+    share of values up to the median (Woodruff, JASA 47, 1952), and never closer to it than those of independent values.
     """
     ordered = np.sort(np.nan_to_num(_floats(values), nan=np.inf, posinf=np.inf))
     n = len(ordered)
@@ -222,6 +295,9 @@ def median_interval(values: Values, confidence: float = 0.95) -> Interval:
     median = float(middle[0] if middle[0] == middle[1] else sum(middle) / 2)
     # The largest rank whose tail, fewer than `rank` values below the median, has at most half the error.
     rank = int(np.searchsorted(binom.cdf(np.arange(n), n, 0.5), (1 - confidence) / 2, side="right"))
+    below = (np.nan_to_num(_floats(values), nan=np.inf, posinf=np.inf) <= median).astype(np.float64)
+    if over := _over_networks(below, n, network, confidence):
+        rank = min(rank, int(n * _score_interval(0.5, *over)[0]))
     if rank == 0:
         return median, -np.inf, np.inf
     return median, float(ordered[rank - 1]), float(ordered[n - rank])

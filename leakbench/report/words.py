@@ -93,8 +93,8 @@ def batches(summary: Summary) -> str:
     for name, tap in summary["taps"].items():
         success = f"success: RMSE <= {number(tap.get('eta'), 3)}; identified among {tap.get('candidates')} candidates"
         many, members = tap.get("victims"), tap.get("batch")
-        who = (
-            f"{many} victims" if members == 1 else f"{many} victims, each in a leak of {members} examples{made_of(tap)}"
+        who = f"{many} victims{_spread(summary, tap)}" + (
+            "" if members == 1 else f", each in a leak of {members} examples{made_of(tap)}"
         )
         looks = f", {tap['observations']} looks at each" if (tap.get("observations") or 1) > 1 else ""
         lost = tap.get("failures")
@@ -103,6 +103,14 @@ def batches(summary: Summary) -> str:
         batch = f"{who}{looks}, {'ranked and not rebuilt' if lost is None else unanswered}"
         groups.setdefault(f"{batch}; {success}", []).append(name)
     return "\n".join(f"{', '.join(names)}: {text}" for text, names in groups.items())
+
+
+def _spread(summary: Summary, tap: Tap) -> str:
+    """Return over how many networks, or trainings, the victims of a leakage point are spread."""
+    networks = tap.get("networks") or 1
+    if summary.get("protocol") == "live":
+        return " of one training"
+    return " on one network" if networks == 1 else f" over {networks} networks"
 
 
 UNANSWERED = {

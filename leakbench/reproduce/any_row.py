@@ -28,12 +28,16 @@ def in_any_row(cell: Cell, tap: str) -> float | None:
     """
     if cell.settings.protocol == "live" or not isinstance(cell.attack.method, Rows):
         return None
-    model, start = fresh_network(cell, trained=False)
     public = public_examples(cell, max(FEW, cell.attack.needs.public))
-    plain, rng = Network(model, start), generator(cell.settings.seed, "server")
-    sent = Sent(*cell.attack.server(plain, public, knowledge(cell, tap), rng))
-    name = first_layer(sent.network.model)
-    if name is None or isinstance(sent.secret, Bins):
+
+    def sent_at(network: int) -> Sent:
+        plain = Network(*fresh_network(cell, False, network))
+        rng = generator(cell.settings.seed, "server")
+        return Sent(*cell.attack.server(plain, public, knowledge(cell, tap), rng))
+
+    sent = [sent_at(network) for network in range(cell.settings.networks)]
+    name = first_layer(sent[0].network.model)
+    if name is None or isinstance(sent[0].secret, Bins):
         return None
     victims = draw_victims(cell, tap, 0, hand_out(cell))
     inputs, _, _ = truth(cell, tap, victims)
@@ -41,7 +45,7 @@ def in_any_row(cell: Cell, tap: str) -> float | None:
     if eta is None:
         eta = success_threshold(cell.data.train_inputs[cell.data.victims], generator(cell.settings.seed, "eta"))
     found = [
-        within(view_of(cell, tap, 0, victims, lane, sent), name, inputs[lane].flatten(2), eta)
+        within(view_of(cell, tap, 0, victims, lane, sent[int(lane) % len(sent)]), name, inputs[lane].flatten(2), eta)
         for lane in torch.split(torch.arange(len(inputs)), 1)
     ]
     return float(torch.cat(found).double().mean())

@@ -138,13 +138,15 @@ def point_of(tap: dict[str, Any], rows: pd.DataFrame) -> Row:
     # A member without an answer, or never within eta, is the farthest and the latest of its batch; it is not left out.
     scores = rows[["rmse", "iterations_to_success"]].fillna(math.inf)
     by_victim = scores.groupby(rows["victim"]).median()
+    network = rows.groupby("victim")["network"].first()
     ends: dict[str, float] = {}
     for name, column in (("rmse", "rmse"), ("iterations", "iterations_to_success")):
-        _, low, high = median_interval(by_victim[column].to_numpy())
+        _, low, high = median_interval(by_victim[column], network=network)
         ends |= {f"{name}_low": low, f"{name}_high": high}
     return {
         "batch": tap["batch"],
         "victims": tap["victims"],
+        "networks": tap["networks"],
         **{key: tap[key] for key in MEASURES},
         **ends,
         "minutes": minutes_of(tap),

@@ -73,23 +73,25 @@ MANY = 10_000
 
 
 def conspicuous_of(
-    cell: Cell, sent: Callable[[int], Sent], honest: Callable[[int], Network], partition: Partition
+    cell: Cell, sent: Callable[[int, int], Sent], honest: Callable[[int], Network], partition: Partition
 ) -> Conspicuous:
     """Return what clients could see at the last round that leaks: medians over the victims' batches, at most 20.
 
-    sent, honest: {round: what the server sent then, what an honest one would have}. Before any training honest models are fresh
+    sent: {round, draw of the first weights: what the server sent then}; each victim is looked at with its own draw.
+    honest: {round: what an honest server would have sent}. Before any training honest models are fresh
     initialisations, each with a batch of its own; afterwards there is one, seen with batches of clients who are no victims.
     """
     if not lies(cell.attack.server):
         return Conspicuous()
     number = cell.settings.leaks[-1][-1]
-    lying, plain = sent(number).network.of_client(0), honest(number)
-    many = _affordable(cell, lying)
+    lying = [sent(number, network).network.of_client(0) for network in range(cell.settings.networks)]
+    plain = honest(number)
+    many = _affordable(cell, lying[0])
     victims = draw_victims(cell, "type-1", number, partition).indices[:many, 0, 0]
     others = _other_batches(cell, victims, many, partition)
     fair = [_seen(cell, _fresh(cell, n) if number == 0 else plain, batch) for n, batch in enumerate(others)]
-    lied = [_seen(cell, lying, batch) for batch in victims]
-    changed = float(architecture_changed(plain.parameters, lying.parameters))
+    lied = [_seen(cell, lying[n % len(lying)], batch) for n, batch in enumerate(victims)]
+    changed = float(architecture_changed(plain.parameters, lying[0].parameters))
     fair, lied = [{"architecture": 0.0, **each} for each in fair], [{"architecture": changed, **each} for each in lied]
     found = {name: _placed([each[name] for each in lied], [each[name] for each in fair]) for name in STATISTICS}
     return Conspicuous(found, _notes(cell, found, number, len(victims), many))

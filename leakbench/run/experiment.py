@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -69,18 +70,22 @@ def execute(cell: Cell, run: Run, progress: Progress) -> dict[str, Any]:
         train_federation(cell, run, partition, progress)
     for rounds in s.leaks:
         for tap in s.taps:
-            sent = {number: _sent(cell, run, number, tap) for number in rounds}
-            attack_leak(Leak(cell, partition, sent, tap), run, judge, progress)
+            for network in range(s.networks):
+                sent = {number: _sent(cell, run, number, tap, network) for number in rounds}
+                attack_leak(Leak(cell, partition, sent, tap, network), run, judge, progress)
     if s.protocol == "paper":
         train_federation(cell, run, partition, progress)
     return _finish(cell, run, partition)
 
 
-def _sent(cell: Cell, run: Run, round_number: int | None, tap: str = "type-1") -> Sent:
-    """Return what the server sends: the honest network, or what it makes of it to read at a leakage point."""
+def _sent(cell: Cell, run: Run, round_number: int | None, tap: str = "type-1", network: int = 0) -> Sent:
+    """Return what the server sends: the honest network, or what it makes of it to read at a leakage point.
+
+    network: Which draw of the first weights, counted from 0.
+    """
     rng = generator(cell.settings.seed, "server")
     public = public_examples(cell, max(FEW, cell.attack.needs.public))
-    honest = _honest(cell, run, round_number)
+    honest = _honest(cell, run, round_number, network)
     # Of a network that has diverged there is nothing to rewrite: what leaks is not finite, whatever the server means to do.
     server = cell.attack.server if _answers(honest, public) else Honest()
     return Sent(*server(honest, public, knowledge(cell, tap), rng))
@@ -92,10 +97,10 @@ def _answers(network: Network, public: Public) -> bool:
     return math.isfinite(accuracy(network.model, state, public.inputs, public.labels)[1])
 
 
-def _honest(cell: Cell, run: Run, round_number: int | None) -> Network:
+def _honest(cell: Cell, run: Run, round_number: int | None, network: int = 0) -> Network:
     """Return the network at random weights, or in the live protocol what was trained in so many rounds."""
     live = cell.settings.protocol == "live"
-    model, start = fresh_network(cell, trained=live)
+    model, start = fresh_network(cell, live, network)
     weights, memory = start, dict[str, Tensor]()
     if live and round_number is not None:
         weights, memory = from_sent(run.read_tensors(leaked_model(round_number)))
@@ -118,9 +123,12 @@ def _finish(cell: Cell, run: Run, partition: Partition) -> dict[str, Any]:
     with run.timed("epsilon and bounds"):
         epsilon = _spent(cell, partition, largest)
         epsilon["by_round"] = cell_curve(cell.defense, cell.data, cell.settings, partition)
-        limits = limits_of(cell, lambda number, tap: _sent(cell, run, number, tap), partition, largest)
+        limits = limits_of(cell, partial(_sent, cell, run), partition, largest)
         seen = conspicuous_of(
-            cell, lambda number: _sent(cell, run, number), lambda number: _honest(cell, run, number), partition
+            cell,
+            lambda number, network: _sent(cell, run, number, network=network),
+            lambda number: _honest(cell, run, number),
+            partition,
         )
     phases, folder = run.manifest["phases"], str(run.folder)
     run.manifest["summary"] = summarise(cell, rows, rounds, epsilon, limits, phases, folder, seen)
@@ -146,19 +154,22 @@ def _spent(cell: Cell, partition: Partition, largest: dict[str, int] | None) -> 
 
 
 def _joined(cell: Cell, run: Run) -> tuple[pd.DataFrame, dict[str, Tensor]]:
-    """Return the rows of all pieces, and {tap.round.what: tensor} over all victims."""
+    """Return the rows of all pieces, and {tap.round.what: tensor} over all victims, in the order of the victims."""
     rows: list[pd.DataFrame] = []
     tensors: dict[str, Tensor] = {}
     for rounds in cell.settings.leaks:
         for tap in cell.settings.taps:
             key = f"{tap}.round{rounds[-1]}."
             names = sorted(n for n in run.manifest["files"] if n.startswith(f"parts/{key}") and n.endswith(".parquet"))
-            rows += [run.read_rows(name) for name in names]
+            each = [run.read_rows(name) for name in names]
+            lanes = torch.cat([torch.from_numpy(piece["victim"].unique()) for piece in each])
+            order = lanes.argsort()  # Victims of several networks are attacked network by network.
+            rows.append(pd.concat(each, ignore_index=True).sort_values("victim", kind="stable"))
             held = [run.read_tensors(name.removesuffix("parquet") + "safetensors") for name in names]
             for what, axis in (("reconstruction", 0), ("truth", 0), ("trajectory", 1)):
                 parts = [h[what] for h in held if what in h]
                 if parts:
-                    tensors[key + what] = torch.cat(_as_long(parts) if axis else parts, axis)
+                    tensors[key + what] = torch.cat(_as_long(parts) if axis else parts, axis).index_select(axis, order)
     return pd.concat(rows, ignore_index=True), tensors if cell.settings.pictures else without_pictures(tensors)
 
 

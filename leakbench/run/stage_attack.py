@@ -61,17 +61,27 @@ class Judge:
 
 @dataclass(frozen=True)
 class Leak:
-    """One leakage point of one cell, and the networks that leak there: {rounds before: what the server sent}, one or several."""
+    """One leakage point of one cell, with one draw of the first weights.
+
+    sent: {rounds trained before: what the server sent}, one or several.
+    network: Which draw of the first weights leaks, counted from 0; victim v is attacked at draw v modulo their number.
+    """
 
     cell: Cell
     partition: Partition
     sent: dict[int, Sent]
     tap: str
+    network: int = 0
 
     @property
     def round(self) -> int:
         """The round by which it is named: the last one."""
         return max(self.sent)
+
+    @property
+    def lanes(self) -> Tensor:
+        """The victims (n,) int64 that are attacked at this draw of the first weights, as positions among all V."""
+        return torch.arange(self.network, self.cell.settings.victims, self.cell.settings.networks)
 
     def victims(self) -> Victims:
         """Draw the victims, who are the same in all its rounds, with the examples that they used in the first."""
@@ -84,28 +94,30 @@ class Leak:
 
     @property
     def name(self) -> str:
-        """How its pieces are named."""
-        return f"{self.tap}.round{self.round}"
+        """The start of the names of its chunks' files."""
+        several = f".network{self.network}" if self.cell.settings.networks > 1 else ""
+        return f"{self.tap}.round{self.round}{several}"
 
 
 def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:
-    """Attack the victims of one leakage point, chunk by chunk, as far as the run's folder does not hold them yet.
+    """Attack the victims of one leakage point at one draw of the first weights, in chunks that the run's folder lacks.
 
     A chunk for which memory does not suffice is halved, and so are those after it; raises InputError where it does not suffice
     for one victim. progress: of victims; within a chunk a victim counts by the share of its most iterations.
     """
-    victims = leak.victims()
+    victims, own = leak.victims(), leak.lanes
     total = len(victims.indices)
+    before = sum(len(dataclasses.replace(leak, network=n).lanes) for n in range(leak.network))
     null = cache(partial(_null, leak, victims, judge.eta))
     phase = phase_name(leak.cell, leak.tap, leak.round)
     fits = FitStore(fit_folder())
     say = saying(progress)
     room = Room("victims", _chunk(leak, victims), LOWER, lambda line: say(f"{phase}: {line}"))
-    missing = _missing(leak, run, total)
-    progress(phase, missing[0].start if missing else total, total)
+    missing = _missing(leak, run, len(own))
+    progress(phase, before + (missing[0].start if missing else len(own)), total)
 
     def attacked(where: slice) -> tuple[pd.DataFrame, dict[str, Tensor]]:
-        lanes = torch.arange(where.start, where.stop)
+        lanes = own[where]
         with run.timed(phase):
             views = tuple(dataclasses.replace(view, fits=fits) for view in leak.views(victims, lanes))
             twin = _twin(run, _piece(leak, where.start), views, lanes)
@@ -113,7 +125,7 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:
                 return run.read_rows(f"{twin}.parquet").assign(tap=leak.tap), run.read_tensors(f"{twin}.safetensors")
 
             def tell(share: float) -> None:
-                progress(phase, where.start + share * len(lanes), total)
+                progress(phase, before + where.start + share * len(lanes), total)
 
             return _attack_chunk(leak, judge, *null(), victims, lanes, views, tell)
 
@@ -122,11 +134,14 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:
             piece = _piece(leak, where.start)
             run.write_tensors(f"{piece}.safetensors", tensors)
             run.write_rows(f"{piece}.parquet", rows)
-            progress(phase, where.stop, total)
+            progress(phase, before + where.stop, total)
 
 
 def _missing(leak: Leak, run: Run, total: int) -> list[slice]:
-    """Return which victims no whole piece on disk holds; a piece says itself how many it holds, whatever fits into memory now."""
+    """Return which of the draw's victims, by position among them, no whole chunk on disk holds.
+
+    A chunk says itself how many victims it holds, whatever fits into memory now.
+    """
     found, reached = [], 0
     prefix = _piece(leak, 0)[: -len("00000")]
     for name in sorted(n for n in list(run.manifest["files"]) if n.startswith(prefix) and n.endswith(".parquet")):
@@ -192,7 +207,8 @@ def _attack_chunk(
     )
     rebuilt = answer if isinstance(answer, Reconstruction) else None
     reconstruction = no_reconstruction(real) if rebuilt is None else rebuilt
-    rows, ordered = score(leak.tap, leak.round, rebuilt, ranked, null, real, judge.eta, judge.lpips)
+    at = (leak.tap, leak.round)
+    rows, ordered = score(*at, rebuilt, ranked, null, real, judge.eta, judge.lpips, leak.network)
     read = torch.stack([readable(view) for view in views]).all(0)
     rows = explained(rows, _silent(views), _refuses(cell), fished(cell.attack.server), read)
     rows = rows.join(score_rankings(ranked, candidate_examples(cell, victims), cell.data.public_targets, real))

@@ -28,17 +28,23 @@ def leaked_model(round_number: int) -> str:
     return f"model.round{round_number}.safetensors"
 
 
-def fresh_network(cell: Cell, trained: bool) -> tuple[nn.Module, Parameters]:
+def fresh_network(cell: Cell, trained: bool, number: int = 0) -> tuple[nn.Module, Parameters]:
     """Return the network that is trained, or the one from which the `paper` protocol leaks, at its first weights.
 
     It is in the mode in which clients compute. What the defense adds to it draws its weights apart, so that the rest starts as
     without the defense.
+
+    Args:
+        cell: The cell.
+        trained: Whether the network is the one that is trained.
+        number: Which draw of the first weights, counted from 0.
     """
     s = cell.settings
+    again = (number,) if number else ()  # The first draw is that of a cell with one network.
     purpose, name = ("model", s.model) if trained else ("leak model", s.leak_model)
     shape, classes = cell.data.shape, cell.data.classes
-    plain = build(name, shape, classes, generator(s.seed, purpose), s.init)
-    rng = generator(s.seed, f"{purpose} extension")
+    plain = build(name, shape, classes, generator(s.seed, purpose, *again), s.init)
+    rng = generator(s.seed, f"{purpose} extension", *again)
     model = extended(cell.defense.network, plain, shape, classes, rng).train(s.victim_mode == "train").to(s.device)
     return model, parameters(model)
 

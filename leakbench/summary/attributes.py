@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+import numpy as np
 import pandas as pd
 
 from leakbench.measure.rankings import RANKINGS
-from leakbench.measure.statistics import exact_low, wilson
+from leakbench.measure.statistics import exact_low, shared
 from leakbench.privacy.bounds import Seen
 
 __all__ = ["Attributes", "attribute_bounds", "attribute_fields", "attribute_notes", "attribute_violations"]
@@ -30,15 +31,17 @@ def attribute_fields(group: pd.DataFrame) -> Attributes | None:
     names = [str(name).removeprefix(COLUMN) for name in group if str(name).startswith(COLUMN)]
     if names and int(group["member"].max()):
         return None
-    return {name: _told(group[f"{COLUMN}{name}"].dropna(), group[f"null_{COLUMN}{name}"].dropna()) for name in names}
+    return {name: _told(group, name) for name in names}
 
 
-def _told(right: pd.Series, null: pd.Series) -> dict[str, float | None]:
+def _told(group: pd.DataFrame, name: str) -> dict[str, float | None]:
+    right, null = group[f"{COLUMN}{name}"].dropna(), group[f"null_{COLUMN}{name}"].dropna()
     guessed = float(null.iloc[0]) if len(null) else None
     if not len(right):
         return {"right": None, "low": None, "high": None, "null": guessed, "bound": None}
-    low, high = wilson(float(right.sum()), len(right))
-    return {"right": float(right.mean()), "low": low, "high": high, "null": guessed, "bound": None}
+    network = group.loc[right.index].get("network")
+    share, low, high = shared(right.to_numpy(), np.arange(len(right)), network=network)
+    return {"right": share, "low": low, "high": high, "null": guessed, "bound": None}
 
 
 def attribute_notes(key: str, attributes: Attributes | None) -> dict[str, str]:

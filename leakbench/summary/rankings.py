@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from leakbench.measure.rankings import ONE_EACH, RANKINGS
 from leakbench.measure.scores_rankings import LEAST_NON_MEMBERS
-from leakbench.measure.statistics import mean_interval, wilson
+from leakbench.measure.statistics import mean_interval, shared
 from leakbench.summary.attributes import attribute_fields, attribute_notes
 
 __all__ = ["ranking_fields", "ranking_notes", "told_fields", "told_notes"]
@@ -24,7 +25,7 @@ def told_fields(group: pd.DataFrame) -> dict[str, float | None]:
     """Return which share of the victims each question is told right of, with Wilson's interval; None for what has no value."""
     fields: dict[str, float | None] = {}
     for name in ONE_EACH:
-        fields |= _interval(name, _share, _first(group, name))
+        fields |= _interval(name, _share, group, name)
     return fields
 
 
@@ -43,9 +44,9 @@ def ranking_fields(group: pd.DataFrame) -> dict[str, Any]:
     """
     null = _first(group, "null_label_counts")
     return {
-        **_interval("member_auc", mean_interval, _first(group, "member_above")),
-        **_interval("member_tpr", _share, _first(group, "member_found")),
-        **_interval("label_counts", mean_interval, _first(group, "label_counts")),
+        **_interval("member_auc", _mean, group, "member_above"),
+        **_interval("member_tpr", _share, group, "member_found"),
+        **_interval("label_counts", _mean, group, "label_counts"),
         "null_label_counts": float(null.mean()) if len(null) else None,
         "attributes": attribute_fields(group),
     }
@@ -68,12 +69,22 @@ def _first(group: pd.DataFrame, column: str) -> pd.Series:
     return group[column].dropna() if column in group else pd.Series(dtype=float)
 
 
-def _share(values: pd.Series) -> tuple[float, float, float]:
-    return float(values.mean()), *wilson(float(values.sum()), len(values))
+def _share(values: pd.Series, network: pd.Series | None) -> tuple[float, float, float]:
+    return shared(values.to_numpy(), np.arange(len(values)), network=network)
+
+
+def _mean(values: pd.Series, network: pd.Series | None) -> tuple[float, float, float]:
+    return mean_interval(values, network=network)
 
 
 def _interval(
-    name: str, interval: Callable[[pd.Series], tuple[float, float, float]], values: pd.Series
+    name: str,
+    interval: Callable[[pd.Series, pd.Series | None], tuple[float, float, float]],
+    group: pd.DataFrame,
+    column: str,
 ) -> dict[str, float | None]:
-    fields = (name, f"{name}_low", f"{name}_high")
-    return dict(zip(fields, interval(values), strict=True)) if len(values) else dict.fromkeys(fields)
+    values, fields = _first(group, column), (name, f"{name}_low", f"{name}_high")
+    if not len(values):
+        return dict.fromkeys(fields)
+    network = group.loc[values.index].get("network")
+    return dict(zip(fields, interval(values, network), strict=True))

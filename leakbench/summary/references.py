@@ -24,7 +24,9 @@ REFERENCES: dict[str, tuple[str, Callable[[pd.DataFrame], pd.Series]]] = {
 
 def verbatim_fields(group: pd.DataFrame) -> dict[str, float]:
     """Return the share of examples rebuilt exactly, and its interval by batch."""
-    share, low, high = proportion((group["rmse"] <= VERBATIM).to_numpy(), group["batch"].to_numpy())
+    share, low, high = proportion(
+        (group["rmse"] <= VERBATIM).to_numpy(), group["batch"].to_numpy(), network=group.get("network")
+    )
     return {"verbatim": share, "verbatim_low": low, "verbatim_high": high}
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pandas as pd
-from scipy import stats
 
 from leakbench.measure.metrics_tables import NO_FEATURES
 from leakbench.measure.scores import RANKS_ONLY
 from leakbench.measure.scores_tables import TABLE_COLUMNS
-from leakbench.measure.statistics import mean_interval, proportion
+from leakbench.measure.statistics import difference_interval, mean_interval, proportion
 
 __all__ = ["comes_back", "table_fields", "table_notes"]
 
@@ -32,9 +30,12 @@ def table_fields(group: pd.DataFrame) -> dict[str, float | None]:
     found: dict[str, float | None] = dict.fromkeys([*MEASURED, *bounds])
     if not (group["failure_reason"] == RANKS_ONLY).all():
         accuracy = group["feature_accuracy"].fillna(0.0)
-        mean = mean_interval(accuracy.groupby(group["batch"]).mean())
+        by_batch = accuracy.groupby(group["batch"]).mean()
+        mean = mean_interval(by_batch, network=_network_of(group))
         found |= dict(zip(("feature_accuracy", "feature_accuracy_low", "feature_accuracy_high"), mean, strict=True))
-        share = proportion(group["record_match"].fillna(0.0).to_numpy(), group["batch"].to_numpy())
+        share = proportion(
+            group["record_match"].fillna(0.0).to_numpy(), group["batch"].to_numpy(), network=group.get("network")
+        )
         found |= dict(zip(("record_match", "record_match_low", "record_match_high"), share, strict=True))
     return found | {name: float(group[name].mean()) for name in names}
 
@@ -51,9 +52,10 @@ def comes_back(group: pd.DataFrame) -> bool:
     batch = group["batch"].to_numpy()
     accuracy, match = (group[name].fillna(0.0) for name in MEASURED)
     above = [(accuracy - group[f"{who}_feature_accuracy"]).groupby(batch).mean() for who in GUESSES]
-    if len(above[0]) > 1 and all(gain.mean() > _half_width(gain) for gain in above):
+    network = _network_of(group)
+    if len(above[0]) > 1 and all(difference_interval(gain, network=network)[1] > 0 for gain in above):
         return True
-    share, low, _ = proportion(match.to_numpy(), batch)
+    share, low, _ = proportion(match.to_numpy(), batch, network=group.get("network"))
     guessed = max(float(group[f"{who}_record_match"].mean()) for who in GUESSES)
     return low > guessed and share > proportion(group["null_record_match"].to_numpy(), batch)[2]
 
@@ -64,6 +66,6 @@ def table_notes(key: str, tap: dict[str, Any]) -> dict[str, str]:
     return {f"taps.{key}.{name}": reason for name in TABLE_COLUMNS if tap[name] is None}
 
 
-def _half_width(values: pd.Series, confidence: float = 0.95) -> float:
-    """Return half the width of Student's interval of the mean of two independent values or more."""
-    return float(stats.t.ppf((1 + confidence) / 2, len(values) - 1) * values.std() / math.sqrt(len(values)))
+def _network_of(group: pd.DataFrame) -> pd.Series | None:
+    """Return the network of each batch, in the order of the batches; None for one network."""
+    return group.groupby("batch")["network"].first() if "network" in group else None

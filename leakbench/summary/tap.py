@@ -42,13 +42,16 @@ def tap_summary(group: pd.DataFrame, seconds: float, doubtful: bool = False) -> 
     seconds: what the attack took.  doubtful: whether its ranking may miss what leaked, see `verdict`; so may a search that doubts
     itself on half of the victims.
     """
-    asr, low, high = proportion(group["success"].to_numpy(), group["batch"].to_numpy())
-    _, exact_low, exact_high = exact(group["success"].to_numpy(), group["batch"].to_numpy())
+    network = group.get("network")
+    asr, low, high = proportion(group["success"].to_numpy(), group["batch"].to_numpy(), network=network)
+    _, exact_low, exact_high = exact(group["success"].to_numpy(), group["batch"].to_numpy(), network=network)
+    # The baseline guess does not see the network.
     null, null_low, null_high = proportion(group["null_success"].to_numpy(), group["batch"].to_numpy())
     found = {
         "round": int(group["round"].iloc[0]),
         "batch": int(group["member"].max()) + 1,
         "victims": int(group["victim"].nunique()),
+        "networks": 1 if network is None else int(network.nunique()),
         "failures": int(group["failure"].sum()),
         "asr": asr,
         "asr_low": low,
