@@ -5,10 +5,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binomtest
+from scipy.stats import binomtest, chi2
+from scipy.stats import t as student
 
 from leakbench.measure.statistics import (
     exact,
+    mean_interval,
     median_interval,
     paired_bootstrap,
     paired_means,
@@ -225,3 +227,65 @@ def test_paired_means_reach_as_far_as_students() -> None:
         paired_means([0.3, float("nan")], [0.1, 0.2], [0, 1], seeded())
     with pytest.raises(ValueError, match="got NaN"):
         paired_shares([0.3, float("nan")], [0.1, 0.2], [0, 1], seeded())
+
+
+def test_the_interval_over_two_networks_by_hand() -> None:
+    """Rates .2 and .6 of ten victims each: the variance of the mean .4 is 2 / 1 x (2 x 2^2) / 20^2 = .04, one degree of freedom."""
+    success = np.r_[np.ones(2), np.zeros(8), np.ones(6), np.zeros(4)]
+    share, low, high = proportion(success, np.arange(20), network=np.repeat([0, 1], 10))
+    trials, quantile = 0.24 / 0.04, float(student.ppf(0.975, 1))
+    centre = (0.4 + quantile**2 / (2 * trials)) / (1 + quantile**2 / trials)
+    half = quantile * np.sqrt(0.24 / trials + quantile**2 / (4 * trials**2)) / (1 + quantile**2 / trials)
+    assert (share, low, high) == pytest.approx((0.4, centre - half, centre + half))
+
+
+def test_networks_that_agree_by_luck_show_the_least_variance() -> None:
+    """Five networks with one success of two each have no variance; 5 % of such draws have less than chi-square's quantile."""
+    success, network = np.tile([1.0, 0.0], 5), np.repeat(np.arange(5), 2)
+    _, low, high = proportion(success, np.arange(10), network=network)
+    trials, quantile = 10 / (float(chi2.ppf(0.05, 4)) / 4), float(student.ppf(0.975, 4))
+    half = quantile * np.sqrt(0.25 / trials + quantile**2 / (4 * trials**2)) / (1 + quantile**2 / trials)
+    assert (low, high) == pytest.approx((0.5 - half, 0.5 + half))
+
+
+def test_one_network_and_outcomes_all_alike_are_as_without_networks() -> None:
+    rng = np.random.default_rng(3)
+    success, batch = rng.random(30) < 0.4, np.repeat(np.arange(10), 3)
+    assert proportion(success, batch, network=np.zeros(30)) == proportion(success, batch)
+    assert exact(success, batch, network=np.zeros(30)) == exact(success, batch)
+    for value in (0.0, 1.0):
+        alike = np.full(30, value)
+        assert proportion(alike, batch, network=np.repeat([0, 1, 2, 3, 4], 6)) == proportion(alike, batch)
+        assert mean_interval(alike, network=np.repeat([0, 1], 15)) == mean_interval(alike)
+
+
+@pytest.mark.parametrize("deviation", [0.05, 0.1])
+def test_the_interval_over_networks_covers_where_that_of_one_network_does_not(deviation: float) -> None:
+    """Five networks of 60 victims whose rates differ by `deviation`: 95 % +- 1.5 points and what 1,500 draws leave open."""
+    rng, mean = np.random.default_rng(11), 0.3
+    strength = mean * (1 - mean) / deviation**2 - 1
+    network, covered, alone = np.repeat(np.arange(5), 60), [], []
+    for _ in range(1500):
+        success = (rng.random((5, 60)) < rng.beta(mean * strength, (1 - mean) * strength, (5, 1))).ravel()
+        _, low, high = proportion(success, np.arange(300), network=network)
+        covered.append(low <= mean <= high)
+        low, high = wilson(success.sum(), 300)
+        alone.append(low <= mean <= high)
+    assert abs(np.mean(covered) - 0.95) <= 0.015 + 2 * np.sqrt(0.95 * 0.05 / 1500)
+    assert np.mean(alone) < 0.9
+
+
+def test_a_median_over_networks_is_bounded_less_closely() -> None:
+    values, network = np.arange(100.0), np.repeat(np.arange(5), 20)
+    mixed = np.tile(np.arange(5), 20)
+    apart, together, alone = (median_interval(values, network=n) for n in (network, mixed, None))
+    assert apart[0] == together[0] == alone[0] == 49.5
+    assert apart[1] < together[1] <= alone[1] and apart[2] > together[2] >= alone[2]
+
+
+def test_a_mean_over_networks_has_students_interval_of_their_means() -> None:
+    values, network = np.r_[0.1, 0.3, 0.5, 0.7, 0.2, 0.4], np.repeat([0, 1, 2], 2)
+    means = np.array([0.2, 0.6, 0.3])
+    half = float(student.ppf(0.975, 2)) * means.std(ddof=1) / np.sqrt(3)
+    found = mean_interval(values, network=network)
+    assert found == pytest.approx((means.mean(), max(0, means.mean() - half), min(1, means.mean() + half)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from statistics import NormalDist
 from typing import Any, TypeAlias
 
@@ -148,8 +149,15 @@ def _over_networks(
     if k < 2 or spread <= 0:
         return None
     between = k / (k - 1) * float(((sums - mean * sizes) ** 2).sum()) / float(sizes.sum()) ** 2
-    least = spread / trials * float(chi2.ppf(LUCK, k - 1)) / (k - 1)
-    return max(1.0, spread / max(between, least)), float(student.ppf(0.5 + confidence / 2, k - 1))
+    least, quantile = _quantiles(k, confidence)
+    return max(1.0, spread / max(between, spread / trials * least)), quantile
+
+
+@cache
+def _quantiles(networks: int, confidence: float) -> tuple[float, float]:
+    """Return (the least share of the independent variance, Student's quantile) for so many networks."""
+    freedom = networks - 1
+    return float(chi2.ppf(LUCK, freedom)) / freedom, float(student.ppf(0.5 + confidence / 2, freedom))
 
 
 def _effective_trials(sums: Floats, sizes: Floats, variance: float, confidence: float) -> float:

@@ -16,6 +16,7 @@ def check(full: bool, scratch: Path) -> Tally:
     tally = Tally()
     intervals_shares.check_shares(tally, 4000 if full else 200)
     intervals_shares.check_batches(tally, 1000 if full else 40)
+    intervals_shares.check_networks(tally, 4000 if full else 200)
     intervals_paired.check_shares(tally, (10, 20, 50, 100) if full else (10,))
     intervals_paired.check_batches(tally, 400 if full else 20, 2000 if full else 500)
     intervals_paired.check_means(tally, (10, 20, 50) if full else (10,), 2000 if full else 100, 2000 if full else 500)

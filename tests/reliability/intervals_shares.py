@@ -14,7 +14,7 @@ from scipy.stats import beta, binom
 from leakbench.measure.statistics import exact, proportion, wilson
 from tests.reliability.tally import Tally
 
-__all__ = ["LEVEL", "NUMBERS", "WITHIN", "check_batches", "check_shares", "coverage", "limits"]
+__all__ = ["LEVEL", "NUMBERS", "WITHIN", "check_batches", "check_networks", "check_shares", "coverage", "limits"]
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -102,6 +102,32 @@ def _of_tables() -> tuple[float, int]:
         shares = beta.ppf(quantiles, hits + 0.5, victims - hits + 0.5)
         total += times * float(coverage(limits(victims, wilson), shares).mean())
     return total / sum(counts.values()), sum(counts.values())
+
+
+def check_networks(tally: Tally, draws: int) -> None:
+    """With victims spread over networks whose success rates differ, the interval covers 95 % +- 1.5 points.
+
+    For each number of networks and victims on each, a network's rate is drawn from a beta distribution around the mean rate, with
+    a deviation between networks of 0, .05 or .1; coverage is of the mean rate.
+    """
+    rng = np.random.default_rng(23)
+    lines = []
+    for networks, victims in ((5, 20), (5, 60), (10, 20)):
+        network = np.repeat(np.arange(networks), victims)
+        for deviation in (0.0, 0.05, 0.1):
+            held = []
+            for mean in (0.2, 0.3, 0.5, 0.7, 0.8):
+                strength = mean * (1 - mean) / deviation**2 - 1 if deviation else np.inf
+                size = (draws, networks, 1)
+                rate = rng.beta(mean * strength, (1 - mean) * strength, size) if deviation else np.full(size, mean)
+                hits = (rng.random((draws, networks, victims)) < rate).reshape(draws, -1)
+                ends = np.array([proportion(one, np.arange(len(one)), network=network)[1:] for one in hits])
+                held.append(float(((ends[:, 0] <= mean) & (mean <= ends[:, 1])).mean()))
+            covered = float(np.mean(held))
+            said = f"{networks} networks of {victims} victims, deviation {deviation:g}"
+            tally.expect(abs(covered - LEVEL) <= WITHIN, f"{said}: covers {covered:.4f}, expected .95 +- .015")
+            lines.append(f"{said}: {covered:.3f} (least {min(held):.3f})")
+    tally.figures.append(f"by network, mean over shares from .2 to .8: {'; '.join(lines)}")
 
 
 def check_batches(tally: Tally, draws: int) -> None:
