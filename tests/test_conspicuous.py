@@ -230,7 +230,9 @@ def cell_of(**asked):
 
 
 def found_of(cell) -> Conspicuous:
-    return conspicuous_of(cell, lambda n: _sent(cell, None, n), lambda n: _honest(cell, None, n), hand_out(cell))
+    return conspicuous_of(
+        cell, lambda n, network: _sent(cell, None, n, network=network), lambda n: _honest(cell, None, n), hand_out(cell)
+    )
 
 
 def test_a_cell_of_a_lying_server_has_all_statistics_and_an_honest_one_none():

@@ -16,6 +16,7 @@ from leakbench.measure.statistics import (
     paired_means,
     paired_shares,
     proportion,
+    share_of_networks,
     threshold_curve,
     wilson,
 )
@@ -289,3 +290,12 @@ def test_a_mean_over_networks_has_students_interval_of_their_means() -> None:
     half = float(student.ppf(0.975, 2)) * means.std(ddof=1) / np.sqrt(3)
     found = mean_interval(values, network=network)
     assert found == pytest.approx((means.mean(), max(0, means.mean() - half), min(1, means.mean() + half)))
+
+
+def test_counts_by_network_have_the_interval_of_their_outcomes() -> None:
+    right, sizes = [3, 0, 7], [10, 8, 9]
+    success = np.concatenate([np.arange(n) < r for r, n in zip(right, sizes, strict=True)])
+    expected = proportion(success, np.arange(27), network=np.repeat([0, 1, 2], sizes))
+    assert share_of_networks(right, sizes) == pytest.approx(expected)
+    assert share_of_networks([0, 0], [5, 5])[1:] == wilson(0, 10)
+    assert share_of_networks([4], [10])[1:] == pytest.approx(wilson(4, 10))

@@ -23,6 +23,7 @@ __all__ = [
     "paired_means",
     "paired_shares",
     "proportion",
+    "share_of_networks",
     "shared",
     "threshold_curve",
     "wilson",
@@ -90,7 +91,11 @@ def shared(outcome: Values, cluster: Values, confidence: float = 0.95, *, networ
         return float("nan"), 0.0, 1.0
     share = float(outcome.mean())
     trials = _effective_trials(sums, sizes, share * (1 - share), confidence)
-    over = _over_networks(outcome, trials, network, confidence)
+    over = (
+        None
+        if network is None
+        else _over_networks(*_by_cluster(outcome, network), share * (1 - share), trials, confidence)
+    )
     return share, *_score_interval(share, *(over or (trials, NormalDist().inv_cdf(0.5 + confidence / 2))))
 
 
@@ -107,7 +112,9 @@ def exact_low(success: Values, cluster: Values, confidence: float = 0.95, *, net
     if share == 0:
         return 0.0
     trials = _effective_trials(sums, sizes, share * (1 - share), confidence)
-    if over := _over_networks(outcome, trials, network, confidence):
+    if network is not None and (
+        over := _over_networks(*_by_cluster(outcome, network), share * (1 - share), trials, confidence)
+    ):
         # As many independent trials as have a normal interval of the same width (Korn and Graubard 1998).
         trials = max(1.0, over[0] * (NormalDist().inv_cdf(0.5 + confidence / 2) / over[1]) ** 2)
     return float(beta.ppf((1 - confidence) / 2, share * trials, (1 - share) * trials + 1))
@@ -127,8 +134,17 @@ LUCK = 0.05
 """Networks that agree more than they do in this share of all draws, were they all alike, are taken to agree by luck."""
 
 
+def share_of_networks(right: Values, sizes: Values, confidence: float = 0.95) -> Interval:
+    """Return what `shared` does for independent trials, from how many are right (k,) of how many (k,) on each network."""
+    sums, numbers = _floats(right), _floats(sizes)
+    trials = float(numbers.sum())
+    share = float(sums.sum()) / trials
+    over = _over_networks(sums, numbers, share * (1 - share), trials, confidence)
+    return share, *_score_interval(share, *(over or (trials, NormalDist().inv_cdf(0.5 + confidence / 2))))
+
+
 def _over_networks(
-    values: Floats, trials: float, network: Values | None, confidence: float
+    sums: Floats, sizes: Floats, spread: float, trials: float, confidence: float
 ) -> tuple[float, float] | None:
     """Return (effective trials, quantile) of a mean over several networks; None for one network, or without any variance.
 
@@ -137,15 +153,13 @@ def _over_networks(
     of what independent trials would show (a chi-square of k - 1 degrees of freedom).
 
     Args:
-        values: (n,) outcomes.
-        trials: How many independent trials the values are worth on one network.
-        network: (n,) names of the networks, or None.
+        sums: (k,) sums of the outcomes of each network.
+        sizes: (k,) numbers of them.
+        spread: Variance of the outcomes.
+        trials: How many independent trials the outcomes are worth on one network.
         confidence: Two-sided coverage that the quantile is for.
     """
-    if network is None:
-        return None
-    sums, sizes = _by_cluster(values, network)
-    k, mean, spread = len(sizes), float(values.mean()), float(values.var())
+    k, mean = len(sizes), float(sums.sum() / sizes.sum())
     if k < 2 or spread <= 0:
         return None
     between = k / (k - 1) * float(((sums - mean * sizes) ** 2).sum()) / float(sizes.sum()) ** 2
@@ -280,7 +294,10 @@ def difference_interval(values: Values, confidence: float = 0.95, *, network: Va
 def _half_width(values: Floats, network: Values | None, confidence: float) -> float:
     """Return half the width of Student's interval of the mean of two values or more."""
     n = len(values)
-    if over := _over_networks(values, n, network, confidence):
+    over = (
+        None if network is None else _over_networks(*_by_cluster(values, network), float(values.var()), n, confidence)
+    )
+    if over is not None:
         return over[1] * float(values.std()) / over[0] ** 0.5
     return float(student.ppf((1 + confidence) / 2, n - 1) * float(values.std(ddof=1)) / n**0.5)
 
@@ -304,7 +321,8 @@ def median_interval(values: Values, confidence: float = 0.95, *, network: Values
     # The largest rank whose tail, fewer than `rank` values below the median, has at most half the error.
     rank = int(np.searchsorted(binom.cdf(np.arange(n), n, 0.5), (1 - confidence) / 2, side="right"))
     below = (np.nan_to_num(_floats(values), nan=np.inf, posinf=np.inf) <= median).astype(np.float64)
-    if over := _over_networks(below, n, network, confidence):
+    over = None if network is None else _over_networks(*_by_cluster(below, network), float(below.var()), n, confidence)
+    if over is not None:
         rank = min(rank, int(n * _score_interval(0.5, *over)[0]))
     if rank == 0:
         return median, -np.inf, np.inf
