@@ -189,12 +189,13 @@ def _rule(whats: set[str]) -> str:
 
 def _samples(table: Table) -> str:
     """Return on how many examples the printed numbers were measured, and where the paper says it."""
-    sizes: dict[str, list[str]] = {}
+    sizes: dict[str, dict[str, None]] = {}
     for line in table.lines:
-        for what, number in line.samples.items():
-            if any(what in claim for claim in line.claims.values()):
-                sizes.setdefault(f"{number:,} ({CLAIMS[what].heading})", []).append(Path(line.given["dataset"]).stem)
-    each = "; ".join(f"{', '.join(dict.fromkeys(sets))}: {size}" for size, sets in sizes.items())
+        printed = {what for claim in line.claims.values() for what in claim}
+        for number in {number for what, number in line.samples.items() if what in printed}:
+            whats = [CLAIMS[what].heading for what in CLAIMS if what in printed and line.samples.get(what) == number]
+            sizes.setdefault(f"{Path(line.given['dataset']).stem} {number:,}", {}).update(dict.fromkeys(whats))
+    each = "; ".join(f"{size} ({', '.join(whats)})" for size, whats in sizes.items())
     return untagged(f"Examples behind the printed numbers, from {table.samples_from}: {each}.") if each else ""
 
 

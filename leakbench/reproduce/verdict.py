@@ -64,7 +64,7 @@ class Measure:
     unjudged: str = ""
 
 
-MEDIAN = "a mean is printed; here the median over examples is measured"
+MEDIAN = "a mean is printed, a median measured"
 
 CLAIMS = {
     "asr": Measure("ASR", unit="networks", least=5, tolerance=0.05),
@@ -75,12 +75,12 @@ CLAIMS = {
     "resilient": Measure("resilient (1 yes, 0 no)", exact=True, unit="networks", least=5),
     "epsilon": Measure("epsilon as claimed", "epsilon_claimed", exact=True),
     "rounds": Measure("rounds", exact=True),
-    "cost_ratio": Measure("times none's", unjudged="a time ratio of another engine and machine"),
+    "cost_ratio": Measure("times none's", unjudged="of another engine and machine"),
     ORDER: Measure("points of accuracy above"),
 }
 """{what a table may claim of a row: what measures it}."""
 
-FAILED = "the RMSE of a failed attack tells which image it stopped at, not how much leaks"
+FAILED = "of a failed attack"
 
 
 @dataclass(frozen=True)
