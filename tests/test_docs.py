@@ -18,6 +18,7 @@ from leakbench.attack import Attack
 from leakbench.defense import Defense
 from leakbench.overview import _hash, overview
 from leakbench.recipe import _own_parts, names, resolve
+from leakbench.reproduce.index import BEGIN, END
 
 HOME = Path(__file__).parent.parent
 LINKED = [
@@ -79,13 +80,29 @@ def test_blocks_are_what_the_program_and_the_results_say(page):
 
 def test_blocks_hold_what_they_are_of():
     assert "Wilson's" in blocks.BLOCKS["columns"]()
-    assert blocks.BLOCKS["claims"]().count("\n") > 6
+    assert "| [Figures 5 to 8 of priority-based noise" in blocks.BLOCKS["reproduced"]()
     assert all(f"fed_alpha_cdp_table_{n}.md" in blocks.BLOCKS["epsilons"]() for n in ("6", "7", "8_rounds"))
     assert blocks.renewed("<!-- letters -->\nold\n<!-- end -->").count("**H**") == 1
     assert (
         blocks.renewed("<!-- setting -->\nof another page\n<!-- end -->")
         == "<!-- setting -->\nof another page\n<!-- end -->"
     )
+
+
+def test_the_counts_of_verdicts_are_those_of_the_index():
+    """One is counted on the pages, the other from the rows."""
+    index = (HOME / "results" / "README.md").read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+    of_rows = {
+        line.split(" | ")[0].replace("](", "](../results/"): line.split(" | ")[1:7]
+        for line in index.splitlines()
+        if line[:3] in ("| [", "| a")
+    }
+    of_pages = {
+        line.split(" | ")[0]: line.rstrip(" |").split(" | ")[1:7]
+        for line in blocks.BLOCKS["verdicts"]().splitlines()
+        if line[:3] in ("| [", "| a")
+    }
+    assert of_pages == of_rows and len(of_rows) > 10
 
 
 @pytest.mark.parametrize("page", LINKED, ids=lambda page: page.relative_to(HOME).as_posix())

@@ -33,7 +33,7 @@ from leakbench.reproduce.reached import reached
 from leakbench.reproduce.read import read_any
 from leakbench.reproduce.reproduce import reproduce, write_page
 from leakbench.reproduce.table import Table, read_table
-from leakbench.reproduce.verdict import compared, digits_of
+from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS, compared, decided, digits_of
 
 RESULTS = Path(__file__).parent.parent / "results"
 TABLES = {name: table for name in table_names() if isinstance(table := read_any(name), Table)}
@@ -106,37 +106,124 @@ def test_the_null_is_taken_off() -> None:
     assert "| 0.20 | 0.50 |" in page_of(TABLES["fed_alpha_cdp_table_1"], row)
 
 
-@pytest.mark.parametrize(
-    ("claimed", "verdict", "reason"),
-    [
-        (0.686, "holds", ""),
-        (0.7004, "holds", ""),  # May be printed of .7.
-        (0.7006, "does not hold", "another network"),
-        (0.75, "does not hold", "another network"),
-        (0.5, "does not hold", "another network"),
-    ],
-)
-def test_a_claim_holds_where_it_lies_in_the_interval(claimed: float, verdict: str, reason: str) -> None:
-    row = {"row": "mnist dlg", "asr": 0.65, "asr_low": 0.6, "asr_high": 0.7}
-    [found] = compared(row, {"asr": claimed}, {}, "another network", {"asr": 3})
-    assert (found.value, found.low, found.high) == (0.65, 0.6, 0.7)
-    assert (found.verdict, found.reason) == (verdict, reason)
+ACCURACY = {"trained_accuracy": 0.65, "trained_accuracy_low": 0.648, "trained_accuracy_high": 0.652}
+"""Of ten trainings."""
+
+
+def verdict_of(what: str, printed: float, row: dict[str, Any], **given: Any) -> tuple[str, str]:
+    """Return (verdict, reason) of a single number of a page, printed to three digits."""
+    asked = {"apart": {}, "because": "another network", "samples": {}, **given}
+    found = compared(
+        {"row": "a", **row}, {what: printed}, asked["apart"], asked["because"], {what: 3}, asked["samples"]
+    )
+    [claim] = decided(found)
+    return claim.verdict, claim.reason
 
 
 @pytest.mark.parametrize(
-    ("ends", "apart", "reason"),
-    [
-        ({}, {}, "not measured"),
-        ({"rmse": 0.1}, {}, "no interval was measured"),
-        ({"rmse": 0.1, "rmse_low": -math.inf, "rmse_high": math.inf}, {}, "too few victims bound a median"),
-        ({"rmse": 0.1, "rmse_low": 0.0, "rmse_high": 1.0}, {"rmse": "judged by eye"}, "judged by eye"),
-    ],
+    ("printed", "verdict"),
+    [(0.65, "reproduced"), (0.653, "reproduced"), (0.67, "undecided"), (0.8, "contradicted"), (0.3, "contradicted")],
 )
-def test_what_cannot_be_held_against_a_claim_is_not_comparable(
-    ends: dict[str, float], apart: dict[str, str], reason: str
+def test_an_accuracy_is_reproduced_within_the_tolerance_and_contradicted_far_from_it(
+    printed: float, verdict: str
 ) -> None:
-    [found] = compared({"row": "a", **ends}, {"rmse": 0.1}, apart, "because", {"rmse": 2})
-    assert (found.verdict, found.reason) == ("not comparable", reason)
+    """The tolerance is .02 and the difference has a deviation of .007: .67 is neither near enough nor far enough."""
+    found, reason = verdict_of("accuracy", printed, {**ACCURACY, "seeds": 10}, samples={"accuracy": 10_000})
+    assert found == verdict
+    assert (reason == "another network") == (verdict == "contradicted")
+    assert reason.startswith("10 seeds: p = ") == (verdict == "undecided")
+
+
+def test_a_small_difference_is_reproduced_even_where_the_test_sees_it() -> None:
+    row = {"trained_accuracy": 0.65, "trained_accuracy_low": 0.6499, "trained_accuracy_high": 0.6501, "seeds": 50}
+    assert verdict_of("accuracy", 0.66, row) == ("reproduced", "")
+
+
+def test_agreement_over_a_wide_interval_is_not_reproduced() -> None:
+    row = {"trained_accuracy": 0.65, "trained_accuracy_low": 0.5, "trained_accuracy_high": 0.8, "seeds": 3}
+    assert verdict_of("accuracy", 0.65, row) == ("undecided", "3 seeds: p = 1 after Holm's correction")
+
+
+@pytest.mark.parametrize(
+    ("what", "row", "given", "verdict", "reason"),
+    [
+        ("asr", {}, {}, "not measured", ""),
+        ("accuracy", {**ACCURACY, "seeds": 1}, {}, "different setting", "one seed"),
+        ("accuracy", {**ACCURACY, "seeds": 2}, {}, "different setting", "2 seeds of at least 3"),
+        (
+            "accuracy",
+            {**ACCURACY, "seeds": 9},
+            {"apart": {"accuracy": "other rate"}},
+            "different setting",
+            "other rate",
+        ),
+        ("asr", {"asr": 0.5, "asr_low": 0.4, "asr_high": 0.6}, {}, "different setting", "one network"),
+        ("asr", {"asr": 0.5, "networks": 5}, {}, "undecided", "the interval of the measurement is unknown"),
+        ("recall", {"in_any_row": 0.5}, {}, "different setting", "one network"),
+        ("cost_ratio", {"cost_ratio": 0.5}, {}, "no verdict", "of another engine and machine"),
+        (
+            "rmse",
+            {"rmse": 0.5, "asr": 0.9, "null_asr": 0.1},
+            {},
+            "different setting",
+            "a mean is printed, a median measured",
+        ),
+    ],
+)
+def test_only_the_same_quantity_is_compared(
+    what: str, row: dict[str, float], given: dict[str, Any], verdict: str, reason: str
+) -> None:
+    assert verdict_of(what, 0.5, row, **given) == (verdict, reason)
+
+
+def test_a_success_rate_over_five_networks_is_tested() -> None:
+    near = {"asr": 0.9, "asr_low": 0.89, "asr_high": 0.91, "networks": 5.0}
+    assert verdict_of("asr", 0.905, near)[0] == "reproduced"
+    assert verdict_of("asr", 0.1, near)[0] == "contradicted"
+    wide = {"asr": 0.9, "asr_low": 0.7, "asr_high": 0.97, "networks": 5.0}
+    assert verdict_of("asr", 0.7, wide)[0] == "undecided"
+
+
+@pytest.mark.parametrize("ours", [{"asr": 0.0, "null_asr": 0.2}, {"asr": 0.9, "null_asr": 0.2}])
+def test_the_rmse_of_a_failed_attack_gets_no_verdict(ours: dict[str, float]) -> None:
+    """Failed by the paper's word, or not better than the baseline guess."""
+    resilient = 1.0 if ours["asr"] else 0.0
+    found = compared(
+        {"row": "a", "rmse": 0.5, **ours}, {"resilient": resilient, "rmse": 0.5}, {}, "", {"rmse": 1, "resilient": 0}
+    )
+    assert (found[1].verdict, found[1].reason) == ("no verdict", "of a failed attack")
+
+
+@pytest.mark.parametrize(
+    ("printed", "resilient", "leak", "verdict"),
+    [
+        (1.0, 1.0, "no leak found", "reproduced"),
+        (0.0, 0.0, "reconstructs", "reproduced"),
+        (1.0, 0.0, "reconstructs", "contradicted"),
+        (1.0, math.nan, "inconclusive", "undecided"),
+        (1.0, 0.0, "identifies", "different setting"),
+    ],
+)
+def test_resilience_is_compared_by_the_verdict_on_the_leak(
+    printed: float, resilient: float, leak: str, verdict: str
+) -> None:
+    row = {"row": "a", "resilient": resilient, "verdict": leak, "networks": 5}
+    [found] = decided(compared(row, {"resilient": printed}, {}, "", {"resilient": 0}))
+    assert found.verdict == verdict
+
+
+@pytest.mark.parametrize(("printed", "verdict"), [(0.823, "reproduced"), (0.824, "contradicted")])
+def test_a_formula_is_compared_to_the_printed_digits(printed: float, verdict: str) -> None:
+    assert verdict_of("epsilon", printed, {"epsilon_claimed": 0.8227})[0] == verdict
+
+
+def test_tests_of_a_page_are_corrected_together() -> None:
+    """A number that is contradicted on a page of its own is not among a hundred others."""
+    row = {"row": "a", **ACCURACY, "seeds": 10}
+    one = compared(row, {"accuracy": 0.665}, {}, "", {"accuracy": 3})
+    others = compared(row, {"accuracy": 0.65}, {}, "", {"accuracy": 3}) * 99
+    assert decided(one)[0].verdict == "contradicted"
+    assert decided([*one, *others])[0].verdict == "undecided"
 
 
 def test_digits_are_those_of_the_number_that_has_most() -> None:
@@ -264,16 +351,6 @@ def test_rows_that_were_there_are_said_to_be_kept(
     assert said[1] == ["kept: 1 rows that were there (scale quick); --again measures them too, --out FOLDER elsewhere"]
 
 
-@pytest.mark.parametrize(
-    ("measured", "why"), [(0.95, "the attack does better than is printed"), (0.2, "no reason was found")]
-)
-def test_an_attack_that_does_better_needs_no_reason(measured: float, why: str, tmp_path: Path) -> None:
-    table = read_table(str(tiny(tmp_path, rows=[{"name": "cpl", "claim": {"asr": 0.5}}])))
-    _, rows = measure(table, tmp_path)
-    page = page_of(table, rows.assign(asr=measured, asr_low=measured - 0.05, asr_high=measured + 0.05))
-    assert f"| **does not hold** | {why} |" in page
-
-
 def test_quick_is_less_and_says_so(tmp_path: Path) -> None:
     table = small(tmp_path)
     told, rows = measure(table, tmp_path, scale="quick")
@@ -287,25 +364,53 @@ def test_quick_is_less_and_says_so(tmp_path: Path) -> None:
 
 
 def test_a_page_has_the_claims_with_their_verdicts(tmp_path: Path) -> None:
-    table = small(tmp_path)
+    claimed = {"name": "cpl", "claim": {"asr": 0.985}}
+    table = read_table(str(tiny(tmp_path, rows=[{**claimed, "because": "too short"}])))
     _, rows = measure(table, tmp_path)
     [claim] = claims_of(table, rows)
-    assert (claim.row, claim.claimed, claim.verdict) == ("cpl", 1.0, "does not hold" if claim.high < 0.5 else "holds")
-    page = page_of(table, rows.assign(asr=0.1, asr_low=0.0, asr_high=0.3))
-    assert "Nobody, 2026" in page
-    assert "| cpl | ASR | 1 | 0.100 | [0.000, 0.300] | **does not hold** | too short |" in page
+    assert (claim.row, claim.claimed, claim.verdict, claim.reason) == ("cpl", 0.985, "different setting", "one network")
+    page = page_of(table, rows.assign(asr=0.1, asr_low=0.08, asr_high=0.12, networks=5))
+    assert "Nobody, 2026" in page and "1 printed number: contradicted 1." in page
+    assert "| cpl | ASR | 0.985 | 0.100 | [0.080, 0.120] | **contradicted** | too short |" in page
+    untried = read_table(str(tiny(tmp_path, rows=[claimed])))
+    page = page_of(untried, rows.assign(asr=0.1, asr_low=0.08, asr_high=0.12, networks=5))
+    assert "| **contradicted** | nothing was tried yet to explain the difference |" in page
     assert json.loads(rows["versions"].iloc[0])["torch"] and (rows["seeds"] == 1).all()
 
 
-def test_claims_of_less_work_are_not_comparable(tmp_path: Path) -> None:
+def test_claims_of_less_work_are_of_a_different_setting(tmp_path: Path) -> None:
     """Fewer victims are the same work, fewer iterations are not."""
-    for quick, verdict in (({"victims": 1}, {"holds", "does not hold"}), ({"iterations": 1}, {"not comparable"})):
-        folder = tmp_path / str(len(verdict))
+    for quick, reason in (
+        ({"victims": 1}, "one network"),
+        ({"iterations": 1}, "one network; scale quick: other iterations"),
+    ):
+        folder = tmp_path / str(len(reason))
         folder.mkdir()
         table = read_table(str(tiny(folder, quick=quick)))
         [claim] = claims_of(table, measure(table, folder, scale="quick")[1])
-        assert claim.verdict in verdict
-    assert claim.reason == "of less work than the paper's (scale quick: iterations)"
+        assert (claim.verdict, claim.reason) == ("different setting", reason)
+
+
+def test_claims_of_cells_without_rows_are_not_measured(tmp_path: Path) -> None:
+    """One for each leakage point that has claims."""
+    claim = {"rmse": 0.5, "type-1": {"asr": 0.25}}
+    rows = [{"name": "cpl"}, {"name": "dlg", "given": {"taps": ["type-2", "type-1"]}, "claim": claim}]
+    table = read_table(str(tiny(tmp_path, rows=rows)))
+    found = claims_of(table, measure(table, tmp_path, only="cpl")[1])
+    assert {c.verdict for c in found} == {NOT_MEASURED}
+    assert [(c.row, c.what) for c in found] == [
+        ("dlg, type-2", "rmse"),
+        ("dlg, type-1", "rmse"),
+        ("dlg, type-1", "asr"),
+    ]
+
+
+def test_a_page_says_on_how_many_examples_numbers_were_printed(tmp_path: Path) -> None:
+    said = {"samples": {"asr": {"digits": 40, "mnist": 50}}, "samples_from": "its Table 9"}
+    table = read_table(str(tiny(tmp_path, **said)))
+    assert table.lines[0].samples == {"asr": 40}
+    _, rows = measure(table, tmp_path)
+    assert "Examples behind the printed numbers, from its Table 9: digits 40 (ASR)." in page_of(table, rows)
 
 
 def test_a_claim_of_one_leakage_point_is_its_own(tmp_path: Path) -> None:
@@ -426,31 +531,6 @@ def test_what_a_table_says_now_stands_on_the_page_and_a_cell_that_is_gone_does_n
     ]
 
 
-def test_an_accuracy_of_one_seed_decides_nothing() -> None:
-    table = TABLES["fed_alpha_cdp_table_10"]
-    cell = table.lines[0].name
-    row = {"row": cell, "cell": cell, "point": "type-2", "scale": "full", "trained_accuracy": 0.5}
-    row |= {"trained_accuracy_low": 0.4, "trained_accuracy_high": 0.6}
-    [one] = claims_of(table, pd.DataFrame([{**row, "seeds": 1}]))
-    [three] = claims_of(table, pd.DataFrame([{**row, "seeds": 3}]))
-    assert (one.verdict, three.verdict) == ("not comparable", "does not hold")
-    assert "of one seed" in one.reason
-
-
-@pytest.mark.parametrize(("high", "verdict"), [(0.85, "holds"), (0.95, "not comparable"), (0.75, "does not hold")])
-def test_an_accuracy_holds_in_no_interval_that_would_hold_anything(high: float, verdict: str) -> None:
-    """Of three seeds that fell apart; what lies outside even of a wide one does not hold."""
-    row = {"row": "one", "trained_accuracy": 0.78, "trained_accuracy_low": 0.76, "trained_accuracy_high": high}
-    [found] = compared(
-        {**row, "trained_accuracy_low": high - 0.15 if high == 0.95 else 0.76},
-        {"accuracy": 0.82},
-        {},
-        "",
-        {"accuracy": 2},
-    )
-    assert found.verdict == verdict
-
-
 def test_members_without_an_answer_are_the_worst_of_their_batch() -> None:
     """Two of three fail in each of twelve batches: no median of what did come back says how good the attack is."""
     rows = pd.DataFrame(
@@ -468,15 +548,6 @@ def test_members_without_an_answer_are_the_worst_of_their_batch() -> None:
     assert all(math.isinf(found[f"{name}_{end}"]) for name in ("rmse", "iterations") for end in ("low", "high"))
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "verdict"), [(-math.inf, math.inf, "not comparable"), (0.1, math.inf, "holds")]
-)
-def test_only_an_interval_without_any_end_bounds_nothing(low: float, high: float, verdict: str) -> None:
-    row = {"row": "one", "rmse": 0.2, "rmse_low": low, "rmse_high": high}
-    [found] = compared(row, {"rmse": 0.3}, {}, "", {"rmse": 1})
-    assert found.verdict == verdict
-
-
 def test_the_index_counts_what_the_rows_say(tmp_path: Path) -> None:
     """Of the pages in results/, each claim once; the sums stand below."""
     text = (RESULTS / "README.md").read_text(encoding="utf-8")
@@ -486,7 +557,7 @@ def test_the_index_counts_what_the_rows_say(tmp_path: Path) -> None:
     for name in table_names():
         if isinstance(table := read_any(name), AccountingTable):
             verdicts += [c.verdict for c in judged(table, pd.read_csv(RESULTS / f"{name}.csv"))]
-    counts = [verdicts.count(word) for word in ("holds", "does not hold", "not comparable")]
+    counts = [verdicts.count(word) for word in VERDICTS]
     assert sum(counts) == len(verdicts) > 0
     assert within.splitlines()[-1] == f"| all | {' | '.join(map(str, counts))} |  |  |  |"
 
@@ -551,6 +622,9 @@ def test_wrong_input_is_one_line(
             {"rows": [{"name": "a", "claim": {"assr": 1}}]},
             "row 'a': claim: 'assr' is not measured; did you mean 'asr'?",
         ),
+        ({"samples": {"asr": 5}}, "samples, samples_from: each needs the other"),
+        ({"samples": {"assr": 5}, "samples_from": "x"}, "samples: 'assr' is not measured; did you mean 'asr'?"),
+        ({"samples": {"asr": 0.5}, "samples_from": "x"}, "samples: asr: got 0.5, expected a whole number >= 1"),
         ({"columns": "claim"}, "columns: got 'claim'; did you mean 'claims'?"),
         ({"tittle": "A"}, "unknown field 'tittle'; did you mean 'title'?"),
     ],

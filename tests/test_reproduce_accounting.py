@@ -128,7 +128,7 @@ def test_these_numbers_follow_from_no_reading(name: str) -> None:
 def test_verdicts_of_all_tables() -> None:
     """Each printed number once, however many readings it has."""
     found = {name: [claim.verdict for claim in judged(table, committed(name))] for name, table in TABLES.items()}
-    words = ("holds", "does not hold", "not comparable")
+    words = ("reproduced", "contradicted", "different setting")
     assert {name: tuple(map(verdicts.count, words)) for name, verdicts in found.items()} == {
         "fed_alpha_cdp_table_6": (0, 10, 0),
         "fed_alpha_cdp_table_7": (0, 5, 0),
@@ -140,15 +140,15 @@ def test_verdicts_of_all_tables() -> None:
     }
 
 
-def test_a_number_holds_by_what_the_paper_states_and_by_nothing_else() -> None:
+def test_a_number_is_reproduced_by_what_the_paper_states_and_by_nothing_else() -> None:
     """Fed-SDP on Adult: .303 is that of T + 1 rounds; T rounds give .2919."""
     claim = claim_of("fed_alpha_cdp_table_6", "Fed-SDP, adult")
-    assert judge(claim) == ("does not hold", "given by 11 steps, 10 are counted; it holds as 'T + 1 rounds'")
+    assert judge(claim) == ("contradicted", "given by 11 steps, 10 are counted; given by 'T + 1 rounds'")
     alone = with_readings(claim, **{"T rounds": True})
-    assert judge(alone)[1].endswith("it holds by no reading that was tried")
-    assert judge(with_readings(claim, **{"T rounds": False, "T + 1 rounds": True})) == ("holds", "")
-    assert judge(dataclasses.replace(claim, claimed=0.292))[0] == "holds"
-    assert judge(dataclasses.replace(claim, apart="of another kind"))[0] == "not comparable"
+    assert judge(alone)[1].endswith("; given by no reading that was tried")
+    assert judge(with_readings(claim, **{"T rounds": False, "T + 1 rounds": True})) == ("reproduced", "")
+    assert judge(dataclasses.replace(claim, claimed=0.292))[0] == "reproduced"
+    assert judge(dataclasses.replace(claim, apart="of another kind"))[0] == "different setting"
 
 
 def test_the_rounds_of_a_budget_are_those_in_which_it_is_passed() -> None:
@@ -162,16 +162,16 @@ def test_the_rounds_of_a_budget_are_those_in_which_it_is_passed() -> None:
     assert pd.isna(computed(never)[0]["formula"])
 
 
-def test_flowers_number_holds_where_it_is_no_less_than_the_valid_one() -> None:
+def test_flowers_number_is_reproduced_where_it_is_no_less_than_the_valid_one() -> None:
     claim = claim_of("flower_epsilons", "script, q = 1, z = 1, 10 rounds")
     first, second = computed(claim)
     assert (first["losses"], second["losses"]) == (pytest.approx(46.2112, abs=1e-3), pytest.approx(17.8566, abs=1e-3))
     assert judge(claim) == (
-        "does not hold",
-        "the epsilon of one client replaced is 46.21; it holds as 'one client's update made zero'",
+        "contradicted",
+        "the epsilon of one client replaced is 46.21; given by 'one client's update made zero'",
     )
     quiet = {**claim.given, "noise_multiplier": 4.0, "within": 100.0}
-    assert judge(dataclasses.replace(claim, claimed=46.3, given=quiet))[0] == "holds"
+    assert judge(dataclasses.replace(claim, claimed=46.3, given=quiet))[0] == "reproduced"
     with pytest.raises(InputError, match=r"printed: got 20, its formula gives 20\.7565"):
         computed(dataclasses.replace(claim, claimed=20.0))
     with pytest.raises(InputError, match="program: got 'scirpt'; did you mean 'script'"):
@@ -184,9 +184,9 @@ def test_flowers_number_is_held_against_privacy_losses_and_no_looser_bound() -> 
     [row] = computed(claim)
     assert row["losses"] < 7.7 < row["renyi"]
     between = dataclasses.replace(claim, claimed=7.7, given={**claim.given, "within": 1.0})
-    assert judge(between)[0] == "holds"
+    assert judge(between)[0] == "reproduced"
     below = dataclasses.replace(between, claimed=row["losses"] - 0.01, given={**claim.given, "within": 2.0})
-    assert judge(below)[0] == "does not hold"
+    assert judge(below)[0] == "contradicted"
 
 
 def test_the_losses_of_a_round_are_those_of_all_its_steps() -> None:

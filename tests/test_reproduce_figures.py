@@ -24,6 +24,7 @@ from leakbench.reproduce.page import claims_of, page_of
 from leakbench.reproduce.pictures import draw, shown_of
 from leakbench.reproduce.reproduce import reproduce
 from leakbench.reproduce.table import Table, read_table
+from leakbench.reproduce.verdict import decided
 
 TINY = {
     "title": "A small table",
@@ -147,9 +148,8 @@ def test_a_ratio_is_the_median_over_repetitions(tmp_path: Path, monkeypatch: pyt
     assert (row["cost_ratio"], row["cost_ratio_low"], row["cost_ratio_high"]) == (3.5, 1.0, 6.0)
     assert (row["milliseconds"], row["milliseconds_none"], row["repeats"]) == (1750, 500, 6)
     [claim] = claims_of(table, rows)
-    assert (claim.claimed, claim.value, claim.verdict) == (3.3, 3.5, "holds")
-    [claim] = claims_of(table, rows.assign(cost_ratio=1.3, cost_ratio_low=1.2, cost_ratio_high=1.4))
-    assert (claim.verdict, claim.reason) == ("does not hold", "engine")
+    assert (claim.claimed, claim.value, claim.verdict) == (3.3, 3.5, "no verdict")
+    assert claim.reason == "of another engine and machine"
     assert "| Fed-CDP | 3.30 | 3.50 [1.00, 6.00] | 1750.00 | 500.00 | 6 |" in page_of(table, rows)
     assert measure(table, tmp_path)[0] == []  # It stands.
     assert page_of(table, pd.read_csv(tmp_path / "tiny.csv")) == page_of(table, rows)
@@ -167,43 +167,44 @@ def curves(**accuracies: list[list[float]]) -> pd.DataFrame:
     return pd.DataFrame([{"cell": name, "accuracies": json.dumps(found)} for name, found in accuracies.items()])
 
 
-def test_an_order_holds_where_its_interval_over_seeds_is_above_0() -> None:
-    rows = curves(a=[[0.1, 0.6], [0.2, 0.7], [0.3, 0.8]], b=[[0.2, 0.3], [0.3, 0.4], [0.41, 0.5]], c=[[0.1, 0.9]])
+def test_an_order_is_reproduced_where_the_difference_over_seeds_is_above_0() -> None:
+    """Differences seed by seed, whose mean is 10, -10 or .1 points, of a deviation of .05 points over ten seeds."""
+    seeds = range(10)
+    rows = curves(
+        a=[[0.3, 0.6] for _ in seeds],
+        b=[[0.4 + 0.0005 * (-1) ** s, 0.3] for s in seeds],
+        c=[[0.3, 0.599 + 0.0005 * (-1) ** s] for s in seeds],
+        d=[[0.1, 0.9]],
+    )
     orders = [
         Order("a above b", ("a",), ("b",)),
         Order("at first", ("a",), ("b",), "first"),
-        Order("at last", ("a",), ("b",), "last"),
+        Order("at last", ("a",), ("c",), "last"),
         Order("twice", ("a", "a"), ("b", "a")),
-        Order("one seed", ("a",), ("c",)),
-        Order("not measured", ("a",), ("d",)),
+        Order("one seed", ("a",), ("d",)),
+        Order("not measured", ("a",), ("e",)),
+        Order("later", ("a",), ("b",), apart="written after a look"),
     ]
-    whole, first, last, twice, alone = ordered(Rounds(1, {}, tuple(orders)), rows)
-    # Differences of .1, .1 and .095, seed by seed; Student's t for two degrees of freedom is 4.303.
-    assert (whole.row, whole.verdict) == ("a above b", "holds")
-    assert whole.value == pytest.approx(29.5 / 3)
-    assert whole.low == pytest.approx(29.5 / 3 - 4.303 * 0.5 / 3, abs=1e-3)
-    assert (first.row, first.verdict) == ("at first, first 1 rounds", "does not hold") and first.value == pytest.approx(
-        -31 / 3
-    )
-    assert (last.verdict, last.value) == ("holds", pytest.approx(30))
+    found = ordered(Rounds(1, {}, tuple(orders)), rows)
+    whole, first, last, twice, alone, later = decided(found)
+    assert (whole.row, whole.verdict, whole.value) == ("a above b", "reproduced", pytest.approx(10))
+    half = 2.262157 * 0.025 * math.sqrt(10 / 9) / math.sqrt(10)
+    assert whole.high - whole.value == pytest.approx(half, rel=1e-5)
+    assert (first.row, first.verdict) == ("at first, first 1 rounds", "contradicted")
+    assert first.value == pytest.approx(-10) and first.reason == "nothing was tried yet to explain the difference"
+    assert (last.verdict, last.value) == ("reproduced", pytest.approx(0.1))
     assert (twice.low, twice.high) == (pytest.approx(whole.low), pytest.approx(whole.high))
-    assert (alone.verdict, alone.reason) == ("not comparable", "not decided by 1 seed")
-    assert (alone.value, alone.low) == (pytest.approx(-15), -math.inf)
-
-
-def test_an_order_that_is_no_claim_of_the_paper_is_not_counted_as_one() -> None:
-    rows = curves(a=[[0.6], [0.7], [0.8]], b=[[0.3], [0.4], [0.5]])
-    [plain, later] = ordered(
-        Rounds(1, {}, (Order("a", ("a",), ("b",)), Order("later", ("a",), ("b",), apart="written after a look"))), rows
-    )
-    assert (plain.verdict, later.verdict, later.reason) == ("holds", "not comparable", "written after a look")
-    assert (later.low, later.high) == (plain.low, plain.high)
+    assert (alone.verdict, alone.reason, alone.low) == ("different setting", "one seed", -math.inf)
+    assert (later.verdict, later.reason) == ("no verdict", "written after a look")
+    assert (later.low, later.high) == (whole.low, whole.high)
 
 
 def test_an_order_that_seeds_do_not_decide_says_so() -> None:
-    rows = curves(a=[[0.1], [0.5]], b=[[0.5], [0.1]])
-    [found] = ordered(Rounds(1, {}, (Order("a above b", ("a",), ("b",)),)), rows)
-    assert (found.verdict, found.reason) == ("not comparable", "not decided by 2 seeds")
+    rows = curves(a=[[0.1], [0.5], [0.3]], b=[[0.5], [0.1], [0.3]], c=[[0.1], [0.1], [0.1]], d=[[0.2], [0.2], [0.2]])
+    orders = (Order("a above b", ("a",), ("b",)), Order("c above d", ("c",), ("d",)))
+    one, alike = decided(ordered(Rounds(1, {}, orders), rows))
+    assert (one.verdict, one.reason) == ("undecided", "3 seeds: p = 1 after Holm's correction")
+    assert (alike.verdict, alike.reason) == ("undecided", "3 seeds: their spread is unknown")
 
 
 def test_accuracies_of_every_seed_and_round_are_kept_and_drawn(tmp_path: Path) -> None:
@@ -219,7 +220,9 @@ def test_accuracies_of_every_seed_and_round_are_kept_and_drawn(tmp_path: Path) -
     assert np.array(kept).shape == (2, 2, 2)
     assert found["trained_accuracy"].iloc[0] == pytest.approx(np.mean([seed[-1] for seed in kept[0]]))
     assert (tmp_path / "tiny.png").is_file()
-    assert [claim.row for claim in claims_of(table, found)] == ["noise costs"]
+    assert [(claim.row, claim.reason) for claim in claims_of(table, found)] == [
+        ("noise costs", "2 seeds of at least 3")
+    ]
     assert "| noise costs | points of accuracy above | > 0 |" in page_of(table, found)
     # Nothing that was not measured is drawn.
     assert table.rounds is not None

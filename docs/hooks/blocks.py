@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,13 +14,17 @@ from leakbench.defense.transform import STATIONS
 from leakbench.overview import recorded
 from leakbench.report.columns import COLUMNS, PAGE_COLUMNS, PRECISION, TABLE_COLUMNS, Column
 from leakbench.report.legend import ALONE, D_SNR, IDEAL, ISOLATED, PERCENTILE
+from leakbench.reproduce.accounting.verdict import NO_READING
+from leakbench.reproduce.verdict import CONTRADICTED, NOT_MEASURED, REPRODUCED, VERDICTS
 from leakbench.summary.threat import LETTERS
 
 __all__ = ["BLOCKS", "renewed"]
 
 HOME = Path(__file__).parent.parent.parent
 RESULTS = HOME / "results"
-FAILS = "**does not hold**"
+MEASURED, COMPUTED = "row | what | claimed | measured", "claim | claimed | by the claim's own formula"
+"""With what the heads of tables of verdicts begin."""
+
 BLOCK = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -77,25 +82,45 @@ def _stations() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _claims() -> str:
-    """Return the measured cells that do not hold, of every page on which a paper's cells are judged."""
-    lines = ["| page | cell | printed | measured [95 % CI] | why |", "| --- | --- | --- | --- | --- |"]
+def _of(verdict: str) -> Callable[[], str]:
+    """Return the block of the measured numbers with a verdict, from every page on which a paper's cells have one."""
+
+    def block() -> str:
+        lines = []
+        for page, title in _pages():
+            for row, what, printed, measured, interval, word, reason in _table(page, MEASURED):
+                if word == f"**{verdict}**":
+                    cell = f"{row}, {what} | {printed} | {measured} {interval} | {reason}"
+                    lines.append(f"| [{title}](../results/{page.name}) | {cell} |")
+        if not lines:
+            return f"None of the measured numbers is {verdict}.\n"
+        heads = ["| page | cell | printed | measured [95 % CI] | why |", "| --- | --- | --- | --- | --- |"]
+        return "\n".join([*heads, *lines]) + "\n"
+
+    return block
+
+
+def _verdicts() -> str:
+    """Return how many printed numbers have which verdict, of every page with verdicts, counted on the pages."""
+    lines = [f"| page | {' | '.join(VERDICTS)} |", f"| ---{' | ---' * len(VERDICTS)} |"]
+    sums = Counter[str]()
     for page, title in _pages():
-        for row, what, printed, measured, interval, verdict, reason in _table(page, "row | what | claimed | measured"):
-            if verdict == FAILS:
-                cell = f"{row}, {what} | {printed} | {measured} {interval} | {reason}"
-                lines.append(f"| [{title}](../results/{page.name}) | {cell} |")
+        words = Counter(cells[-2].strip("*") for head in (MEASURED, COMPUTED) for cells in _table(page, head))
+        if words.keys() - {NOT_MEASURED}:
+            sums += words
+            lines.append(f"| [{title}](../results/{page.name}) | {' | '.join(str(words[v]) for v in VERDICTS)} |")
+    lines.append(f"| all | {' | '.join(str(sums[verdict]) for verdict in VERDICTS)} |")
     return "\n".join(lines) + "\n"
 
 
 def _epsilons() -> str:
-    """Return how many printed epsilons and rounds hold by the formula, as stated or as read otherwise, of every page of them."""
+    """Return how many printed epsilons and rounds the formula gives, as stated or as read otherwise, of every page of them."""
     lines = ["| page | cells | as stated | read otherwise | by no reading |", "| --- | --- | --- | --- | --- |"]
     for page, title in _pages():
-        cells = list(_table(page, "claim | claimed | by the claim's own formula"))
-        stated = sum(cell[-2] == "**holds**" for cell in cells)
-        otherwise = sum("; it holds as " in cell[-1] for cell in cells)
-        none = sum("by no reading" in cell[-1] for cell in cells)
+        cells = list(_table(page, COMPUTED))
+        stated = sum(cell[-2] == f"**{REPRODUCED}**" for cell in cells)
+        otherwise = sum("; given by '" in cell[-1] for cell in cells)
+        none = sum(NO_READING in cell[-1] for cell in cells)
         if cells:
             lines.append(f"| [{title}](../results/{page.name}) | {len(cells)} | {stated} | {otherwise} | {none} |")
     return "\n".join(lines) + "\n"
@@ -123,7 +148,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "servers": _servers,
     "reasons": _reasons,
     "stations": _stations,
-    "claims": _claims,
+    "verdicts": _verdicts,
+    "contradicted": _of(CONTRADICTED),
+    "reproduced": _of(REPRODUCED),
     "epsilons": _epsilons,
 }
 

@@ -52,7 +52,7 @@ WRITTEN: list[tuple[str, list[tuple[str, str]]]] = [
         [
             ("Measures", "measures.md"),
             ("The strongest attacker", "strongest-attacker.md"),
-            ("What does not hold in the papers", "papers.md"),
+            ("Verdicts on papers", "papers.md"),
             ("Performance", "performance.md"),
         ],
     ),

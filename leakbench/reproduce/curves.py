@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from leakbench.measure.statistics import difference_interval
-from leakbench.reproduce.verdict import APART, FAILS, HOLDS, ORDER, Compared
+from leakbench.reproduce.agreement import mean_test
+from leakbench.reproduce.verdict import CLAIMS, DIFFERENT, NONE, ORDER, Compared
 
 __all__ = ["SPANS", "Order", "Rounds", "ordered", "rounds_of"]
 
 SPANS = ("all", "first", "last")
+
+LEAST = CLAIMS["accuracy"].least
+"""Number of seeds that a test needs."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class Order:
     """A claim that the accuracy of some rows lies above that of others, added up.
 
     says: the claim in words.  rounds: of which the accuracy is the mean: `all`, or the `first` or `last` few, the window.
-    apart: why it counts as no claim of a paper that holds or does not; empty for one that a paper makes.
+    apart: why the order gets no verdict, such as one that the paper does not claim; empty for a claim of the paper.
     """
 
     says: str
@@ -49,10 +53,9 @@ def rounds_of(row: Mapping[Any, Any]) -> NDArray[np.floating]:
 
 
 def ordered(rounds: Rounds, rows: pd.DataFrame) -> list[Compared]:
-    """Return each claim of an order whose rows were measured: the difference in points of accuracy, its 95 % t interval over seeds.
+    """Return each claim of an order whose rows were measured: the difference in points of accuracy and its 95 % t interval.
 
-    It holds where the interval lies above 0 and not where it lies below; the seeds of all rows share what is drawn, so that
-    differences are seed by seed.
+    The seeds of all rows share what is drawn, so differences are taken seed by seed. `decided` gives the verdicts.
     """
     kept = {str(row["cell"]): rounds_of(row) for row in rows.to_dict("records")}
     found = []
@@ -63,11 +66,15 @@ def ordered(rounds: Rounds, rows: pd.DataFrame) -> list[Compared]:
         scores = {name: _mean(kept[name][:many], order.rounds, rounds.window) for name in (*order.more, *order.less)}
         apart = 100 * (sum(scores[name] for name in order.more) - sum(scores[name] for name in order.less))
         value, low, high = difference_interval(apart)
-        undecided = not (low > 0 or high < 0)
-        word = APART if undecided or order.apart else HOLDS if low > 0 else FAILS
-        reason = order.apart or (f"not decided by {many} seed{'s' * (many > 1)}" if undecided else "")
         span = "" if order.rounds == "all" else f", {order.rounds} {rounds.window} rounds"
-        found.append(Compared(f"{order.says}{span}", ORDER, 0.0, value, low, high, word, reason))
+        row = Compared(f"{order.says}{span}", ORDER, 0.0, value, low, high)
+        if order.apart:
+            found.append(replace(row, verdict=NONE, reason=order.apart))
+        elif many < LEAST:
+            seeds = "one seed" if many == 1 else f"{many} seeds of at least {LEAST}"
+            found.append(replace(row, verdict=DIFFERENT, reason=seeds))
+        else:
+            found.append(replace(row, test=mean_test(value, low, high, many), units=f"{many} seeds"))
     return found
 
 

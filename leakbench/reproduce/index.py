@@ -1,4 +1,4 @@
-"""The index of what was measured: of every table how many claims hold, from its rows, into the page that lists them."""
+"""The index of what was measured: for every table the number of each verdict, from its rows, into the page that lists them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leakbench.reproduce.file import table_names
 from leakbench.reproduce.kept import kept
 from leakbench.reproduce.page import claims_of
 from leakbench.reproduce.read import AnyTable, kind_of, read_any
-from leakbench.reproduce.verdict import APART, FAILS, HOLDS
+from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS
 from leakbench.scripts import in_table, markdown_table
 from leakbench.store import write_atomically
 
@@ -23,7 +23,7 @@ __all__ = ["BEGIN", "END", "index_of", "write_index"]
 BEGIN, END = "<!-- verdicts -->", "<!-- end -->"
 """Between these lines of README.md the index stands."""
 
-HEADS = ("table", HOLDS, FAILS, APART, "cells measured", "scale", "minutes")
+HEADS = ("table", *VERDICTS, "cells measured", "scale", "minutes")
 
 
 def index_of(out: Path) -> str:
@@ -36,7 +36,7 @@ def index_of(out: Path) -> str:
         table = read_any(name)
         rows = kept(csv, kind_of(table))
         found = Counter(_verdicts(table, rows))
-        if not found:
+        if not found.keys() - {NOT_MEASURED}:
             continue
         sums += found
         computed = isinstance(table, AccountingTable)
@@ -45,13 +45,13 @@ def index_of(out: Path) -> str:
         )
         scales = ", ".join(sorted(set(rows["scale"].dropna()))) if "scale" in rows else "both" if computed else "full"
         minutes = rows.drop_duplicates("cell")["wall_minutes"].sum() if "wall_minutes" in rows else None
-        lines.append((f"[{in_table(table.title)}]({name}.md)", *_three(found), cells, scales, text_of(minutes, 0)))
-    total = ("all", *_three(sums), "", "", "")
+        lines.append((f"[{in_table(table.title)}]({name}.md)", *_counts(found), cells, scales, text_of(minutes, 0)))
+    total = ("all", *_counts(sums), "", "", "")
     return markdown_table(HEADS, [*lines, total])
 
 
 def _verdicts(table: AnyTable, rows: pd.DataFrame) -> list[str]:
-    """Return the verdict of each claim that has rows."""
+    """Return the verdict of each claim."""
     if isinstance(table, AccountingTable):
         return [claim.verdict for claim in judged(table, rows)]
     return [claim.verdict for claim in claims_of(table, rows)]
@@ -68,5 +68,5 @@ def write_index(out: Path) -> None:
         write_atomically(path, lambda file: file.write_text(new, encoding="utf-8"))
 
 
-def _three(found: Counter[str]) -> tuple[int, int, int]:
-    return found[HOLDS], found[FAILS], found[APART]
+def _counts(found: Counter[str]) -> tuple[int, ...]:
+    return tuple(found[verdict] for verdict in VERDICTS)

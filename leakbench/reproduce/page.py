@@ -1,23 +1,26 @@
-"""The page of a table in Markdown: what was measured, which claims hold, what the columns mean, how a row is measured again."""
+"""The page of a table in Markdown: what was measured, the verdicts on printed numbers, and how a row is measured again."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from leakbench.reproduce.agreement import LEVEL
 from leakbench.reproduce.claimed import with_claims
 from leakbench.reproduce.columns import COLUMNS, Row, text_of
 from leakbench.reproduce.curves import ordered
 from leakbench.reproduce.reached import reached
 from leakbench.reproduce.table import Line, Table
-from leakbench.reproduce.verdict import CLAIMS, FAILS, ORDER, Compared, compared, digits_of
+from leakbench.reproduce.verdict import CLAIMS, ORDER, VERDICTS, Compared, compared, decided, digits_of, unmeasured
 from leakbench.scripts import in_table, markdown_table, untagged
 
-__all__ = ["claims_of", "page_of"]
+__all__ = ["claims_of", "counted", "page_of"]
 
 AGAIN = (
     'A row is measured again by `leakbench reproduce {name} --only "ROW" --again` (`--scale full` where the row is of that;'
@@ -25,15 +28,19 @@ AGAIN = (
     " `global`) at the end; {seeds}."
 )
 
+RULE = (
+    "A printed number is compared with the same quantity over at least {networks} networks or {seeds} trainings. Reproduced: the"
+    " 95 % interval of the difference is within {tolerances}. Contradicted: a two-sided test at {level:.0%}, after Holm's"
+    " correction over this page, tells it from the measurement. [What the verdicts mean](../docs/papers.md#verdicts)."
+)
+
 ORDERS = (
-    "A claim holds where the 95 % t interval over seeds of the difference, seed by seed, lies above 0, and does not where it lies "
-    "below; claims are many, and intervals are not corrected for that."
+    "A claim is reproduced where the difference over the seeds is above 0, and contradicted where it is below, by a two-sided"
+    " t test at {level:.0%} after Holm's correction over this page. [What the verdicts mean](../docs/papers.md#verdicts)."
 )
 
 MANY = 12
 """Names of cells that are listed singly at most."""
-
-ONE_SEED = "of one seed: its interval says nothing of what another draw of noise, clients and batches gives"
 
 HEADS = ("row", "what", "claimed", "measured", "95 % interval", "verdict", "reason")
 
@@ -42,18 +49,19 @@ PUBLISHED = "Of the published rows, not of these: "
 
 
 def claims_of(table: Table, rows: pd.DataFrame) -> list[Compared]:
-    """Return every claim of the rows that were measured, beside its number."""
-    lines = {line.name: line for line in table.lines}
+    """Return every claim of the table with its verdict, measured or not."""
     digits = digits_of(claim for line in table.lines for claim in line.claims.values())
-    of = [(row, lines[row["cell"]]) for row in rows.to_dict("records") if row["cell"] in lines]
+    measured = {name: group.to_dict("records") for name, group in rows.groupby("cell", sort=False)}
     found = list[Compared]()
-    for row, line in of:
-        claim = line.claimed(row["point"])
-        apart = dict.fromkeys(claim, line.less()) if row.get("scale") == "quick" and line.less() else {}
-        if row.get("seeds") == 1 and "accuracy" in claim:
-            apart = {"accuracy": ONE_SEED} | apart
-        found += compared(row, claim, {**line.apart, **apart}, line.because, digits)
-    return found + (ordered(table.rounds, rows) if table.rounds else [])
+    for line in table.lines:
+        if line.name not in measured:
+            found += [claim for row, claims in line.unmeasured().items() for claim in unmeasured(row, claims)]
+        for row in measured.get(line.name, []):
+            claim = line.claimed(str(row["point"]))
+            quick = line.less() if row.get("scale") == "quick" else ""
+            apart = {what: "; ".join(filter(None, (line.apart.get(what, ""), quick))) for what in claim}
+            found += compared(row, claim, apart, line.because, digits, line.samples)
+    return decided(found + (ordered(table.rounds, rows) if table.rounds else []))
 
 
 def page_of(table: Table, rows: pd.DataFrame, elsewhere: bool = False) -> str:
@@ -84,7 +92,7 @@ def page_of(table: Table, rows: pd.DataFrame, elsewhere: bool = False) -> str:
             *legend,
             "",
         ),
-        *_verdicts(claims_of(table, rows)),
+        *_verdicts(table, claims_of(table, rows)),
         *_reached(rows),
         *_at_quick(table, rows),
         AGAIN.format(name=table.called, seeds=_seeds(table, rows)),
@@ -136,7 +144,14 @@ def _drawn(table: Table) -> list[str]:
     return [f"![{untagged(table.title)}]({table.name}.png)", ""] if table.pictures or table.rounds else []
 
 
-def _verdicts(claims: Sequence[Compared]) -> list[str]:
+def counted(verdicts: Iterable[str]) -> str:
+    """Return in words how many numbers have which verdict."""
+    found = Counter(verdicts)
+    each = ", ".join(f"{verdict} {found[verdict]}" for verdict in VERDICTS if found[verdict])
+    return f"{found.total()} printed number{'s' * (found.total() != 1)}: {each}."
+
+
+def _verdicts(table: Table, claims: Sequence[Compared]) -> list[str]:
     """Return the table of claims and verdicts; nothing where nothing is claimed."""
     rows = [
         (
@@ -146,13 +161,42 @@ def _verdicts(claims: Sequence[Compared]) -> list[str]:
             text_of(c.value, 3),
             _interval(c),
             f"**{c.verdict}**",
-            in_table(c.reason or _unexplained(c)),
+            in_table(c.reason),
         )
         for c in claims
     ]
-    rule = "A claim holds where its number, as printed, lies in the interval of what was measured."
-    rule = ORDERS if claims and all(c.what == ORDER for c in claims) else rule
-    return ["## Claims", "", rule, "", markdown_table(HEADS, rows), ""] if rows else []
+    if not rows:
+        return []
+    rules = [_rule({c.what for c in claims}), _samples(table)]
+    return [
+        *("## Claims", "", counted(c.verdict for c in claims), ""),
+        *(part for rule in rules if rule for part in (rule, "")),
+        *(markdown_table(HEADS, rows), ""),
+    ]
+
+
+def _rule(whats: set[str]) -> str:
+    """Return by which rule these claims get their verdicts."""
+    if whats == {ORDER}:
+        return ORDERS.format(level=LEVEL)
+    tolerances = [f"{CLAIMS[what].tolerance:g} ({CLAIMS[what].heading})" for what in CLAIMS if what in whats]
+    tolerances = [each for each in tolerances if not each.startswith("0 ")]
+    if not tolerances:
+        return "[What the verdicts mean](../docs/papers.md#verdicts)."
+    least = {f"{unit}": max(m.least for m in CLAIMS.values() if m.unit == unit) for unit in ("networks", "seeds")}
+    return RULE.format(**least, tolerances=", ".join(tolerances), level=LEVEL)
+
+
+def _samples(table: Table) -> str:
+    """Return on how many examples the printed numbers were measured, and where the paper says it."""
+    sizes: dict[str, dict[str, None]] = {}
+    for line in table.lines:
+        printed = {what for claim in line.claims.values() for what in claim}
+        for number in {number for what, number in line.samples.items() if what in printed}:
+            whats = [CLAIMS[what].heading for what in CLAIMS if what in printed and line.samples.get(what) == number]
+            sizes.setdefault(f"{Path(line.given['dataset']).stem} {number:,}", {}).update(dict.fromkeys(whats))
+    each = "; ".join(f"{size} ({', '.join(whats)})" for size, whats in sizes.items())
+    return untagged(f"Examples behind the printed numbers, from {table.samples_from}: {each}.") if each else ""
 
 
 def _reached(rows: pd.DataFrame) -> list[str]:
@@ -163,14 +207,6 @@ def _reached(rows: pd.DataFrame) -> list[str]:
     heads = ("sweep", "aim", "first that reaches it", "accuracy [95 % CI]", "epsilon claimed", "epsilon valid")
     rule = "Of each sweep the first cell, in its order, whose accuracy is what is aimed at, or more."
     return ["## What reaches the accuracy", "", rule, "", markdown_table(heads, found), ""] if found else []
-
-
-def _unexplained(c: Compared) -> str:
-    """Return what is said of a claim that fails without a known reason: an attack that does better than printed needs none."""
-    if c.verdict != FAILS:
-        return ""
-    stronger = (c.what == "asr" and c.low > c.claimed) or (c.what in ("rmse", "iterations") and c.high < c.claimed)
-    return "the attack does better than is printed" if stronger else "no reason was found"
 
 
 def _interval(c: Compared) -> str:

@@ -5,7 +5,9 @@ title:    of its page.            cite:  the paper, where it is one's table.    
 columns:  a set of `leakbench.reproduce.columns`.
 given:    fields of `leakbench.cell.Request` for all cells; the path of a recipe begins where the file lies.
 quick:    what `--scale quick` gives in the stead of them; `quick: false` in a row leaves the row out there.
-apart:    {what papers print that is not comparable in any row: why}; a row may have its own.
+apart:    {what papers print: how every row's setting differs from the paper's}; a row may have its own.
+samples:  {what papers print: on how many examples, or {data set: on how many}}, where the paper gives it; with it goes
+samples_from: where in the paper.
 seeds:    how often each cell is run, with other seeds; 1 if it is not said.
 pictures: of how many examples a figure beside the page shows truth and reconstructions, see `leakbench.reproduce.pictures`.
 repeats:  how often local iterations are timed beside undefended ones, where a table is of costs, see `leakbench.reproduce.cost`.
@@ -54,6 +56,8 @@ OPTIONAL = (
     "columns",
     "found",
     "apart",
+    "samples",
+    "samples_from",
     "quick",
     "seeds",
     "pictures",
@@ -74,11 +78,14 @@ COUNTS = ("victims", "candidates", "seeds")
 class Line:
     """A cell of a table.
 
-    given: fields of a `Request`.  claims: {leakage point, "" for every one: {what the paper prints: the number}}.  apart: {what of
-    it is not comparable: why}.
-    because: why what is claimed does not hold, as far as it was found.  seeds: how often the cell is run, with other seeds; the
-    accuracy is that of all.  quick: what the scale `quick` gives in the stead of some fields and of `seeds`; None where it leaves
-    the cell out.  aim: the accuracy that a sweep tries to reach, see `leakbench.reproduce.reached`.
+    given: fields of a `Request`.
+    claims: {leakage point, "" for every one: {what the paper prints: the number}}.
+    apart: {what of it has another setting: how it differs}.
+    samples: {what is claimed: on how many examples the printed number was measured}, where the paper gives it.
+    because: why measured numbers differ from printed ones, and what was tried to find out.
+    seeds: how often the cell is run, with other seeds; the accuracy is that of all.
+    quick: what the scale `quick` gives instead of some fields and of `seeds`; None where it leaves the cell out.
+    aim: the accuracy that a sweep tries to reach, see `leakbench.reproduce.reached`.
     """
 
     name: str
@@ -89,6 +96,7 @@ class Line:
     seeds: int = 1
     quick: Mapping[str, Any] | None = field(default_factory=dict)
     aim: float | None = None
+    samples: Mapping[str, int] = field(default_factory=dict)
 
     def claimed(self, point: str) -> dict[str, float]:
         """Return what is claimed of a leakage point: `type-1`, or `type-1@5` after five rounds."""
@@ -98,10 +106,18 @@ class Line:
             **self.claims.get(point, {}),
         }
 
+    def unmeasured(self) -> dict[str, dict[str, float]]:
+        """Return {row: claims} of the cell before it is measured: a row for each leakage point that has claims."""
+        points = [point for point in self.claims if point]
+        if "" in self.claims:
+            points = list(dict.fromkeys([*self.given.get("taps", Request.taps), *points]))
+        several = len(points) > 1
+        return {f"{self.name}, {point}" if several else self.name: self.claimed(point) for point in points}
+
     def less(self) -> str:
-        """Return why numbers of the scale `quick` are not held against claims: of other work, not of fewer victims or seeds."""
+        """Return how cells of the scale `quick` differ from the paper's; fewer victims or seeds do not count."""
         cut = [name for name in self.quick or {} if name not in COUNTS]
-        return f"of less work than the paper's (scale quick: {', '.join(cut)})" if cut else ""
+        return f"scale quick: other {', '.join(cut)}" if cut else ""
 
     def requests(self, scale: str, changed: Mapping[str, Any]) -> list[Request]:
         """Return what is asked for at a scale, some fields changed: one for each seed."""
@@ -128,6 +144,7 @@ class Table:
     repeats: int = 0
     rounds: Rounds | None = None
     called: str = ""
+    samples_from: str = ""
 
     def at(self, scale: str) -> tuple[Line, ...]:
         """Return the cells of a scale: `quick` has those that fit into it."""
@@ -164,9 +181,12 @@ def table_of(path: Path, body: Mapping[str, Any]) -> Table:
             raise InputError(
                 f"{path}: row {line.name!r}: pictures: got false, of which the figure of the table can show none"
             )
-    title, text, cite, found = (body.get(key, "").strip() for key in ("title", "text", "cite", "found"))
+    words = ("title", "text", "cite", "found", "samples_from")
+    title, text, cite, found, source = (body.get(key, "").strip() for key in words)
+    if bool(body.get("samples")) != bool(source):
+        raise InputError(f"{path}: samples, samples_from: each needs the other; add where the paper gives the sizes")
     rounds = _rounds(path, body, lines, window or 1)
-    return Table(path.stem, title, text, lines, cite, columns, found, pictures, repeats, rounds, called(path))
+    return Table(path.stem, title, text, lines, cite, columns, found, pictures, repeats, rounds, called(path), source)
 
 
 def _line(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Line:
@@ -186,7 +206,23 @@ def _line(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Line:
     own = {slot: str(path.parent / given[slot]) for slot in RECIPES if str(given.get(slot, "")).endswith(".yaml")}
     seeds = row.get("seeds", body.get("seeds", 1))
     words = row.get("because", "")
-    return Line(row["name"], given | own, claims, apart, words, seeds, quick, row.get("aim"))
+    samples = _samples(where, body.get("samples", {}), given)
+    return Line(row["name"], given | own, claims, apart, words, seeds, quick, row.get("aim"), samples)
+
+
+def _samples(where: str, samples: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, int]:
+    """Return {what is claimed: number of examples} of a row's data set; a data set that is not named has none."""
+    found = {}
+    for what, number in samples.items():
+        if what not in CLAIMS:
+            raise InputError(f"{where}samples: {what!r} is not measured{nearest(what, list(CLAIMS))}")
+        of_set = number.get(Path(given["dataset"]).stem) if isinstance(number, Mapping) else number
+        if of_set is None:
+            continue
+        if type(of_set) is not int or of_set < 1:
+            raise InputError(f"{where}samples: {what}: got {of_set!r}, expected a whole number >= 1")
+        found[what] = of_set
+    return found
 
 
 def _rounds(path: Path, body: Mapping[str, Any], lines: Iterable[Line], window: int) -> Rounds | None:

@@ -1,51 +1,96 @@
-"""Whether what a paper prints holds: whether its number lies in the interval of what was measured, to the digits it prints."""
+"""Verdicts on printed numbers: reproduced, contradicted, undecided, different setting, not measured, or no verdict."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
-__all__ = ["APART", "CLAIMS", "FAILS", "HOLDS", "ORDER", "Compared", "Measure", "compared", "digits_of"]
+from leakbench.reproduce.agreement import LEVEL, Agreement, agreement, holm
+
+__all__ = [
+    "CLAIMS",
+    "CONTRADICTED",
+    "DIFFERENT",
+    "NONE",
+    "NOT_MEASURED",
+    "ORDER",
+    "REPRODUCED",
+    "UNDECIDED",
+    "VERDICTS",
+    "Compared",
+    "Measure",
+    "compared",
+    "decided",
+    "digits_of",
+    "unmeasured",
+]
+
+REPRODUCED = "reproduced"
+CONTRADICTED = "contradicted"
+UNDECIDED = "undecided"
+DIFFERENT = "different setting"
+NOT_MEASURED = "not measured"
+NONE = "no verdict"
+
+VERDICTS = (REPRODUCED, CONTRADICTED, UNDECIDED, DIFFERENT, NOT_MEASURED, NONE)
+"""All verdicts, in the order in which they are counted. What each means is in docs/papers.md."""
+
+ORDER = "order"
+"""What is claimed where a paper says that rows are above others, see `leakbench.reproduce.curves`."""
+
+EXPLAINED_BY_NOTHING = "nothing was tried yet to explain the difference"
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What a claim is held against: its name on the page, its column of the rows (by default the claim's name) and whether that is
-    exact, a count or a formula's value, which has no interval.  widest: what an interval may span for a number in it to hold.
+    """What a printed number is compared with.
+
+    heading: its name on pages.  column: its column of the rows, by default the claim's name.  exact: whether numbers must be
+    equal to the printed digits, without a test.  unit, least: over which independent units a mean needs how many (`seeds`:
+    trainings, `networks`: draws of first weights); no unit for a formula or a count.  tolerance: largest difference at which a
+    number still counts as reproduced.  other: why this is another quantity than papers print.  unjudged: why it gets no verdict.
     """
 
     heading: str
     column: str = ""
     exact: bool = False
-    widest: float = math.inf
+    unit: str = ""
+    least: int = 0
+    tolerance: float = 0.0
+    other: str = ""
+    unjudged: str = ""
 
 
-ORDER = "order"
-"""What is claimed where rows lie above others: that points of accuracy are more than 0, see `leakbench.reproduce.curves`."""
-
-HOLDS, FAILS, APART = "holds", "does not hold", "not comparable"
+MEDIAN = "a mean is printed, a median measured"
 
 CLAIMS = {
-    "asr": Measure("ASR"),
-    "rmse": Measure("RMSE"),
-    "iterations": Measure("iterations"),
-    "recall": Measure("recall"),
-    "accuracy": Measure("accuracy", "trained_accuracy", widest=0.1),
-    "resilient": Measure("resilient (1 yes, 0 no)", exact=True),
+    "asr": Measure("ASR", unit="networks", least=5, tolerance=0.05),
+    "rmse": Measure("RMSE", other=MEDIAN),
+    "iterations": Measure("iterations", other=MEDIAN),
+    "recall": Measure("recall", "in_any_row", unit="networks", least=5, tolerance=0.05),
+    "accuracy": Measure("accuracy", "trained_accuracy", unit="seeds", least=3, tolerance=0.02),
+    "resilient": Measure("resilient (1 yes, 0 no)", exact=True, unit="networks", least=5),
     "epsilon": Measure("epsilon as claimed", "epsilon_claimed", exact=True),
     "rounds": Measure("rounds", exact=True),
-    "cost_ratio": Measure("times none's"),
+    "cost_ratio": Measure("times none's", unjudged="of another engine and machine"),
     ORDER: Measure("points of accuracy above"),
 }
 """{what a table may claim of a row: what measures it}."""
 
+FAILED = "of a failed attack"
+
 
 @dataclass(frozen=True)
 class Compared:
-    """One number of a paper beside what was measured: value and 95 % interval, `verdict` one of the three, `reason` why."""
+    """One number of a paper next to what was measured.
+
+    value, low, high: the measurement and its 95 % interval.  verdict: one of `VERDICTS`, empty until `decided` has corrected
+    `test` for the page.  reason: why; of an undecided number before `decided`, the known reason for a difference.
+    units: how many, in words.
+    """
 
     row: str
     what: str
@@ -53,8 +98,10 @@ class Compared:
     value: float
     low: float
     high: float
-    verdict: str
+    verdict: str = ""
     reason: str = ""
+    test: Agreement | None = None
+    units: str = ""
 
 
 def compared(
@@ -63,26 +110,91 @@ def compared(
     apart: Mapping[str, str],
     because: str,
     digits: Mapping[str, int],
+    samples: Mapping[str, int] | None = None,
 ) -> list[Compared]:
-    """Return each claim of a row beside the row's column of that name and the ends of its interval, `_low` and `_high`.
+    """Compare each claim of a row with the row's column of that name and its interval, `_low` and `_high`.
 
-    Holds: the printed number, within half of its last digit, lies in the interval; digits: {NAME: how many behind the point are
-    printed}. A claim of what was not measured, or whose interval is not known, is not comparable.
+    Args:
+        row: a row of a table's CSV.
+        claim: {what is claimed: printed number}.
+        apart: {what is claimed: how the row's setting differs from the paper's}.
+        because: the known reason why measured numbers differ from printed ones.
+        digits: {what is claimed: printed digits behind the point}.
+        samples: {what is claimed: on how many examples the printed number was measured}, where the paper gives it.
+
+    Returns:
+        The claims in their order; those that a test decides have no verdict before `decided`.
     """
-    found = []
-    for what, claimed in claim.items():
-        measure = CLAIMS[what]
-        ends = ("", "", "") if measure.exact else ("", "_low", "_high")
-        value, low, high = (_number(row.get(f"{measure.column or what}{end}")) for end in ends)
-        why = apart.get(what) or _lacking(value, low, high)
-        half = 0.5 * 10.0 ** -digits[what]
-        inside = low - half <= claimed <= high + half
-        if inside and high - low > measure.widest:
-            why = why or f"the interval spans more than {measure.widest:g}, in which nearly anything holds"
-        word = APART if why else HOLDS if inside else FAILS
-        reason = why or ("" if inside else because)
-        found.append(Compared(str(row["row"]), what, claimed, value, low, high, word, reason))
-    return found
+    return [
+        _compared(row, what, number, claim, apart.get(what, ""), because, digits[what], (samples or {}).get(what))
+        for what, number in claim.items()
+    ]
+
+
+def _compared(
+    row: Mapping[Any, Any],
+    what: str,
+    printed: float,
+    claim: Mapping[str, float],
+    apart: str,
+    because: str,
+    digits: int,
+    samples: int | None,
+) -> Compared:
+    measure = CLAIMS[what]
+    ends = ("", "", "") if measure.exact else ("", "_low", "_high")
+    value, low, high = (_number(row.get(f"{measure.column or what}{end}")) for end in ends)
+    found = Compared(str(row["row"]), what, printed, value, low, high)
+    units = _units(row, measure)
+    half = 0.5 * 10.0**-digits
+    if unjudged := measure.unjudged or (FAILED if what == "rmse" and _failed(row, claim) else ""):
+        return replace(found, verdict=NONE, reason=unjudged)
+    inconclusive = what == "resilient" and isinstance(row.get("verdict"), str)
+    if math.isnan(value) and not (apart or measure.other or inconclusive):
+        return replace(found, verdict=NOT_MEASURED)
+    few = (
+        f"{_count(units, measure.unit)}{'' if units == 1 else f' of at least {measure.least}'}"
+        if units < measure.least
+        else ""
+    )
+    if different := "; ".join(filter(None, (few, apart, measure.other, _ranked(row, what)))):
+        return replace(found, verdict=DIFFERENT, reason=different)
+    if measure.exact:
+        return _equal(found, half, because)
+    if math.isnan(low) or math.isnan(high):
+        return replace(found, verdict=UNDECIDED, reason="the interval of the measurement is unknown")
+    test = agreement(value, low, high, units, printed, half, samples)
+    return replace(found, reason=because, test=test, units=_count(units, measure.unit))
+
+
+def decided(claims: Sequence[Compared]) -> list[Compared]:
+    """Give every claim of a page that has a test its verdict, after Holm's correction over all tests of the page.
+
+    Reproduced: the 95 % interval of the difference is within the measure's tolerance; an order: the difference is above 0 at
+    1 %. Contradicted: otherwise, and p is at most 1 %. Undecided: neither.
+    """
+    tests = [claim.test for claim in claims if claim.test is not None]
+    adjusted = iter(holm([test.p for test in tests]))
+    return [claim if claim.test is None else _decided(claim, claim.test, next(adjusted)) for claim in claims]
+
+
+def _decided(claim: Compared, test: Agreement, p: float) -> Compared:
+    tolerance = CLAIMS[claim.what].tolerance
+    significant = p <= LEVEL
+    within = -tolerance <= test.low and test.high <= tolerance
+    if significant and claim.value > 0 if claim.what == ORDER else within:
+        return replace(claim, verdict=REPRODUCED, reason="")
+    if significant:
+        return replace(claim, verdict=CONTRADICTED, reason=claim.reason or EXPLAINED_BY_NOTHING)
+    if math.isnan(p):
+        return replace(claim, verdict=UNDECIDED, reason=f"{claim.units}: their spread is unknown")
+    return replace(claim, verdict=UNDECIDED, reason=f"{claim.units}: p = {p:.2g} after Holm's correction")
+
+
+def unmeasured(row: str, claim: Mapping[str, float]) -> list[Compared]:
+    """Return the claims of a row that was not measured."""
+    nothing = math.nan
+    return [Compared(row, what, number, nothing, nothing, nothing, NOT_MEASURED) for what, number in claim.items()]
 
 
 def digits_of(claims: Iterable[Mapping[str, float]]) -> dict[str, int]:
@@ -95,12 +207,34 @@ def digits_of(claims: Iterable[Mapping[str, float]]) -> dict[str, int]:
     return found
 
 
-def _lacking(value: float, low: float, high: float) -> str:
-    if math.isnan(value):
-        return "not measured"
-    if math.isnan(low) or math.isnan(high):
-        return "no interval was measured"
-    return "too few victims bound a median" if math.isinf(low) and math.isinf(high) else ""
+def _equal(found: Compared, half: float, because: str) -> Compared:
+    """Compare to the printed digits."""
+    if math.isnan(found.value):
+        return replace(found, verdict=UNDECIDED, reason="the leak verdict is inconclusive")
+    if abs(found.value - found.claimed) <= half * (1 + 1e-9):
+        return replace(found, verdict=REPRODUCED)
+    return replace(found, verdict=CONTRADICTED, reason=because or EXPLAINED_BY_NOTHING)
+
+
+def _failed(row: Mapping[Any, Any], claim: Mapping[str, float]) -> bool:
+    """Say whether the paper's attack failed, or ours: not more of its victims reconstructed than by the baseline guess."""
+    return claim.get("resilient") == 1 or _number(row.get("asr")) <= _number(row.get("null_asr"))
+
+
+def _ranked(row: Mapping[Any, Any], what: str) -> str:
+    """Return why a leak is none that the paper looked for."""
+    identified = what == "resilient" and row.get("verdict") == "identifies"
+    return "the paper tests reconstruction; here victims were identified" if identified else ""
+
+
+def _units(row: Mapping[Any, Any], measure: Measure) -> int:
+    """Return the number of units behind a row; a row that does not say it is of one."""
+    units = _number(row.get(measure.unit)) if measure.unit else math.nan
+    return 1 if math.isnan(units) else int(units)
+
+
+def _count(units: int, unit: str) -> str:
+    return f"one {unit.removesuffix('s')}" if units == 1 else f"{units} {unit}"
 
 
 def _number(value: Any) -> float:

@@ -49,6 +49,8 @@ class WrittenTable:
     columns: str = "claims"
     found: str = ""
     apart: Mapping[str, str] = field(default_factory=dict)
+    samples: Mapping[str, Any] = field(default_factory=dict)
+    samples_from: str = ""
     quick: Mapping[str, Any] = field(default_factory=dict)
     seeds: Seeds = 1
     pictures: Any = 0

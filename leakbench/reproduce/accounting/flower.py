@@ -24,7 +24,7 @@ PROGRAMS = ("script", "without replacement", "poisson")
 
 
 def flower_epsilons(claim: Claim) -> Iterator[Row]:
-    """Yield what is valid under each adjacency; a number holds where it is no less than the valid epsilon by privacy losses.
+    """Yield what is valid under each adjacency; a number is reproduced where it is at least the valid epsilon by privacy losses.
 
     given: `program`, one of `PROGRAMS`; `noise_multiplier` z; `delta`; `federation`; `within`, how near the formula is to what
     the program gave, which is the claim.  Raises InputError for another program, or where the formula is not that program's.

@@ -8,19 +8,22 @@ import pandas as pd
 
 from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.accounting.verdict import judged
+from leakbench.reproduce.page import counted
 from leakbench.scripts import in_table, markdown_table, untagged
 
 __all__ = ["accounting_page"]
 
 RULE = (
-    "A claim holds where the claim's own formula gives the printed number, to the printed digits, as the paper states it; the"
-    " numbers are of that reading. Rényi and losses: the valid epsilon of the same steps, by Rényi divergences with their tight"
-    " conversion and by privacy loss distributions."
+    "A printed number is reproduced where the claim's own formula, as the paper states it, gives its digits, and contradicted where"
+    " it does not; numbers are exact, so there is no test. The columns are of that reading. Rényi and losses: the valid epsilon of"
+    " the same steps, by Rényi divergences with their tight conversion and by privacy loss distributions."
+    " [What the verdicts mean](../docs/papers.md#verdicts)."
 )
 
 COVERS = (
-    "A claim holds where it is no less than the valid epsilon, by privacy losses, under the adjacency that its formula is for;"
-    " Rényi is the looser valid one."
+    "A number is reproduced where it is at least the valid epsilon, by privacy losses, under the adjacency that its formula is for,"
+    " and contradicted where it is less; numbers are exact, so there is no test. Rényi is the looser valid epsilon."
+    " [What the verdicts mean](../docs/papers.md#verdicts)."
 )
 
 AGAIN = (
@@ -29,11 +32,12 @@ AGAIN = (
 )
 
 CLAIM_HEADS = ("claim", "claimed", "by the claim's own formula", "valid: Rényi", "valid: losses", "verdict", "reason")
-READING_HEADS = ("claim", "reading", "stated", "formula", "Rényi", "losses", "holds so", "reason")
+READING_HEADS = ("claim", "reading", "stated", "formula", "Rényi", "losses", "gives it", "reason")
 
 
 def accounting_page(table: AccountingTable, rows: pd.DataFrame) -> str:
     """Return the page."""
+    verdicts = judged(table, rows)
     claims = [
         (
             in_table(c.name),
@@ -42,7 +46,7 @@ def accounting_page(table: AccountingTable, rows: pd.DataFrame) -> str:
             f"**{c.verdict}**",
             in_table(c.reason),
         )
-        for c in judged(table, rows)
+        for c in verdicts
     ]
     readings = [
         (
@@ -67,7 +71,8 @@ def accounting_page(table: AccountingTable, rows: pd.DataFrame) -> str:
             untagged(table.text),
             "",
         ),
-        *("## Claims", "", rule, "", markdown_table(CLAIM_HEADS, claims), "", *missing),
+        *("## Claims", "", counted(c.verdict for c in verdicts), "", rule, ""),
+        *(markdown_table(CLAIM_HEADS, claims), "", *missing),
         *("## Readings", "", markdown_table(READING_HEADS, readings), ""),
         *(AGAIN.format(name=table.called), "", untagged(table.found)),
     ]

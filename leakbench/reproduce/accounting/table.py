@@ -5,7 +5,7 @@ counts:  what the numbers are, a name of `leakbench.reproduce.accounting.measure
 title, cite, text, found:  as of a table of cells.
 given:   what all claims are computed from; `federation` has fields of `leakbench.privacy.ledger.Schedule`.
 data:    {data set: more of `given`}, for what is printed of several; `federation` is added to the one above.
-apart:   why no number of the table is comparable; a row may have its own.
+apart:   what the paper does not state of any number, so that none can be compared; a row may have its own.
 rows:    [{name, printed, given, apart}]; `printed` is a number, or {data set: number}, which is a claim each.
 """
 
@@ -29,7 +29,7 @@ __all__ = ["COUNTED", "AccountingTable", "Claim", "accounting_of"]
 
 @dataclass(frozen=True)
 class Claim:
-    """A printed number. counts: what it is.  given: all that its readings are computed from.  apart: why it is not comparable."""
+    """A printed number. counts: what it is.  given: all that its readings are computed from.  apart: why it cannot be compared."""
 
     name: str
     claimed: float

@@ -1,4 +1,4 @@
-"""Whether a printed number holds: whether the claim's own formula gives it under the reading that the paper states."""
+"""Verdicts on printed epsilons and rounds: whether the claim's own formula gives them as the paper states it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import pandas as pd
 
 from leakbench.reproduce.accounting.readings import Row
 from leakbench.reproduce.accounting.table import AccountingTable, Claim
-from leakbench.reproduce.verdict import APART, FAILS, HOLDS
+from leakbench.reproduce.verdict import CONTRADICTED, DIFFERENT, REPRODUCED
 
 __all__ = ["Judged", "judged"]
+
+
+NO_READING = "given by no reading that was tried"
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,8 @@ class Judged:
 def judged(table: AccountingTable, rows: pd.DataFrame) -> list[Judged]:
     """Return every claim that was computed, once, however many readings it has.
 
-    Holds: a stated reading gives it.  Where others alone do it does not hold, and the reason names them.
+    Reproduced: a stated reading gives the printed digits. Contradicted: none does; the reason names other readings that do.
+    Different setting: the paper does not state what the formula needs.
     """
     of = {name: group.to_dict("records") for name, group in rows.groupby("cell", sort=False)}
     return [_judged(claim, of[claim.name]) for claim in table.claims if claim.name in of]
@@ -44,9 +48,9 @@ def _judged(claim: Claim, rows: Sequence[Row]) -> Judged:
     said: str = "" if pd.isna(shown["reason"]) else shown["reason"]
     others = ", ".join(f"'{row['reading']}'" for row in rows if row["gives"])
     if claim.apart:
-        verdict, reason = APART, "; ".join(filter(None, (claim.apart, said)))
+        verdict, reason = DIFFERENT, "; ".join(filter(None, (claim.apart, said)))
     elif holding:
-        verdict, reason = HOLDS, ""
+        verdict, reason = REPRODUCED, ""
     else:
-        verdict, reason = FAILS, f"{said}; it holds {f'as {others}' if others else 'by no reading that was tried'}"
+        verdict, reason = CONTRADICTED, f"{said}; {f'given by {others}' if others else NO_READING}"
     return Judged(claim.name, claim.claimed, formula, renyi, losses, verdict, reason)

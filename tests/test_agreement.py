@@ -1,0 +1,138 @@
+"""The test of a printed number against a measurement: its size and power by simulation, its edges, and Holm's correction."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import t as student
+
+from leakbench.measure.statistics import difference_interval, mean_interval, proportion
+from leakbench.reproduce.agreement import LEVEL, agreement, holm, mean_test
+
+HALF = 0.0005
+"""Half of the third digit, to which papers print."""
+
+EXAMPLES = 10_000
+
+
+def normal(rng: np.random.Generator, mean: NDArray[np.floating], spread: float, units: int) -> NDArray[np.floating]:
+    return np.clip(rng.normal(mean[:, None], spread, (len(mean), units)), 0, 1)
+
+
+def skewed(rng: np.random.Generator, mean: NDArray[np.floating], spread: float, units: int) -> NDArray[np.floating]:
+    """A beta distribution: near 1 its tail points to 0."""
+    count = (mean * (1 - mean) / spread**2 - 1)[:, None]
+    return rng.beta(mean[:, None] * count, (1 - mean[:, None]) * count, (len(mean), units))
+
+
+def false_pages(draw: object, units: int, spread: float, claims: int, pages: int) -> int:
+    """Return on how many pages a number is contradicted, although each comes from one more training of the same population.
+
+    All trainings of a claim share one test set; the printed number has another.
+    """
+    rng, wrong = np.random.default_rng(0), 0
+    for _ in range(pages):
+        mean = rng.uniform(0.55, 0.97, claims)
+        true = draw(rng, mean, spread, units + 1)  # type: ignore[operator]
+        luck = rng.normal(0, np.sqrt(mean * (1 - mean) / EXAMPLES))[:, None]
+        ours = np.round(np.clip(true[:, :units] + luck, 0, 1) * EXAMPLES) / EXAMPLES
+        printed = np.round(rng.binomial(EXAMPLES, true[:, units]) / EXAMPLES, 3)
+        ps = [
+            agreement(*mean_interval(each), units, float(number), HALF, EXAMPLES).p
+            for each, number in zip(ours, printed, strict=True)
+        ]
+        wrong += any(p <= LEVEL for p in holm(ps))
+    return wrong
+
+
+@pytest.mark.parametrize("draw", [normal, skewed])
+@pytest.mark.parametrize("units", [3, 5, 10])
+@pytest.mark.parametrize("spread", [0.02, 0.1])
+def test_at_most_one_page_in_a_hundred_has_a_false_contradiction(draw: object, units: int, spread: float) -> None:
+    """Pages of 20 numbers. More than 5 of 150 have a probability of .4 % at a rate of 1 %, and of 99.8 % at a rate of 10 %."""
+    assert false_pages(draw, units, spread, 20, 150) <= 5
+
+
+def test_a_page_of_one_number_has_the_same_rate() -> None:
+    """More than 20 of 1,000 have a probability of .1 % at a rate of 1 %."""
+    assert false_pages(normal, 3, 0.02, 1, 1000) <= 20
+
+
+def test_success_rates_over_networks_have_the_same_rate() -> None:
+    """Intervals clustered by network: 20 victims on each of 5 networks, whose rates differ; 1,000 single numbers."""
+    rng, wrong = np.random.default_rng(0), 0
+    network = np.repeat(np.arange(5), 20)
+    for _ in range(1000):
+        rates = np.clip(rng.normal(rng.uniform(0.3, 0.97), 0.1, 6), 0, 1)
+        share, low, high = proportion(rng.random(100) < rates[network], network)
+        printed = round(rng.binomial(100, rates[5]) / 100, 3)
+        wrong += agreement(share, low, high, 5, printed, HALF, 100).p <= LEVEL
+    assert wrong <= 20
+
+
+def test_orders_have_the_same_rate() -> None:
+    rng, wrong = np.random.default_rng(0), 0
+    for _ in range(300):
+        tests = [mean_test(*difference_interval(rng.normal(0, 3, 3)), 3) for _ in range(10)]
+        wrong += any(p <= LEVEL for p in holm([test.p for test in tests]))
+    assert wrong <= 9
+
+
+def test_a_large_difference_is_contradicted() -> None:
+    """Printed .95 on 10,000 examples; measured .60 with a deviation of .02 over ten trainings."""
+    ours = 0.6 + 0.02 * np.linspace(-1.5, 1.5, 10)
+    assert agreement(*mean_interval(ours), 10, 0.95, HALF, EXAMPLES).p < 1e-5
+
+
+def test_the_interval_is_that_of_one_more_training() -> None:
+    """Student's prediction interval, where examples are so many that their error does not count."""
+    ours = np.array([0.5, 0.6, 0.7])
+    found = agreement(*mean_interval(ours), 3, 0.4, HALF, None)
+    half = student.ppf(0.975, 2) * 0.1 * math.sqrt(1 + 1 / 3)
+    assert found.low == pytest.approx(0.2 - half) and found.high == pytest.approx(0.2 + half)
+    on_shares = 2 * student.sf((0.2 - HALF) / (0.1 * math.sqrt(4 / 3)), 2)
+    assert found.p >= on_shares
+
+
+def test_fewer_examples_and_fewer_digits_tell_less_apart() -> None:
+    measured = mean_interval([0.90, 0.91, 0.92])
+    p = {n: agreement(*measured, 3, 0.99, HALF, n).p for n in (100, 10_000, None)}
+    assert p[100] > p[10_000] > p[None]
+    assert agreement(*measured, 3, 0.99, 0.05, None).p > p[None]
+
+
+def test_a_number_within_its_rounding_does_not_differ() -> None:
+    assert agreement(*mean_interval([0.949, 0.953, 0.954]), 3, 0.95, 0.005, None).p == 1.0
+
+
+@pytest.mark.parametrize(
+    ("ours", "printed"),
+    [([0.9, 0.9, 0.9], 0.1), ([1.0, 1.0, 1.0], 0.5), ([0.0, 0.0, 0.0], 0.923), ([0.0, 1.0, 0.5], 0.9), ([0.7], 0.1)],
+)
+def test_an_unknown_spread_decides_nothing(ours: list[float], printed: float) -> None:
+    """Trainings that do not differ, an interval that covers every share, and one training alone."""
+    found = agreement(*mean_interval(ours), len(ours), printed, HALF, EXAMPLES)
+    assert math.isnan(found.p) and (found.low, found.high) == (-math.inf, math.inf)
+
+
+@pytest.mark.parametrize("printed", [0.0, 1.0])
+def test_a_printed_share_of_none_or_all_is_tested(printed: float) -> None:
+    found = agreement(*mean_interval([0.48, 0.5, 0.51, 0.49, 0.52]), 5, printed, HALF, None)
+    assert 0 < found.p < LEVEL
+
+
+def test_differences_without_spread_decide_nothing() -> None:
+    assert math.isnan(mean_test(*difference_interval([2.0, 2.0, 2.0]), 3).p)
+    assert math.isnan(mean_test(*difference_interval([2.0]), 1).p)
+    assert mean_test(*difference_interval([1.0, 2.0, 3.0]), 3).p == pytest.approx(2 * student.sf(2 * math.sqrt(3), 2))
+
+
+def test_holm_corrects_in_steps() -> None:
+    """Holm's own rule: the smallest times the number of tests, the next times one less; never smaller than the one before."""
+    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert holm([0.6, 0.9]) == [1.0, 1.0] and holm([]) == []
+    with_unknown = holm([math.nan, 0.01])
+    assert math.isnan(with_unknown[0]) and with_unknown[1] == pytest.approx(0.02)
