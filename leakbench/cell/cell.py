@@ -75,6 +75,7 @@ def identified(cell: Cell) -> Cell:
         ("reads", READS[0]),
         ("observations", 1),
         ("engine", ENGINES[0]),
+        ("budget", None),
     ):
         if content["settings"][name] == usual:
             del content["settings"][name]

@@ -21,6 +21,7 @@ class Settings:
     victim_mode: see `leakbench.cell.victim_mode`; None where no network depends on it.
     engine: how gradients are computed, one of `leakbench.cell.request.ENGINES`; noise is drawn in another order by each.
     pictures: whether examples and reconstructions are kept in the run's folder.
+    budget: seconds of wall time that all attacks of the run may take; None for no limit.
     init: how the first weights of both networks are drawn, see `leakbench.models.initialise.rule_of`.
     """
 
@@ -45,6 +46,7 @@ class Settings:
     observations: int = 1
     engine: str = "fast"
     pictures: bool = True
+    budget: float | None = None
 
     @property
     def leaking(self) -> str:

@@ -23,6 +23,7 @@ from leakbench.measure.metrics import success_threshold
 from leakbench.progress import Progress
 from leakbench.redacted import without_pictures
 from leakbench.rng import generator
+from leakbench.run.attack_time import AttackTime
 from leakbench.run.conspicuous import conspicuous_of
 from leakbench.run.rehearsal import rehearse
 from leakbench.run.stage_attack import Judge, Leak, attack_leak
@@ -67,10 +68,11 @@ def execute(cell: Cell, run: Run, progress: Progress) -> dict[str, Any]:
         if not run.manifest["files"]:
             rehearse(cell, partition, lambda tap: _sent(cell, run, None, tap))
         train_federation(cell, run, partition, progress)
+    clock = AttackTime(s.budget, run, s.victims * len(s.leaks) * len(s.taps))
     for rounds in s.leaks:
         for tap in s.taps:
             sent = {number: _sent(cell, run, number, tap) for number in rounds}
-            attack_leak(Leak(cell, partition, sent, tap), run, judge, progress)
+            attack_leak(Leak(cell, partition, sent, tap), run, judge, progress, clock)
     if s.protocol == "paper":
         train_federation(cell, run, partition, progress)
     return _finish(cell, run, partition)
