@@ -30,7 +30,7 @@ def success(text: str | None) -> float | None:
 
 
 def seconds(field: str, text: str | None) -> float | None:
-    """Return the seconds of `60`, `60s`, `2m` or `1.5h`; None for None. Raises InputError for anything else, and for none at all."""
+    """Return the seconds of `60`, `60s`, `2m` or `1.5h`, None for None; raises InputError for anything else, and for 0."""
     if text is None:
         return None
     found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([smh]?)\s*", text)

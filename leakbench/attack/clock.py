@@ -29,6 +29,9 @@ Now: TypeAlias = Callable[[], float]
 TRIED = 3
 """Iterations of one evaluation each after which a search's speed is known; the first one also warms up."""
 
+QUICK = 0.1
+"""Largest share of the limit that trials on all victims together may take."""
+
 
 @dataclass
 class Timed:
@@ -106,29 +109,31 @@ class _Noted:
         return torch.full_like(values, iteration >= self.limit, dtype=torch.bool)
 
 
-def seconds_per_evaluation(search: Any, views: tuple[View, ...], now: Now) -> float:
-    """Return the seconds that one gradient evaluation of a search takes for one victim, as measured on the first victim.
+def seconds_per_evaluation(search: Any, views: tuple[View, ...], victims: int, now: Now) -> float:
+    """Return the seconds that one gradient evaluation of a search takes for each of the first `victims` side by side.
 
-    The search's generators stay as they are: the trial has its own.
+    The victims' generators stay as they are: the trial has its own.
     """
     noted = _Noted(now)
-    descent = dataclasses.replace(search.descent, inner=1) if hasattr(search.descent, "inner") else search.descent
-    brief = dataclasses.replace(search, stop=noted, descent=descent, restarts=1, pooling=Least())
+    changed: dict[str, Any] = {"stop": noted, "restarts": 1, "pooling": Least()}
+    if hasattr(search.descent, "inner"):
+        changed["descent"] = dataclasses.replace(search.descent, inner=1)
+    brief = dataclasses.replace(search, **changed)
     began = now()
-    first = torch.zeros(1, dtype=torch.int64)
-    brief(tuple(view.of(first) for view in views), (torch.Generator().manual_seed(0),))
+    rngs = tuple(torch.Generator().manual_seed(lane) for lane in range(victims))
+    brief(tuple(view.of(torch.arange(victims)) for view in views), rngs)
     if len(noted.times) < 2:  # It settled at once.
-        return (now() - began) / 2
-    return (noted.times[-1] - noted.times[0]) / (len(noted.times) - 1)
+        return (now() - began) / 2 / victims
+    return (noted.times[-1] - noted.times[0]) / (len(noted.times) - 1) / victims
 
 
 @dataclass(frozen=True)
 class WithinSeconds:
     """An attack that ends its searches within `seconds` from the moment it is called.
 
-    It measures one evaluation of each search on the first victim, calls `tell` with the seconds that one victim would take at
-    most without a limit, runs stages in the order of that cost, and marks every victim whose search was stopped. Closed forms and
-    fits are not stopped.
+    First it measures one evaluation of each search: of one victim, and where that is quick of all victims together. It calls
+    `tell` with the seconds that one victim would take at most without a limit, runs stages in the order of that cost, and marks
+    every victim whose search was stopped. Closed forms and fits are not stopped.
 
     Args:
         method: The attack.
@@ -164,8 +169,12 @@ class WithinSeconds:
         """Return the seconds of an evaluation; 0 for a method that does not search, and for one that does not run here."""
         if not hasattr(search, "stop") or not runs_on(self.method, number, views[0].network.model, views[0].shape):
             return 0.0
+        each, victims = seconds_per_evaluation(search, views, 1, self.now), views[0].victims
+        # Many victims side by side take less than as many times one, but a trial must not take the time of the attack.
+        if TRIED * each * victims * len(searches_of(self.method)) < self.seconds * QUICK:
+            each = seconds_per_evaluation(search, views, victims, self.now)
         # A clock may be too coarse to see an evaluation; a search is never free.
-        return max(seconds_per_evaluation(search, views, self.now), 1e-9)
+        return max(each, 1e-9)
 
 
 def _inside(stop: Stop, timed: Timed) -> Stop:

@@ -36,7 +36,9 @@ def asked_of(request: Request, seeds: int, identify: int) -> str:
     shared = {name: getattr(request, name) for name in SAME}
     # Rows from before there were limits have no word of them.
     limits = {name: getattr(request, name) for name in LIMITS if getattr(request, name) is not None}
-    return json.dumps({**shared, **limits, "taps": list(request.taps), "seeds": seeds, "identify": identify}, sort_keys=True)
+    return json.dumps(
+        {**shared, **limits, "taps": list(request.taps), "seeds": seeds, "identify": identify}, sort_keys=True
+    )
 
 
 def cells_at(point: Point, request: Request, seeds: int, identify: int, data_dir: Path | None) -> list[Cell]:

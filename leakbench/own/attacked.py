@@ -103,7 +103,7 @@ class Outcome:
 
 
 def with_limit(attacker: Attacker, seen: Seen) -> Attacker:
-    """Return the attacker whose searches share `attacker.evaluations` on the network of what leaked; raises InputError for too few."""
+    """Return the attacker whose searches share `attacker.evaluations` on the network that leaked; raises InputError for too few."""
     if attacker.evaluations is None:
         return attacker
     view = seen.view

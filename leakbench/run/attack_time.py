@@ -45,7 +45,7 @@ class AttackTime:
         if self.limit is None:
             return float("inf")
         spent = sum(seconds for phase, seconds in self.run.manifest["phases"].items() if phase.startswith(ATTACK))
-        return max(0.0, self.limit - spent)
+        return float(max(0.0, self.limit - spent))
 
     def share(self, victims: int) -> float:
         """Return the seconds for the next so many of the pending victims."""

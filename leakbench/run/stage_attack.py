@@ -89,12 +89,12 @@ class Leak:
         return f"{self.tap}.round{self.round}"
 
 
-def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress, clock: AttackTime) -> None:
+def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress, clock: AttackTime | None = None) -> None:
     """Attack the victims of one leakage point, chunk by chunk, as far as the run's folder does not hold them yet.
 
     A chunk for which memory does not suffice is halved, and so are those after it; raises InputError where it does not suffice
     for one victim. progress: of victims; within a chunk a victim counts by the share of its most iterations.
-    clock: How long the attacks may still take.
+    clock: How long the attacks may still take; None for no limit.
     """
     victims = leak.victims()
     total = len(victims.indices)
@@ -106,6 +106,7 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress, clock: A
     missing = _missing(leak, run, total)
     progress(phase, missing[0].start if missing else total, total)
     left = sum(gap.stop - gap.start for gap in missing)
+    clock = clock or AttackTime(None, run, left)
     clock.done(total - left)
 
     def attacked(where: slice) -> tuple[pd.DataFrame, dict[str, Tensor]]:

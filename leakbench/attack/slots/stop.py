@@ -12,7 +12,17 @@ from torch import Tensor
 
 from leakbench.part import part
 
-__all__ = ["MOST_ITERATIONS", "STOPS", "Iterations", "Stop", "Watched", "limited", "searches_of", "watched", "with_searches"]
+__all__ = [
+    "MOST_ITERATIONS",
+    "STOPS",
+    "Iterations",
+    "Stop",
+    "Watched",
+    "limited",
+    "searches_of",
+    "watched",
+    "with_searches",
+]
 
 MOST_ITERATIONS = 1_000_000
 """Of each the distance is kept."""
