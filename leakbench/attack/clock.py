@@ -44,7 +44,7 @@ class Timed:
         now: The clock.
         until: When all searches of the attack must have ended.
         later: Number of searches that follow this one; each gets an equal share of the time that is left.
-        each: Predicted seconds of one iteration of one victim's search.
+        each: Predicted seconds of one iteration of one victim's search, and of the evaluation of its last point.
         ends: When this search must have ended; set by `begun`.
         cut: The first iteration after which victims were stopped by the clock; None if no victim was.
     """
@@ -159,7 +159,8 @@ class WithinSeconds:
         timed = list(searches)
         for place, number in enumerate(running):
             search = searches[number]
-            one = each[number] * evaluations_each(search.descent) * search.restarts
+            # The last point of a search is evaluated once more.
+            one = each[number] * (evaluations_each(search.descent) + 1) * search.restarts
             stop = Timed(search.stop, self.now, until, len(running) - place - 1, one)
             # What watches a stop stays outside.
             timed[number] = dataclasses.replace(search, stop=_inside(search.stop, stop))
