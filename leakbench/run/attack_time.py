@@ -55,14 +55,16 @@ class AttackTime:
         """Take so many victims off the pending ones."""
         self.pending -= victims
 
-    def within(self, method: Any, victims: int, of_point: int, say: Say) -> Any:
+    def within(self, method: Any, victims: int, of_point: int, since: float, say: Say) -> Any:
         """Return the method limited to the share of the next `victims`; the method itself without a limit.
 
         of_point: Victims of the same leakage point that are still to be attacked, for which `say` gets an estimate.
+        since: When the work on these victims began, by `now`.
         """
         if self.limit is None:
             return method
-        return within_seconds(method, self.share(victims), of_point, self.share(of_point), self.limit, say, self.now)
+        seconds = max(0.0, self.share(victims) - (self.now() - since))
+        return within_seconds(method, seconds, of_point, self.share(of_point), self.limit, say, self.now)
 
 
 def within_seconds(

@@ -110,7 +110,7 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress, clock: A
     clock.done(total - left)
 
     def attacked(where: slice) -> tuple[pd.DataFrame, dict[str, Tensor]]:
-        lanes = torch.arange(where.start, where.stop)
+        lanes, since = torch.arange(where.start, where.stop), clock.now()
         with run.timed(phase):
             views = tuple(dataclasses.replace(view, fits=fits) for view in leak.views(victims, lanes))
             twin = _twin(run, _piece(leak, where.start), views, lanes)
@@ -124,7 +124,7 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress, clock: A
                 if where.start == missing[0].start:  # Once for each leakage point.
                     say(f"{phase}: {line}")
 
-            method = clock.within(watched(leak.cell.attack.method, tell), len(lanes), left, estimated)
+            method = clock.within(watched(leak.cell.attack.method, tell), len(lanes), left, since, estimated)
             return _attack_chunk(leak, judge, *null(), victims, lanes, views, method)
 
     for gap in missing:
