@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.doubts import BUDGET
-from leakbench.attack.evaluations import most_evaluations, runs_on
+from leakbench.attack.evaluations import most_evaluations, restarts_of, runs_on
 from leakbench.attack.slots.descent import evaluations_each
 from leakbench.attack.slots.pooling import Least
 from leakbench.attack.slots.stop import Stop, Watched, searches_of, with_searches
@@ -45,7 +45,7 @@ class Timed:
         until: When all searches of the attack must have ended.
         later: Number of searches that follow this one; each gets an equal share of the time that is left.
         each: Predicted seconds of one iteration of one victim's search, and of the evaluation of its last point.
-        ends: When this search must have ended; set by `begun`.
+        ends: When this search must have ended; `until` until `begun` sets its share.
         cut: The first iteration after which victims were stopped by the clock; None if no victim was.
     """
 
@@ -54,13 +54,16 @@ class Timed:
     until: float
     later: int = 0
     each: float = 0.0
-    ends: float = field(default=float("inf"), init=False)
+    ends: float = field(default=0.0, init=False)
     cut: int | None = field(default=None, init=False)
 
     @property
     def limit(self) -> int:
         """The limit of `stop`."""
         return self.stop.limit
+
+    def __post_init__(self) -> None:
+        self.ends = self.until
 
     def begin(self) -> Timed:
         """Return this stop for a search that starts now."""
@@ -115,7 +118,8 @@ def seconds_per_evaluation(search: Any, views: tuple[View, ...], victims: int, n
     The victims' generators stay as they are: the trial has its own.
     """
     noted = _Noted(now)
-    changed: dict[str, Any] = {"stop": noted, "restarts": 1, "pooling": Least()}
+    single: dict[str, Any] = {"restarts": 1, "pooling": Least()}
+    changed: dict[str, Any] = {"stop": noted} | {name: v for name, v in single.items() if hasattr(search, name)}
     if hasattr(search.descent, "inner"):
         changed["descent"] = dataclasses.replace(search.descent, inner=1)
     brief = dataclasses.replace(search, **changed)
@@ -160,7 +164,7 @@ class WithinSeconds:
         for place, number in enumerate(running):
             search = searches[number]
             # The last point of a search is evaluated once more.
-            one = each[number] * (evaluations_each(search.descent) + 1) * search.restarts
+            one = each[number] * (evaluations_each(search.descent) + 1) * restarts_of(search)
             stop = Timed(search.stop, self.now, until, len(running) - place - 1, one)
             # What watches a stop stays outside.
             timed[number] = dataclasses.replace(search, stop=_inside(search.stop, stop))

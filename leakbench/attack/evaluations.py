@@ -10,14 +10,19 @@ from leakbench.attack.slots.descent import evaluations_each
 from leakbench.attack.slots.stop import limited, searches_of, with_searches
 from leakbench.errors import InputError
 
-__all__ = ["most_evaluations", "runs_on", "with_evaluations"]
+__all__ = ["most_evaluations", "restarts_of", "runs_on", "with_evaluations"]
+
+
+def restarts_of(search: Any) -> int:
+    """Return the number of searches for each victim that a method makes side by side."""
+    return int(getattr(search, "restarts", 1))
 
 
 def most_evaluations(search: Any, iterations: int | None = None) -> int:
     """Return the most gradient evaluations of one victim by a search; iterations: instead of its own limit."""
     limit = search.stop.limit if iterations is None else iterations
     # The last point of each restart is evaluated once more.
-    return int(search.restarts * (limit * evaluations_each(search.descent) + 1))
+    return int(restarts_of(search) * (limit * evaluations_each(search.descent) + 1))
 
 
 def runs_on(method: Any, number: int, model: nn.Module, shape: tuple[int, ...]) -> bool:
@@ -52,7 +57,7 @@ def with_evaluations(method: Any, most: int, model: nn.Module, shape: tuple[int,
     for place, number in enumerate(running):
         search = searches[number]
         share = max(least[place], min(left // (len(running) - place), left - sum(least[place + 1 :])))
-        iterations = min(search.stop.limit, (share // search.restarts - 1) // evaluations_each(search.descent))
+        iterations = min(search.stop.limit, (share // restarts_of(search) - 1) // evaluations_each(search.descent))
         left -= most_evaluations(search, iterations)
         changed[number] = limited(search, iterations)
     return with_searches(method, changed)
