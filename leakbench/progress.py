@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TextIO, TypeAlias
 
-__all__ = ["Progress", "Reporter", "saying"]
+__all__ = ["Progress", "Reporter", "minutes", "saying"]
 
 Progress: TypeAlias = Callable[[str, float, int | None], None]
 """(phase, done, total): called after each piece of work; within a piece, done is a fraction."""
@@ -45,7 +45,7 @@ class Reporter:
             return
         self._written = now
         fresh, seconds = done - self._first, now - self._started
-        pace = f", {seconds / fresh:.2f} s each, {_clock(seconds / fresh * (total - done))} left" if fresh > 0 else ""
+        pace = f", {seconds / fresh:.2f} s each, {minutes(seconds / fresh * (total - done))} left" if fresh > 0 else ""
         line = f"{phase}: {_count(done)} of {total}{pace}{self.tail}"
         self.stream.write(f"{line}\x1b[K\r" if self.stream.isatty() else f"{line}\n")
         self.stream.flush()
@@ -71,7 +71,8 @@ def _count(done: float) -> str:
     return str(done) if isinstance(done, int) else f"{done:.2f}"
 
 
-def _clock(seconds: float) -> str:
+def minutes(seconds: float) -> str:
+    """Return seconds as m:ss, or h:mm:ss from an hour on."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from leakbench.errors import InputError
 
-__all__ = ["success", "words"]
+__all__ = ["seconds", "success", "words"]
 
 
 def words(field: str, text: str) -> tuple[str, ...]:
@@ -26,6 +27,17 @@ def success(text: str | None) -> float | None:
         return float(found[1]) if found else _badsuccess(text)
     except ValueError:
         return _badsuccess(text)
+
+
+def seconds(field: str, text: str | None) -> float | None:
+    """Return the seconds of `60`, `60s`, `2m` or `1.5h`, None for None; raises InputError for anything else, and for 0."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([smh]?)\s*", text)
+    value = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+    if not 0 < value < math.inf:
+        raise InputError(f"{field}: got {text!r}, expected a number of seconds above 0, as 60, 60s or 2m")
+    return value
 
 
 def _badsuccess(text: str) -> float:

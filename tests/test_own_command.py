@@ -207,3 +207,19 @@ def test_the_table_says_what_a_success_is(
         r"^success is an RMSE of at most 0\.1\d+; identified among \d+ candidates$", out, re.M
     )
     assert re.search(r"^success is an RMSE of at most 0\.1$", attacked(monkeypatch, capsys)[1], re.M)
+
+
+def test_limits_of_the_attack_are_obeyed_and_said(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A budget that is over at once leaves one iteration and says so; wrong limits are one line."""
+    code, _, err = attacked(monkeypatch, capsys, attack="inverting_gradients", iterations="", budget="0.001")
+    assert code == 0
+    assert err.startswith("estimated at most ") and "for 1 victim; --budget 0.001 stops it at 0:00" in err
+    assert "stopped by the budget before it had ended" in err
+    code, _, err = attacked(monkeypatch, capsys, iterations="", evaluations="45", budget="10m")
+    assert code == 0 and "--budget 600" in err and "stopped by the budget" not in err
+    for option, value in (("budget", "nan"), ("evaluations", "3")):
+        code, out, err = attacked(monkeypatch, capsys, iterations="", **{option: value})
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert err.startswith(f"leakbench: {option}: got ")

@@ -13,7 +13,7 @@ from leakbench.federated.leakage import logits_of
 from leakbench.federated.view import View
 from leakbench.models import one_hot
 
-__all__ = ["OUTDONE", "STUCK", "UNCHECKED", "UNCONVERGED", "UNKNOWN", "stuck", "twins"]
+__all__ = ["BUDGET", "OUTDONE", "STUCK", "UNCHECKED", "UNCONVERGED", "UNKNOWN", "stuck", "twins"]
 
 # Keys of answers, rows and summaries; `leakbench.summary.warnings` words them.
 STUCK = "stuck"
@@ -21,6 +21,7 @@ OUTDONE = "outdone"
 UNCONVERGED = "unconverged"
 UNKNOWN = "unknown"
 UNCHECKED = "unchecked"
+BUDGET = "budget"
 
 
 def stuck(found: Reconstruction) -> Tensor:

@@ -76,6 +76,7 @@ def identified(cell: Cell) -> Cell:
         ("observations", 1),
         ("engine", ENGINES[0]),
         ("networks", 1),
+        ("budget", None),
     ):
         if content["settings"][name] == usual:
             del content["settings"][name]

@@ -12,7 +12,8 @@ from leakbench.errors import InputError
 __all__ = ["check_numbers"]
 
 LEAST = {
-    **{"iterations": 1, "victims": 1, "leak_batch": 1, "candidates": 2, "seed": 0, "observations": 1, "networks": 1},
+    **{"evaluations": 1, "iterations": 1, "victims": 1, "leak_batch": 1, "candidates": 2, "seed": 0},
+    **{"observations": 1, "networks": 1},
     **{"clients": 1, "clients_per_round": 1, "train_rounds": 0, "local_iterations": 1, "batch": 1},
 }
 """The least that whole numbers may be."""
@@ -29,6 +30,8 @@ def check_numbers(request: Request) -> None:
             at_least(field.replace("_", "-"), value, least)
     if request.iterations is not None:
         at_most("iterations", request.iterations, MOST_ITERATIONS)
+    if request.budget is not None and not 0 < request.budget < math.inf:
+        raise InputError(f"budget: got {request.budget:g}, expected a number of seconds above 0, as 60, 60s or 2m")
     if request.train_rounds is not None:
         at_most("train-rounds", request.train_rounds, MOST_ROUNDS)
     at_most("observations", request.observations, MOST_LOOKS)

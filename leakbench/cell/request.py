@@ -55,6 +55,8 @@ class Request:
     knows: one of `KNOWS`, what the attacker is told of the defense in the stead of what the attack's recipe says.
     noise_factor, clip_factor: see `leakbench.cell.factors`.
     epsilon, stop_at_epsilon, stop_at_delta: see `leakbench.cell.budget`.
+    evaluations: the most gradient evaluations of each victim by all searches of the attack together, see
+    `leakbench.attack.evaluations`.  budget: the most seconds of all attacks, see `leakbench.run.attack_time`.
     pictures: whether examples and reconstructions are kept; else scores alone are.
     """
 
@@ -70,6 +72,8 @@ class Request:
     taps: tuple[str, ...] = ("type-2", "type-1", "type-0")
     victims: int = 10
     iterations: int | None = None
+    evaluations: int | None = None
+    budget: float | None = None
     train_rounds: int | None = None
     clients: int | None = None
     clients_per_round: int | None = None

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from leakbench.attack import Attack
+from leakbench.attack.evaluations import with_evaluations
 from leakbench.attack.slots.stop import limited
 from leakbench.cell.cell import Cell, identified
 from leakbench.cell.device import device_of
 from leakbench.cell.fit import check_alone, check_class, check_fit
 from leakbench.cell.looks import check_looks
+from leakbench.cell.network import probe
 from leakbench.cell.numbers import check_numbers
 from leakbench.cell.request import Request, check_words, leak_rounds, networks_of
 from leakbench.cell.settings import Settings
@@ -73,6 +75,7 @@ def resolve_cell(
         engine=request.engine,
         observations=request.observations,
         networks=networks_of(request),
+        budget=request.budget,
     )
     if settings.join_rounds and len(settings.leak_rounds) < 2:
         raise InputError(
@@ -85,6 +88,10 @@ def resolve_cell(
         raise InputError(
             f"victims: got {settings.victims}, the set {data_name!r} holds {len(data.victims)} that may be attacked"
         )
+    if request.evaluations is not None:
+        network = probe(defense, data, settings, settings.leaking).network
+        method = with_evaluations(attack.method, request.evaluations, network.model, data.shape)
+        attack = dataclasses.replace(attack, method=method)
     names = {"defense": defense_name, "attack": attack_name, "dataset": data_name}
     cell = identified(Cell(names, attack, defense, recipe, data, settings, lpips, ""))
     check_looks(cell)

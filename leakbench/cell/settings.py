@@ -22,6 +22,7 @@ class Settings:
     networks: how many draws of the first weights the victims are spread over; 1 in the live protocol, whose network is trained.
     engine: how gradients are computed, one of `leakbench.cell.request.ENGINES`; noise is drawn in another order by each.
     pictures: whether examples and reconstructions are kept in the run's folder.
+    budget: seconds of wall time that all attacks of the run may take; None for no limit.
     init: how the first weights of both networks are drawn, see `leakbench.models.initialise.rule_of`.
     """
 
@@ -47,6 +48,7 @@ class Settings:
     engine: str = "fast"
     pictures: bool = True
     networks: int = 1
+    budget: float | None = None
 
     @property
     def leaking(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from leakbench.cli.options import FOLDER, words
+from leakbench.cli.options import FOLDER, limit_options, seconds, words
 
 __all__ = ["frontier"]
 
@@ -31,6 +31,7 @@ SIZE = "[default: the dataset's]"
 )
 @click.option("--candidates", type=int, default=1000, show_default=True, help="k of identification among k")
 @click.option("--iterations", type=int, help="iterations of the attack [default: the recipe's]")
+@limit_options
 @click.option("--leak-batch", type=int, default=1, show_default=True, help="examples in one leaked batch")
 @click.option(
     "--seeds", type=int, default=1, show_default=True, help="how often each point is trained, for its accuracy"
@@ -86,6 +87,7 @@ def frontier(
     from leakbench.reproduce.rows import there  # noqa: PLC0415
 
     leaks = words("taps", taps)
+    sizes["budget"] = seconds("budget", sizes["budget"])
     request = Request(dataset=dataset, taps=leaks, knows="defense", **sizes)
     asked = DEFENSES if defenses is None else defenses_of(words("defenses", defenses))
     factors = FACTORS if noise_factors is None else factors_of(words("noise-factors", noise_factors))

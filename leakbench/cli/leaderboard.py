@@ -30,7 +30,15 @@ def _sizes(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--protocols", help="that are measured [default: paper,live]"),
         click.option("--leak-rounds", help="live: rounds before the leak, as 0,last [default: last]"),
         click.option("--candidates", type=int, help="k of identification among k [default: 1000]"),
-        click.option("--iterations", type=int, help="iterations of an attack that searches [default: the recipe's]"),
+        click.option(
+            "--iterations", type=int, help="iterations of each search of the attack [default: as --evaluations allows]"
+        ),
+        click.option(
+            "--evaluations",
+            type=int,
+            help="most gradient evaluations of each victim, shared by the searches of the attack [default: 2000 without"
+            " --iterations, no limit with it]",
+        ),
         click.option("--leak-batch", type=int, help="examples in one leaked batch at types 1 and 0 [default: B]"),
         click.option("--observations", type=int, help="looks at each gradient, each with new noise [default: 1]"),
         click.option("--train-rounds", type=int, help=f"rounds of training {OF_DATASET}"),
@@ -82,7 +90,7 @@ def card(
     A cell that was measured is not measured again; a killed command goes on where it stopped. --check repeats a card.
     """
     from leakbench.errors import InputError  # noqa: PLC0415
-    from leakbench.leaderboard.asked import Asked  # noqa: PLC0415
+    from leakbench.leaderboard.asked import EVALUATIONS, Asked, searches  # noqa: PLC0415
     from leakbench.leaderboard.check import check  # noqa: PLC0415
     from leakbench.leaderboard.make import make_card  # noqa: PLC0415
     from leakbench.leaderboard.read import read_card, write_card  # noqa: PLC0415
@@ -106,6 +114,8 @@ def card(
     for name in ("taps", "protocols", "leak_rounds"):
         if name in asked:
             asked[name] = words(name.replace("_", "-"), asked[name])
+    if not {"iterations", "evaluations"} & asked.keys() and searches(attack or "autoleak"):
+        asked["evaluations"] = EVALUATIONS
     done = make_card(construct(Asked, asked), defense, dataset, attack or "autoleak", runs, data_dir, reporter)
     click.echo(f"card: {write_card(out or Path('leaderboard'), done)}")
 

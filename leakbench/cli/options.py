@@ -9,14 +9,16 @@ from typing import Any
 import click
 
 from leakbench.errors import InputError
-from leakbench.words import success, words
+from leakbench.words import seconds, success, words
 
 __all__ = [
     "FOLDER",
     "attack_options",
     "federation_options",
     "help_alone",
+    "limit_options",
     "normalise_by",
+    "seconds",
     "success",
     "words",
 ]
@@ -60,6 +62,24 @@ def _with(options: list[Callable[..., Any]]) -> Callable[[Callable[..., Any]], C
 
     return decorate
 
+
+EVALUATIONS = (
+    "most gradient evaluations of each victim, shared by the searches of the attack; the same numbers on every machine"
+    " [default: no limit]"
+)
+
+BUDGET = (
+    "most wall time of all attacks of the command, as 60, 60s or 2m, shared out over leakage points and victims; a search that it"
+    " stops answers with its best so far and a warning says so, so that numbers depend on the machine; every search takes at least"
+    " one iteration, closed forms and rankings are not stopped [default: no limit]"
+)
+
+limit_options = _with(
+    [
+        click.option("--evaluations", type=int, help=EVALUATIONS),
+        click.option("--budget", metavar="SECONDS", help=BUDGET),
+    ]
+)
 
 federation_options = _with(
     [
@@ -112,6 +132,7 @@ attack_options = _with(
         click.option("--taps", default="type-2,type-1,type-0", show_default=True, help="leakage points; also: global"),
         click.option("--victims", type=int, default=10, show_default=True, help="victims at each leakage point"),
         click.option("--iterations", type=int, help="iterations of an attack that searches [default: the recipe's]"),
+        limit_options,
         click.option(
             "--leak-batch",
             type=click.IntRange(min=1),

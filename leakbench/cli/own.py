@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leakbench.cli.flower import shape_of
-from leakbench.cli.options import FOLDER, normalise_by
+from leakbench.cli.options import FOLDER, limit_options, normalise_by, seconds
 from leakbench.cli.options import success as threshold
 from leakbench.errors import InputError
 
@@ -62,6 +62,7 @@ NO_FOLDER = (".npz", ".npy", ".pt", ".pth", ".pkl", ".json", ".html")
 @click.option("--attack", default="autoleak", show_default=True, help="name in the catalog, or a .yaml of your own")
 @click.option("--knows", help="what the attacker is told: oblivious, or defense (its recipe) [default: the attack's]")
 @click.option("--iterations", type=int, help="iterations of an attack that searches [default: the recipe's]")
+@limit_options
 @click.option("--defense", help="the recipe that was applied, which the attacker is then told")
 @click.option("--dataset", help="whose public examples the attacker has [default: made-up ones]")
 @click.option("--data-dir", type=FOLDER, help="where data sets lie [default: $LEAKBENCH_DATA, the user's cache]")
@@ -82,7 +83,7 @@ def attack(out: Path | None, as_json: bool, shape: str, success: str | None, **g
     from leakbench.own.answers_file import check_answers_file  # noqa: PLC0415
     from leakbench.own.asked import Asked, seen_of  # noqa: PLC0415
     from leakbench.own.assumed import assumed  # noqa: PLC0415
-    from leakbench.own.attacked import attack_seen  # noqa: PLC0415
+    from leakbench.own.attacked import attack_seen, with_limit  # noqa: PLC0415
     from leakbench.own.folder import attacked_into  # noqa: PLC0415
     from leakbench.own.suited import suited  # noqa: PLC0415
     from leakbench.own.table import Row, write_rebuilt  # noqa: PLC0415
@@ -92,11 +93,12 @@ def attack(out: Path | None, as_json: bool, shape: str, success: str | None, **g
     if out is not None and alone:
         check_answers_file(out, [*given["updates"], *given["befores"], *given["afters"]])
     normalise = normalise_by(given.pop("mean"), given.pop("std"))
-    given["success"] = threshold(success)
+    given.update(success=threshold(success), budget=seconds("budget", given["budget"]))
     who = Who.taken(given)
     asked = Asked(shape=shape_of(shape), normalise=normalise, who=who, **given)
     seen, attacker = seen_of(asked)
     attacker, adapted = suited(attacker, seen)
+    attacker = with_limit(attacker, seen)
     notes = "\n".join([*filter(None, [adapted]), *assumed(seen, attacker, bool(asked.befores))])
     where = ""
     if out is None or alone:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leakbench.cli.options import attack_options, federation_options, success, words
+from leakbench.cli.options import attack_options, federation_options, seconds, success, words
 
 if TYPE_CHECKING:
     from leakbench.store import Run
@@ -48,7 +48,7 @@ def run(out: Path | None, as_json: bool, quiet: bool, tracker: str | None, data_
 
         check_tracker(tracker)
     given.update(taps=words("taps", given["taps"]), leak_rounds=words("leak-rounds", given["leak_rounds"]))
-    given["success"] = success(given["success"])
+    given.update(success=success(given["success"]), budget=seconds("budget", given["budget"]))
     reporter = Reporter(quiet=quiet)
     cell = prepare(Request(**given), data_dir, reporter)
     if cell.settings.device != "cpu":

@@ -18,7 +18,10 @@ from leakbench.frontier.null import null_interval
 from leakbench.reproduce.rows import Row
 from leakbench.summary.verdict import above_chance
 
-__all__ = ["LEVEL", "identified_by", "identify_cell", "told_from_chance"]
+__all__ = ["LEVEL", "UNLIMITED", "identified_by", "identify_cell", "told_from_chance"]
+
+UNLIMITED: dict[str, Any] = dict.fromkeys(("iterations", "evaluations", "budget"))
+"""Limits of searches, of which identification has none."""
 
 LEVEL = 0.05
 """A setting qualifies where chance reaches what was identified at least this often."""
@@ -34,7 +37,7 @@ def identify_cell(first: Cell, request: Request, many: int, data_dir: Path | Non
     Nothing is trained, but where what the defense does in round 0 follows from how many rounds there are.
     """
     victims = min(many, len(first.data.victims), request.candidates)
-    asked = dataclasses.replace(request, attack="identification", iterations=None, victims=victims)
+    asked = dataclasses.replace(request, attack="identification", victims=victims, **UNLIMITED)
     cell = prepare(dataclasses.replace(asked, train_rounds=0), data_dir)
     return cell if _facts(cell) == _facts(first) else prepare(asked, data_dir)
 

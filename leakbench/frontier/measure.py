@@ -10,7 +10,7 @@ from typing import Any
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
 from leakbench.frontier.grid import Point
-from leakbench.frontier.identify import identified_by, identify_cell
+from leakbench.frontier.identify import UNLIMITED, identified_by, identify_cell
 from leakbench.frontier.sigma import sigma_of
 from leakbench.progress import Reporter
 from leakbench.provenance import versions
@@ -27,10 +27,18 @@ SAME = (
 """What all points of one frontier share: the sizes that its page states."""
 
 
+LIMITS = ("evaluations", "budget")
+"""Limits of the attack that they share where there are any."""
+
+
 def asked_of(request: Request, seeds: int, identify: int) -> str:
     """Return as JSON what all points of a frontier share."""
     shared = {name: getattr(request, name) for name in SAME}
-    return json.dumps({**shared, "taps": list(request.taps), "seeds": seeds, "identify": identify}, sort_keys=True)
+    # Rows from before there were limits have no word of them.
+    limits = {name: getattr(request, name) for name in LIMITS if getattr(request, name) is not None}
+    return json.dumps(
+        {**shared, **limits, "taps": list(request.taps), "seeds": seeds, "identify": identify}, sort_keys=True
+    )
 
 
 def cells_at(point: Point, request: Request, seeds: int, identify: int, data_dir: Path | None) -> list[Cell]:
@@ -41,7 +49,7 @@ def cells_at(point: Point, request: Request, seeds: int, identify: int, data_dir
     """
     factor = None if point.factor == 1.0 else point.factor
     first = dataclasses.replace(request, defense=point.defense, noise_factor=factor)
-    alone = dataclasses.replace(first, attack="identification", iterations=None, victims=1, candidates=2)
+    alone = dataclasses.replace(first, attack="identification", victims=1, candidates=2, **UNLIMITED)
     others = [dataclasses.replace(alone, seed=request.seed + i) for i in range(1, seeds)]
     cells = [prepare(each, data_dir) for each in (first, *others)]
     return [*cells, identify_cell(cells[0], first, identify, data_dir)]

@@ -201,6 +201,8 @@ SIZES = {
     "victims": "{} victims of `autoleak`",
     "identify": "up to {} of identification",
     "iterations": "{} iterations of the attack at most",
+    "evaluations": "{} gradient evaluations of each victim at most",
+    "budget": "{} seconds of each point's attack at most (numbers depend on the machine)",
     "candidates": "up to {} candidates",
     "seeds": "{} seeds",
 }
@@ -222,6 +224,17 @@ def command_of(rows: pd.DataFrame, asked: dict[str, Any]) -> str:
     words = [f"--dataset {asked['dataset']}", f"--defenses {defenses}"]
     words += [f"--noise-factors {','.join(f'{f:g}' for f in factors)}"] if factors else []
     words += [f"--taps {','.join(asked['taps'])}"]
-    keys = ("victims", "identify", "iterations", "candidates", "leak_batch", "seeds", "seed", *SIZES)
+    keys = (
+        "victims",
+        "identify",
+        "iterations",
+        "evaluations",
+        "budget",
+        "candidates",
+        "leak_batch",
+        "seeds",
+        "seed",
+        *SIZES,
+    )
     words += [f"--{key.replace('_', '-')} {asked[key]}" for key in dict.fromkeys(keys) if asked.get(key) is not None]
     return " ".join(["leakbench frontier", *words])

@@ -8,10 +8,23 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from leakbench.attack import Attack
+from leakbench.attack.slots.stop import searches_of
 from leakbench.cell import Request
 from leakbench.part import Count, Positive, part
+from leakbench.recipe import resolve
 
-__all__ = ["ATTACKERS", "Asked", "audit_command", "audit_request", "card_command", "command_of", "request_of"]
+__all__ = [
+    "ATTACKERS",
+    "EVALUATIONS",
+    "Asked",
+    "audit_command",
+    "audit_request",
+    "card_command",
+    "command_of",
+    "request_of",
+    "searches",
+]
 
 ATTACKERS: dict[str, Literal["oblivious", "defense"]] = {"oblivious": "oblivious", "aware": "defense"}
 """{how a card calls the attacker: what it is told}."""
@@ -21,6 +34,9 @@ FEDERATION = (
 )
 """Fields that a training has, and so an audit of it."""
 
+EVALUATIONS = 2000
+"""Gradient evaluations of each victim on a card that names no limit: the same on every machine, unlike seconds."""
+
 OF_CARD = ("protocols", "leak_rounds", "trials")
 """Fields that no `Request` takes as they are."""
 
@@ -29,6 +45,8 @@ OF_CARD = ("protocols", "leak_rounds", "trials")
 class Asked:
     """The sizes of a card's cells; None where the recipes decide.
 
+    iterations: the most of each search; cards from before there was a limit on evaluations have it.
+    evaluations: the most gradient evaluations of each victim, see `leakbench.attack.evaluations`.
     protocols: that are measured.  leak_rounds: of the live protocol, rounds trained before the leak.
     trials: of the audit.
     """
@@ -39,6 +57,7 @@ class Asked:
     leak_rounds: tuple[Annotated[str, Field(pattern=r"^(\d{1,6}|last)$")], ...] = ("last",)
     candidates: Annotated[int, Field(ge=2)] = 1000
     iterations: Count | None = None
+    evaluations: Count | None = None
     leak_batch: Count | None = None
     observations: Count = 1
     train_rounds: Annotated[int, Field(ge=0)] | None = None
@@ -59,6 +78,12 @@ def request_of(asked: Asked, defense: str, dataset: str, attack: str, attacker: 
         given["leak_rounds"] = asked.leak_rounds
     given |= {"defense": defense, "dataset": dataset, "attack": attack, "knows": ATTACKERS[attacker]}
     return Request(**given, protocol=protocol)
+
+
+def searches(attack: str) -> bool:
+    """Return whether an attack of the catalog has a search, so that a limit on evaluations applies to it."""
+    method = resolve("attacks", Attack, attack)[1].method
+    return any(hasattr(search, "stop") for search in searches_of(method))
 
 
 def audit_request(asked: Asked, defense: str, dataset: str) -> dict[str, Any]:

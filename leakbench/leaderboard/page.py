@@ -80,6 +80,8 @@ def _size(card: Card) -> str:
     }
     said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in numbers.items())
     limit = "" if card.asked.iterations is None else f", at most {card.asked.iterations} iterations a search"
+    if card.asked.evaluations is not None:
+        limit += f", at most {card.asked.evaluations} gradient evaluations of each victim"
     local = f"local iterations {s.get('local_iterations')}, batch {s.get('batch')}"
     trained = (
         f"accuracy on {card.accuracy.examples} test examples, of which {card.accuracy.majority:.3f} are of one class"

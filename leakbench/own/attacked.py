@@ -15,6 +15,8 @@ from torch import Tensor
 
 from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack import Attack
+from leakbench.attack.doubts import BUDGET
+from leakbench.attack.evaluations import with_evaluations
 from leakbench.attack.isolation import answered
 from leakbench.attack.null.pictures import null_attack
 from leakbench.attack.rankings.candidates import Candidates
@@ -29,11 +31,14 @@ from leakbench.measure.metrics import success_threshold
 from leakbench.measure.scores import Truth, score
 from leakbench.own.overlap import without_truth
 from leakbench.own.seen import Seen
+from leakbench.progress import Reporter
 from leakbench.rng import generator, generators
+from leakbench.run.attack_time import within_seconds
 from leakbench.run.leak_noise import noise_std
 from leakbench.summary.tap import tap_summary
+from leakbench.summary.warnings import WORDS
 
-__all__ = ["Attacker", "Outcome", "attack_seen", "told"]
+__all__ = ["Attacker", "Outcome", "attack_seen", "told", "with_limit"]
 
 MADE_UP = 256
 """How many pictures stand for public ones where no data set is named."""
@@ -49,6 +54,8 @@ class Attacker:
     attack: the recipe.  defense: the recipe that was applied to the updates, as the attacker is told it; None: it
     is told of none.  data: whose public examples it has, by which success is calibrated too; None: made-up pictures.
     success: the threshold, an RMSE; None: the data set's, else `SUCCESS`.  seed: of all that it draws.
+    evaluations: the most gradient evaluations of each victim, see `with_limit`.  budget: the most seconds of the attack; None: no
+    limit.
     """
 
     attack: Attack
@@ -56,6 +63,8 @@ class Attacker:
     data: Dataset | None = None
     success: float | None = None
     seed: int = 0
+    evaluations: int | None = None
+    budget: float | None = None
 
     @property
     def eta(self) -> float:
@@ -93,6 +102,15 @@ class Outcome:
     matched: Tensor | None = None
 
 
+def with_limit(attacker: Attacker, seen: Seen) -> Attacker:
+    """Return the attacker whose searches share `attacker.evaluations` on the network that leaked; raises InputError for too few."""
+    if attacker.evaluations is None:
+        return attacker
+    view = seen.view
+    method = with_evaluations(attacker.attack.method, attacker.evaluations, view.network.model, view.shape)
+    return dataclasses.replace(attacker, attack=dataclasses.replace(attacker.attack, method=method))
+
+
 def attack_seen(seen: Seen, attacker: Attacker) -> Outcome:
     """Attack what leaked and score the answers where the truth is known.
 
@@ -104,9 +122,14 @@ def attack_seen(seen: Seen, attacker: Attacker) -> Outcome:
     public, _ = without_truth(attacker.public(view.shape, view.classes), seen.inputs)
     view = dataclasses.replace(view, public=_first(public, max(256, needs.public)), fits=FitStore(fit_folder()))
     rngs = generators(attacker.seed, "attack", [(seen.view.clock.round, v) for v in range(view.victims)])
-    answer = answered(attacker.attack.method, (view,), rngs)
+    method, say = attacker.attack.method, Reporter().say
+    if (limit := attacker.budget) is not None:
+        method = within_seconds(method, limit, view.victims, limit, limit, say)
+    answer = answered(method, (view,), rngs)
     if not isinstance(answer, Reconstruction):
         raise InputError("attack: it ranks candidates and rebuilds nothing; expected one that reconstructs")
+    if many := int(answer.doubts.get(BUDGET, torch.zeros(0)).sum()):
+        say(f"{WORDS[BUDGET]} ({many} of {view.victims} victims)")
     if seen.inputs is None or seen.labels is None:
         return Outcome(None, answer, -answer.certainty[:, 0])
     # Whatever the attack knows, as in every run.

@@ -35,7 +35,7 @@ def _identity(points: Sequence[tuple[Seen, Attacker]], names: Mapping[str, str],
         "taps": {seen.view.tap: _how(seen) for seen, _ in points},
         "success": attacker.eta,
         "seed": attacker.seed,
-    }
+    } | ({} if attacker.budget is None else {"budget": attacker.budget})
     content = {
         "schema": SCHEMA,
         "version": __version__,

@@ -27,7 +27,7 @@ class Who:
     updates, None: of none; the dataset is whose public examples it has, None: made-up ones.  data_dir: where data sets lie.
     success: the RMSE up to which an answer counts; None: the data set's.  seed: of all that it draws.
     knows: `oblivious` or `defense`; None: what the attack's recipe says.  iterations: the most that a search may take; None: the
-    recipe's.
+    recipe's.  evaluations, budget: the most gradient evaluations of each victim, and the most seconds of all; None: no limit.
     """
 
     attack: str = "autoleak"
@@ -38,11 +38,13 @@ class Who:
     seed: int = 0
     knows: str | None = None
     iterations: int | None = None
+    evaluations: int | None = None
+    budget: float | None = None
 
     @staticmethod
     def taken(given: dict[str, Any]) -> Who:
         """Return the attacker of a command's options, which are taken out of them."""
-        return Who(**{field.name: given.pop(field.name) for field in dataclasses.fields(Who)})
+        return Who(**{field.name: given.pop(field.name) for field in dataclasses.fields(Who) if field.name in given})
 
     @property
     def names(self) -> dict[str, str]:
@@ -62,6 +64,8 @@ class Who:
             None if self.dataset is None else load_dataset(self.dataset, self.data_dir)[2],
             self.success,
             self.seed,
+            self.evaluations,
+            self.budget,
         )
 
     def _attack(self) -> Attack:

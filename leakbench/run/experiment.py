@@ -24,6 +24,7 @@ from leakbench.measure.metrics import success_threshold
 from leakbench.progress import Progress
 from leakbench.redacted import without_pictures
 from leakbench.rng import generator
+from leakbench.run.attack_time import AttackTime
 from leakbench.run.conspicuous import conspicuous_of
 from leakbench.run.rehearsal import rehearse
 from leakbench.run.stage_attack import Judge, Leak, attack_leak
@@ -68,11 +69,12 @@ def execute(cell: Cell, run: Run, progress: Progress) -> dict[str, Any]:
         if not run.manifest["files"]:
             rehearse(cell, partition, lambda tap: _sent(cell, run, None, tap))
         train_federation(cell, run, partition, progress)
+    clock = AttackTime(s.budget, run, s.victims * len(s.leaks) * len(s.taps))
     for rounds in s.leaks:
         for tap in s.taps:
             for network in range(s.networks):
                 sent = {number: _sent(cell, run, number, tap, network) for number in rounds}
-                attack_leak(Leak(cell, partition, sent, tap, network), run, judge, progress)
+                attack_leak(Leak(cell, partition, sent, tap, network), run, judge, progress, clock)
     if s.protocol == "paper":
         train_federation(cell, run, partition, progress)
     return _finish(cell, run, partition)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -16,6 +15,7 @@ from leakbench.answers import Reconstruction
 from leakbench.attack.isolation import answered, readable
 from leakbench.attack.looks import chooses
 from leakbench.attack.null.pictures import NullAttack, null_attack
+from leakbench.attack.recipe import Method
 from leakbench.attack.servers.fishing import fished
 from leakbench.attack.slots.stop import searches_of, watched
 from leakbench.cell import Cell, looks_at, phase_name
@@ -34,6 +34,7 @@ from leakbench.measure.unanswered import explained
 from leakbench.progress import Progress, saying
 from leakbench.redacted import without_pictures
 from leakbench.rng import generator, generators
+from leakbench.run.attack_time import AttackTime
 from leakbench.run.rankings import rankings
 from leakbench.run.victims import (
     Sent,
@@ -99,11 +100,12 @@ class Leak:
         return f"{self.tap}.round{self.round}{several}"
 
 
-def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:
+def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress, clock: AttackTime | None = None) -> None:
     """Attack the victims of one leakage point at one draw of the first weights, in chunks that the run's folder lacks.
 
     A chunk for which memory does not suffice is halved, and so are those after it; raises InputError where it does not suffice
     for one victim. progress: of victims; within a chunk a victim counts by the share of its most iterations.
+    clock: How long the attacks may still take; None for no limit.
     """
     victims, own = leak.victims(), leak.lanes
     total = len(victims.indices)
@@ -115,9 +117,12 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:
     room = Room("victims", _chunk(leak, victims), LOWER, lambda line: say(f"{phase}: {line}"))
     missing = _missing(leak, run, len(own))
     progress(phase, before + (missing[0].start if missing else len(own)), total)
+    left = sum(gap.stop - gap.start for gap in missing)
+    clock = clock or AttackTime(None, run, left)
+    clock.done(len(own) - left)
 
     def attacked(where: slice) -> tuple[pd.DataFrame, dict[str, Tensor]]:
-        lanes = own[where]
+        lanes, since = own[where], clock.now()
         with run.timed(phase):
             views = tuple(dataclasses.replace(view, fits=fits) for view in leak.views(victims, lanes))
             twin = _twin(run, _piece(leak, where.start), views, lanes)
@@ -127,13 +132,20 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress) -> None:
             def tell(share: float) -> None:
                 progress(phase, before + where.start + share * len(lanes), total)
 
-            return _attack_chunk(leak, judge, *null(), victims, lanes, views, tell)
+            def estimated(line: str) -> None:
+                if not leak.network and where.start == missing[0].start:  # Once for each leakage point.
+                    say(f"{phase}: {line}")
+
+            pending = left + total - before - len(own)
+            method = clock.within(watched(leak.cell.attack.method, tell), len(lanes), pending, since, estimated)
+            return _attack_chunk(leak, judge, *null(), victims, lanes, views, method)
 
     for gap in missing:
         for where, (rows, tensors) in room(gap, attacked):
             piece = _piece(leak, where.start)
             run.write_tensors(f"{piece}.safetensors", tensors)
             run.write_rows(f"{piece}.parquet", rows)
+            clock.done(where.stop - where.start)
             progress(phase, before + where.stop, total)
 
 
@@ -188,13 +200,13 @@ def _attack_chunk(
     victims: Victims,
     lanes: Tensor,
     views: tuple[View, ...],
-    tell: Callable[[float], None],
+    method: Method,
 ) -> tuple[pd.DataFrame, dict[str, Tensor]]:
     cell = leak.cell
     rngs = generators(cell.settings.seed, "attack", [(leak.round, int(v)) for v in lanes])
     shown, own = candidates(cell, victims)
     told = tuple(dataclasses.replace(v, candidates=shown if cell.attack.needs.candidates else None) for v in views)
-    answer = answered(watched(cell.attack.method, tell), told, rngs)
+    answer = answered(method, told, rngs)
     features = attributes_of(cell.data, cell.recipe.sensitive)
     ranked = rankings(cell, views, shown, features, answer, rngs)
     inputs, labels, examples = truth(cell, leak.tap, victims)

@@ -16,7 +16,7 @@ from leakbench.summary.fits import fit_notes
 from leakbench.summary.rankings import ranking_notes, told_notes
 from leakbench.summary.tables import table_notes
 
-__all__ = ["doubt", "epsilon_notes", "network_notes", "tap_notes", "training_notes"]
+__all__ = ["doubt", "epsilon_notes", "limit_notes", "network_notes", "tap_notes", "training_notes"]
 
 SILENT = (
     *("asr", "asr_exact", "asr_above_null", "precision", "verbatim", "failures", "label_accuracy", "iterations"),
@@ -70,6 +70,16 @@ def network_notes(cell: Cell) -> dict[str, str]:
             how = f"for which the {whose}'s recipe asks" if used == wanted else f"not the {whose}'s {wanted}"
             notes[field] = f"{used} {'is trained' if field == 'model' else 'leaks'}, {how}"
     return notes
+
+
+def limit_notes(cell: Cell) -> dict[str, str]:
+    """Return that rows depend on the machine where a limit on seconds was set."""
+    if cell.settings.budget is None:
+        return {}
+    return {
+        "budget": f"all attacks had {cell.settings.budget:g} seconds together: how far a search came depends on the speed of the"
+        " machine; --evaluations is the limit that repeats"
+    }
 
 
 def training_notes(cell: Cell, rounds: pd.DataFrame) -> dict[str, str]:

@@ -16,7 +16,7 @@ from leakbench.summary.claims import claims
 from leakbench.summary.limits import limited
 from leakbench.summary.looks import look_notes
 from leakbench.summary.notes import doubt as doubt_of
-from leakbench.summary.notes import epsilon_notes, network_notes, tap_notes, training_notes
+from leakbench.summary.notes import epsilon_notes, limit_notes, network_notes, tap_notes, training_notes
 from leakbench.summary.over_rounds import over_rounds
 from leakbench.summary.tap import tap_summary
 from leakbench.summary.threat import letter
@@ -54,7 +54,7 @@ def summarise(
         if doubt and taps[key].get("verdict") == "unclear":
             notes[f"taps.{key}.verdict"] = f"{doubt}: no evidence"
     notes |= training_notes(cell, rounds) | network_notes(cell) | epsilon_notes(cell, epsilon) | look_notes(cell)
-    notes |= seen.notes
+    notes |= seen.notes | limit_notes(cell)
     return {
         "cell": {**cell.names, "seed": s.seed, "hash": cell.hash},
         "protocol": s.protocol,

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from leakbench.attack.doubts import OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN
+from leakbench.attack.doubts import BUDGET, OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN
 from leakbench.attack.methods.autoleak import AutoLeak
 from leakbench.cell import Cell, leak_key, looks_at, random_at
 
 __all__ = ["WORDS", "doubts", "mostly_doubted", "warnings"]
 
 WORDS = {
+    BUDGET: "a search was stopped by the budget before it had ended, so that its failure says nothing about the defense",
     STUCK: "a search never came closer than its start: its gradients may vanish",
     UNCONVERGED: "the same searches miss most of a few public examples without any defense: they do not converge",
     OUTDONE: "the search by likelihood ended at a less likely answer than another stage found",
@@ -48,13 +49,15 @@ def warnings(cell: Cell, taps: Mapping[str, dict[str, Any]], rounds: pd.DataFram
     taps: as in the summary, with `doubts` and `victims`.  rounds: as in rounds.parquet.
     """
     diverged = _diverged(rounds)
-    if not isinstance(cell.attack.method, AutoLeak):
-        return diverged
+    worst_case = isinstance(cell.attack.method, AutoLeak)
     found = diverged + [
         f"{key}: {WORDS.get(why, why)} ({many} of {tap['victims']} victims)"
         for key, tap in taps.items()
         for why, many in tap["doubts"].items()
+        if worst_case or why == BUDGET
     ]
+    if not worst_case:
+        return found
     return found + [
         f"{leak_key(cell, tap, rounds[-1])}: one observation of a randomised defense; --observations n averages its noise"
         for rounds in cell.settings.leaks

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
-from leakbench.attack.doubts import OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN, stuck, twins
+from leakbench.attack.doubts import BUDGET, OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN, stuck, twins
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.methods.stage import Reconstructs, Stage
 from leakbench.attack.posterior import missed, posterior, prior_of
@@ -54,7 +54,9 @@ class AutoLeak:
         left = ~self._is_broken(views, found)
         if not left.any():
             return dataclasses.replace(found, doubts={})
-        doubts = found.doubts | self._of_twins(views[0], rngs[0])
+        # After a search that the clock stopped there is no time to try the same searches on public examples.
+        short = bool((found.doubts[BUDGET] & left).any())
+        doubts = found.doubts | ({BUDGET: left} if short else self._of_twins(views[0], rngs[0]))
         if any(view.unknown or (view.network.draws and not view.reads_draws) for view in views):
             doubts[UNKNOWN] = torch.ones_like(left)
         return dataclasses.replace(found, doubts={why: whom & left for why, whom in doubts.items()})
@@ -63,7 +65,7 @@ class AutoLeak:
         first, *others = self._stages(views[0])
         best, prior = first(views, rngs), prior_of(views[0])
         value = posterior(views, best, prior)
-        never = stuck(best)
+        never, cut = stuck(best), best.doubts.get(BUDGET, torch.zeros_like(best.steps, dtype=torch.bool))
         sought = torch.full_like(value, _by_likelihood(first), dtype=torch.bool)
         judged = value.masked_fill(~sought, torch.inf)
         for stage in others:
@@ -77,9 +79,10 @@ class AutoLeak:
                 # The best of them, whatever their order.
                 judged[left], sought[left] = torch.minimum(judged[left], new), True
             never[left] |= stuck(found)
+            cut = cut.index_put((left,), cut[left] | found.doubts.get(BUDGET, torch.zeros_like(cut[left])))
             better = new < value[left]
             best, value = followed(best, found, left, better), value.index_put((left[better],), new[better])
-        doubts = {STUCK: never, OUTDONE: sought & (value < judged - 1)}
+        doubts = {STUCK: never, OUTDONE: sought & (value < judged - 1), BUDGET: cut}
         return dataclasses.replace(best, certainty=-value[:, None].expand_as(best.certainty), doubts=doubts)
 
     def _stages(self, view: View) -> tuple[Reconstructs, ...]:
@@ -93,7 +96,10 @@ class AutoLeak:
         if undefended is None:
             return {UNCHECKED: everyone}
         unseen = watched(self, None)  # What was told of the victims does not begin anew with the twins.
-        apart, length = missed(undefended, unseen._answered((undefended,), (rng,) * undefended.victims))
+        found = unseen._answered((undefended,), (rng,) * undefended.victims)
+        if found.doubts[BUDGET].any():
+            return {BUDGET: everyone}
+        apart, length = missed(undefended, found)
         lost = ~(apart <= self.converged * length)
         return {UNCONVERGED: everyone & (lost.double().mean() > 0.5)}
 

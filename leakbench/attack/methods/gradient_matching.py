@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
+from leakbench.attack.clock import begun, cut_short
 from leakbench.attack.looks import averaged, cut_of, responses
 from leakbench.attack.search.restarts import best_of
 from leakbench.attack.slots.descent import DESCENTS, Descended, Descent, Terms, descend, together
@@ -73,7 +74,8 @@ class GradientMatching:
         drawn = [(self.labels(view, rngs), space.encode(self.start(view, rngs))) for _ in range(self.restarts)]
         z, targets = torch.cat([z for _, z in drawn]), torch.cat([guess.targets for guess, _ in drawn])
         points = _Points(space, z.shape[1:], targets, drawn[0][0].joint)
-        found = self._searched(views, points, points.joined(z).detach())
+        stop = begun(self.stop)
+        found = self._searched(views, points, points.joined(z).detach(), stop)
         best, chosen = best_of(found, self.restarts)
         guesses = points.inputs(found.best)
         searches = (self.restarts, view.victims)
@@ -90,9 +92,10 @@ class GradientMatching:
             snapshots=best.at,
             spent=best.spent,
             fit=asked.fit,
+            doubts=cut_short(stop, best.steps),
         )
 
-    def _searched(self, views: tuple[View, ...], points: _Points, start: Tensor) -> Descended:
+    def _searched(self, views: tuple[View, ...], points: _Points, start: Tensor, stop: Stop) -> Descended:
         """Search from the points `start` (lanes, d), in shares and pieces of the lanes side by side."""
         cut = cut_of(views)
 
@@ -108,10 +111,10 @@ class GradientMatching:
             done = cut([partial(piece, some[where], first + lanes[where]) for where in cut.pieces(len(lanes))])
             return torch.cat([values for values, _ in done]), torch.cat([gradients for _, gradients in done])
 
-        terms = Terms(self.stop.limit, points.size, points.project)
+        terms = Terms(stop.limit, points.size, points.project)
 
         def share(lanes: slice) -> Descended:
-            return descend(self.descent(start[lanes], terms), partial(objective, lanes.start), self.stop)
+            return descend(self.descent(start[lanes], terms), partial(objective, lanes.start), stop)
 
         return together(cut([partial(share, lanes) for lanes in cut.shares(len(start))]))
 

@@ -18,7 +18,7 @@ from leakbench.answers import Ranking
 from leakbench.attack.looks import averaged
 from leakbench.attack.needs import Needs
 from leakbench.attack.public import FEW, public_of
-from leakbench.attack.public_gradients import fitting, flat, gradients_alone
+from leakbench.attack.public_gradients import before_mask, fitting, flat, gradients_alone
 from leakbench.attack.rankings.bins import in_bins, reads_bins
 from leakbench.errors import InputError
 from leakbench.federated.view import Public, View
@@ -71,6 +71,8 @@ class Candidates:
         ):  # What was drawn differs from victim to victim, and with it what a candidate would have shown.
             each = zip(observed[:, None], view.drawn(), strict=True)
             return torch.cat([_alone(y, gradients_alone(view, shown, self.chunk, None, d)) for y, d in each])
+        if (bare := before_mask(view)) is not None:
+            return torch.cat([_closeness_where_sent(observed, g) for g in gradients_alone(bare, shown, self.chunk)], 1)
         hypotheses = gradients_alone(view, shown, self.chunk)
         if view.examples == 1:
             return _alone(observed, hypotheses)
@@ -94,6 +96,11 @@ def _alone(observed: Tensor, hypotheses: Iterator[Tensor]) -> Tensor:
 def _closeness(observed: Tensor, guesses: Tensor) -> Tensor:
     """Return (V, k): -|y - g|^2 up to what does not depend on the guess."""
     return 2 * observed @ guesses.T - guesses.square().sum(1)
+
+
+def _closeness_where_sent(observed: Tensor, guesses: Tensor) -> Tensor:
+    """Return (V, k): -|y - g|^2 over the coordinates that are not zero in y, up to what does not depend on the guess."""
+    return 2 * observed @ guesses.T - (observed != 0).to(guesses) @ guesses.square().T
 
 
 @dataclass(frozen=True)

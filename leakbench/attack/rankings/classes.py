@@ -18,7 +18,7 @@ from leakbench.answers import Ranking
 from leakbench.attack.looks import averaged
 from leakbench.attack.needs import Needs
 from leakbench.attack.public import public_of
-from leakbench.attack.public_gradients import fitting, flat, gradients_alone, numbers
+from leakbench.attack.public_gradients import before_mask, fitting, flat, gradients_alone, numbers
 from leakbench.attack.rankings.groups import Groups, explained, group_means
 from leakbench.federated.view import Public, View
 from leakbench.part import part
@@ -59,10 +59,11 @@ def _most(view: View) -> int:
 
 def _scores(view: View) -> Tensor:
     public, observed = public_of(view, "classes", _most(view)), flat(view.update)
-    gradients = _gradients(view, public)
+    bare = before_mask(view)
+    gradients = _gradients(bare or view, public)
     found = group_means(gradients(), public.labels, view.classes)
     if view.examples == 1:
-        return explained(view, observed, found)
+        return explained(view, observed, found, where_sent=bare is not None)
     return _shares(view, public, observed, found, gradients).masked_fill(found.shares == 0, -torch.inf)
 
 

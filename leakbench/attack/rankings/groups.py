@@ -39,15 +39,19 @@ def group_means(gradients: Iterable[Tensor], groups: Tensor, many: int) -> Group
     return Groups(means, counts / counts.sum())
 
 
-def explained(view: View, observed: Tensor, found: Groups) -> Tensor:
+def explained(view: View, observed: Tensor, found: Groups, where_sent: bool = False) -> Tensor:
     """Return scores (V, groups) of what leaked (V, p) of one example each; -inf for groups without a public example.
 
     With a noise of known variance s^2: log p_g + <y, m_g> / s^2 - |m_g|^2 / (2 s^2), the log-posterior up to a constant of the
     victim were all examples of a group alike; else the cosine of y and m_g.
+    where_sent: Whether the length of m_g counts only the coordinates that are not zero in y.
     """
     if view.noise:
         likelihood = observed @ found.means.T - found.means.square().sum(1) / 2
         scores = found.shares.log() + likelihood / view.noise**2
+    elif where_sent:
+        lengths = ((observed != 0).to(found.means) @ found.means.square().T).sqrt()
+        scores = torch.nn.functional.normalize(observed) @ found.means.T / lengths.clamp_min(1e-12)
     else:
         scores = torch.nn.functional.normalize(observed) @ torch.nn.functional.normalize(found.means).T
     return scores.masked_fill(found.shares == 0, -torch.inf)

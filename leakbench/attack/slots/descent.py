@@ -24,6 +24,7 @@ __all__ = [
     "Search",
     "Terms",
     "descend",
+    "evaluations_each",
     "snapshot_iterations",
     "together",
 ]
@@ -152,6 +153,11 @@ def descend(search: Search, objective: Objective, stop: Stop) -> Descended:
         if not len(lanes):
             break
     return Descended(best, value, trajectory, steps, evaluations, snapshots, at, spent)
+
+
+def evaluations_each(descent: Descent) -> int:
+    """Return the most gradient evaluations that one iteration of a search takes."""
+    return int(getattr(descent, "inner", 1))
 
 
 @part

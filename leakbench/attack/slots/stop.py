@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, runtime_checkable
 
@@ -12,7 +12,17 @@ from torch import Tensor
 
 from leakbench.part import part
 
-__all__ = ["MOST_ITERATIONS", "STOPS", "Iterations", "Stop", "Watched", "limited", "searches_of", "watched"]
+__all__ = [
+    "MOST_ITERATIONS",
+    "STOPS",
+    "Iterations",
+    "Stop",
+    "Watched",
+    "limited",
+    "searches_of",
+    "watched",
+    "with_searches",
+]
 
 MOST_ITERATIONS = 1_000_000
 """Of each the distance is kept."""
@@ -47,7 +57,7 @@ def limited(method: Any, limit: int) -> Any:
         return dataclasses.replace(method, stop=dataclasses.replace(method.stop, limit=limit))
     if not _searches(method):
         return None
-    return _replaced(method, [limited(search, limit) or search for search in searches_of(method)])
+    return with_searches(method, [limited(search, limit) or search for search in searches_of(method)])
 
 
 def searches_of(method: Any) -> tuple[Any, ...]:
@@ -61,10 +71,15 @@ def _searches(method: Any) -> tuple[Any, ...]:
     return found if any(hasattr(search, "stop") for search in found) else ()
 
 
-def _replaced(method: Any, searches: Iterable[Any]) -> Any:
-    """Return a method of stages with other methods in them."""
-    several = zip(method.stages, searches, strict=True)
-    return dataclasses.replace(method, stages=tuple(dataclasses.replace(stage, method=s) for stage, s in several))
+def with_searches(method: Any, searches: Sequence[Any], order: Sequence[int] | None = None) -> Any:
+    """Return a method that is made of other searches, as `searches_of` lists them.
+
+    order: Numbers of the searches, in the order in which they then run; None keeps the order.
+    """
+    if not _searches(method):
+        return searches[0]
+    stages = [dataclasses.replace(stage, method=s) for stage, s in zip(method.stages, searches, strict=True)]
+    return dataclasses.replace(method, stages=tuple(stages[n] for n in order or range(len(stages))))
 
 
 @dataclass(frozen=True)
@@ -99,7 +114,7 @@ def watched(method: Any, tell: Callable[[float], None] | None) -> Any:
     def of_stage(number: int) -> Callable[[float], None] | None:
         return None if tell is None else lambda share: tell((number + share) / len(several))
 
-    return _replaced(method, [watched(s, of_stage(n)) for n, s in enumerate(several)]) if several else method
+    return with_searches(method, [watched(s, of_stage(n)) for n, s in enumerate(several)]) if several else method
 
 
 STOPS: dict[str, type[Stop]] = {"iterations": Iterations}

@@ -1,0 +1,188 @@
+"""A limit on the seconds of an attack: its searches share them, the cheapest first, and each answers with its best so far.
+
+Which iteration is the last one depends on how fast the machine is. `leakbench.attack.evaluations` has the limit that repeats.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from leakbench.attack.doubts import BUDGET
+from leakbench.attack.evaluations import most_evaluations, restarts_of, runs_on
+from leakbench.attack.slots.descent import evaluations_each
+from leakbench.attack.slots.pooling import Least
+from leakbench.attack.slots.stop import Stop, Watched, searches_of, with_searches
+from leakbench.federated.view import View
+from leakbench.types import Generators
+
+__all__ = ["Now", "Timed", "WithinSeconds", "begun", "cut_short", "seconds_per_evaluation"]
+
+Now: TypeAlias = Callable[[], float]
+"""A clock, in seconds; only differences matter."""
+
+TRIED = 3
+"""Iterations of one evaluation each after which a search's speed is known; the first one also warms up."""
+
+QUICK = 0.1
+"""Largest share of the limit that trials on all victims together may take."""
+
+
+@dataclass
+class Timed:
+    """A stop that decides as `stop` does, and ends all searches when their share of the time is over.
+
+    A search takes at least one iteration, so that every victim gets an answer.
+
+    Args:
+        stop: The stop of the recipe.
+        now: The clock.
+        until: When all searches of the attack must have ended.
+        later: Number of searches that follow this one; each gets an equal share of the time that is left.
+        each: Predicted seconds of one iteration of one victim's search, and of the evaluation of its last point.
+        ends: When this search must have ended; `until` until `begun` sets its share.
+        cut: The first iteration after which victims were stopped by the clock; None if no victim was.
+    """
+
+    stop: Stop
+    now: Now
+    until: float
+    later: int = 0
+    each: float = 0.0
+    ends: float = field(default=0.0, init=False)
+    cut: int | None = field(default=None, init=False)
+
+    @property
+    def limit(self) -> int:
+        """The limit of `stop`."""
+        return self.stop.limit
+
+    def __post_init__(self) -> None:
+        self.ends = self.until
+
+    def begin(self) -> Timed:
+        """Return this stop for a search that starts now."""
+        fresh = dataclasses.replace(self)
+        now = self.now()
+        fresh.ends = now + (self.until - now) / (self.later + 1)
+        return fresh
+
+    def __call__(self, iteration: int, values: Tensor) -> Tensor:
+        """Return which victims' searches end: all of them if another iteration would not end in time."""
+        ended = self.stop(iteration, values)
+        if bool(ended.all()) or self.now() + self.each * len(values) <= self.ends:
+            return ended
+        self.cut = iteration if self.cut is None else min(self.cut, iteration)
+        return torch.ones_like(ended)
+
+
+def begun(stop: Stop) -> Stop:
+    """Return the stop for a search that starts now; only a stop with a clock changes."""
+    if isinstance(stop, Watched):
+        return dataclasses.replace(stop, stop=begun(stop.stop))
+    return stop.begin() if isinstance(stop, Timed) else stop
+
+
+def cut_short(stop: Stop, steps: Tensor) -> dict[str, Tensor]:
+    """Return the doubt `BUDGET` for the victims whose search was ended by the clock, by their number of steps (V,).
+
+    A victim that settled in the very iteration of the cut is counted as cut.
+    """
+    inner = stop.stop if isinstance(stop, Watched) else stop
+    if not isinstance(inner, Timed):
+        return {}
+    return {BUDGET: torch.zeros_like(steps, dtype=torch.bool) if inner.cut is None else steps >= inner.cut}
+
+
+@dataclass
+class _Noted:
+    """A stop that notes when each of a few iterations has ended."""
+
+    now: Now
+    times: list[float] = field(default_factory=list)
+    limit: int = TRIED
+
+    def __call__(self, iteration: int, values: Tensor) -> Tensor:
+        self.times.append(self.now())
+        return torch.full_like(values, iteration >= self.limit, dtype=torch.bool)
+
+
+def seconds_per_evaluation(search: Any, views: tuple[View, ...], victims: int, now: Now) -> float:
+    """Return the seconds that one gradient evaluation of a search takes for each of the first `victims` side by side.
+
+    The victims' generators stay as they are: the trial has its own.
+    """
+    noted = _Noted(now)
+    single: dict[str, Any] = {"restarts": 1, "pooling": Least()}
+    changed: dict[str, Any] = {"stop": noted} | {name: v for name, v in single.items() if hasattr(search, name)}
+    if hasattr(search.descent, "inner"):
+        changed["descent"] = dataclasses.replace(search.descent, inner=1)
+    brief = dataclasses.replace(search, **changed)
+    began = now()
+    rngs = tuple(torch.Generator().manual_seed(lane) for lane in range(victims))
+    brief(tuple(view.of(torch.arange(victims)) for view in views), rngs)
+    if len(noted.times) < 2:  # It settled at once.
+        return (now() - began) / 2 / victims
+    return (noted.times[-1] - noted.times[0]) / (len(noted.times) - 1) / victims
+
+
+@dataclass(frozen=True)
+class WithinSeconds:
+    """An attack that ends its searches within `seconds` from the moment it is called.
+
+    First it measures one evaluation of each search: of one victim, and where that is quick of all victims together. It calls
+    `tell` with the seconds that one victim would take at most without a limit, runs stages in the order of that cost, and marks
+    every victim whose search was stopped. Closed forms and fits are not stopped.
+
+    Args:
+        method: The attack.
+        seconds: The limit.
+        tell: Called once with (predicted seconds of one victim, number of victims that the attack also tries for its own doubts).
+        now: The clock.
+    """
+
+    method: Any
+    seconds: float
+    tell: Callable[[float, int], None]
+    now: Now
+
+    def __call__(self, views: tuple[View, ...], rngs: Generators) -> Any:
+        """Answer as the method does, in time."""
+        until = self.now() + self.seconds
+        searches = searches_of(self.method)
+        each = [self._each(number, search, views) for number, search in enumerate(searches)]
+        costs = [cost * most_evaluations(search) if cost else 0.0 for cost, search in zip(each, searches, strict=True)]
+        self.tell(sum(costs), getattr(self.method, "twins", 0))
+        order = sorted(range(len(searches)), key=lambda number: costs[number])
+        running = [number for number in order if each[number]]
+        timed = list(searches)
+        for place, number in enumerate(running):
+            search = searches[number]
+            # The last point of a search is evaluated once more.
+            one = each[number] * (evaluations_each(search.descent) + 1) * restarts_of(search)
+            stop = Timed(search.stop, self.now, until, len(running) - place - 1, one)
+            # What watches a stop stays outside.
+            timed[number] = dataclasses.replace(search, stop=_inside(search.stop, stop))
+        return with_searches(self.method, timed, order)(views, rngs)
+
+    def _each(self, number: int, search: Any, views: tuple[View, ...]) -> float:
+        """Return the seconds of an evaluation; 0 for a method that does not search, and for one that does not run here."""
+        if not hasattr(search, "stop") or not runs_on(self.method, number, views[0].network.model, views[0].shape):
+            return 0.0
+        each, victims = seconds_per_evaluation(search, views, 1, self.now), views[0].victims
+        # Many victims side by side take less than as many times one, but a trial must not take the time of the attack.
+        if TRIED * each * victims * len(searches_of(self.method)) < self.seconds * QUICK:
+            each = seconds_per_evaluation(search, views, victims, self.now)
+        # A clock may be too coarse to see an evaluation; a search is never free.
+        return max(each, 1e-9)
+
+
+def _inside(stop: Stop, timed: Timed) -> Stop:
+    if not isinstance(stop, Watched):
+        return timed
+    return dataclasses.replace(stop, stop=dataclasses.replace(timed, stop=stop.stop))

@@ -1,0 +1,93 @@
+"""The seconds that a run may attack: shared out over its leakage points and chunks by their number of victims."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from leakbench.attack.clock import Now, WithinSeconds
+from leakbench.attack.slots.stop import searches_of
+from leakbench.progress import minutes
+from leakbench.store import Run
+
+__all__ = ["AttackTime", "estimate_line", "within_seconds"]
+
+ATTACK = "attack "
+"""How the names of the phases begin in which a run attacks."""
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class AttackTime:
+    """What is left of a limit on the wall time of all attacks of a run.
+
+    Time that earlier processes spent on chunks that they finished is in the manifest's phases, so that a resumed run has what is
+    left.
+
+    Args:
+        limit: Seconds for all attacks of the run, their rankings among them; None for no limit.
+        run: The run, whose phases say what was spent.
+        pending: Victims that are still to be attacked, over all leakage points.
+        now: The clock.
+    """
+
+    limit: float | None
+    run: Run
+    pending: int
+    now: Now = time.perf_counter
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left; infinite without a limit."""
+        if self.limit is None:
+            return float("inf")
+        spent = sum(seconds for phase, seconds in self.run.manifest["phases"].items() if phase.startswith(ATTACK))
+        return float(max(0.0, self.limit - spent))
+
+    def share(self, victims: int) -> float:
+        """Return the seconds for the next so many of the pending victims."""
+        return self.left * victims / max(victims, self.pending)
+
+    def done(self, victims: int) -> None:
+        """Take so many victims off the pending ones."""
+        self.pending -= victims
+
+    def within(self, method: Any, victims: int, of_point: int, since: float, say: Say) -> Any:
+        """Return the method limited to the share of the next `victims`; the method itself without a limit.
+
+        of_point: Victims of the same leakage point that are still to be attacked, for which `say` gets an estimate.
+        since: When the work on these victims began, by `now`.
+        """
+        if self.limit is None:
+            return method
+        seconds = max(0.0, self.share(victims) - (self.now() - since))
+        return within_seconds(method, seconds, of_point, self.share(of_point), self.limit, say, self.now)
+
+
+def within_seconds(
+    method: Any, seconds: float, victims: int, share: float, limit: float, say: Say, now: Now = time.perf_counter
+) -> Any:
+    """Return a method limited to some seconds, which tells `say` an estimate for `victims` victims that have `share` seconds."""
+    if not any(hasattr(search, "stop") for search in searches_of(method)):
+        say(f"the attack does not search, so that --budget {limit:g} cannot stop it")
+        return method
+    return WithinSeconds(method, seconds, lambda each, more: say(estimate_line(each, victims, more, share, limit)), now)
+
+
+def estimate_line(each: float, victims: int, more: int, share: float, limit: float) -> str:
+    """Return what a user is told before an attack with a limit starts.
+
+    Args:
+        each: Predicted seconds of one victim, at most.
+        victims: Number of victims.
+        more: Number of public examples that the attack also tries, for its doubts.
+        share: Seconds of the limit that these victims have.
+        limit: Seconds of the limit, as the user gave it.
+    """
+    longest = each * (victims + more)
+    many = "1 victim" if victims == 1 else f"{victims} victims"
+    stops = "stops it at" if longest > share else "leaves it"
+    return f"estimated at most {minutes(longest)} for {many}; --budget {limit:g} {stops} {minutes(share)}"

@@ -1,0 +1,357 @@
+"""Limits on an attack: seconds by a clock that the test moves, and gradient evaluations, which repeat everywhere."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from command_line import called
+from torch import Tensor, nn
+
+from leakbench.attack import Attack
+from leakbench.attack.clock import Timed, WithinSeconds
+from leakbench.attack.doubts import BUDGET
+from leakbench.attack.evaluations import most_evaluations, with_evaluations
+from leakbench.attack.methods.autoleak import AutoLeak
+from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.methods.stage import Stage
+from leakbench.attack.slots.stop import Iterations, searches_of
+from leakbench.cell import Request, identity
+from leakbench.cell.resolve import resolve_cell
+from leakbench.errors import InputError
+from leakbench.federated.view import Public, View
+from leakbench.leaderboard.asked import EVALUATIONS, Asked, card_command
+from leakbench.leaderboard.cells import asking
+from leakbench.models import one_hot, parameters
+from leakbench.recipe import construct, resolve
+from leakbench.rng import generators
+from leakbench.run.attack_time import AttackTime, estimate_line
+from leakbench.run.experiment import execute
+from leakbench.store import Run, open_run
+from leakbench.summary.warnings import WORDS
+from leakbench.types import Network
+from leakbench.words import seconds
+
+V, SHAPE, CLASSES = 3, (1, 4, 4), 4
+
+
+class Ticks:
+    """A clock that moves only when the network is run."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+class Slow(nn.Module):
+    """A network whose every forward pass takes one second on the clock."""
+
+    def __init__(self, clock: Ticks) -> None:
+        super().__init__()
+        self.clock = clock
+        self.hidden, self.last = nn.Linear(16, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.clock.time += 1.0
+        answer: Tensor = self.last(self.hidden(x.flatten(1)).sigmoid())
+        return answer
+
+
+def slow_view(clock: Ticks) -> View:
+    """Gradients of three random examples on the slow network, and public examples for the attack's own checks."""
+    torch.manual_seed(0)
+    model = Slow(clock).double()
+    rng = torch.Generator().manual_seed(1)
+    x, labels = torch.rand(V, 1, *SHAPE, generator=rng).double(), torch.tensor([[0], [1], [2]])
+    public = Public(torch.rand(40, *SHAPE, generator=rng).double(), torch.arange(40) % CLASSES)
+    empty = {n: p.new_zeros(V, *p.shape) for n, p in model.named_parameters()}
+    blind = View("type-2", Network(model, parameters(model), engine="reference"), empty, 1, SHAPE, CLASSES, 0.1)
+    blind = dataclasses.replace(blind, public=public, labels=labels)
+    update = blind.respond(x, one_hot(labels, CLASSES).double())
+    clock.time = 0.0
+    return dataclasses.replace(blind, update=update)
+
+
+def search(limit: int, descent: Any = "adam", **changed: Any) -> GradientMatching:
+    fields = {"labels": "last_layer", "start": "normal", "distance": "squared_l2", "descent": descent}
+    return construct(GradientMatching, {**fields, "stop": {"iterations": {"limit": limit}}, **changed})
+
+
+def rngs() -> tuple[torch.Generator, ...]:
+    return generators(0, "attack", [(v,) for v in range(V)])
+
+
+def unsaid(each: float, more: int) -> None:
+    pass
+
+
+def test_a_search_that_the_clock_stops_keeps_its_best_and_says_so() -> None:
+    """Stopped early it is the same search with a smaller limit, with a doubt for each victim."""
+    clock = Ticks()
+    view = slow_view(clock)
+    found = WithinSeconds(search(10_000), 30.0, unsaid, clock)((view,), rngs())
+    assert clock.time <= 30
+    steps = int(found.steps[0])
+    assert 5 < steps < 30
+    assert found.doubts[BUDGET].all()
+    short = search(steps, {"adam": {"milestones": ()}})((slow_view(Ticks()),), rngs())
+    same = WithinSeconds(search(10_000, {"adam": {"milestones": ()}}), 30.0, unsaid, clock)((slow_view(clock),), rngs())
+    torch.testing.assert_close(same.inputs, short.inputs)
+    assert same.inputs.isfinite().all()
+
+
+def test_a_search_that_ends_in_time_is_the_same_without_a_doubt() -> None:
+    clock = Ticks()
+    found = WithinSeconds(search(5), 1000.0, unsaid, clock)((slow_view(clock),), rngs())
+    free = search(5)((slow_view(Ticks()),), rngs())
+    torch.testing.assert_close(found.inputs, free.inputs)
+    assert not found.doubts[BUDGET].any()
+    assert BUDGET not in free.doubts
+
+
+def test_every_search_takes_one_iteration_however_late_it_is() -> None:
+    clock = Ticks()
+    found = WithinSeconds(search(50), 1e-6, unsaid, clock)((slow_view(clock),), rngs())
+    assert found.steps.tolist() == [1] * V
+    assert found.inputs.isfinite().all()
+
+
+JUDGED = 4
+"""Ticks that an ensemble takes to judge the answers of its stages, which the clock does not stop."""
+
+
+def worst_case(*limits: int) -> AutoLeak:
+    """An ensemble of searches from far away, none of which reconstructs anything in so few iterations."""
+    return AutoLeak(tuple(Stage(search(limit, start={"constant": {"value": 0.5}})) for limit in limits), broken=1e-25)
+
+
+def test_stages_run_from_the_cheapest_on_and_leave_their_time_to_the_others() -> None:
+    """40 cheap iterations and 4,000: the order of the recipe does not matter, and both share the time."""
+    for limits in ((4000, 40), (40, 4000)):
+        clock = Ticks()
+        view = slow_view(clock)
+        found = WithinSeconds(worst_case(*limits), 160.0, unsaid, clock)((view,), rngs())
+        assert clock.time <= 160 + JUDGED
+        # The cheap search has ended by itself, the other one had the rest of the time, not a half.
+        assert found.snapshots[39] == 40
+        assert int(found.steps[0]) - 40 > 80
+        assert found.doubts[BUDGET].any()
+
+
+def test_without_time_for_its_own_checks_an_ensemble_says_that_the_budget_stopped_it() -> None:
+    clock = Ticks()
+    found = WithinSeconds(worst_case(4000, 4000), 60.0, unsaid, clock)((slow_view(clock),), rngs())
+    assert clock.time <= 60 + JUDGED
+    assert found.doubts[BUDGET].all()
+    assert "unconverged" not in found.doubts
+    free = worst_case(3, 3)((slow_view(Ticks()),), rngs())
+    assert not free.doubts[BUDGET].any()
+    assert free.doubts["unconverged"].all()
+
+
+def test_the_prediction_is_the_measured_speed_times_the_most_evaluations() -> None:
+    """One evaluation takes one tick for all victims together, a third for each."""
+    clock, told = Ticks(), list[tuple[float, int]]()
+    WithinSeconds(worst_case(40, 20), 1000.0, lambda each, more: told.append((each, more)), clock)(
+        (slow_view(clock),), rngs()
+    )
+    assert told == [(pytest.approx((41 + 21) / V), 3)]
+
+
+def test_the_share_of_a_search_is_what_is_left_over_those_that_follow() -> None:
+    now = iter([10.0, 24.9, 25.1])
+    stop = Timed(Iterations(limit=100), lambda: next(now), 40.0, later=1).begin()
+    assert stop.ends == 25.0
+    assert not stop(1, torch.zeros(2)).any()
+    assert stop(2, torch.zeros(2)).all()
+    assert stop.cut == 2
+
+
+def test_the_estimate_of_a_leakage_point_is_one_line() -> None:
+    assert (
+        estimate_line(15.38, 10, 3, 60.0, 60.0) == "estimated at most 3:20 for 10 victims; --budget 60 stops it at 1:00"
+    )
+    assert estimate_line(1.0, 1, 0, 30.0, 60.0) == "estimated at most 0:01 for 1 victim; --budget 60 leaves it 0:30"
+
+
+def test_leakage_points_share_the_time_by_their_victims_and_a_resumed_run_has_what_is_left(tmp_path: Path) -> None:
+    manifest = {"phases": {"prepare": 50.0, "attack type-2": 20.0}}
+    left = AttackTime(100.0, Run(tmp_path, manifest), 30)
+    assert left.share(10) == pytest.approx(80 / 3)
+    left.done(10)
+    manifest["phases"]["attack type-2"] = 90.0
+    assert left.share(10) == pytest.approx(5.0)
+    left.done(10)
+    assert left.share(10) == pytest.approx(10.0)
+    manifest["phases"]["attack type-1"] = 30.0
+    assert left.share(10) == 0.0
+
+
+@pytest.mark.parametrize("most", [44, 100, 1000, 3000, 10_000])
+def test_evaluations_are_an_upper_limit_that_the_searches_share(most: int) -> None:
+    """Cheap ones need less than their share, which goes to the others; nothing is left while a search could use it."""
+    method = AutoLeak(
+        (Stage(search(1200)), Stage(search(30, "lbfgs")), Stage(search(100, "lbfgs")), Stage(search(2, restarts=3)))
+    )
+    if most == 44:
+        with pytest.raises(
+            InputError, match=r"^evaluations: got 44, expected at least 50, which one iteration of each"
+        ):
+            with_evaluations(method, most, nn.Linear(4, 2), (4,))
+        return
+    each = [most_evaluations(s) for s in searches_of(with_evaluations(method, most, nn.Linear(4, 2), (4,)))]
+    needs = [most_evaluations(s) for s in searches_of(method)]
+    assert sum(each) <= most
+    assert each == needs or sum(each) > most - 25
+    unmet = [got for got, need in zip(each, needs, strict=True) if got < need]
+    assert not unmet or max(unmet) - min(unmet) <= 25
+
+
+def test_the_evaluations_of_a_victim_stay_below_the_limit_and_do_not_depend_on_its_company() -> None:
+    view = slow_view(Ticks())
+    method = with_evaluations(worst_case(500, 700), 60, view.network.model, SHAPE)
+    together = method((view,), rngs())
+    assert int(together.evaluations.max()) <= 60
+    assert int(together.evaluations.min()) > 55
+    alone = method((view.of(torch.tensor([1])),), (rngs()[1],))
+    torch.testing.assert_close(alone.inputs[0], together.inputs[1])
+
+
+def test_stages_that_do_not_run_on_a_network_take_no_share() -> None:
+    """On a network without kinks the ensemble of the catalog has two searches of twenty evaluations an iteration."""
+    method = resolve("attacks", Attack, "autoleak")[1].method
+    smooth = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(8, 3))
+    searches = searches_of(with_evaluations(method, 2000, smooth, (1, 4, 4)))
+    runs = [stage.runs_on(smooth, (1, 4, 4)) and hasattr(stage.method, "stop") for stage in method.stages]
+    taken = [most_evaluations(search) for search, does in zip(searches, runs, strict=True) if does]
+    assert 2000 - 25 * len(taken) < sum(taken) <= 2000
+    others = zip(searches, searches_of(method), runs, strict=True)
+    assert all(new == old for new, old, does in others if not does)
+    assert not all(runs)
+
+
+SMALL = {"dataset": "digits", "train_rounds": 0, "taps": ("type-2",), "victims": 2, "candidates": 10}
+
+
+def test_limits_enter_the_identity_and_without_them_it_is_as_it_was() -> None:
+    def hashed(**limits: Any) -> str:
+        return resolve_cell(Request(attack="cpl", **SMALL, **limits), None).hash
+
+    plain = hashed()
+    assert hashed(budget=None, evaluations=None) == plain
+    assert (
+        len({plain, hashed(budget=60.0), hashed(budget=120.0), hashed(evaluations=500), hashed(evaluations=900)}) == 5
+    )
+    assert hashed(evaluations=10**9) == plain
+    # 24 iterations of 20 evaluations, and the last point.
+    assert resolve_cell(Request(attack="cpl", **SMALL, evaluations=500), None).attack.method.stop.limit == 24  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "abc", "nan", "inf", "", "0s", "1e999", "2m3", "5 minutes"])
+def test_a_budget_that_is_no_time_is_one_line(
+    text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = called(monkeypatch, capsys, "run", "--budget", text)
+    assert (code, out) == (2, "")
+    assert err.splitlines() == [
+        f"leakbench: budget: got {text!r}, expected a number of seconds above 0, as 60, 60s or 2m"
+    ]
+    with pytest.raises(InputError, match=r"^budget: got"):
+        seconds("budget", text)
+
+
+def test_seconds_minutes_and_hours_are_read() -> None:
+    assert [seconds("budget", text) for text in ("60", "60s", "2m", "1.5h", ".5", None)] == [
+        60,
+        60,
+        120,
+        5400,
+        0.5,
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"budget": float("nan")}, "budget: got nan, expected a number of seconds above 0"),
+        ({"budget": -5.0}, "budget: got -5, expected a number of seconds above 0"),
+        ({"evaluations": 0}, "evaluations: got 0, expected at least 1"),
+        ({"evaluations": 20}, "evaluations: got 20, expected at least 21"),
+        ({"evaluations": 500, "attack": "lmmse"}, "evaluations: the attack's method Lmmse does not search"),
+    ],
+)
+def test_a_limit_that_cannot_be_is_one_line(limits: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        resolve_cell(Request(**{"attack": "cpl", **SMALL, **limits}), None)
+    assert str(error.value).startswith(message)
+
+
+def test_a_run_with_a_budget_keeps_partial_answers_says_so_and_marks_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A budget of a millisecond: one iteration for every victim, a warning, a note and the limit in the manifest."""
+    out = tmp_path / "run"
+    small = "run --dataset digits --train-rounds 0 --taps type-2 --victims 2 --candidates 10"
+    arguments = f"{small} --attack inverting_gradients --budget 0.001"
+    code, _, err = called(monkeypatch, capsys, *arguments.split(), "--out", str(out))
+    assert code == 0
+    assert "attack type-2: estimated at most" in err
+    assert "--budget 0.001 stops it at 0:00" in err
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["settings"]["budget"] == 0.001
+    assert manifest["summary"]["taps"]["type-2"]["failures"] == 0
+    assert manifest["summary"]["warnings"] == [f"type-2: {WORDS[BUDGET]} (2 of 2 victims)"]
+    assert "--evaluations is the limit that repeats" in manifest["summary"]["notes"]["budget"]
+
+
+def test_an_interrupted_run_keeps_its_chunks_and_has_only_the_time_that_is_left(tmp_path: Path) -> None:
+    """The first leakage point ended in time; before the second one, the manifest says, all of the budget was spent."""
+    asked = {**SMALL, "taps": ("type-2", "type-1"), "leak_batch": 2, "iterations": 3}
+    cell = resolve_cell(Request(attack="cpl", budget=1000.0, **asked), None)
+
+    def interrupted(phase: str, done: float, total: int | None) -> None:
+        if phase == "attack type-1":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), open_run(tmp_path / "run", identity(cell, "")) as run:
+        execute(cell, run, interrupted)
+    with open_run(tmp_path / "run", identity(cell, "")) as run:
+        before = run.read_rows("parts/type-2.round0.00000.parquet")
+        run.add_seconds("attack type-2", 1000.0)
+        execute(cell, run, lambda *_: None)
+        rows = run.read_rows("rows.parquet")
+    kept = rows[rows["tap"] == "type-2"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(kept[before.columns], before)
+    assert not kept["doubts"].str.contains(BUDGET).any()
+    assert (rows.loc[rows["tap"] == "type-1", "doubts"] == BUDGET).all()
+    assert (rows.loc[rows["tap"] == "type-1", "iterations"] == 1).all()
+
+
+def test_a_card_limits_evaluations_unless_it_names_another_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the command measures is asked for by the card; an attack without a search gets no limit."""
+    made: list[Asked] = []
+
+    def stopped(asked: Asked, *_: Any) -> None:
+        made.append(asked)
+        raise InputError("stopped")
+
+    monkeypatch.setattr("leakbench.leaderboard.make.make_card", stopped)
+    for options in ((), ("--iterations", "20"), ("--evaluations", "500"), ("--attack", "lmmse")):
+        called(monkeypatch, capsys, "card", "sign", "digits", *options)
+    assert [(asked.iterations, asked.evaluations) for asked in made] == [
+        (None, EVALUATIONS),
+        (20, None),
+        (None, 500),
+        (None, None),
+    ]
+    assert f"--evaluations {EVALUATIONS}" in card_command(made[0], "sign", "digits", "autoleak")
+    cells = asking(dataclasses.replace(made[2], protocols=("paper",)), "sign", "digits", "cpl", None)
+    assert all("--evaluations 500" in each.command and each.cell.attack.method.stop.limit == 24 for each in cells)  # type: ignore[union-attr]
