@@ -27,6 +27,7 @@ WORDS = (
     *(
         "scale",
         "changed",
+        "behaviours",
         "versions",
         "verdict",
         "reason",
@@ -180,7 +181,7 @@ def _whole(path: Path, rows: pd.DataFrame, kind: Kept) -> None:
     for twice in rows[rows.duplicated(list(_there(kind.key, rows)))].to_dict("records"):
         said = ", ".join(str(twice[name]) for name in _there(kind.key, rows))
         raise InputError(f"{path}: row {said!r} stands twice; {CURE}")
-    for name, check in (("accuracies", _is_grid), ("asked", _is_mapping), ("changed", _is_mapping)):
+    for name, check in (("accuracies", _is_grid), ("asked", _is_mapping), ("changed", _is_mapping), ("behaviours", _are_versions)):
         for place, text in enumerate(rows.get(name, ()), start=1):
             if not (isinstance(text, float) or check(text)):
                 raise InputError(f"{path}: row {place}: {name}: got {text[:40]!r}, no JSON that was written; {CURE}")
@@ -203,6 +204,12 @@ def _parsed(text: str) -> Any:
 
 def _is_mapping(text: str) -> bool:
     return isinstance(_parsed(text), dict)
+
+
+def _are_versions(text: str) -> bool:
+    """Say whether a text is {name: behaviour version}."""
+    found = _parsed(text)
+    return isinstance(found, dict) and all(type(version) is int and version >= 1 for version in found.values())
 
 
 def _is_grid(text: str) -> bool:
