@@ -17,6 +17,7 @@ import pandas as pd
 
 from leakbench.errors import InputError
 from leakbench.reproduce.checked import unchecked
+from leakbench.reproduce.recorded import parsed_versions
 
 __all__ = ["CURE", "FRONTIER", "OF_ACCOUNTING", "Kept", "kept", "of_table"]
 
@@ -202,14 +203,12 @@ def _parsed(text: str) -> Any:
         return None
 
 
+def _are_versions(text: str) -> bool:
+    return parsed_versions(text) is not None
+
+
 def _is_mapping(text: str) -> bool:
     return isinstance(_parsed(text), dict)
-
-
-def _are_versions(text: str) -> bool:
-    """Say whether a text is {name: behaviour version}."""
-    found = _parsed(text)
-    return isinstance(found, dict) and all(type(version) is int and version >= 1 for version in found.values())
 
 
 def _is_grid(text: str) -> bool:

@@ -14,9 +14,10 @@ from leakbench.cell.behaviours import behaviours_of, behaviours_without_data
 from leakbench.cell.factors import louder, wider
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
+from leakbench.errors import InputError
 from leakbench.recipe import resolve
 
-__all__ = ["COLUMN", "changes", "recorded_in", "together", "versions_asked", "versions_in"]
+__all__ = ["COLUMN", "changes", "parsed_versions", "recorded_in", "together", "versions_asked", "versions_in"]
 
 COLUMN = "behaviours"
 """Column of a CSV with the versions above 1 as JSON; a row without it was measured with versions of 1 alone."""
@@ -34,9 +35,23 @@ def together(cells: Iterable[Cell]) -> dict[str, int]:
 
 
 def versions_in(row: Mapping[Any, Any]) -> dict[str, int]:
-    """Return the versions above 1 that a row of a CSV was measured with."""
+    """Return the versions above 1 that a row of a CSV, or the settings of a card, has; raises InputError for other text."""
     text = row.get(COLUMN)
-    return dict(json.loads(text)) if isinstance(text, str) else {}
+    if not isinstance(text, str):
+        return {}
+    if (found := parsed_versions(text)) is None:
+        raise InputError(f"{COLUMN}: got {text[:40]!r}, expected JSON of {{name: version}}, whole numbers >= {FIRST}")
+    return found
+
+
+def parsed_versions(text: str) -> dict[str, int] | None:
+    """Return the {name: version} that a text is the JSON of; None for any other text."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    whole = isinstance(found, dict) and all(type(version) is int and version >= FIRST for version in found.values())
+    return found if whole else None
 
 
 def changes(recorded: Mapping[str, int], today: Mapping[str, int]) -> list[str]:
