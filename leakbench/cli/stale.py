@@ -30,7 +30,7 @@ CARDS = Path("leaderboard")
 
 
 def list_stale(out: Path | None, data_dir: Path | None) -> None:
-    """Print every published row that is stale or cannot be checked, the command that measures it again, and how many there are.
+    """Print every published row that is stale, why, by which command it is measured again, and how many rows there are.
 
     out: the folder of rows, without cards; None for `results`, and for the cards in `leaderboard`.
     """
@@ -41,8 +41,11 @@ def list_stale(out: Path | None, data_dir: Path | None) -> None:
     if not rows:
         raise InputError(f"stale: no published rows in {str(folder)!r}; run it in a checkout, or give --out FOLDER")
     found = checked(rows, KeptData(offline=True), Reporter())
-    for state in ("stale", "unknown"):
-        _print([each for each in found if each.state == state])
+    _print([each for each in found if each.state == "stale"])
+    for dataset, many in sorted(Counter(each.published.dataset for each in found if each.state == "unknown").items()):
+        click.echo(
+            f"unknown: {many} rows of {dataset}: the data are not on this machine; `leakbench data fetch {dataset}` brings them"
+        )
     if other := sorted(_unlisted(folder, {row.page for row in rows})):
         click.echo(f"not checked, since scripts of their own write them: {', '.join(other)}")
     count = Counter(each.state for each in found)
