@@ -33,7 +33,9 @@ def check_behaviour(cls: type[Any]) -> None:
     """Raise TypeError for a class whose behaviour version is not a whole number of at least 1, or is a field of its instances."""
     version = getattr(cls, "behaviour", FIRST)
     if "behaviour" in {f.name for f in dataclasses.fields(cls)}:
-        raise TypeError(f"{cls.__qualname__}: behaviour: got a field, expected a line without annotation: behaviour = 2")
+        raise TypeError(
+            f"{cls.__qualname__}: behaviour: got a field, expected a line without annotation: behaviour = 2"
+        )
     if type(version) is not int or version < FIRST:
         raise TypeError(f"{cls.__qualname__}: behaviour: got {version!r}, expected a whole number >= {FIRST}")
 

@@ -100,13 +100,16 @@ SHARES = (
 )
 """Counts of victims and what follows from them, which are equal."""
 
-LEVELS = ("rmse", "null_rmse", "psnr", "ssim", "asr_bound", "identified_bound", "rmse_floor", "eta")
-"""Numbers that rounding moves: equal within `RELATIVE` or `ABSOLUTE`."""
+SEARCHED = ("rmse", "psnr", "ssim")
+"""Medians of what a search reconstructs, which another processor's rounding moves by some percent."""
 
-RELATIVE, ABSOLUTE = 0.05, 1e-3
+OTHERS = ("null_rmse", "asr_bound", "identified_bound", "rmse_floor", "eta")
 
-OF_CELL = ("accuracy", "loss", "epsilon claimed", "epsilon valid")
-"""Numbers of the whole cell."""
+TOLERANCES = {"shares": 1e-6, "searched": 0.1, "others": 0.01, "epsilon": 1e-4}
+"""Relative tolerances; shares have it as an absolute one."""
+
+ABSOLUTE = 1e-3
+"""Absolute tolerance of what is no share and no epsilon."""
 
 
 def cell_of(name: str) -> Cell:
@@ -127,7 +130,7 @@ def numbers(cell: Cell, runs: Path) -> dict[str, float]:
         **{
             f"{point}: {what}": tap[what]
             for point, tap in summary["taps"].items()
-            for what in (*SHARES, *LEVELS)
+            for what in (*SHARES, *SEARCHED, *OTHERS)
             if what in tap
         },
     }
@@ -147,11 +150,17 @@ def differences(kept: Mapping[str, float], found: Mapping[str, float]) -> Iterat
     """Yield in which numbers a cell differs from what is kept of it, as `type-2: rmse 0.12, kept 0.1`."""
     for what in sorted({*kept, *found}):
         one, other = kept.get(what, math.nan), found.get(what, math.nan)
-        relative, absolute = (0.0, 1e-6) if what.rpartition(": ")[2] in SHARES else (RELATIVE, ABSOLUTE)
-        if what.startswith("epsilon"):
-            relative = 1e-4
-        if not math.isclose(one, other, rel_tol=relative, abs_tol=absolute):
+        kind = _kind(what)
+        absolute = {"shares": TOLERANCES["shares"], "epsilon": 0.0}.get(kind, ABSOLUTE)
+        if not math.isclose(one, other, rel_tol=TOLERANCES[kind], abs_tol=absolute):
             yield f"{what} {other:g}, kept {one:g}"
+
+
+def _kind(what: str) -> str:
+    name = what.rpartition(": ")[2]
+    if name in SHARES:
+        return "shares"
+    return "searched" if name in SEARCHED else "epsilon" if name.startswith("epsilon") else "others"
 
 
 def unraised(kept: Mapping[str, Any], cell: Cell, found: Mapping[str, float]) -> list[str]:

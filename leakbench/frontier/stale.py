@@ -7,29 +7,29 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from leakbench.cell import Request
 from leakbench.frontier.grid import Point
 from leakbench.frontier.measure import SAME, cells_at
-from leakbench.frontier.page import command_of
-from leakbench.frontier.frontier import read_rows
 from leakbench.reproduce.measure import hash_of
 from leakbench.reproduce.recorded import together, versions_asked, versions_in
 from leakbench.reproduce.stale import Load, Published, Today
 
-__all__ = ["point_asked", "published_points"]
+__all__ = ["points_in"]
 
 
-def published_points(out: Path, data_dir: Path | None) -> Iterator[Published]:
-    """Yield the measured points of every frontier that has a CSV in `out`."""
-    for path in sorted(out.glob("frontier_*.csv")):
-        rows = read_rows(path)
-        measured = rows[rows["left_out"].isna()].drop_duplicates("cell")
-        for row in measured.to_dict("records"):
-            yield _published(path.stem, row, command_of(rows, json.loads(row["asked"])), data_dir)
+def points_in(page: str, rows: pd.DataFrame, again: str, data_dir: Path | None = None) -> Iterator[Published]:
+    """Yield the measured points among the rows of a frontier.
+
+    page: its name.  again: the command that measures it.
+    """
+    for row in rows[rows["left_out"].isna()].drop_duplicates("cell").to_dict("records"):
+        yield _published(page, row, again, data_dir)
 
 
 def _published(page: str, row: Mapping[Any, Any], again: str, data_dir: Path | None) -> Published:
-    point, request, asked = point_asked(row)
+    point, request, asked = _asked(row)
 
     def today(load: Load) -> Today:
         cells = cells_at(point, request, asked["seeds"], asked["identify"], data_dir, load)
@@ -47,13 +47,11 @@ def _published(page: str, row: Mapping[Any, Any], again: str, data_dir: Path | N
     )
 
 
-def point_asked(row: Mapping[Any, Any]) -> tuple[Point, Request, dict[str, Any]]:
+def _asked(row: Mapping[Any, Any]) -> tuple[Point, Request, dict[str, Any]]:
     """Return the point of a row, the request that it was measured from, and what all rows of its frontier share."""
     asked = json.loads(row["asked"])
     point = Point(str(row["defense"]), float(row["factor"]), bool(row["noise"]))
     shared = {name: asked[name] for name in SAME}
     factor = None if point.factor == 1.0 else point.factor
-    request = Request(
-        **shared, defense=point.defense, noise_factor=factor, taps=tuple(asked["taps"]), knows="defense"
-    )
+    request = Request(**shared, defense=point.defense, noise_factor=factor, taps=tuple(asked["taps"]), knows="defense")
     return point, request, asked

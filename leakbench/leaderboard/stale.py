@@ -8,14 +8,15 @@ from pathlib import Path
 from leakbench import __version__
 from leakbench.cell import Request
 from leakbench.cell.budget import prepare
+from leakbench.data.kept import KeptData
 from leakbench.defense import Defense
 from leakbench.errors import InputError
 from leakbench.leaderboard.asked import request_of
 from leakbench.leaderboard.card import Card, Measured
 from leakbench.leaderboard.read import read_cards
 from leakbench.recipe import describe, resolve
-from leakbench.reproduce.recorded import changes, together, versions_asked, versions_in
-from leakbench.reproduce.stale import Load, Published, Today
+from leakbench.reproduce.recorded import together, versions_asked, versions_in
+from leakbench.reproduce.stale import Load, Published, Today, stale_reason
 from leakbench.store import content_hash
 
 __all__ = ["published_cards", "stale"]
@@ -32,14 +33,9 @@ def stale(card: Card) -> list[str]:
         return [*found, "its recipe is not in the catalog"]
     if content_hash(describe(recipe)) != card.defense.content:
         found.append("its recipe has changed since the card was measured")
-    return found
-    try:
-        today = versions_asked([_request(card, cell) for cell in card.cells])
-    except InputError:
-        return [*found, "its attack or its data set is not in the catalog"]
-    if changed := changes(versions_in(card.settings), today):
-        found.append(f"measured with an earlier behaviour of {', '.join(changed)}")
-    return found
+    load = KeptData(offline=True)
+    reasons = dict.fromkeys(stale_reason(_published(card, cell, None), load) for cell in card.cells)
+    return [*found, *filter(None, reasons)]
 
 
 def published_cards(folder: Path, data_dir: Path | None) -> Iterator[Published]:

@@ -182,7 +182,12 @@ def _whole(path: Path, rows: pd.DataFrame, kind: Kept) -> None:
     for twice in rows[rows.duplicated(list(_there(kind.key, rows)))].to_dict("records"):
         said = ", ".join(str(twice[name]) for name in _there(kind.key, rows))
         raise InputError(f"{path}: row {said!r} stands twice; {CURE}")
-    for name, check in (("accuracies", _is_grid), ("asked", _is_mapping), ("changed", _is_mapping), ("behaviours", _are_versions)):
+    for name, check in (
+        ("accuracies", _is_grid),
+        ("asked", _is_mapping),
+        ("changed", _is_mapping),
+        ("behaviours", _are_versions),
+    ):
         for place, text in enumerate(rows.get(name, ()), start=1):
             if not (isinstance(text, float) or check(text)):
                 raise InputError(f"{path}: row {place}: {name}: got {text[:40]!r}, no JSON that was written; {CURE}")

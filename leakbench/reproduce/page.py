@@ -13,7 +13,7 @@ from leakbench.reproduce.claimed import with_claims
 from leakbench.reproduce.columns import COLUMNS, Row, text_of
 from leakbench.reproduce.curves import ordered
 from leakbench.reproduce.reached import reached
-from leakbench.reproduce.stale import stale_behaviours
+from leakbench.reproduce.stale import rows_of, stale_lines
 from leakbench.reproduce.table import Line, Table
 from leakbench.reproduce.verdict import CLAIMS, FAILS, ORDER, Compared, compared, digits_of
 from leakbench.scripts import in_table, markdown_table, untagged
@@ -78,7 +78,7 @@ def page_of(table: Table, rows: pd.DataFrame, elsewhere: bool = False) -> str:
             untagged(table.text),
             "",
             *_trial(table, rows),
-            *_stale(table, rows),
+            *stale_lines(list(rows_of(table, rows))),
             *_drawn(table),
             measured,
             "",
@@ -109,24 +109,6 @@ def _trial(table: Table, rows: pd.DataFrame) -> list[str]:
             found.setdefault(untagged(f"- {said} (`{again}`)"), []).append(row["cell"])
     rule = "A trial: these rows were measured with other numbers than the table's, which are not published ones:"
     shown = [f"{said}: {untagged('; '.join(_gathered(names)))}." for said, names in found.items()]
-    return [rule, "", *shown, ""] if shown else []
-
-
-def _stale(table: Table, rows: pd.DataFrame) -> list[str]:
-    """Return which rows were measured with an earlier behaviour, and of which pieces; nothing where none was.
-
-    Without the data of a row it is unknown which networks it uses by default, so that these are left to
-    `leakbench reproduce --stale`.
-    """
-    found: dict[str, list[str]] = {}
-    for row in rows.drop_duplicates("cell").to_dict("records"):
-        if changed := stale_behaviours(table, row):
-            found.setdefault(", ".join(changed), []).append(row["cell"])
-    rule = f"Stale rows, which `leakbench reproduce {table.called} --stale` measures again:"
-    shown = [
-        f"- measured with an earlier behaviour of {what}: {untagged('; '.join(_gathered(names)))}."
-        for what, names in found.items()
-    ]
     return [rule, "", *shown, ""] if shown else []
 
 

@@ -18,8 +18,10 @@ import pandas as pd
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
 from leakbench.data.kept import KeptData
+from leakbench.data.recipe import DatasetRecipe
 from leakbench.errors import AbsentError, InputError
 from leakbench.progress import Progress
+from leakbench.recipe import resolve
 from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.file import table_names
@@ -28,11 +30,26 @@ from leakbench.reproduce.measure import hash_of
 from leakbench.reproduce.read import AnyTable, kind_of, read_any
 from leakbench.reproduce.recorded import changes, together, versions_asked, versions_in
 from leakbench.reproduce.table import Line, Table
+from leakbench.scripts import untagged
 
-__all__ = ["Checked", "Load", "Published", "Today", "checked", "published", "published_rows", "stale_behaviours"]
+__all__ = [
+    "Checked",
+    "Load",
+    "Published",
+    "Today",
+    "checked",
+    "published",
+    "published_rows",
+    "rows_of",
+    "stale_lines",
+    "stale_reason",
+]
 
 Load: TypeAlias = Callable[..., Any]
 """What reads a data set, as `leakbench.data.kept.KeptData` does."""
+
+BEHAVIOUR = "measured with another behaviour of"
+"""What the names and versions of changed pieces follow."""
 
 OTHER = "today's cell is another one: its settings, a recipe or the data differ from those that were measured"
 
@@ -95,14 +112,14 @@ def _checked(row: Published, load: Load) -> Checked:
     except AbsentError:
         changed = changes(row.recorded, row.without_data())
         if changed:
-            return Checked(row, "stale", reason=f"behaviour of {', '.join(changed)}")
+            return Checked(row, "stale", reason=f"{BEHAVIOUR} {', '.join(changed)}")
         return Checked(row, "unknown", reason=f"data not on this machine: {row.dataset}")
     except InputError as error:
         return Checked(row, "stale", reason=f"today's catalog has no such cell: {error}")
     if today.hash == row.hash:
         return Checked(row, "current", today.hash)
     changed = changes(row.recorded, today.versions)
-    return Checked(row, "stale", today.hash, f"behaviour of {', '.join(changed)}" if changed else OTHER)
+    return Checked(row, "stale", today.hash, f"{BEHAVIOUR} {', '.join(changed)}" if changed else OTHER)
 
 
 def published_rows(out: Path, data_dir: Path | None) -> Iterator[Published]:
@@ -115,23 +132,53 @@ def published_rows(out: Path, data_dir: Path | None) -> Iterator[Published]:
 def published(table: AnyTable, out: Path, data_dir: Path | None, only: str = "") -> Iterator[Published]:
     """Yield the rows of a table's CSV in `out`, one for each cell; only: text that their names contain."""
     rows = kept(out / f"{table.name}.csv", kind_of(table))
-    cells: list[dict[Any, Any]] = rows.drop_duplicates("cell").to_dict("records") if len(rows) else []
-    names = set(chosen([str(row["cell"]) for row in cells], only)) if only else {row["cell"] for row in cells}
+    names = set(chosen(map(str, rows["cell"].unique()), only)) if only else set(rows["cell"])
+    yield from rows_of(table, rows[rows["cell"].isin(names)], data_dir)
+
+
+def rows_of(table: AnyTable, rows: pd.DataFrame, data_dir: Path | None = None) -> Iterator[Published]:
+    """Yield these rows of a table, one for each cell."""
     again = f"leakbench reproduce {table.called} --stale"
-    for row in (row for row in cells if row["cell"] in names):
+    cells: list[dict[Any, Any]] = rows.drop_duplicates("cell").to_dict("records")
+    for row in cells:
         if isinstance(table, AccountingTable):
             yield _of_claim(table, row, again)
         else:
             yield _of_line(table, row, again, data_dir)
 
 
-def stale_behaviours(table: Table, row: Mapping[Any, Any]) -> list[str]:
-    """Return the pieces of which a row of a table was measured with another behaviour than today's, as far as no data say it."""
-    found = _of_line(table, row, "", None)
+def stale_lines(rows: Sequence[Published]) -> list[str]:
+    """Return the lines of a page on its stale rows, a reason each; nothing where none is known to be stale.
+
+    A page is the same on every machine: the whole identity is checked where the data come with leakbench, else the behaviour
+    versions that are known without data.  rows: of one page, each with a hash.
+    """
+    found: dict[str, list[str]] = {}
+    load = KeptData(offline=True)
+    for row in rows:
+        if reason := stale_reason(row, load):
+            found.setdefault(reason, []).append(row.row)
+    again = next((row.again for row in rows), "")
+    rule = f"Stale rows, which `{again}` measures again:"
+    shown = [f"- {reason}: {untagged('; '.join(names))}." for reason, names in found.items()]
+    return [rule, "", *shown, ""] if shown else []
+
+
+def stale_reason(row: Published, load: Load) -> str:
+    """Return why a row is stale, as far as every machine knows it; empty where it is not known to be.
+
+    load: reads a data set that comes with leakbench.
+    """
+    if not row.hash:
+        return ""
     try:
-        return changes(found.recorded, found.without_data())
-    except InputError:  # Of a recipe that is not on this machine, as where a page is written elsewhere.
-        return []
+        if resolve("datasets", DatasetRecipe, row.dataset)[1].origin is None:
+            found = _checked(row, load)
+            return found.reason if found.state == "stale" else ""
+        changed = changes(row.recorded, row.without_data())
+    except InputError:  # A recipe that is not on this machine, as where a page is written elsewhere.
+        return ""
+    return f"{BEHAVIOUR} {', '.join(changed)}" if changed else ""
 
 
 def _of_claim(table: AccountingTable, row: Mapping[Any, Any], again: str) -> Published:
@@ -164,7 +211,7 @@ def _of_line(table: Table, row: Mapping[Any, Any], again: str, data_dir: Path | 
         page=table.name,
         row=row["cell"],
         hash=_hash(row),
-        dataset=str(row.get("dataset", "")),
+        dataset=str(lines[row["cell"]].given.get("dataset", Request.dataset)) if row["cell"] in lines else "",
         today=today,
         without_data=lambda: versions_asked(requests()),
         recorded=versions_in(row),
