@@ -78,7 +78,6 @@ def reproduce(
     the metrics have another behaviour now, or the settings, a recipe or the data are others. --stale alone measures nothing and
     exits with 0; rows whose data are not on this machine are listed as unknown.
     """
-    from leakbench.cli.stale import list_stale, measure_stale  # noqa: PLC0415
     from leakbench.errors import InputError, nearest  # noqa: PLC0415
     from leakbench.progress import Reporter  # noqa: PLC0415
     from leakbench.reproduce.accounting.reproduce import account  # noqa: PLC0415
@@ -89,18 +88,11 @@ def reproduce(
     from leakbench.reproduce.reproduce import reproduce as measure  # noqa: PLC0415
     from leakbench.reproduce.table import SCALES  # noqa: PLC0415
 
-    scaled = click.get_current_context().get_parameter_source("scale") is not ParameterSource.DEFAULT
-    if stale and (again or changes or page or scaled):
-        raise InputError(
-            "stale: got --again, --set, --page or --scale as well; leave it out: stale rows are measured again at their own scale"
-        )
+    if stale:
+        _stale(table, only, runs, out, data_dir, bool(again or changes or page))
+        return
     if page and (only or again or changes):
         raise InputError("page: got --only, --again or --set beside it, but it measures nothing")
-    if stale and table is None:
-        if only:
-            raise InputError("only: got no TABLE beside --stale; give the table whose rows are meant")
-        list_stale(out, data_dir)
-        return
     if table is None:
         _list_tables(bare=not (only or again or page or changes))
         return
@@ -122,10 +114,7 @@ def reproduce(
         fresh.add(row["cell"])
         click.echo(f"{row['row']}: {measures_of(row, getattr(asked, 'columns', 'claims'))}")
 
-    if stale:
-        if not measure_stale(asked, only, folder, runs, data_dir, _tell if isinstance(asked, AccountingTable) else say):
-            return
-    elif isinstance(asked, AccountingTable):
+    if isinstance(asked, AccountingTable):
         account(asked, only, folder, _tell, again)
     else:
         rows = measure(asked, scale, only, changed, runs, folder, data_dir, say, Reporter(), again)
@@ -138,6 +127,35 @@ def reproduce(
                 f"kept: {len(kept)} rows that were there (scale {scales}); --again measures them too, --out FOLDER elsewhere"
             )
     click.echo(f"rows: {folder / asked.name}.csv   page: {folder / asked.name}.md")
+
+
+def _stale(table: str | None, only: str, runs: Path, out: Path | None, data_dir: Path | None, beside: bool) -> None:
+    """List the stale rows of all pages, or measure those of a table again; beside: whether options were given that do not fit."""
+    from leakbench.cli.stale import list_stale, measure_stale  # noqa: PLC0415
+    from leakbench.errors import InputError  # noqa: PLC0415
+    from leakbench.reproduce.accounting.table import AccountingTable  # noqa: PLC0415
+    from leakbench.reproduce.columns import measures_of  # noqa: PLC0415
+    from leakbench.reproduce.read import read_any  # noqa: PLC0415
+
+    scaled = click.get_current_context().get_parameter_source("scale") is not ParameterSource.DEFAULT
+    if beside or scaled:
+        raise InputError(
+            "stale: got --again, --set, --page or --scale as well; leave it out: stale rows are measured again at their own scale"
+        )
+    if table is None:
+        if only:
+            raise InputError("only: got no TABLE beside --stale; give the table whose rows are meant")
+        list_stale(out, data_dir)
+        return
+    asked = read_any(table)
+
+    def say(row: dict[str, Any]) -> None:
+        if isinstance(asked, AccountingTable):
+            _tell(row)
+        else:
+            click.echo(f"{row['row']}: {measures_of(row, asked.columns)}")
+
+    measure_stale(asked, only, out or Path("results"), runs, data_dir, say)
 
 
 def _tell(row: dict[str, Any]) -> None:

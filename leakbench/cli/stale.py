@@ -59,8 +59,8 @@ def measure_stale(
     runs: Path,
     data_dir: Path | None,
     say: Callable[[dict[str, Any]], None],
-) -> bool:
-    """Measure the stale rows of a table again, each at the scale that it was measured at; return whether any was measured.
+) -> None:
+    """Measure the stale rows of a table again, each at the scale that it was measured at.
 
     only: text that the names contain.  A row of which today's table has no cell is named and left.
     """
@@ -75,7 +75,8 @@ def measure_stale(
         else:
             reproduce(table, row.scale, row.row, dict(row.changed), runs, out, data_dir, say, Reporter())
     click.echo(f"measured again: {len(stale)} of {len(found)} rows")
-    return bool(stale)
+    if stale:
+        click.echo(f"rows: {out / table.name}.csv   page: {out / table.name}.md")
 
 
 def _print(found: Sequence[Checked]) -> None:

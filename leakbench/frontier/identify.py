@@ -33,7 +33,8 @@ SHARES = ("identified", "identified_low", "identified_high", "identified_bound",
 def identify_cell(first: Cell, request: Request, many: int, data_dir: Path | None, load: Load | None = None) -> Cell:
     """Return the cell that identifies up to `many` victims behind the defense of the cell that is attacked.
 
-    first: the point's attacked cell.  request: what it was made of.  many: fewer where the data set or the candidates are fewer.  load: as of `prepare`.
+    first: the point's attacked cell.  request: what it was made of.  many: fewer where the data set or the candidates are fewer.
+    load: as of `prepare`.
     Nothing is trained, but where what the defense does in round 0 follows from how many rounds there are.
     """
     victims = min(many, len(first.data.victims), request.candidates)

@@ -38,7 +38,7 @@ def _published(page: str, row: Mapping[Any, Any], again: str, data_dir: Path | N
     return Published(
         page=page,
         row=str(row["cell"]),
-        hash=str(row["hash"]),
+        hash=str(row.get("hash", "")),
         dataset=str(asked["dataset"]),
         today=today,
         without_data=lambda: versions_asked([request]),
@@ -51,7 +51,7 @@ def _asked(row: Mapping[Any, Any]) -> tuple[Point, Request, dict[str, Any]]:
     """Return the point of a row, the request that it was measured from, and what all rows of its frontier share."""
     asked = json.loads(row["asked"])
     point = Point(str(row["defense"]), float(row["factor"]), bool(row["noise"]))
-    shared = {name: asked[name] for name in SAME}
+    shared = {name: asked[name] for name in SAME if name in asked}
     factor = None if point.factor == 1.0 else point.factor
     request = Request(**shared, defense=point.defense, noise_factor=factor, taps=tuple(asked["taps"]), knows="defense")
     return point, request, asked
