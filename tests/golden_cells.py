@@ -54,7 +54,7 @@ CELLS: dict[str, dict[str, Any]] = {
     },
     "noise_gaussian, lmmse": {**FIRST, "defense": "noise_gaussian", "attack": "lmmse"},
     "precode, cpl": {**FIRST, "defense": "precode", "attack": "cpl", "iterations": 3, "victims": 2},
-    "soteria, whitened": {**FIRST, "defense": "soteria", "attack": "whitened", "iterations": 6, "victims": 2},
+    "soteria, whitened": {**FIRST, "defense": "soteria", "attack": "whitened", "iterations": 3, "victims": 2},
     "dssgd, identification, digits": {
         **FIRST,
         "defense": "dssgd",

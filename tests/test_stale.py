@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import pandas as pd
 import pytest
-from golden_cells import CELLS, COMMAND, KEPT, cell_of, numbers, unraised
+from click.testing import CliRunner
+from golden_cells import CELLS, COMMAND, KEPT, cell_of, differences, numbers, unraised
 
-from leakbench.behaviour import raised
-from leakbench.cell.behaviours import behaviours_of
+import leakbench.privacy
+from leakbench.attack.slots.distance import Cosine
+from leakbench.behaviour import raised, versions_of_parts
+from leakbench.cell import Request, resolve_cell
+from leakbench.cell.behaviours import SHARED, behaviours_of
+from leakbench.cli import main
+from leakbench.data.kept import KeptData
+from leakbench.defense.clip import ClipLayers
+from leakbench.errors import InputError
+from leakbench.frontier.published import published_points
+from leakbench.leaderboard.stale import published_cards
+from leakbench.models import MODELS
+from leakbench.part import part
+from leakbench.progress import Reporter
+from leakbench.recipe import describe
+from leakbench.reproduce.page import page_of
+from leakbench.reproduce.read import read_any
+from leakbench.reproduce.recorded import changes, versions_in
+from leakbench.reproduce.stale import Published, checked, published, published_rows
+from leakbench.reproduce.table import Table
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
