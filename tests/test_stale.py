@@ -200,7 +200,10 @@ def test_the_accounting_makes_printed_epsilons_and_noisy_rows_stale(
     monkeypatch.setattr(leakbench.privacy, "BEHAVIOUR", 2)
     now = {(row.page, row.row) for row in states(some)["stale"]}
     assert {(row.page, row.row) for row in rows if not row.dataset} <= now
-    assert {row for page, row in now if page == "frontier_cancer"} == {row.row for row in some if row.dataset} - {"none", "precode"}
+    assert {row for page, row in now if page == "frontier_cancer"} == {row.row for row in some if row.dataset} - {
+        "none",
+        "precode",
+    }
 
 
 def test_a_page_names_its_stale_rows_without_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -212,7 +215,9 @@ def test_a_page_names_its_stale_rows_without_data(monkeypatch: pytest.MonkeyPatc
     [line] = [line for line in page_of(table, kept).splitlines() if "of Cosine" in line]
     assert line.startswith("- measured with another behaviour of Cosine (then 1, today 3): ")
     named = set(line.partition("): ")[2].removesuffix(".").split("; "))
-    using = {name for name in kept["attack"] if "cosine" in (ROOT / "attacks" / f"{name}.yaml").read_text(encoding="utf-8")}
+    using = {
+        name for name in kept["attack"] if "cosine" in (ROOT / "attacks" / f"{name}.yaml").read_text(encoding="utf-8")
+    }
     assert named == set(kept.loc[kept["attack"].isin(using), "cell"]) and using == {"autoleak"}
     assert "behaviour of" not in page_of(table, kept.assign(behaviours=json.dumps({"Cosine": 3})))
     found = {
