@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import leakbench.attack.null
 import leakbench.engine
@@ -19,6 +19,8 @@ from leakbench.attack.rankings.attributes import Attributes
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.classes import Classes
 from leakbench.behaviour import behaviour_of, versions_of_parts
+from leakbench.cell.settings import Settings
+from leakbench.data.dataset import Dataset
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
 from leakbench.defense.transform import STATIONS
@@ -26,10 +28,22 @@ from leakbench.federated import leakage, simulate
 from leakbench.measure import metrics, rankings, statistics
 from leakbench.models import MODELS
 
-if TYPE_CHECKING:
-    from leakbench.cell.cell import Cell
-
 __all__ = ["behaviours_of", "behaviours_without_data"]
+
+
+class Resolved(Protocol):
+    """What a cell has that decides its numbers."""
+
+    @property
+    def attack(self) -> Attack: ...
+    @property
+    def defense(self) -> Defense: ...
+    @property
+    def recipe(self) -> DatasetRecipe: ...
+    @property
+    def data(self) -> Dataset: ...
+    @property
+    def settings(self) -> Settings: ...
 
 
 @dataclass(frozen=True)
@@ -63,7 +77,7 @@ SHARED = {
 """{name: a piece that cells share}."""
 
 
-def behaviours_of(cell: Cell) -> dict[str, int]:
+def behaviours_of(cell: Resolved) -> dict[str, int]:
     """Return {name: version} of everything that the numbers of a cell depend on, with its networks as `network NAME`."""
     s = cell.settings
     networks = {s.leaking, *([s.model] if s.federation.rounds else [])}
