@@ -7,7 +7,7 @@ from pathlib import Path
 
 from leakbench.bounded import CONTROLS
 
-__all__ = ["BusyError", "DamagedError", "InputError", "nearest", "no_room", "out_of_memory", "wanted"]
+__all__ = ["AbsentError", "BusyError", "DamagedError", "InputError", "nearest", "no_room", "out_of_memory", "wanted"]
 
 LACKS = (
     "not enough memory",
@@ -36,6 +36,10 @@ class InputError(ValueError):
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(CONTROLS.sub("\ufffd", message).splitlines()))
+
+
+class AbsentError(InputError):
+    """A data set is not on this machine, and was not fetched."""
 
 
 class BusyError(InputError):

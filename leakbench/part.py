@@ -8,6 +8,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from pydantic_core import PydanticCustomError
 
+from leakbench.behaviour import check_behaviour
 from leakbench.inside import is_inside
 
 __all__ = [
@@ -70,6 +71,11 @@ def check_limits(floor: float, ceiling: float) -> None:
 
 @dataclass_transform(frozen_default=True)
 def part(cls: type[T]) -> type[T]:
-    """Make a class a part: a frozen dataclass whose fields are checked strictly (types and ranges) when it is built."""
+    """Make a class a part: a frozen dataclass whose fields are checked strictly (types and ranges) when it is built.
+
+    Raises TypeError for a behaviour version that is not one, see `leakbench.behaviour`.
+    """
     config = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
-    return cast(type[T], pydantic_dataclass(frozen=True, config=config)(cls))
+    made = cast(type[T], pydantic_dataclass(frozen=True, config=config)(cls))
+    check_behaviour(made)
+    return made

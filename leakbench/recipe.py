@@ -17,6 +17,7 @@ import yaml
 from pydantic import BeforeValidator, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from leakbench.behaviour import FIRST, behaviour_of
 from leakbench.bounded import bounded_text
 from leakbench.errors import InputError, nearest
 from leakbench.strict_yaml import MOST_BYTES, parse
@@ -167,10 +168,14 @@ def _is_file(path: Path) -> bool:
 
 
 def describe(value: Any) -> Any:
-    """Return a part or recipe as plain data, each part as {its name in the catalog: its fields}; for hashes and manifests."""
+    """Return a part or recipe as plain data for hashes and manifests: its class name, its fields, its version if above 1.
+
+    The version is that of its behaviour, see `leakbench.behaviour`.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {"part": type(value).__name__, **fields}
+        version = behaviour_of(type(value))
+        return {"part": type(value).__name__, **fields, **({"behaviour": version} if version > FIRST else {})}
     if isinstance(value, tuple | list):
         return [describe(v) for v in value]
     if isinstance(value, Mapping):

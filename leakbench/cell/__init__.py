@@ -1,6 +1,6 @@
 """One cell of the benchmark: what was asked for, resolved to recipes and numbers, checked, and identified by its content."""
 
-from leakbench.cell.cell import Cell, identified, identity, leak_clock, leak_federation
+from leakbench.cell.cell import SINCE, Cell, identified, identity, leak_clock, leak_federation
 from leakbench.cell.knowledge import knowledge
 from leakbench.cell.looks import looks_at, random_at
 from leakbench.cell.network import probe_of
@@ -13,6 +13,7 @@ __all__ = [
     "KNOWS",
     "PROTOCOLS",
     "READS",
+    "SINCE",
     "Cell",
     "Request",
     "Settings",

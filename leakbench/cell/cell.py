@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from leakbench import __version__
 from leakbench.attack import Attack
+from leakbench.behaviour import raised
+from leakbench.cell.behaviours import behaviours_of
 from leakbench.cell.device import conditions
 from leakbench.cell.request import ENGINES, READS
 from leakbench.cell.settings import Settings
@@ -24,6 +25,10 @@ from leakbench.store import SCHEMA, content_hash
 from leakbench.types import Clock
 
 __all__ = ["Cell", "identified", "identity", "leak_clock", "leak_federation"]
+
+
+SINCE = "0.1.0"
+"""Release whose form identities have. A later release changes them by behaviour versions alone, not by its number."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ def identified(cell: Cell) -> Cell:
     """Return the cell with the hash of its content."""
     content: dict[str, Any] = {
         "schema": SCHEMA,
-        "version": __version__,
+        "version": SINCE,
         "names": cell.names,
         "recipes": [describe(cell.attack), describe(cell.defense)],
         "data": cell.data.content,
@@ -80,6 +85,8 @@ def identified(cell: Cell) -> Cell:
     ):
         if content["settings"][name] == usual:
             del content["settings"][name]
+    if versions := raised(behaviours_of(cell)):
+        content["behaviours"] = versions
     return dataclasses.replace(cell, hash=content_hash(content))
 
 

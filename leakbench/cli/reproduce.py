@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from leakbench.cli.options import FOLDER
 
@@ -49,6 +50,12 @@ __all__ = ["reproduce"]
     is_flag=True,
     help="measure also the rows that are there (cells that are whole in --runs are read, not run)",
 )
+@click.option(
+    "--stale",
+    is_flag=True,
+    help="published rows that are not of today's cells: list those of all tables, frontiers and cards; with TABLE, "
+    "measure its own again, each at its scale",
+)
 @click.option("--page", is_flag=True, help="measure nothing, write the page of the rows that are there")
 def reproduce(
     table: str | None,
@@ -59,12 +66,17 @@ def reproduce(
     out: Path | None,
     data_dir: Path | None,
     again: bool,
+    stale: bool,
     page: bool,
 ) -> None:
     """Measure TABLE cell by cell and write its rows and its page: claim, measured, interval, verdict.
 
     A cell that was measured is not measured again; a killed command goes on where it stopped. Without TABLE: the names of all.
     Tables of accounting are computed, not measured: of them --scale, --runs and --data-dir change nothing.
+
+    A row is stale where today's cell has another identity than the row was published with: a part, the engine, the training or
+    the metrics have another behaviour now, or the settings, a recipe or the data are others. --stale alone measures nothing and
+    exits with 0; rows whose data are not on this machine are listed as unknown.
     """
     from leakbench.errors import InputError, nearest  # noqa: PLC0415
     from leakbench.progress import Reporter  # noqa: PLC0415
@@ -76,6 +88,9 @@ def reproduce(
     from leakbench.reproduce.reproduce import reproduce as measure  # noqa: PLC0415
     from leakbench.reproduce.table import SCALES  # noqa: PLC0415
 
+    if stale:
+        _stale(table, only, runs, out, data_dir, bool(again or changes or page))
+        return
     if page and (only or again or changes):
         raise InputError("page: got --only, --again or --set beside it, but it measures nothing")
     if table is None:
@@ -112,6 +127,35 @@ def reproduce(
                 f"kept: {len(kept)} rows that were there (scale {scales}); --again measures them too, --out FOLDER elsewhere"
             )
     click.echo(f"rows: {folder / asked.name}.csv   page: {folder / asked.name}.md")
+
+
+def _stale(table: str | None, only: str, runs: Path, out: Path | None, data_dir: Path | None, beside: bool) -> None:
+    """List the stale rows of all pages, or measure those of a table again; beside: whether options were given that do not fit."""
+    from leakbench.cli.stale import list_stale, measure_stale  # noqa: PLC0415
+    from leakbench.errors import InputError  # noqa: PLC0415
+    from leakbench.reproduce.accounting.table import AccountingTable  # noqa: PLC0415
+    from leakbench.reproduce.columns import measures_of  # noqa: PLC0415
+    from leakbench.reproduce.read import read_any  # noqa: PLC0415
+
+    scaled = click.get_current_context().get_parameter_source("scale") is not ParameterSource.DEFAULT
+    if beside or scaled:
+        raise InputError(
+            "stale: got --again, --set, --page or --scale as well; leave it out: stale rows are measured again at their own scale"
+        )
+    if table is None:
+        if only:
+            raise InputError("only: got no TABLE beside --stale; give the table whose rows are meant")
+        list_stale(out, data_dir)
+        return
+    asked = read_any(table)
+
+    def say(row: dict[str, Any]) -> None:
+        if isinstance(asked, AccountingTable):
+            _tell(row)
+        else:
+            click.echo(f"{row['row']}: {measures_of(row, asked.columns)}")
+
+    measure_stale(asked, only, out or Path("results"), runs, data_dir, say)
 
 
 def _tell(row: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from leakbench.data.dataset import Dataset
 from leakbench.data.fetch import Progress, fetch_origin
 from leakbench.data.formats import Format
 from leakbench.data.recipe import DatasetRecipe, Origin
-from leakbench.errors import InputError
+from leakbench.errors import AbsentError, InputError
 from leakbench.recipe import names, resolve
 
 __all__ = ["find_folder", "load_dataset"]
@@ -106,7 +106,7 @@ def _explained(name: str, origin: Origin, data_dir: Path | None) -> Iterator[Non
     except InputError as problem:
         looked = ", ".join(f"{told} ({root})" for told, root in _roots(data_dir)) or "any folder (no home is known)"
         embedded = [n for n in names("datasets") if resolve("datasets", DatasetRecipe, n)[1].origin is None]
-        raise InputError(
+        raise AbsentError(
             f"dataset {name!r}: not in {looked}; {problem}; get it with `leakbench data fetch {name}` or from"
             f" {origin.mirrors[0]}{origin.archive}; these come with leakbench: {', '.join(embedded)}"
         ) from None

@@ -17,8 +17,12 @@ Loaded: TypeAlias = tuple[str, DatasetRecipe, Dataset]
 
 @dataclass
 class KeptData:
-    """`load_dataset` that keeps the last set: cells of a grid come one set after another, and some fill a gigabyte."""
+    """`load_dataset` that keeps the last set: cells of a grid come one set after another, and some fill a gigabyte.
 
+    offline: whether a set that is not on this machine is an error instead of being fetched.
+    """
+
+    offline: bool = False
     _held: dict[tuple[str, Path | None], Loaded] = field(default_factory=dict, repr=False)
 
     def __call__(self, name_or_path: str, data_dir: Path | None = None, *, progress: Any = None) -> Loaded:
@@ -26,5 +30,5 @@ class KeptData:
         asked = (name_or_path, data_dir)
         if asked not in self._held:
             self._held.clear()
-            self._held[asked] = load_dataset(name_or_path, data_dir, progress=progress)
+            self._held[asked] = load_dataset(name_or_path, data_dir, self.offline, progress=progress)
         return self._held[asked]

@@ -39,6 +39,9 @@ __all__ = [
     "train",
 ]
 
+BEHAVIOUR = 1
+"""Raised when a training ends in other weights, see `leakbench.behaviour`."""
+
 LOWER = "lower --batch or --local-iterations, or take a smaller --model"
 """What takes less memory of a client."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from scipy.stats import binomtest
 
@@ -18,10 +18,13 @@ from leakbench.frontier.null import null_interval
 from leakbench.reproduce.rows import Row
 from leakbench.summary.verdict import above_chance
 
-__all__ = ["LEVEL", "UNLIMITED", "identified_by", "identify_cell", "told_from_chance"]
+__all__ = ["LEVEL", "UNLIMITED", "Load", "identified_by", "identify_cell", "told_from_chance"]
 
 UNLIMITED: dict[str, Any] = dict.fromkeys(("iterations", "evaluations", "budget"))
 """Limits of searches, of which identification has none."""
+
+Load: TypeAlias = Callable[..., Any]
+"""What reads a data set, as `leakbench.data.kept.KeptData` does."""
 
 LEVEL = 0.05
 """A setting qualifies where chance reaches what was identified at least this often."""
@@ -30,16 +33,17 @@ SHARES = ("identified", "identified_low", "identified_high", "identified_bound",
 """Copied from the summary of a leakage point of the cell with many victims."""
 
 
-def identify_cell(first: Cell, request: Request, many: int, data_dir: Path | None) -> Cell:
+def identify_cell(first: Cell, request: Request, many: int, data_dir: Path | None, load: Load | None = None) -> Cell:
     """Return the cell that identifies up to `many` victims behind the defense of the cell that is attacked.
 
     first: the point's attacked cell.  request: what it was made of.  many: fewer where the data set or the candidates are fewer.
+    load: as of `prepare`.
     Nothing is trained, but where what the defense does in round 0 follows from how many rounds there are.
     """
     victims = min(many, len(first.data.victims), request.candidates)
     asked = dataclasses.replace(request, attack="identification", victims=victims, **UNLIMITED)
-    cell = prepare(dataclasses.replace(asked, train_rounds=0), data_dir)
-    return cell if _facts(cell) == _facts(first) else prepare(asked, data_dir)
+    cell = prepare(dataclasses.replace(asked, train_rounds=0), data_dir, load=load)
+    return cell if _facts(cell) == _facts(first) else prepare(asked, data_dir, load=load)
 
 
 def identified_by(tap: Mapping[str, Any], verdict: str) -> Row:

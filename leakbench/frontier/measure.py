@@ -10,11 +10,12 @@ from typing import Any
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
 from leakbench.frontier.grid import Point
-from leakbench.frontier.identify import UNLIMITED, identified_by, identify_cell
+from leakbench.frontier.identify import UNLIMITED, Load, identified_by, identify_cell
 from leakbench.frontier.sigma import sigma_of
 from leakbench.progress import Reporter
 from leakbench.provenance import versions
 from leakbench.reproduce.measure import accuracy_of, hash_of, point_of, rows_at
+from leakbench.reproduce.recorded import recorded_in
 from leakbench.reproduce.rows import Row, executed, limit_of
 from leakbench.store import Run
 
@@ -41,18 +42,20 @@ def asked_of(request: Request, seeds: int, identify: int) -> str:
     )
 
 
-def cells_at(point: Point, request: Request, seeds: int, identify: int, data_dir: Path | None) -> list[Cell]:
+def cells_at(
+    point: Point, request: Request, seeds: int, identify: int, data_dir: Path | None, load: Load | None = None
+) -> list[Cell]:
     """Return a point's cells: the first is attacked, the others, with other seeds, only tell its accuracy again.
 
-    The last of them identifies many victims, `identify` where the data set allows it.  Raises InputError for what cannot be
-    measured.
+    The last of them identifies many victims, `identify` where the data set allows it.  load: as of `prepare`.
+    Raises InputError for a point that cannot be measured.
     """
     factor = None if point.factor == 1.0 else point.factor
     first = dataclasses.replace(request, defense=point.defense, noise_factor=factor)
     alone = dataclasses.replace(first, attack="identification", victims=1, candidates=2, **UNLIMITED)
     others = [dataclasses.replace(alone, seed=request.seed + i) for i in range(1, seeds)]
-    cells = [prepare(each, data_dir) for each in (first, *others)]
-    return [*cells, identify_cell(cells[0], first, identify, data_dir)]
+    cells = [prepare(each, data_dir, load=load) for each in (first, *others)]
+    return [*cells, identify_cell(cells[0], first, identify, data_dir, load)]
 
 
 def measured(point: Point, cells: list[Cell], asked: str, runs: Path, command: str, reporter: Reporter) -> list[Row]:
@@ -74,6 +77,7 @@ def measured(point: Point, cells: list[Cell], asked: str, runs: Path, command: s
         "unit": first.defense.unit,
         "limit": limit_of(first),
         "hash": hash_of(cells),
+        **recorded_in(cells),
         "seeds": len(trained),
         **accuracy_of(ended, len(first.data.test_targets)),
         "wall_minutes": round(seconds / 60, 1),

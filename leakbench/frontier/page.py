@@ -11,7 +11,9 @@ from leakbench.frontier.answer import answer_of, epsilon_text, share_text
 from leakbench.frontier.choose import Choice, first_point, main_rows, qualifies
 from leakbench.frontier.identify import LEVEL
 from leakbench.frontier.limits import limits_of
+from leakbench.frontier.stale import points_in
 from leakbench.reproduce.columns import text_of
+from leakbench.reproduce.stale import stale_lines
 from leakbench.scripts import in_table, markdown_table, untagged
 
 __all__ = ["page_of"]
@@ -70,6 +72,7 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "") ->
         "",
         untagged(answer_of(main, choice)),
         "",
+        *stale_lines(list(points_in(name, rows, command_of(rows, asked)))),
         *limits_of(rows, main),
         *_recipe(choice, name, unnamed, asked["dataset"]),
         "",

@@ -12,6 +12,7 @@ from leakbench.cell.budget import prepare
 from leakbench.errors import InputError
 from leakbench.leaderboard.asked import ATTACKERS, Asked, audit_command, command_of, request_of
 from leakbench.recipe import describe
+from leakbench.reproduce.recorded import recorded_in
 from leakbench.store import content_hash
 
 __all__ = ["Asking", "asking", "hash_of", "settings_of"]
@@ -46,11 +47,15 @@ def asking(asked: Asked, defense: str, dataset: str, attack: str, data_dir: Path
     return found
 
 
-def settings_of(cell: Cell) -> dict[str, Any]:
-    """Return the numbers and words of a cell that are the same for all cells of its card, those of the federation among them."""
-    flat = describe(cell.settings)
+def settings_of(cells: Sequence[Asking]) -> dict[str, Any]:
+    """Return the numbers and words that are the same for all cells of a card, and the behaviour versions above 1 of any.
+
+    Those of the federation are among them; the versions are JSON.
+    """
+    flat = describe(cells[-1].cell.settings)
     both = {**flat.pop("federation"), **flat}
-    return {name: ",".join(value) if name == "taps" else value for name, value in both.items() if name not in OF_CELLS}
+    same = {name: ",".join(value) if name == "taps" else value for name, value in both.items() if name not in OF_CELLS}
+    return same | recorded_in(each.cell for each in cells)
 
 
 def hash_of(cells: Sequence[Asking], asked: Asked) -> str:

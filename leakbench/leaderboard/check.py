@@ -62,7 +62,7 @@ def identity_differences(card: Card, cells: list[Asking]) -> Iterator[str]:
         for field in dataclasses.fields(source):
             yield from _unlike(f"{what}.{field.name}", getattr(on_card, field.name), getattr(source, field.name))
     yield from _unlike("made_with.leakbench", card.made_with.get("leakbench"), __version__)
-    settings = settings_of(cell)
+    settings = settings_of(cells)
     for name in sorted({*settings, *card.settings}):
         yield from _unlike(f"settings.{name}", card.settings.get(name), settings.get(name))
     on_card = [(f"cells.{c.attacker}.{c.protocol}", c) for c in card.cells]

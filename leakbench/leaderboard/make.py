@@ -61,7 +61,7 @@ def _card(
         **sources,
         threat=threat(cell.attack),
         asked=asked,
-        settings=settings_of(cell),
+        settings=settings_of(cells),
         reported=tuple(_claim(claim) for claim in summary["claims"]),
         accuracy=_accuracy(summary, cell.data.test_targets),
         epsilon=epsilon,

@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from leakbench.behaviour import FIRST
 from leakbench.errors import InputError, nearest
 from leakbench.models.convnet import convnet
 from leakbench.models.initialise import (
@@ -38,10 +39,14 @@ __all__ = ["MODELS", "Architecture", "build", "default_leak_model", "default_mod
 
 @dataclass(frozen=True)
 class Architecture:
-    """A network by name. builder: (shape of one input, classes) -> module.  init: its own initialisation."""
+    """A network by name. builder: (shape of one input, classes) -> module.  init: its own initialisation.
+
+    behaviour: raised when its outputs or its first weights change, see `leakbench.behaviour`.
+    """
 
     builder: Callable[[Shape, int], nn.Module]
     init: Rule
+    behaviour: int = FIRST
 
 
 def build(name: str, shape: Shape, classes: int, rng: torch.Generator, init: str = DEFAULT) -> nn.Module:

@@ -18,6 +18,7 @@ from leakbench.measure.statistics import median_interval
 from leakbench.progress import Reporter
 from leakbench.provenance import versions
 from leakbench.reproduce.measure import changed_in, hash_of
+from leakbench.reproduce.recorded import recorded_in
 from leakbench.reproduce.rows import Row
 from leakbench.reproduce.table import Line, Table
 from leakbench.run.experiment import hand_out
@@ -59,6 +60,7 @@ def timed(
         | {"cost_ratio": ratio, "cost_ratio_low": low, "cost_ratio_high": high}
         | {"milliseconds": each * statistics.median(own), "milliseconds_none": each * statistics.median(none)}
         | {"repeats": table.repeats, "hash": hash_of([cell]), "scale": scale, "seeds": 1}
+        | recorded_in([cell, plain])
         | changed_in(changed)
         | {"wall_minutes": round((time.perf_counter() - began) / 60, 1)}
         | {"versions": json.dumps(versions(), sort_keys=True)}

@@ -17,6 +17,7 @@ import pandas as pd
 
 from leakbench.errors import InputError
 from leakbench.reproduce.checked import unchecked
+from leakbench.reproduce.recorded import parsed_versions
 
 __all__ = ["CURE", "FRONTIER", "OF_ACCOUNTING", "Kept", "kept", "of_table"]
 
@@ -27,6 +28,7 @@ WORDS = (
     *(
         "scale",
         "changed",
+        "behaviours",
         "versions",
         "verdict",
         "reason",
@@ -180,7 +182,12 @@ def _whole(path: Path, rows: pd.DataFrame, kind: Kept) -> None:
     for twice in rows[rows.duplicated(list(_there(kind.key, rows)))].to_dict("records"):
         said = ", ".join(str(twice[name]) for name in _there(kind.key, rows))
         raise InputError(f"{path}: row {said!r} stands twice; {CURE}")
-    for name, check in (("accuracies", _is_grid), ("asked", _is_mapping), ("changed", _is_mapping)):
+    for name, check in (
+        ("accuracies", _is_grid),
+        ("asked", _is_mapping),
+        ("changed", _is_mapping),
+        ("behaviours", _are_versions),
+    ):
         for place, text in enumerate(rows.get(name, ()), start=1):
             if not (isinstance(text, float) or check(text)):
                 raise InputError(f"{path}: row {place}: {name}: got {text[:40]!r}, no JSON that was written; {CURE}")
@@ -199,6 +206,10 @@ def _parsed(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+def _are_versions(text: str) -> bool:
+    return parsed_versions(text) is not None
 
 
 def _is_mapping(text: str) -> bool:

@@ -18,6 +18,7 @@ from leakbench.measure.statistics import mean_interval, median_interval, wilson
 from leakbench.progress import Reporter
 from leakbench.provenance import versions
 from leakbench.reproduce.any_row import in_any_row
+from leakbench.reproduce.recorded import recorded_in
 from leakbench.reproduce.rows import Row, executed, limit_of, minutes_of
 from leakbench.reproduce.table import Line, Table
 from leakbench.store import Run, content_hash
@@ -84,6 +85,7 @@ def measured(
         **({} if line.aim is None else {"aim": line.aim}),
         **changed_in(changed),
         "hash": hash_of(cells),
+        **recorded_in(cells),
         "scale": scale,
         "seeds": len(cells),
         **({"accuracies": json.dumps(accuracies)} if table.rounds else {}),

@@ -16,6 +16,7 @@ from leakbench.reproduce.claimed import with_claims
 from leakbench.reproduce.columns import COLUMNS, Row, text_of
 from leakbench.reproduce.curves import ordered
 from leakbench.reproduce.reached import reached
+from leakbench.reproduce.stale import rows_of, stale_lines
 from leakbench.reproduce.table import Line, Table
 from leakbench.reproduce.verdict import CLAIMS, ORDER, VERDICTS, Compared, compared, decided, digits_of, unmeasured
 from leakbench.scripts import in_table, markdown_table, untagged
@@ -85,6 +86,7 @@ def page_of(table: Table, rows: pd.DataFrame, elsewhere: bool = False) -> str:
             untagged(table.text),
             "",
             *_trial(table, rows),
+            *stale_lines(list(rows_of(table, rows))),
             *_drawn(table),
             measured,
             "",

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 
+from leakbench.behaviour import raised
 from leakbench.provenance import versions
 from leakbench.reproduce.accounting.epsilons import epsilons
 from leakbench.reproduce.accounting.flower import flower_epsilons
@@ -13,6 +14,7 @@ from leakbench.reproduce.accounting.geyer import geyer_rounds
 from leakbench.reproduce.accounting.readings import Row
 from leakbench.reproduce.accounting.rounds import rounds
 from leakbench.reproduce.accounting.table import Claim
+from leakbench.reproduce.recorded import COLUMN
 
 __all__ = ["COUNTS", "computed"]
 
@@ -34,6 +36,7 @@ def computed(claim: Claim) -> list[Row]:
     found = list(COUNTS[claim.counts](claim))
     made = {
         "hash": claim.hash,
+        **({COLUMN: json.dumps(versions_above)} if (versions_above := raised(claim.versions)) else {}),
         "wall_minutes": round((time.monotonic() - began) / 60, 2),
         "versions": json.dumps(versions(), sort_keys=True),
     }

@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import leakbench.privacy
+from leakbench.behaviour import raised
+from leakbench.cell import SINCE
 from leakbench.errors import InputError, nearest
 from leakbench.provenance import versions
 from leakbench.reproduce.accounting.given import COUNTED, WrittenAccounting, WrittenClaim, check_claim
@@ -40,8 +43,13 @@ class Claim:
     @property
     def hash(self) -> str:
         """What is computed, and by which versions: a row of another hash is computed again."""
-        made = {name: version for name, version in versions().items() if name in ("leakbench", "dp-accounting")}
+        made = {"leakbench": SINCE, "dp-accounting": versions()["dp-accounting"], **raised(self.versions)}
         return content_hash([self.counts, self.claimed, self.given, made])[:12]
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """{name: behaviour version} of what computes it."""
+        return {"accounting": leakbench.privacy.BEHAVIOUR}
 
 
 @dataclass(frozen=True)

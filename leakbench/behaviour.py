@@ -1,0 +1,59 @@
+"""Behaviour versions: which numbers a piece of leakbench computes, as a whole number that rises when they change.
+
+A part declares its version in one line, without an annotation, so that it is not a field:
+
+    @part
+    class ClipWhole:
+        behaviour = 2
+
+A module that every cell uses (the engine, the training, the metrics, ...) has a constant `BEHAVIOUR`; a network has a field in
+`leakbench.models.catalog.MODELS`. A version is part of the identity of the cells that use the piece, so that rows measured with
+an earlier one are known to be stale. Version 1 is left out of every hash and file: identities from before there were versions
+stay as they are. Code that is moved, renamed or made faster keeps its version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["FIRST", "behaviour_of", "check_behaviour", "raised", "versions_of_parts"]
+
+FIRST = 1
+"""The version of a piece that declares none."""
+
+
+def behaviour_of(cls: type[Any]) -> int:
+    """Return the behaviour version of a part's class."""
+    return int(getattr(cls, "behaviour", FIRST))
+
+
+def check_behaviour(cls: type[Any]) -> None:
+    """Raise TypeError for a class whose behaviour version is not a whole number of at least 1, or is a field of its instances."""
+    version = getattr(cls, "behaviour", FIRST)
+    if "behaviour" in {f.name for f in dataclasses.fields(cls)}:
+        raise TypeError(
+            f"{cls.__qualname__}: behaviour: got a field, expected a line without annotation: behaviour = 2"
+        )
+    if type(version) is not int or version < FIRST:
+        raise TypeError(f"{cls.__qualname__}: behaviour: got {version!r}, expected a whole number >= {FIRST}")
+
+
+def versions_of_parts(value: Any) -> dict[str, int]:
+    """Return {class name: behaviour version} of a part or recipe and of every part that its fields contain."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        cls = type(value)
+        found = {cls.__name__: behaviour_of(cls)}
+        return found | versions_of_parts([getattr(value, f.name) for f in dataclasses.fields(value)])
+    if isinstance(value, Mapping):
+        return versions_of_parts(list(value.values()))
+    found = {}
+    for each in value if isinstance(value, tuple | list) else ():
+        found |= versions_of_parts(each)
+    return found
+
+
+def raised(versions: Mapping[str, int]) -> dict[str, int]:
+    """Return the versions above the first, sorted by name: what hashes and files contain."""
+    return {name: version for name, version in sorted(versions.items()) if version > FIRST}

@@ -1,0 +1,101 @@
+"""What `leakbench reproduce --stale` prints and measures."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import click
+
+from leakbench.data.kept import KeptData
+from leakbench.errors import InputError
+from leakbench.frontier.published import published_points
+from leakbench.leaderboard.stale import published_cards
+from leakbench.progress import Reporter
+from leakbench.reproduce.accounting.reproduce import account
+from leakbench.reproduce.accounting.table import AccountingTable
+from leakbench.reproduce.file import table_names
+from leakbench.reproduce.read import AnyTable
+from leakbench.reproduce.reproduce import reproduce
+from leakbench.reproduce.stale import Checked, checked, published, published_rows
+
+__all__ = ["list_stale", "measure_stale"]
+
+CARDS = Path("leaderboard")
+"""Folder of published cards in a checkout."""
+
+
+def list_stale(out: Path | None, data_dir: Path | None) -> None:
+    """Print every published row that is stale, why, by which command it is measured again, and how many rows there are.
+
+    out: the folder of rows, without cards; None for `results`, and for the cards in `leaderboard`.
+    """
+    folder = out or Path("results")
+    rows = [*published_rows(folder, data_dir), *published_points(folder, data_dir)]
+    if out is None and CARDS.is_dir():
+        rows += published_cards(CARDS, data_dir)
+    if not rows:
+        raise InputError(f"stale: no published rows in {str(folder)!r}; run it in a checkout, or give --out FOLDER")
+    found = checked(rows, KeptData(offline=True), Reporter())
+    _print([each for each in found if each.state == "stale"])
+    for dataset, many in sorted(Counter(each.published.dataset for each in found if each.state == "unknown").items()):
+        click.echo(
+            f"unknown: {many} rows of {dataset}: the data are not on this machine; `leakbench data fetch {dataset}` brings them"
+        )
+    if other := sorted(_unlisted(folder, {row.page for row in rows})):
+        click.echo(f"not checked, since scripts of their own write them: {', '.join(other)}")
+    count = Counter(each.state for each in found)
+    click.echo(f"{len(found)} rows: {count['current']} current, {count['stale']} stale, {count['unknown']} unknown")
+
+
+def measure_stale(
+    table: AnyTable,
+    only: str,
+    out: Path,
+    runs: Path,
+    data_dir: Path | None,
+    say: Callable[[dict[str, Any]], None],
+) -> None:
+    """Measure the stale rows of a table again, each at the scale that it was measured at.
+
+    only: text that the names contain.  A row of which today's table has no cell is named and left.
+    """
+    found = checked(published(table, out, data_dir, only), KeptData(), Reporter())
+    if not found:
+        raise InputError(f"stale: no rows in {out / f'{table.name}.csv'}; measure first")
+    _print([each for each in found if each.state != "current"])
+    stale = [each.published for each in found if each.state == "stale" and each.today]
+    for row in stale:
+        if isinstance(table, AccountingTable):
+            account(table, row.row, out, say)
+        else:
+            reproduce(table, row.scale, row.row, dict(row.changed), runs, out, data_dir, say, Reporter())
+    click.echo(f"measured again: {len(stale)} of {len(found)} rows")
+    if stale:
+        click.echo(f"rows: {out / table.name}.csv   page: {out / table.name}.md")
+
+
+def _print(found: Sequence[Checked]) -> None:
+    for (page, again), rows in groupby(found, lambda each: (each.published.page, each.published.again)):
+        listed = list(rows)
+        click.echo(f"{page}: {len(listed)} {listed[0].state}; measured again by: {again}")
+        for each in listed:
+            click.echo(f"  {each.published.row}: {each.reason}{_hashes(each)}")
+
+
+def _hashes(each: Checked) -> str:
+    then = each.published.hash[:12] or "none"
+    return f" (hash {then}, today {each.today[:12]})" if each.state == "stale" and each.today else f" (hash {then})"
+
+
+def _unlisted(folder: Path, pages: set[str]) -> Iterator[str]:
+    """Yield the CSVs of a folder whose rows have a hash, but are of no table or frontier."""
+    for path in folder.glob("*.csv"):
+        if path.stem not in pages and path.stem not in table_names():
+            with path.open(encoding="utf-8", newline="") as file:
+                if "hash" in next(csv.reader(file), []):
+                    yield path.name

@@ -1,0 +1,57 @@
+"""The rows of a frontier as they are checked for stale ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from leakbench.cell import Request
+from leakbench.frontier.grid import Point
+from leakbench.frontier.measure import SAME, cells_at
+from leakbench.reproduce.measure import hash_of
+from leakbench.reproduce.recorded import together, versions_asked, versions_in
+from leakbench.reproduce.stale import Load, Published, Today
+
+__all__ = ["points_in"]
+
+
+def points_in(page: str, rows: pd.DataFrame, again: str, data_dir: Path | None = None) -> Iterator[Published]:
+    """Yield the measured points among the rows of a frontier.
+
+    page: its name.  again: the command that measures it.
+    """
+    for row in rows[rows["left_out"].isna()].drop_duplicates("cell").to_dict("records"):
+        yield _published(page, row, again, data_dir)
+
+
+def _published(page: str, row: Mapping[Any, Any], again: str, data_dir: Path | None) -> Published:
+    point, request, asked = _asked(row)
+
+    def today(load: Load) -> Today:
+        cells = cells_at(point, request, asked["seeds"], asked["identify"], data_dir, load)
+        return Today(hash_of(cells), together(cells))
+
+    return Published(
+        page=page,
+        row=str(row["cell"]),
+        hash=str(row.get("hash", "")),
+        dataset=str(asked["dataset"]),
+        today=today,
+        without_data=lambda: versions_asked([request]),
+        recorded=versions_in(row),
+        again=again,
+    )
+
+
+def _asked(row: Mapping[Any, Any]) -> tuple[Point, Request, dict[str, Any]]:
+    """Return the point of a row, the request that it was measured from, and what all rows of its frontier share."""
+    asked = json.loads(row["asked"])
+    point = Point(str(row["defense"]), float(row["factor"]), bool(row["noise"]))
+    shared = {name: asked[name] for name in SAME if name in asked}
+    factor = None if point.factor == 1.0 else point.factor
+    request = Request(**shared, defense=point.defense, noise_factor=factor, taps=tuple(asked["taps"]), knows="defense")
+    return point, request, asked

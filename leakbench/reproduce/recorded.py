@@ -1,0 +1,90 @@
+"""The behaviour versions that a row was measured with, and which of them are others today."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from leakbench.attack import Attack
+from leakbench.behaviour import FIRST, raised
+from leakbench.cell import Cell, Request
+from leakbench.cell.behaviours import behaviours_of, behaviours_without_data
+from leakbench.cell.factors import louder, wider
+from leakbench.data.recipe import DatasetRecipe
+from leakbench.defense import Defense
+from leakbench.errors import InputError
+from leakbench.recipe import resolve
+
+__all__ = ["COLUMN", "changes", "parsed_versions", "recorded_in", "together", "versions_asked", "versions_in"]
+
+COLUMN = "behaviours"
+"""Column of a CSV with the versions above 1 as JSON; a row without it was measured with versions of 1 alone."""
+
+
+def recorded_in(cells: Iterable[Cell]) -> dict[str, str]:
+    """Return what a row of these cells keeps of their versions: nothing where all are 1."""
+    versions = raised(together(cells))
+    return {COLUMN: json.dumps(versions)} if versions else {}
+
+
+def together(cells: Iterable[Cell]) -> dict[str, int]:
+    """Return {name: version} of everything that any of the cells uses."""
+    return {name: version for cell in cells for name, version in behaviours_of(cell).items()}
+
+
+def versions_in(row: Mapping[Any, Any]) -> dict[str, int]:
+    """Return the versions above 1 that a row of a CSV, or the settings of a card, has; raises InputError for other text."""
+    text = row.get(COLUMN)
+    if not isinstance(text, str):
+        return {}
+    if (found := parsed_versions(text)) is None:
+        raise InputError(f"{COLUMN}: got {text[:40]!r}, expected JSON of {{name: version}}, whole numbers >= {FIRST}")
+    return found
+
+
+def parsed_versions(text: str) -> dict[str, int] | None:
+    """Return the {name: version} that a text is the JSON of; None for any other text."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    whole = isinstance(found, dict) and all(type(version) is int and version >= FIRST for version in found.values())
+    return found if whole else None
+
+
+def changes(recorded: Mapping[str, int], today: Mapping[str, int]) -> list[str]:
+    """Return the pieces whose version has changed since a row was measured, as `ClipWhole (then 1, today 2)`.
+
+    recorded: the versions above 1 of the row.  today: all versions of the cell.
+    """
+    return [
+        f"{name} (then {then}, today {version})"
+        for name, version in sorted(today.items())
+        if (then := recorded.get(name, FIRST)) != version
+    ]
+
+
+def versions_asked(requests: Sequence[Request]) -> dict[str, int]:
+    """Return today's versions of the cells of these requests, as far as they are known without their data."""
+    found: dict[str, int] = {}
+    for request in requests:
+        attack, defense, dataset = _recipes(request.attack, request.defense, request.dataset)
+        if request.noise_factor is not None:
+            defense = louder(defense, request.noise_factor)
+        if request.clip_factor is not None:
+            defense = wider(defense, request.clip_factor)
+        rounds = dataset.federation.rounds if request.train_rounds is None else request.train_rounds
+        found |= behaviours_without_data(attack, defense, dataset, request.engine, rounds)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _recipes(attack: str, defense: str, dataset: str) -> tuple[Attack, Defense, DatasetRecipe]:
+    """Return the recipes of a cell; kept, since the rows of a page share a few."""
+    return (
+        resolve("attacks", Attack, attack)[1],
+        resolve("defenses", Defense, defense)[1],
+        resolve("datasets", DatasetRecipe, dataset)[1],
+    )

@@ -1,0 +1,299 @@
+"""Behaviour versions: golden cells whose numbers may not change without one, and the rows that one makes stale."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from golden_cells import CELLS, COMMAND, KEPT, cell_of, differences, numbers, unraised
+
+import leakbench.privacy
+from leakbench.attack.slots.distance import Cosine
+from leakbench.behaviour import raised, versions_of_parts
+from leakbench.cell import Request, resolve_cell
+from leakbench.cell.behaviours import SHARED, behaviours_of
+from leakbench.cli.reproduce import reproduce as command
+from leakbench.data.kept import KeptData
+from leakbench.defense.clip import ClipLayers
+from leakbench.errors import InputError
+from leakbench.frontier.published import published_points
+from leakbench.leaderboard.stale import published_cards
+from leakbench.models import MODELS
+from leakbench.part import part
+from leakbench.progress import Reporter
+from leakbench.recipe import describe
+from leakbench.reproduce.page import page_of
+from leakbench.reproduce.read import read_any
+from leakbench.reproduce.recorded import changes, versions_in
+from leakbench.reproduce.stale import Published, checked, published, published_rows
+from leakbench.reproduce.table import Table
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results"
+EMBEDDED = ("faces", "digits", "cancer")
+
+GOLDEN: dict[str, Any] = json.loads(KEPT.read_text(encoding="utf-8"))
+
+HASHES = {
+    ("none", "cpl", "faces"): "141767dd083c6c4863e4598cf72d03a59d49af6f8612d8f30c2240e319c2a9df",
+    ("fed_sdp_client", "identification", "cancer"): "757322cc2a660bd26ce11377a8b73f866e9f16b7d153a231f10fe3669df933f3",
+    ("dssgd", "analytic_fc", "digits"): "51a0fb2989f4e92a832d7941c21798db4d8153a466ea94def32a53ce88b5f070",
+}
+"""Identities of version 0.1.0, from before there were behaviour versions."""
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Published]:
+    """Return all published rows whose data come with leakbench, and those that need none."""
+    found = [
+        *published_rows(RESULTS, None),
+        *published_points(RESULTS, None),
+        *published_cards(ROOT / "leaderboard", None),
+    ]
+    return [row for row in found if row.dataset in (*EMBEDDED, "")]
+
+
+def states(rows: list[Published]) -> dict[str, list[Published]]:
+    """Return {state: rows}, read offline."""
+    found: dict[str, list[Published]] = {"current": [], "stale": [], "unknown": []}
+    for each in checked(rows, KeptData(offline=True), Reporter(quiet=True)):
+        found[each.state].append(each.published)
+    return found
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_numbers_change_only_with_a_behaviour_version(name: str, tmp_path: Path) -> None:
+    assert name in GOLDEN, f"{name!r} is not in {KEPT.name}; write it by `{COMMAND}`"
+    kept, cell = GOLDEN[name], cell_of(name)
+    if cell.hash != kept["hash"]:
+        now = raised(behaviours_of(cell))
+        versions = f"behaviour versions {kept['behaviours'] or 'all 1'} then, {now or 'all 1'} now"
+        pytest.fail(f"{name!r} has another identity ({versions}); write its numbers again by `{COMMAND}`")
+    changed = unraised(kept, cell, numbers(cell, tmp_path))
+    assert not changed, (
+        f"{name!r}: numbers changed without a new behaviour version:\n  " + "\n  ".join(changed) + "\n"
+        f"In play: {', '.join(sorted(behaviours_of(cell)))}.\n"
+        "If the change is meant, raise the version of the piece that changed (`behaviour = 2` in a part's class, BEHAVIOUR in a "
+        f"module, `behaviour=2` in MODELS; see leakbench/behaviour.py), then run `{COMMAND}`; `leakbench reproduce --stale` "
+        "lists the published rows to measure again. Otherwise mend the change."
+    )
+
+
+def test_a_number_that_changes_is_found_unless_the_identity_changes_too() -> None:
+    name = "noise_gaussian, lmmse"
+    kept, cell = GOLDEN[name], cell_of(name)
+    changed = {**kept["numbers"], "type-2: rmse": 2 * kept["numbers"]["type-2: rmse"]}
+    assert [text.split()[:2] for text in unraised(kept, cell, changed)] == [["type-2:", "rmse"]]
+    assert unraised({**kept, "hash": "0"}, cell, changed) == []
+    assert list(differences({"type-2: asr": 0.5}, {"type-2: asr": 0.25})) == ["type-2: asr 0.25, kept 0.5"]
+    assert list(differences({"epsilon valid": 1.0}, {"epsilon valid": 1.001})) and list(differences({"loss": 1.0}, {}))
+    assert not list(differences({"type-2: rmse": 0.2}, {"type-2: rmse": 0.201}))
+
+
+@pytest.mark.parametrize(("names", "identity"), HASHES.items())
+def test_identities_of_the_first_versions_stay(names: tuple[str, str, str], identity: str) -> None:
+    defense, attack, dataset = names
+    assert resolve_cell(Request(defense=defense, attack=attack, dataset=dataset), None).hash == identity
+
+
+@part
+class First:
+    size: int = 1
+
+
+@part
+class Second:
+    behaviour = 2
+    inner: First = First()
+
+
+@part
+class Third:
+    behaviour: ClassVar[int] = 3
+    inner: tuple[Second, ...] = (Second(),)
+
+
+def test_a_part_declares_its_version_in_one_line() -> None:
+    assert versions_of_parts(Third()) == {"First": 1, "Second": 2, "Third": 3}
+    assert raised(versions_of_parts([First(), {"a": Second()}])) == {"Second": 2}
+    assert describe(First()) == {"part": "First", "size": 1}
+    assert describe(Second()) == {"part": "Second", "inner": describe(First()), "behaviour": 2}
+
+
+@pytest.mark.parametrize("version", [0, True, "2", 1.5])
+def test_a_version_that_is_no_whole_number_is_refused(version: Any) -> None:
+    with pytest.raises(TypeError, match=r"Wrong: behaviour: got .*, expected a whole number >= 1"):
+        part(type("Wrong", (), {"behaviour": version}))
+
+
+def test_a_version_that_would_be_a_field_is_refused() -> None:
+    with pytest.raises(TypeError, match="got a field, expected a line without annotation"):
+
+        @part
+        class Wrong:
+            behaviour: int = 2
+
+
+def test_every_shared_piece_enters_the_identity_of_the_cells_that_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"none": Request(attack="cpl", train_rounds=0), "fed_cdp": Request(defense="fed_cdp", attack="cpl")}
+    before = {name: resolve_cell(request, None) for name, request in asked.items()}
+    unused = {"none": {"training", "accounting", "bounds"}, "fed_cdp": set[str]()}
+    for piece, shared in SHARED.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(shared.module, "BEHAVIOUR", 2)
+            for name, request in asked.items():
+                cell = resolve_cell(request, None)
+                assert (cell.hash == before[name].hash) == (piece in unused[name]), (name, piece)
+                assert raised(behaviours_of(cell)) == ({} if piece in unused[name] else {piece: 2})
+
+
+def test_a_network_has_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = Request(attack="cpl", train_rounds=0)
+    before = resolve_cell(request, None).hash
+    monkeypatch.setitem(MODELS, "cnn", dataclasses.replace(MODELS["cnn"], behaviour=2))
+    assert resolve_cell(request, None).hash == before  # It is not trained.
+    monkeypatch.setitem(MODELS, "lenet_cpl", dataclasses.replace(MODELS["lenet_cpl"], behaviour=2))
+    assert resolve_cell(request, None).hash != before
+
+
+def test_no_published_row_is_stale_unless_its_page_names_it(rows: list[Published]) -> None:
+    assert len(rows) >= 200
+    found = states(rows)
+    assert not found["unknown"]
+    for row in found["stale"]:
+        page = (RESULTS / f"{row.page}.md").read_text(encoding="utf-8")
+        assert "another behaviour" in page or "today's cell is another one" in page or "recipe has changed" in page, row
+
+
+def uses(row: Published, text: str) -> bool:
+    """Return whether the defense of a row has a part, by the text of its recipe."""
+    name = row.row.partition("/")[2].partition(",")[0] if row.page == "leaderboard" else row.row.partition(",")[0]
+    return text in (ROOT / "defenses" / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def test_a_part_makes_exactly_the_rows_that_use_it_stale(
+    rows: list[Published], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frontiers and cards, whose rows are named by their defenses; which of them clip layer by layer, their recipes say."""
+    of_defenses = [row for row in rows if row.page == "leaderboard" or row.page.startswith("frontier")]
+    before = {row.row for row in states(of_defenses)["stale"]}
+    monkeypatch.setattr(ClipLayers, "behaviour", 2, raising=False)
+    found = checked(of_defenses, KeptData(offline=True), Reporter(quiet=True))
+    stale = {each.published.row for each in found if each.state == "stale"} - before
+    assert stale == {row.row for row in of_defenses if uses(row, "{clip_layers:")} - before
+    assert 0 < len(stale) < len(of_defenses)
+    for each in found:
+        if each.published.row in stale:
+            assert each.reason == "measured with another behaviour of ClipLayers (then 1, today 2)"
+
+
+def test_the_accounting_makes_printed_epsilons_and_noisy_rows_stale(
+    rows: list[Published], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = [row for row in rows if not row.dataset or row.page == "frontier_cancer"]
+    monkeypatch.setattr(leakbench.privacy, "BEHAVIOUR", 2)
+    now = {(row.page, row.row) for row in states(some)["stale"]}
+    assert {(row.page, row.row) for row in rows if not row.dataset} <= now
+    assert {row for page, row in now if page == "frontier_cancer"} == {row.row for row in some if row.dataset} - {
+        "none",
+        "precode",
+    }
+
+
+def test_a_page_names_its_stale_rows_without_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("LEAKBENCH_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    table, kept = read_any("autoleak"), pd.read_csv(RESULTS / "autoleak.csv")
+    assert isinstance(table, Table)
+    monkeypatch.setattr(Cosine, "behaviour", 3, raising=False)
+    [line] = [line for line in page_of(table, kept).splitlines() if "of Cosine" in line]
+    assert line.startswith("- measured with another behaviour of Cosine (then 1, today 3): ")
+    named = set(line.partition("): ")[2].removesuffix(".").split("; "))
+    using = {
+        name for name in kept["attack"] if "cosine" in (ROOT / "attacks" / f"{name}.yaml").read_text(encoding="utf-8")
+    }
+    assert named == set(kept.loc[kept["attack"].isin(using), "cell"]) and using == {"autoleak"}
+    assert "behaviour of" not in page_of(table, kept.assign(behaviours=json.dumps({"Cosine": 3})))
+    found = {
+        each.published.row: each
+        for each in checked(published(table, RESULTS, None), KeptData(offline=True), Reporter(quiet=True))
+    }
+    assert {name for name, each in found.items() if each.state == "stale"} == named
+    assert {each.state for name, each in found.items() if name not in named} == {"unknown"}
+
+
+TINY = """\
+title: Tiny
+given: {dataset: digits, attack: lmmse, victims: 2, taps: [type-2], train_rounds: 0, candidates: 10}
+rows:
+  - {name: noise, given: {defense: noise_gaussian}}
+  - {name: none, given: {attack: analytic_fc, leak_model: mlp_sigmoid}}
+"""
+
+
+@pytest.fixture
+def leakbench_reproduce(tmp_path: Path) -> Callable[..., str]:
+    """Return what runs `leakbench reproduce` on a tiny table in a folder of its own, and returns what it prints."""
+    (tmp_path / "tiny.yaml").write_text(TINY, encoding="utf-8")
+
+    def run(*words: str) -> str:
+        given = [
+            str(tmp_path / "tiny.yaml"),
+            "--out",
+            str(tmp_path),
+            "--runs",
+            str(tmp_path / "runs"),
+            *words,
+        ]
+        result = CliRunner().invoke(command, given)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return run
+
+
+def test_stale_rows_of_a_table_are_measured_again_and_no_others(
+    leakbench_reproduce: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leakbench_reproduce()
+    first = pd.read_csv(tmp_path / "tiny.csv").set_index("cell")
+    assert "behaviours" not in first and "Stale" not in (tmp_path / "tiny.md").read_text()
+    assert "measured again: 0 of 2 rows" in leakbench_reproduce("--stale")
+
+    monkeypatch.setattr("leakbench.defense.noise.GaussianNoise.behaviour", 2, raising=False)
+    leakbench_reproduce("--page")
+    text = (tmp_path / "tiny.md").read_text()
+    assert "- measured with another behaviour of GaussianNoise (then 1, today 2): noise.\n" in text
+    told = leakbench_reproduce("--stale")
+    assert "noise: measured with another behaviour of GaussianNoise (then 1, today 2)" in told
+    assert "measured again: 1 of 2 rows" in told
+    again = pd.read_csv(tmp_path / "tiny.csv").set_index("cell")
+    assert versions_in(again.loc["noise"].to_dict()) == {"GaussianNoise": 2}
+    assert again.loc["noise", "hash"] != first.loc["noise", "hash"] and pd.isna(again.loc["none", "behaviours"])
+    assert again.loc["none", "hash"] == first.loc["none", "hash"]
+    assert "Stale" not in (tmp_path / "tiny.md").read_text()
+    assert "measured again: 0 of 2 rows" in leakbench_reproduce("--stale")
+
+
+def test_versions_that_went_back_are_changes_too() -> None:
+    assert changes({"A": 2}, {"A": 1, "B": 1}) == ["A (then 2, today 1)"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--stale", "--scale", "full"), "stale: got --again, --set, --page or --scale as well"),
+        (("--stale", "--again"), "stale: got --again"),
+        (("--stale", "--only", "x"), "only: got no TABLE beside --stale"),
+        (("--stale", "--out", "nowhere"), "stale: no published rows in 'nowhere'"),
+    ],
+)
+def test_wrong_input_is_one_line(words: tuple[str, ...], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        CliRunner().invoke(command, words, catch_exceptions=False)
