@@ -74,6 +74,15 @@ COLUMNS = (
 )
 """As in the terminal; the leakage point stands before them."""
 
+RECOGNISED = Column(
+    "recognised (null)",
+    "Share of attacked examples whose reconstruction is closer to its own original than to up to 1,000 other pictures of the data set, "
+    "both by SSIM and by the RMSE of the high-passed pictures; in brackets the same share for the baseline guess. A person may "
+    "recognise a picture whose RMSE is above eta.",
+    lambda tap: f"{number(tap.get('recognised'))} ({number(tap.get('null_recognised'))})",
+)
+"""Of pictures, after the ASR of the baseline guess."""
+
 TABLE_COLUMNS = (
     Column(
         "features right",
@@ -155,7 +164,10 @@ def columns(summary: Mapping[str, Any]) -> tuple[Column, ...]:
     """Return the columns of a summary's table, as in the terminal; the leakage point stands before them."""
     learned = LEARNED if any(tap.get("fit_public") is not None for tap in summary["taps"].values()) else ()
     tabular = any(tap.get("random_feature_accuracy") is not None for tap in summary["taps"].values())
-    return (*COLUMNS, *(TABLE_COLUMNS if tabular else ()), *learned)
+    pictures = any(tap.get("recognised") is not None for tap in summary["taps"].values())
+    after = 1 + [column.heading for column in COLUMNS].index("null ASR")
+    shown = (*COLUMNS[:after], *((RECOGNISED,) if pictures else ()), *COLUMNS[after:])
+    return (*shown, *(TABLE_COLUMNS if tabular else ()), *learned)
 
 
 def page_columns(summary: Mapping[str, Any]) -> tuple[Column, ...]:
