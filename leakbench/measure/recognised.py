@@ -40,6 +40,9 @@ narrower blur would leave only the finest details, and a slightly blurred origin
 FLAT = 1e-6
 """Root mean square of a high-passed picture below which the picture is constant."""
 
+TIE = 1e-6
+"""Difference of two distances, or of two similarities, up to which they are a tie: rounding."""
+
 NUMBERS = 8_000_000
 """How many numbers of an intermediate result are held at once."""
 
@@ -108,11 +111,11 @@ def recognised(answers: Tensor, own: Tensor, examples: Tensor, gallery: Gallery)
     mine = (sharp - sharp_own).square().flatten(1).mean(1).sqrt()
     nearest = pairwise_rmse(sharp, sharp_others).masked_fill(excluded, torch.inf).amin(1)
     varied = sharp.square().flatten(1).mean(1).sqrt() > FLAT
-    found = finite & varied & (mine < nearest) & (count > 0)
+    found = finite & varied & (mine < nearest - TIE) & (count > 0)
     left = found.nonzero()[:, 0]
     if len(left):  # SSIM takes longer, so only the pictures that pass the first distance are compared by it.
         similar = ssim_to_all(pictures[left], others).masked_fill(excluded[left], -torch.inf)
-        found[left] = ssim(pictures[left][None], truth[left][None])[0] > similar.amax(1)
+        found[left] = ssim(pictures[left][None], truth[left][None])[0] > similar.amax(1) + TIE
     return found, count
 
 
