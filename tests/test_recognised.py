@@ -133,11 +133,14 @@ def test_the_rows_have_each_member_of_a_batch_and_the_baseline() -> None:
 
 
 def test_chance_is_one_in_as_many_as_there_are() -> None:
-    """Random pictures of independent pixels stand for answers: each is as near to any picture, so chance is 1 / (others + 1) at most."""
+    """Random pixels are as near to any picture as to the original: chance is 1 / (others + 1) at most."""
     rng = generator(2, "pictures")
     pictures, answers = torch.rand(20, 1, 11, 11, generator=rng), torch.rand(2000, 1, 11, 11, generator=rng)
     found, many = recognised(
-        answers, pictures[:1].expand_as(answers), torch.zeros(2000, dtype=torch.int64), Gallery(pictures, torch.arange(20))
+        answers,
+        pictures[:1].expand_as(answers),
+        torch.zeros(2000, dtype=torch.int64),
+        Gallery(pictures, torch.arange(20)),
     )
     assert (many == 19).all() and 0 < int(found.sum()) <= 2000 / 20 + 3 * math.sqrt(2000 / 20)
 

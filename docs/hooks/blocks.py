@@ -11,7 +11,7 @@ from pathlib import Path
 
 from leakbench.defense.transform import STATIONS
 from leakbench.overview import recorded
-from leakbench.report.columns import COLUMNS, PAGE_COLUMNS, PRECISION, TABLE_COLUMNS, Column
+from leakbench.report.columns import PAGE_COLUMNS, PICTURE_COLUMNS, PRECISION, TABLE_COLUMNS, Column
 from leakbench.report.legend import ALONE, D_SNR, IDEAL, ISOLATED, PERCENTILE
 from leakbench.summary.threat import LETTERS
 
@@ -116,7 +116,7 @@ def _table(page: Path, head: str) -> Iterator[list[str]]:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    "columns": _meanings(COLUMNS),
+    "columns": _meanings(PICTURE_COLUMNS),
     "table_columns": _meanings(TABLE_COLUMNS),
     "page_columns": _meanings((PRECISION, *PAGE_COLUMNS)),
     "letters": _letters,

@@ -21,7 +21,15 @@ from leakbench.measure.metrics import C1, C2, SIGMA, WINDOW, pairwise_rmse, ssim
 from leakbench.measure.truth import Truth
 from leakbench.rng import generator
 
-__all__ = ["RECOGNISED_COLUMNS", "Gallery", "gallery_of", "high_passed", "recognised", "score_recognised", "ssim_to_all"]
+__all__ = [
+    "RECOGNISED_COLUMNS",
+    "Gallery",
+    "gallery_of",
+    "high_passed",
+    "recognised",
+    "score_recognised",
+    "ssim_to_all",
+]
 
 RECOGNISED_COLUMNS = ("recognised", "null_recognised", "gallery")
 """Columns of the rows: whether the reconstruction and the baseline guess are recognised, and among how many other pictures."""
@@ -164,7 +172,7 @@ def ssim_to_all(pictures: Tensor, others: Tensor) -> Tensor:
 
 
 def _windows(side: int) -> Tensor:
-    """Return (side - 10, side), the Gaussian windows of SSIM that lie inside the picture; two products are faster than convolving."""
+    """Return (side - 10, side), the Gaussian windows of SSIM inside the picture; two products are faster than convolving."""
     first = torch.arange(side - WINDOW + 1)
     weights = _gaussian(first + WINDOW // 2, torch.arange(side), SIGMA)
     inside = (torch.arange(side) >= first[:, None]) & (torch.arange(side) < first[:, None] + WINDOW)

@@ -18,7 +18,15 @@ from leakbench.data.dataset import Feature
 from leakbench.measure.rankings import identified_first, told
 from leakbench.measure.truth import Truth
 
-__all__ = ["FALSE_ALARMS", "IDENTIFIED_BY", "LEAST_NON_MEMBERS", "counted", "membership", "score_attributes", "score_rankings"]
+__all__ = [
+    "FALSE_ALARMS",
+    "IDENTIFIED_BY",
+    "LEAST_NON_MEMBERS",
+    "counted",
+    "membership",
+    "score_attributes",
+    "score_rankings",
+]
 
 IDENTIFIED_BY = ("identified_by_likelihood", "identified_by_reconstruction")
 """The two ways to identify, between which the attacker chooses for each victim."""
@@ -46,9 +54,7 @@ def score_rankings(rankings: Mapping[str, Ranking], shown: Tensor, public_labels
     shares = torch.bincount(public_labels.cpu(), minlength=expected.shape[1]).to(expected).expand_as(expected)
     nobody = torch.full((len(labels),), torch.nan, dtype=torch.float64)
     columns = {
-        **{
-            way: identified_first(rankings[way].scores, truth) if way in rankings else nobody for way in IDENTIFIED_BY
-        },
+        **{way: identified_first(rankings[way].scores, truth) if way in rankings else nobody for way in IDENTIFIED_BY},
         "member_above": above,
         "member_found": found,
         "label_counts": counted(expected, labels) * several,

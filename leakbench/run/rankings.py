@@ -30,8 +30,8 @@ def rankings(
 ) -> dict[str, Ranking]:
     """Return {name: the answer} to every question of `leakbench.measure.rankings` that can be asked of what leaked.
 
-    `identified` is answered by the likelihood of what leaked or by the nearest neighbour of the reconstruction: for each victim by the
-    one for which the attacker has evidence, see `leakbench.attack.rankings.reconstructed`. `identified_by_likelihood` and
+    `identified` is answered by the nearest neighbour of the reconstruction for the victims for which the attacker has evidence, and by
+    the likelihood of what leaked for the others, see `leakbench.attack.rankings.reconstructed`. `identified_by_likelihood` and
     `identified_by_reconstruction` are both answers alone.
 
     shown: the candidates.  features: the attributes that are asked for.  answer: the attack's; of one that ranks it stands for the
@@ -54,9 +54,7 @@ def rankings(
     return found | _by_both(cell, found["identified"], shown, answer)
 
 
-def _by_both(
-    cell: Cell, likelihood: Ranking, shown: Public, answer: Reconstruction | Ranking
-) -> dict[str, Ranking]:
+def _by_both(cell: Cell, likelihood: Ranking, shown: Public, answer: Reconstruction | Ranking) -> dict[str, Ranking]:
     """Return who was identified by either way and by the one that the attacker chooses; by the likelihood without the other."""
     alone = {"identified_by_likelihood": likelihood}
     if isinstance(answer, Ranking):

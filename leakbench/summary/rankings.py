@@ -44,7 +44,9 @@ def ranking_fields(group: pd.DataFrame) -> dict[str, Any]:
     """
     null = _first(group, "null_label_counts")
     return {
-        **{field: value for way in IDENTIFIED_BY for field, value in _interval(way, _share, _first(group, way)).items()},
+        **{
+            field: value for way in IDENTIFIED_BY for field, value in _interval(way, _share, _first(group, way)).items()
+        },
         **_interval("member_auc", mean_interval, _first(group, "member_above")),
         **_interval("member_tpr", _share, _first(group, "member_found")),
         **_interval("label_counts", mean_interval, _first(group, "label_counts")),

@@ -98,7 +98,11 @@ def _recognised(group: pd.DataFrame) -> dict[str, float | int | None]:
     if any(name not in group or group[name].isna().any() for name in shares):
         return dict.fromkeys((*fields, "null_recognised", "gallery"))
     found, guessed = (proportion(group[name].to_numpy(), group["batch"].to_numpy()) for name in shares)
-    return {**dict(zip(fields, found, strict=True)), "null_recognised": guessed[0], "gallery": int(group["gallery"].min())}
+    return {
+        **dict(zip(fields, found, strict=True)),
+        "null_recognised": guessed[0],
+        "gallery": int(group["gallery"].min()),
+    }
 
 
 def _median(values: pd.Series) -> float | None:
