@@ -77,8 +77,8 @@ COLUMNS = (
 RECOGNISED = Column(
     "recognised (null)",
     "Share of attacked examples whose reconstruction is closer to its own original than to up to 1,000 other pictures of the "
-    "data set, both by SSIM and by the RMSE of the high-passed pictures; in brackets the same share for the baseline guess. A person may "
-    "recognise a picture whose RMSE is above eta.",
+    "data set, both by SSIM and by the RMSE of the high-passed pictures, scaled to equal contrast; in brackets the same share for "
+    "the baseline guess. A person may recognise a picture whose RMSE is above eta.",
     lambda tap: f"{number(tap.get('recognised'))} ({number(tap.get('null_recognised'))})",
 )
 
