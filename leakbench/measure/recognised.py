@@ -2,9 +2,9 @@
 
 This is a second success criterion for pictures, next to an RMSE of at most eta. A person may recognise a face in a picture whose
 RMSE is above eta, for example because its brightness is shifted. Two distances decide, and both must agree: SSIM, which compares
-local structure, and the RMSE of the high-passed pictures, each scaled to a root mean square of 1. The high-pass removes brightness and
-slow gradients of illumination. Without the scaling, an original of half the contrast would be closer to dull pictures than to
-itself: on faces, SSIM finds all of these, and the RMSE alone 4 %. Nothing here uses a trained network.
+local structure, and the RMSE of the high-passed pictures, each scaled to a root mean square of 1. The high-pass removes
+brightness and slow gradients of illumination. Without the scaling, an original of half the contrast would be closer to dull
+pictures than to itself. Nothing here uses a trained network.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def score_recognised(ordered: Tensor, truth: Truth, null: NullAttack, gallery: G
 def recognised(answers: Tensor, own: Tensor, examples: Tensor, gallery: Gallery) -> tuple[Tensor, Tensor]:
     """Return whether each picture is closer to its own original than to every other picture of the gallery.
 
-    Closer by SSIM and by the RMSE of the high-passed and scaled pictures, both strictly: a tie is not recognised. A picture that is constant
-    or not finite is not recognised. Gallery pictures that equal the original do not count as others.
+    Closer by SSIM and by the RMSE of the high-passed and scaled pictures, both strictly: a tie is not recognised. A picture that is
+    constant or not finite is not recognised. Gallery pictures that equal the original do not count as others.
 
     Args:
         answers: (n, C, H, W) pictures, clamped to [0, 1] here.

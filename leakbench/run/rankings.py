@@ -31,8 +31,8 @@ def rankings(
     """Return {name: the answer} to every question of `leakbench.measure.rankings` that can be asked of what leaked.
 
     `identified` is answered by the nearest neighbour of the reconstruction for the victims for which the attacker has evidence,
-    and by the likelihood of what leaked for the others, see `leakbench.attack.rankings.reconstructed`. `identified_by_likelihood` and
-    `identified_by_reconstruction` are both answers alone.
+    and by the likelihood of what leaked for the others, see `leakbench.attack.rankings.reconstructed`.
+    `identified_by_likelihood` and `identified_by_reconstruction` are both answers alone.
 
     shown: the candidates.  features: the attributes that are asked for.  answer: the attack's; of one that ranks it stands for the
     answer to its question, which is who of the candidates it was, unless its method is the part that answers another one.
