@@ -7,15 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from leakbench.answers import Ranking
+from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.rankings.candidates import Candidates
-from leakbench.attack.rankings.reconstructed import certain, chosen, nearest
+from leakbench.attack.rankings.reconstructed import certain, chosen, explains, nearest
 from leakbench.attack.rankings.selected import mask_likelihood, selects, value_likelihood, without_selection
 from leakbench.cell import Request, resolve_cell
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.prune import PruneRandom, PruneThreshold
 from leakbench.defense.transform import Stations, Transform
 from leakbench.federated.view import View
+from leakbench.measure.high_pass import high_passed, scaled
 from leakbench.measure.rankings import identified_first
 from leakbench.measure.scores_rankings import IDENTIFIED_BY, score_rankings
 from leakbench.measure.truth import Truth
@@ -120,8 +121,12 @@ def test_the_nearest_candidate_of_any_member_of_the_batch_comes_first() -> None:
     inputs[1, 1:], inputs[2] = math.nan, math.nan
     found = nearest(inputs, CANDIDATES)
     assert found.scores[:2].argmax(1).tolist() == [7, 8]
+    mine, theirs = (scaled(high_passed(x.double())) for x in (inputs[3], CANDIDATES))
+    slow = -(mine[:, None] - theirs[None]).square().flatten(2).mean(2).sqrt().amin(0)
+    torch.testing.assert_close(found.scores[3], slow)
+    rows = nearest(inputs[3].flatten(1)[None], CANDIDATES.flatten(1)).scores[0]
     slow = -(inputs[3][:, None] - CANDIDATES[None]).square().flatten(2).mean(2).sqrt().amin(0)
-    torch.testing.assert_close(found.scores[3], slow.double())
+    torch.testing.assert_close(rows, slow.double())
     assert found.scores[2].isnan().all()
     assert certain(found, PUBLIC, CANDIDATES).tolist() == [True, True, False, False]
 
@@ -169,3 +174,31 @@ def test_other_members_of_the_batch_among_the_candidates_are_no_wrong_answer() -
     rows = score_rankings(answers, torch.tensor([10, 11, 12]), torch.zeros(1, dtype=torch.int64), real)
     assert rows["identified_by_likelihood"].tolist()[::2] == [1.0, 0.0]
     assert rows["identified_by_reconstruction"].isna().all() and math.isnan(rows["identified_by_likelihood"][1])
+
+
+def test_a_reconstruction_of_a_batch_that_explains_what_leaked_is_believed_unless_noise_hides_it() -> None:
+    """The truth with a little error explains it; the public mean, a wrong picture and the truth behind strong noise do not."""
+    view, _ = shown(PruneThreshold(0.0), batch=2)
+    some = pictures_of_digits(VICTIMS * 3).reshape(VICTIMS, 3, *view.shape)
+    real, wrong = some[:, :2], some[:, 1:]
+    labels = torch.zeros(VICTIMS, 2, dtype=torch.int64)
+    targets = torch.nn.functional.one_hot(labels, view.classes).float()
+    seen = dataclasses.replace(view, update=view.respond(real, targets))
+    public = pictures_of_digits(100)
+    answer = answer_of((real + 0.001).clamp(0, 1), labels)
+    assert explains((seen,), answer, public).all()
+    for other in (wrong, public.mean(0).expand_as(real), torch.full_like(real, math.nan)):
+        assert not explains((seen,), answer_of(other, labels), public).any()
+    noisy = {n: u + torch.randn(u.shape, generator=generator(7, n)) for n, u in seen.update.items()}
+    assert not explains((dataclasses.replace(seen, update=noisy),), answer, public).any()
+
+
+def pictures_of_digits(many: int) -> Tensor:
+    return resolve_cell(Request(dataset="digits", attack="identification", train_rounds=0), None).data.public_inputs[
+        :many
+    ]
+
+
+def answer_of(inputs: Tensor, labels: Tensor) -> Reconstruction:
+    nothing = torch.zeros(1)
+    return Reconstruction(inputs, labels, *(nothing,) * 5, (0,), nothing)

@@ -128,4 +128,7 @@ def test_a_line_in_the_table_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     views, shown = shown_of(some)
     assert asking.rankings(some, views, shown, (), REBUILT, ())["new"].scores.shape == (3, 7)
     batch = tuple(dataclasses.replace(view, tap="type-1", batch=2) for view in views)
-    assert "new" not in asking.rankings(some, batch, shown, (), REBUILT, ())
+    several = dataclasses.replace(
+        REBUILT, inputs=REBUILT.inputs.expand(3, 2, 1, 8, 8), labels=torch.zeros(3, 2, dtype=torch.int64)
+    )
+    assert "new" not in asking.rankings(some, batch, shown, (), several, ())

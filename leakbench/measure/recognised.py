@@ -18,6 +18,7 @@ from torch import Tensor
 
 from leakbench.attack.null.pictures import NullAttack
 from leakbench.data.dataset import Dataset
+from leakbench.measure.high_pass import FLAT, gaussian, high_passed, scaled
 from leakbench.measure.metrics import C1, C2, SIGMA, WINDOW, pairwise_rmse, ssim, undefined
 from leakbench.measure.truth import Truth
 from leakbench.rng import generator
@@ -37,17 +38,6 @@ RECOGNISED_COLUMNS = ("recognised", "null_recognised", "gallery")
 
 MOST = 1000
 """Largest number of other pictures that a reconstruction is compared with."""
-
-BLUR = 1 / 8
-"""Standard deviation of the blur that the high-pass subtracts, as a share of the shorter side: 4 pixels of 32.
-
-It passes half of the amplitude at sqrt(log(2) / 2) / (pi * BLUR) = 1.5 cycles per picture. People recognise faces by 8 to 13 cycles
-per face (Nasanen, Vision Research 39, 1999), which it passes whole. Brightness and a gradient of illumination have fewer cycles. A
-narrower blur would leave only the finest details, and a slightly blurred original would then no longer be recognised.
-"""
-
-FLAT = 1e-6
-"""Root mean square of a high-passed picture below which the picture is constant."""
 
 TIE = 1e-6
 """Difference of two distances, or of two similarities, up to which they are a tie: rounding."""
@@ -117,7 +107,7 @@ def recognised(answers: Tensor, own: Tensor, examples: Tensor, gallery: Gallery)
     excluded = _excluded(truth, examples, others, gallery.examples)
     count = (~excluded).sum(1)
     varied = high_passed(pictures).flatten(1).square().mean(1).sqrt() > FLAT
-    sharp, sharp_own, sharp_others = (_scaled(high_passed(x)) for x in (pictures, truth, others))
+    sharp, sharp_own, sharp_others = (scaled(high_passed(x)) for x in (pictures, truth, others))
     mine = (sharp - sharp_own).square().flatten(1).mean(1).sqrt()
     nearest = pairwise_rmse(sharp, sharp_others).masked_fill(excluded, torch.inf).amin(1)
     found = finite & varied & (mine < nearest - TIE) & (count > 0)
@@ -132,23 +122,6 @@ def _excluded(truth: Tensor, examples: Tensor, others: Tensor, numbers: Tensor) 
     """Return (n, g), which gallery pictures are no others of each original: itself, equal ones, and those beyond `MOST`."""
     itself = (examples[:, None] == numbers) | (pairwise_rmse(truth, others) <= TIE)
     return itself | ((~itself).cumsum(1) > MOST)
-
-
-def _scaled(pictures: Tensor) -> Tensor:
-    """Return pictures (n, C, H, W) with a root mean square of 1; a constant one becomes zero."""
-    size = pictures.square().mean((1, 2, 3), keepdim=True).sqrt()
-    return pictures.where(size > FLAT, 0.0) / size.clamp_min(FLAT)
-
-
-def high_passed(pictures: Tensor) -> Tensor:
-    """Return pictures (n, C, H, W) minus their blur by a Gaussian of standard deviation `BLUR` times the shorter side.
-
-    At the border the blur averages over the pixels inside the picture, so that a constant picture becomes zero.
-    """
-    height, width = pictures.shape[2:]
-    sigma = BLUR * min(height, width)
-    down, across = (_gaussian(torch.arange(side), torch.arange(side), sigma).to(pictures) for side in (height, width))
-    return pictures - down @ pictures @ across.T
 
 
 def ssim_to_all(pictures: Tensor, others: Tensor) -> Tensor:
@@ -179,13 +152,7 @@ def ssim_to_all(pictures: Tensor, others: Tensor) -> Tensor:
 def _windows(side: int) -> Tensor:
     """Return (side - 10, side), the Gaussian windows of SSIM inside the picture; two products are faster than convolving."""
     first = torch.arange(side - WINDOW + 1)
-    weights = _gaussian(first + WINDOW // 2, torch.arange(side), SIGMA)
+    weights = gaussian(first + WINDOW // 2, torch.arange(side), SIGMA)
     inside = (torch.arange(side) >= first[:, None]) & (torch.arange(side) < first[:, None] + WINDOW)
     kept = weights * inside
     return kept / kept.sum(1, keepdim=True)
-
-
-def _gaussian(centres: Tensor, positions: Tensor, sigma: float) -> Tensor:
-    """Return (centres, positions) weights of a Gaussian, which sum to 1 for each centre."""
-    weights = torch.exp(-(centres[:, None] - positions).double().square() / (2 * sigma**2))
-    return weights / weights.sum(1, keepdim=True)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from leakbench.answers import Ranking, Reconstruction
-from leakbench.attack.rankings.reconstructed import certain, chosen, nearest
+from leakbench.attack.rankings.reconstructed import certain, chosen, explains, nearest
 from leakbench.cell import Cell
 from leakbench.data.dataset import Feature
 from leakbench.federated.view import Public, View
@@ -51,14 +51,22 @@ def rankings(
             public = public_examples(cell, rank.needs.public)
             told = tuple(dataclasses.replace(view, public=public) for view in informed)
         found[name] = rank(told, rngs)
-    return found | _by_both(cell, found["identified"], shown, answer)
+    return found | _by_both(cell, informed, found["identified"], shown, answer)
 
 
-def _by_both(cell: Cell, likelihood: Ranking, shown: Public, answer: Reconstruction | Ranking) -> dict[str, Ranking]:
+def _by_both(
+    cell: Cell,
+    views: tuple[View, ...],
+    likelihood: Ranking,
+    shown: Public,
+    answer: Reconstruction | Ranking,
+) -> dict[str, Ranking]:
     """Return who was identified by either way and by the one that the attacker chooses; by the likelihood without the other."""
     alone = {"identified_by_likelihood": likelihood}
     if isinstance(answer, Ranking):
         return alone
-    near = nearest(answer.inputs, shown.inputs)
-    sure = certain(near, public_examples(cell, CALIBRATION).inputs, shown.inputs)
+    near, public = nearest(answer.inputs, shown.inputs), public_examples(cell, CALIBRATION).inputs
+    sure = certain(near, public, shown.inputs)
+    if views[0].examples > 1:  # The likelihood of one example is exact; that of one of a batch is not.
+        sure = sure | explains(views, answer, public)
     return {**alone, "identified_by_reconstruction": near, "identified": chosen(likelihood, near, sure)}
