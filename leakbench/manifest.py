@@ -84,7 +84,11 @@ WITHIN = ("attributes", "anytime", "doubts", "unanswered", "seen")
 SHARES = (
     "asr",
     "null_asr",
+    "recognised",
+    "null_recognised",
     "identified",
+    "identified_by_likelihood",
+    "identified_by_reconstruction",
     "label_ranked",
     "label_accuracy",
     "verbatim",

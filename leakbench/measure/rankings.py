@@ -20,7 +20,7 @@ from leakbench.federated.view import View
 from leakbench.measure.truth import Truth
 from leakbench.types import Generators
 
-__all__ = ["ONE_EACH", "RANKINGS", "Question", "Ranks", "ranked_first", "told"]
+__all__ = ["ONE_EACH", "RANKINGS", "Question", "Ranks", "identified_first", "ranked_first", "told"]
 
 BEHAVIOUR = 1
 """Raised when the score of a ranking, or its candidates, change, see `leakbench.behaviour`; a part that ranks has its own."""
@@ -48,7 +48,6 @@ class Question:
     right: (what really stood there, the attributes) -> {column of the rows: which hypothesis is right (V,), -1 where unknown}.
     kappa: the measurements, with `null_label`, the largest share of one label -> how often who sees no release is right.
     several: whether it is one question for each of the attributes, with a column for each.
-    excludes: whether a score of -inf says that a hypothesis cannot be named, so that it is no wrong answer either.
     absent: why there is no value, where there is none.
     """
 
@@ -57,7 +56,6 @@ class Question:
     right: Callable[[Truth, Features], dict[str, Tensor]]
     kappa: Callable[[Mapping[str, Any]], float]
     several: bool = False
-    excludes: bool = True
     absent: str = ""
 
 
@@ -67,7 +65,6 @@ RANKINGS = {
         rank=lambda _: Candidates(),
         right=lambda truth, _: {"identified": truth.own},
         kappa=lambda tap: 1 / float(tap["candidates"]),
-        excludes=False,
     ),
     "label_ranked": Question(
         said="label ranked",
@@ -102,9 +99,20 @@ def told(rankings: Mapping[str, Ranking], name: str, truth: Truth, features: Fea
             found[column] = torch.full((len(truth.labels),), torch.nan, dtype=torch.float64)
             continue
         scores, known = rankings[name].of(column.removeprefix(f"{name}_")).scores.cpu(), right.cpu()
-        first = ranked_first if question.excludes else _first
-        found[column] = first(scores, known.clamp_min(0)).where(known >= 0, torch.nan)
+        if name == "identified":
+            found[column] = identified_first(scores, truth)
+            continue
+        found[column] = ranked_first(scores, known.clamp_min(0)).where(known >= 0, torch.nan)
     return found
+
+
+def identified_first(scores: Tensor, truth: Truth) -> Tensor:
+    """Return (V,): 1 where the victim's first example alone scores highest of (V, k), 1 / n where n tie, else 0.
+
+    Candidates that are other examples of the victim's batch do not count: naming one would be right too.
+    """
+    known, others = scores.cpu(), truth.others
+    return _first(known if others is None else known.masked_fill(others.cpu(), -torch.inf), truth.own.cpu())
 
 
 def ranked_first(scores: Tensor, right: Tensor) -> Tensor:

@@ -119,11 +119,19 @@ def score(
         round=round_number,
         network=network,
         eta=eta,
-        candidates=rankings["identified"].scores.shape[1],
+        candidates=_candidates(rankings["identified"], truth),
         doubts=doubts,
     )
     rows = rows.assign(fit_seconds=took, fit_public=public)
     return rows[list(COLUMNS)], inputs
+
+
+def _candidates(ranking: Ranking, truth: Truth) -> np.ndarray:
+    """Return among how many candidates each victim is identified, for V * M rows, without other examples of its batch."""
+    victims, members = truth.labels.shape
+    many = torch.full((victims,), ranking.scores.shape[1], dtype=torch.int64)
+    others = truth.others
+    return np.repeat(np.asarray(many if others is None else many - others.sum(1).cpu()), members)
 
 
 def _doubts(answer: Reconstruction, victims: int) -> list[str]:

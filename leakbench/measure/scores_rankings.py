@@ -15,10 +15,21 @@ from torch import Tensor
 from leakbench.answers import Ranking
 from leakbench.attack.search.label_counts import rounded
 from leakbench.data.dataset import Feature
-from leakbench.measure.rankings import told
+from leakbench.measure.rankings import identified_first, told
 from leakbench.measure.truth import Truth
 
-__all__ = ["FALSE_ALARMS", "LEAST_NON_MEMBERS", "counted", "membership", "score_attributes", "score_rankings"]
+__all__ = [
+    "FALSE_ALARMS",
+    "IDENTIFIED_BY",
+    "LEAST_NON_MEMBERS",
+    "counted",
+    "membership",
+    "score_attributes",
+    "score_rankings",
+]
+
+IDENTIFIED_BY = ("identified_by_likelihood", "identified_by_reconstruction")
+"""The two ways to identify, between which the attacker chooses for each victim."""
 
 FALSE_ALARMS = 0.01
 """The false positive rate at which members are found."""
@@ -33,14 +44,17 @@ def score_rankings(rankings: Mapping[str, Ranking], shown: Tensor, public_labels
     rankings: `identified` over k candidates, which are the examples `shown` (k,); `label_ranked` over the classes, of M > 1
     examples their shares.
     public_labels: (n,) int64, from which whoever sees no update guesses.
-    member_above, member_found: see `membership`.  label_counts, null_label_counts: see `counted`; NaN for M = 1.
+    identified_by_likelihood, identified_by_reconstruction: 1 where the victim is named by that way alone, as in `told`; NaN without
+    such an answer.  member_above, member_found: see `membership`.  label_counts, null_label_counts: see `counted`; NaN for M = 1.
     """
     members, expected = (truth.examples[:, :, None] == shown).any(1), rankings["label_ranked"].scores.cpu()
     above, found = membership(rankings["identified"].scores.cpu(), truth.own, members.cpu())
     labels = truth.labels.cpu()
     several = 1.0 if labels.shape[1] > 1 else torch.nan
     shares = torch.bincount(public_labels.cpu(), minlength=expected.shape[1]).to(expected).expand_as(expected)
+    nobody = torch.full((len(labels),), torch.nan, dtype=torch.float64)
     columns = {
+        **{way: identified_first(rankings[way].scores, truth) if way in rankings else nobody for way in IDENTIFIED_BY},
         "member_above": above,
         "member_found": found,
         "label_counts": counted(expected, labels) * several,

@@ -14,6 +14,7 @@ class Truth:
     """What really stood behind what leaked, of the victims `lanes` (V,): inputs (V, M, *s), labels and examples (V, M).
 
     `lanes` are the victims' positions among all victims of the cell; own (V,) those of their first examples among the candidates.
+    shown: (k,) which training examples the candidates are; None where none of them can be another example of a victim's batch.
     """
 
     lanes: Tensor
@@ -21,3 +22,12 @@ class Truth:
     labels: Tensor
     examples: Tensor
     own: Tensor
+    shown: Tensor | None = None
+
+    @property
+    def others(self) -> Tensor | None:
+        """Which candidates (V, k) are other examples of the victim's batch, so that naming them would be right too."""
+        if self.shown is None:
+            return None
+        members = (self.examples[:, :, None] == self.shown.to(self.examples)).any(1)
+        return members.scatter(1, self.own[:, None].to(members.device), False)

@@ -9,7 +9,7 @@ from typing import Any
 
 from leakbench.report.words import Tap, gives_fewer, interval, number
 
-__all__ = ["COLUMNS", "PAGE_FIELDS", "TABLE_COLUMNS", "Column", "columns", "page_columns"]
+__all__ = ["COLUMNS", "PAGE_FIELDS", "PICTURE_COLUMNS", "TABLE_COLUMNS", "Column", "columns", "page_columns"]
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ COLUMNS = (
     Column("label acc.", "Share of examples whose label the attacker names rightly.", _plain("label_accuracy")),
     Column(
         "identified",
-        "Share of victims whom the attacker picks out of a list of candidates that holds them; it needs far less "
-        "leakage than a picture.",
+        "Share of victims that the attacker picks out of a list of candidates, by the likelihood of what leaked, or by the nearest "
+        "neighbour of the reconstruction where the attacker has evidence for it; it needs far less leakage than a picture.",
         _plain("identified"),
     ),
     Column(
@@ -73,6 +73,17 @@ COLUMNS = (
     ),
 )
 """As in the terminal; the leakage point stands before them."""
+
+RECOGNISED = Column(
+    "recognised (null)",
+    "Share of attacked examples whose reconstruction is closer to its own original than to up to 1,000 other pictures of the "
+    "data set, both by SSIM and by the RMSE of the high-passed pictures, scaled to equal contrast; in brackets the same share for "
+    "the baseline guess. A person may recognise a picture whose RMSE is above eta.",
+    lambda tap: f"{number(tap.get('recognised'))} ({number(tap.get('null_recognised'))})",
+)
+
+PICTURE_COLUMNS = (*COLUMNS[:2], RECOGNISED, *COLUMNS[2:])
+"""Those of a run on pictures: recognition after the ASR and that of the baseline guess."""
 
 TABLE_COLUMNS = (
     Column(
@@ -155,7 +166,8 @@ def columns(summary: Mapping[str, Any]) -> tuple[Column, ...]:
     """Return the columns of a summary's table, as in the terminal; the leakage point stands before them."""
     learned = LEARNED if any(tap.get("fit_public") is not None for tap in summary["taps"].values()) else ()
     tabular = any(tap.get("random_feature_accuracy") is not None for tap in summary["taps"].values())
-    return (*COLUMNS, *(TABLE_COLUMNS if tabular else ()), *learned)
+    pictures = any(tap.get("recognised") is not None for tap in summary["taps"].values())
+    return (*(PICTURE_COLUMNS if pictures else COLUMNS), *(TABLE_COLUMNS if tabular else ()), *learned)
 
 
 def page_columns(summary: Mapping[str, Any]) -> tuple[Column, ...]:

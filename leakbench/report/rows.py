@@ -69,6 +69,7 @@ COLUMNS = (
     _Column("victim", lambda row: str(row["victim"])),
     _Column("example", lambda row: str(row["member"]), lambda rows: bool(rows["member"].max() > 0)),
     _Column("rebuilt", lambda row: "no answer" if row["failure"] else _yes(row["success"]), numeric=False),
+    _Column("recognised", lambda row: _yes(row["recognised"]), _has("recognised"), numeric=False),
     _plain("RMSE", "rmse", 4),
     _plain("null RMSE", "null_rmse", 4),
     _plain("PSNR", "psnr", 1),

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from leakbench.answers import Ranking, Reconstruction
+from leakbench.attack.rankings.reconstructed import certain, chosen, explains, nearest
 from leakbench.cell import Cell
 from leakbench.data.dataset import Feature
 from leakbench.federated.view import Public, View
@@ -14,6 +15,9 @@ from leakbench.run.victims import aware, public_examples
 from leakbench.types import Generators
 
 __all__ = ["rankings"]
+
+CALIBRATION = 1000
+"""Largest number of public examples by which the evidence of a reconstruction is judged."""
 
 
 def rankings(
@@ -25,6 +29,10 @@ def rankings(
     rngs: Generators,
 ) -> dict[str, Ranking]:
     """Return {name: the answer} to every question of `leakbench.measure.rankings` that can be asked of what leaked.
+
+    `identified` is answered by the nearest neighbour of the reconstruction for the victims for which the attacker has evidence,
+    and by the likelihood of what leaked for the others, see `leakbench.attack.rankings.reconstructed`.
+    `identified_by_likelihood` and `identified_by_reconstruction` are both answers alone.
 
     shown: the candidates.  features: the attributes that are asked for.  answer: the attack's; of one that ranks it stands for the
     answer to its question, which is who of the candidates it was, unless its method is the part that answers another one.
@@ -43,4 +51,22 @@ def rankings(
             public = public_examples(cell, rank.needs.public)
             told = tuple(dataclasses.replace(view, public=public) for view in informed)
         found[name] = rank(told, rngs)
-    return found
+    return found | _by_both(cell, informed, found["identified"], shown, answer)
+
+
+def _by_both(
+    cell: Cell,
+    views: tuple[View, ...],
+    likelihood: Ranking,
+    shown: Public,
+    answer: Reconstruction | Ranking,
+) -> dict[str, Ranking]:
+    """Return who was identified by either way and by the one that the attacker chooses; by the likelihood without the other."""
+    alone = {"identified_by_likelihood": likelihood}
+    if isinstance(answer, Ranking):
+        return alone
+    near, public = nearest(answer.inputs, shown.inputs), public_examples(cell, CALIBRATION).inputs
+    sure = certain(near, public, shown.inputs)
+    if views[0].examples > 1:  # The likelihood of one example is exact; that of one of a batch is not.
+        sure = sure | explains(views, answer, public)
+    return {**alone, "identified_by_reconstruction": near, "identified": chosen(likelihood, near, sure)}

@@ -27,6 +27,7 @@ from leakbench.federated.partition import Partition
 from leakbench.federated.view import View
 from leakbench.fit_store import FitStore, fit_folder
 from leakbench.measure.metrics import Score
+from leakbench.measure.recognised import Gallery, gallery_of, score_recognised
 from leakbench.measure.scores import Truth, no_reconstruction, score
 from leakbench.measure.scores_rankings import score_attributes, score_rankings
 from leakbench.measure.scores_tables import TableJudge, score_table, table_judge
@@ -111,6 +112,7 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress, clock: A
     total = len(victims.indices)
     before = sum(len(dataclasses.replace(leak, network=n).lanes) for n in range(leak.network))
     null = cache(partial(_null, leak, victims, judge.eta))
+    gallery = cache(partial(gallery_of, leak.cell.data, leak.cell.settings.seed))
     phase = phase_name(leak.cell, leak.tap, leak.round)
     fits = FitStore(fit_folder())
     say = saying(progress)
@@ -138,7 +140,7 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress, clock: A
 
             pending = left + total - before - len(own)
             method = clock.within(watched(leak.cell.attack.method, tell), len(lanes), pending, since, estimated)
-            return _attack_chunk(leak, judge, *null(), victims, lanes, views, method)
+            return _attack_chunk(leak, judge, *null(), gallery(), victims, lanes, views, method)
 
     for gap in missing:
         for where, (rows, tensors) in room(gap, attacked):
@@ -197,6 +199,7 @@ def _attack_chunk(
     judge: Judge,
     null: NullAttack,
     table: TableJudge | None,
+    gallery: Gallery | None,
     victims: Victims,
     lanes: Tensor,
     views: tuple[View, ...],
@@ -216,6 +219,7 @@ def _attack_chunk(
         labels[lanes].to(cell.settings.device),
         examples[lanes],
         own[lanes],
+        candidate_examples(cell, victims),
     )
     rebuilt = answer if isinstance(answer, Reconstruction) else None
     reconstruction = no_reconstruction(real) if rebuilt is None else rebuilt
@@ -225,6 +229,7 @@ def _attack_chunk(
     rows = explained(rows, _silent(views), _refuses(cell), fished(cell.attack.server), read)
     rows = rows.join(score_rankings(ranked, candidate_examples(cell, victims), cell.data.public_targets, real))
     rows = rows.join(score_attributes(ranked, features, [commonest(cell.data, f) for f in features], real))
+    rows = rows.join(score_recognised(ordered, real, null, gallery))
     if table is not None:
         draws = generators(cell.settings.seed, "random records", [(leak.round, int(v)) for v in lanes])
         rows = rows.join(score_table(reconstruction.inputs, real, table, draws))

@@ -20,7 +20,7 @@ __all__ = ["doubt", "epsilon_notes", "limit_notes", "network_notes", "tap_notes"
 
 SILENT = (
     *("asr", "asr_exact", "asr_above_null", "precision", "verbatim", "failures", "label_accuracy", "iterations"),
-    *("rmse", "psnr", "ssim", "lpips"),
+    *("rmse", "psnr", "ssim", "lpips", "identified_by_reconstruction"),
 )
 """What then has no value."""
 
@@ -120,14 +120,18 @@ def epsilon_notes(cell: Cell, epsilon: dict[str, Any]) -> dict[str, str]:
 def tap_notes(key: str, tap: dict[str, Any], group: pd.DataFrame, cell: Cell) -> dict[str, str]:
     """Return the notes on one leakage point's measurements."""
     notes = table_notes(key, tap) | fit_notes(key, tap) | ranking_notes(key, tap)
-    reasons = {"lpips": LPIPS_ABSENT, **undefined(cell.data.shape)}
+    absent = undefined(cell.data.shape)
+    reasons = {"lpips": LPIPS_ABSENT, **absent}
+    if tap["null_recognised"] is None:
+        notes |= {f"taps.{key}.{name}": absent.get("ssim", "no value") for name in ("recognised", "null_recognised")}
     for name in ("rmse", "psnr", "ssim", "lpips"):
         if tap[name] is None:
             failed = "more than half of the trials failed" if group["failure"].mean() > 0.5 else "no value"
             notes[f"taps.{key}.{name}"] = reasons.get(name, failed)
     notes |= told_notes(key, tap)
     if tap["asr"] is None:
-        return notes | {f"taps.{key}.{name}": RANKS_ONLY for name in SILENT}
+        silent = SILENT if tap["null_recognised"] is None else (*SILENT, "recognised")
+        return notes | {f"taps.{key}.{name}": RANKS_ONLY for name in silent}
     if tap["precision"] is None:
         notes[f"taps.{key}.precision"] = "no answer was given"
     if tap["asr_above_null"] is None:

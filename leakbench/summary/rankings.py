@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from leakbench.measure.rankings import ONE_EACH, RANKINGS
-from leakbench.measure.scores_rankings import LEAST_NON_MEMBERS
+from leakbench.measure.scores_rankings import IDENTIFIED_BY, LEAST_NON_MEMBERS
 from leakbench.measure.statistics import mean_interval, shared
 from leakbench.summary.attributes import attribute_fields, attribute_notes
 
@@ -37,6 +37,7 @@ def told_notes(key: str, tap: dict[str, Any]) -> dict[str, str]:
 def ranking_fields(group: pd.DataFrame) -> dict[str, Any]:
     """Return the means over a leakage point's victims; None for what has no value.
 
+    identified_by_likelihood, identified_by_reconstruction: the share named by each way alone, with Wilson's interval.
     member_auc: how often a member is ranked above a non-member within one update, with the interval of its mean.
     member_tpr: the share of victims found at a false positive rate of 1 %, with Wilson's.
     label_counts: the mean share of a batch's labels that are counted right; null_label_counts: by the public shares alone.
@@ -44,6 +45,7 @@ def ranking_fields(group: pd.DataFrame) -> dict[str, Any]:
     """
     null = _first(group, "null_label_counts")
     return {
+        **{field: value for way in IDENTIFIED_BY for field, value in _interval(way, _share, group, way).items()},
         **_interval("member_auc", _mean, group, "member_above"),
         **_interval("member_tpr", _share, group, "member_found"),
         **_interval("label_counts", _mean, group, "label_counts"),

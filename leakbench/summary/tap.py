@@ -28,6 +28,9 @@ UNSAID = (
     "asr_exact_low",
     "asr_exact_high",
     "asr_above_null",
+    "recognised",
+    "recognised_low",
+    "recognised_high",
     "verbatim",
     "verbatim_low",
     "verbatim_high",
@@ -64,8 +67,9 @@ def tap_summary(group: pd.DataFrame, seconds: float, doubtful: bool = False) -> 
         "null_asr": null,
         "null_asr_low": null_low,
         "null_asr_high": null_high,
+        **_recognised(group),
         **told_fields(group),
-        "candidates": int(group["candidates"].iloc[0]),
+        "candidates": int(group["candidates"].min()),
         "eta": float(group["eta"].iloc[0]),
         "null_rmse": _number(float(group["null_rmse"].median())),
         **{name: _median(group[name]) for name in ("rmse", "psnr", "ssim", "lpips")},
@@ -89,6 +93,19 @@ def _precision(group: pd.DataFrame) -> float | None:
     """Return which share of the answers that were given is right; None where none was given."""
     given = int((~group["failure"]).sum())
     return float(group["success"].sum()) / given if given else None
+
+
+def _recognised(group: pd.DataFrame) -> dict[str, float | int | None]:
+    """Return the share recognised with its interval, the baseline's share, and the fewest other pictures; None without pictures."""
+    shares, fields = ("recognised", "null_recognised"), ("recognised", "recognised_low", "recognised_high")
+    if any(name not in group or group[name].isna().any() for name in shares):
+        return dict.fromkeys((*fields, "null_recognised", "gallery"))
+    found, guessed = (proportion(group[name].to_numpy(), group["batch"].to_numpy()) for name in shares)
+    return {
+        **dict(zip(fields, found, strict=True)),
+        "null_recognised": guessed[0],
+        "gallery": int(group["gallery"].min()),
+    }
 
 
 def _median(values: pd.Series) -> float | None:

@@ -7,8 +7,8 @@ serves every defense, and without noise it is exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -20,6 +20,7 @@ from leakbench.attack.needs import Needs
 from leakbench.attack.public import FEW, public_of
 from leakbench.attack.public_gradients import before_mask, fitting, flat, gradients_alone
 from leakbench.attack.rankings.bins import in_bins, reads_bins
+from leakbench.attack.rankings.selected import mask_likelihood, selects, value_likelihood, without_selection
 from leakbench.errors import InputError
 from leakbench.federated.view import Public, View
 from leakbench.gram import gram_of
@@ -42,6 +43,7 @@ class Candidates:
     g(c) / M + (M - 1) / M * m and covariance (M - 1) / M^2 * S + s^2, s the deviation of a known noise, else 0; all gradients are
     taken at the model that was sent. S is that of the public sample plus, in every direction, the energy that half of the sample
     leaves unexplained of the other. Of an imprint's bins behind M > 1 only that counts which holds the candidate (`in_bins`).
+    Behind a defense that sends only some coordinates, the score is that of the sent ones (`leakbench.attack.rankings.selected`).
     chunk: how many candidates' gradients are held at once; fewer of a large network, and fewer public examples then too.
     """
 
@@ -54,18 +56,23 @@ class Candidates:
 
         Raises InputError where a view names no candidates, or no public examples behind a batch.
         """
-        return Ranking(torch.stack([self._scores(view, n) for view, n in averaged(views)]).sum(0))
+        # Each release selects its own coordinates, so that releases with a visible selection are not averaged.
+        apart = any(selects(view) for view in views)
+        looks = ((view, 1) for view in views) if apart else averaged(views)
+        return Ranking(torch.stack([self._scores(view, n) for view, n in looks]).sum(0))
 
     def _scores(self, view: View, looks: int) -> Tensor:
         if view.candidates is None:
             raise InputError("candidates: the view names none to rank")
         if reads_bins(view):  # Likelihoods, in which the looks are counted as the less noise of their mean.
             return in_bins(view, view.secret, view.candidates.inputs)
+        if selects(view) and before_mask(view) is None:
+            return self._selected(view, view.candidates)
         return looks * self._gradients(view, view.candidates)
 
     def _gradients(self, view: View, shown: Public) -> Tensor:
         """Return the scores (V, k) of the candidates by their whole gradients, of one look."""
-        observed, share = flat(view.update), 1.0 / view.examples
+        observed = flat(view.update)
         if (
             view.reads_draws
         ):  # What was drawn differs from victim to victim, and with it what a candidate would have shown.
@@ -76,16 +83,56 @@ class Candidates:
         hypotheses = gradients_alone(view, shown, self.chunk)
         if view.examples == 1:
             return _alone(observed, hypotheses)
+        return self._in_batch(view, observed, self._others(view), hypotheses)
+
+    def _others(self, view: View) -> Tensor:
+        """Return the gradients (n, p) of public examples, which stand for the unknown other examples of a batch."""
         if view.public is None:
             raise InputError("candidates: behind a batch they need public examples, to stand for the unknown fellows")
         few = public_of(view, "candidates", min(FEW, fitting(view, 2_100_000_000)))
-        others = torch.cat(list(gradients_alone(view, few, self.chunk)))
+        return torch.cat(list(gradients_alone(view, few, self.chunk)))
+
+    def _in_batch(self, view: View, observed: Tensor, others: Tensor, hypotheses: Iterable[Tensor]) -> Tensor:
+        share = 1.0 / view.examples
         if not others.isfinite().all():  # A model that has diverged tells nobody apart.
-            return observed.new_full((len(observed), len(shown.labels)), torch.nan)
+            many = sum(len(g) for g in hypotheses)
+            return observed.new_full((len(observed), many), torch.nan)
         mean = others.mean(0)
         spread = _Spread.of(others - mean, ((view.noise or 0.0) / share) ** 2 / (view.examples - 1))
         left = spread.whitened(observed - (1 - share) * mean)
         return torch.cat([_closeness(left, spread.whitened(g * share)) for g in hypotheses], 1)
+
+    def _selected(self, view: View, shown: Public) -> Tensor:
+        """Return the scores (V, k) of the candidates by what was sent where a defense sent only some coordinates.
+
+        For one example, the log-likelihood of which coordinates were sent and of their values. For a batch, the score of the sent
+        coordinates alone: which of them the unknown others add to cannot be predicted from one candidate.
+        """
+        observed = flat(view.update)
+        if view.examples == 1:
+            each = [
+                mask_likelihood(observed != 0, g != 0) + value_likelihood(observed, g, view.noise)
+                for g in gradients_alone(view, shown, self.chunk)
+            ]
+            return torch.cat(each, 1)
+        whole = replace(view, stations=without_selection(view))
+        others, hypotheses = self._others(whole), self._again(whole, shown)
+        scores = []
+        for y in observed:
+            where = y != 0
+            if not where.any():
+                scores.append(y.new_zeros(1, len(shown.labels)))
+                continue
+            sent = (g[:, where] for g in hypotheses())
+            scores.append(self._in_batch(whole, y[None, where], others[:, where], sent))
+        return torch.cat(scores)
+
+    def _again(self, view: View, shown: Public) -> Callable[[], Iterable[Tensor]]:
+        """Return a function that walks through the candidates' gradients again at each call; small ones are kept."""
+        if fitting(view, 600_000_000) >= len(shown.labels):
+            kept = tuple(gradients_alone(view, shown, self.chunk))
+            return lambda: kept
+        return lambda: gradients_alone(view, shown, self.chunk)
 
 
 def _alone(observed: Tensor, hypotheses: Iterator[Tensor]) -> Tensor:

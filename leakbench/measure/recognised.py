@@ -1,0 +1,158 @@
+"""Recognition: is a reconstruction closer to its own original than to all other pictures of a data set?
+
+This is a second success criterion for pictures, next to an RMSE of at most eta. A person may recognise a face in a picture whose
+RMSE is above eta, for example because its brightness is shifted. Two distances decide, and both must agree: SSIM, which compares
+local structure, and the RMSE of the high-passed pictures, each scaled to a root mean square of 1. The high-pass removes
+brightness and slow gradients of illumination. Without the scaling, an original of half the contrast would be closer to dull
+pictures than to itself. Nothing here uses a trained network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from leakbench.attack.null.pictures import NullAttack
+from leakbench.data.dataset import Dataset
+from leakbench.measure.high_pass import FLAT, gaussian, high_passed, scaled
+from leakbench.measure.metrics import C1, C2, SIGMA, WINDOW, pairwise_rmse, ssim, undefined
+from leakbench.measure.truth import Truth
+from leakbench.rng import generator
+
+__all__ = [
+    "RECOGNISED_COLUMNS",
+    "Gallery",
+    "gallery_of",
+    "high_passed",
+    "recognised",
+    "score_recognised",
+    "ssim_to_all",
+]
+
+RECOGNISED_COLUMNS = ("recognised", "null_recognised", "gallery")
+"""Columns of the rows: whether the reconstruction and the baseline guess are recognised, and among how many other pictures."""
+
+MOST = 1000
+"""Largest number of other pictures that a reconstruction is compared with."""
+
+TIE = 1e-6
+"""Difference of two distances, or of two similarities, up to which they are a tie: rounding."""
+
+NUMBERS = 8_000_000
+"""How many numbers of an intermediate result are held at once."""
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """The other pictures: inputs (g, C, H, W) in [0, 1], and which training examples they are (g,)."""
+
+    inputs: Tensor
+    examples: Tensor
+
+
+def gallery_of(data: Dataset, seed: int) -> Gallery | None:
+    """Return at most `MOST` + 1 training pictures drawn by `seed`; None where SSIM is not defined for the data set's shape.
+
+    One more than is compared with, since a victim may be one of them.
+    """
+    if "ssim" in undefined(data.shape):
+        return None
+    chosen = torch.randperm(len(data.train_targets), generator=generator(seed, "gallery"))[: MOST + 1]
+    return Gallery(data.train_inputs[chosen], chosen)
+
+
+def score_recognised(ordered: Tensor, truth: Truth, null: NullAttack, gallery: Gallery | None) -> pd.DataFrame:
+    """Return the columns RECOGNISED_COLUMNS of V * M rows, in the order of `leakbench.measure.scores.score`.
+
+    Args:
+        ordered: (V, M, *s) reconstructions in the order of the truth; NaN where there is none.
+        truth: what really was behind what leaked.
+        null: guesses for all V * M examples of the cell's victims.
+        gallery: None where recognition is not defined, so that all columns are NaN.
+    """
+    many = truth.labels.numel()
+    if gallery is None:
+        return pd.DataFrame(dict.fromkeys(RECOGNISED_COLUMNS, np.nan), index=range(many))
+    own, examples = truth.inputs.flatten(0, 1).cpu(), truth.examples.flatten().cpu()
+    guesses = null.guesses[null.best_for_success]
+    guesses = guesses.reshape(-1, truth.labels.shape[1], *guesses.shape[1:])[truth.lanes.cpu()].flatten(0, 1).cpu()
+    found, others = recognised(ordered.flatten(0, 1).cpu(), own, examples, gallery)
+    guessed, _ = recognised(guesses, own, examples, gallery)
+    columns = (found.double(), guessed.double(), others)
+    return pd.DataFrame({name: np.asarray(c) for name, c in zip(RECOGNISED_COLUMNS, columns, strict=True)})
+
+
+def recognised(answers: Tensor, own: Tensor, examples: Tensor, gallery: Gallery) -> tuple[Tensor, Tensor]:
+    """Return whether each picture is closer to its own original than to every other picture of the gallery.
+
+    Closer by SSIM and by the RMSE of the high-passed and scaled pictures, both strictly: a tie is not recognised. A picture that is
+    constant or not finite is not recognised. Gallery pictures that equal the original do not count as others.
+
+    Args:
+        answers: (n, C, H, W) pictures, clamped to [0, 1] here.
+        own: (n, C, H, W) their originals.
+        examples: (n,) which training examples the originals are.
+        gallery: the other pictures.
+
+    Returns:
+        (n,) bool whether each is recognised, and (n,) int64 among how many others.
+    """
+    finite = answers.flatten(1).isfinite().all(1)
+    pictures = answers.double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp(0, 1)
+    truth, others = own.double().clamp(0, 1), gallery.inputs.double().clamp(0, 1)
+    excluded = _excluded(truth, examples, others, gallery.examples)
+    count = (~excluded).sum(1)
+    varied = high_passed(pictures).flatten(1).square().mean(1).sqrt() > FLAT
+    sharp, sharp_own, sharp_others = (scaled(high_passed(x)) for x in (pictures, truth, others))
+    mine = (sharp - sharp_own).square().flatten(1).mean(1).sqrt()
+    nearest = pairwise_rmse(sharp, sharp_others).masked_fill(excluded, torch.inf).amin(1)
+    found = finite & varied & (mine < nearest - TIE) & (count > 0)
+    left = found.nonzero()[:, 0]
+    if len(left):  # SSIM takes longer, so only the pictures that pass the first distance are compared by it.
+        similar = ssim_to_all(pictures[left], others).masked_fill(excluded[left], -torch.inf)
+        found[left] = ssim(pictures[left][None], truth[left][None])[0] > similar.amax(1) + TIE
+    return found, count
+
+
+def _excluded(truth: Tensor, examples: Tensor, others: Tensor, numbers: Tensor) -> Tensor:
+    """Return (n, g), which gallery pictures are no others of each original: itself, equal ones, and those beyond `MOST`."""
+    itself = (examples[:, None] == numbers) | (pairwise_rmse(truth, others) <= TIE)
+    return itself | ((~itself).cumsum(1) > MOST)
+
+
+def ssim_to_all(pictures: Tensor, others: Tensor) -> Tensor:
+    """Return the SSIM (n, g) of pictures (n, C, H, W) and others (g, C, H, W), each as `leakbench.measure.metrics.ssim` has it."""
+    height, width = pictures.shape[2:]
+    down, across = (_windows(side).to(pictures) for side in (height, width))
+
+    def local(products: Tensor) -> Tensor:
+        return down @ products @ across.T
+
+    mean_x = local(pictures)
+    var_x = local(pictures * pictures) - mean_x.square()
+    found = []
+    for y in torch.split(others, max(1, NUMBERS // pictures[0].numel())):
+        mean_y = local(y)
+        var_y = local(y * y) - mean_y.square()
+        squares, variances = mean_y.square() + C1, var_y + C2
+        rows = []
+        for x, mean, variance in zip(pictures, mean_x, var_x, strict=True):
+            product = mean * mean_y
+            similarity = (2 * product + C1) * (2 * (local(x * y) - product) + C2)
+            similarity /= (mean.square() + squares) * (variance + variances)
+            rows.append(similarity.flatten(1).mean(1))
+        found.append(torch.stack(rows))
+    return torch.cat(found, 1)
+
+
+def _windows(side: int) -> Tensor:
+    """Return (side - 10, side), the Gaussian windows of SSIM inside the picture; two products are faster than convolving."""
+    first = torch.arange(side - WINDOW + 1)
+    weights = gaussian(first + WINDOW // 2, torch.arange(side), SIGMA)
+    inside = (torch.arange(side) >= first[:, None]) & (torch.arange(side) < first[:, None] + WINDOW)
+    kept = weights * inside
+    return kept / kept.sum(1, keepdim=True)
