@@ -1,6 +1,5 @@
 """The real sets, where they are on this machine: published counts, ranges, and pixels in their places."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,17 +11,7 @@ from leakbench.data.find import find_folder, load_dataset
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.recipe import resolve
 
-pytestmark = pytest.mark.long
-
-
-@pytest.fixture(scope="module")
-def data_dir() -> Path:
-    """The folder in $LEAKBENCH_DATA, or ../shared/data beside the checkout."""
-    chosen = os.environ.get("LEAKBENCH_DATA")
-    folder = Path(chosen) if chosen else Path(__file__).parents[2] / "shared" / "data"
-    if not folder.is_dir():
-        pytest.skip(f"no data folder {folder}; set LEAKBENCH_DATA to test on the real sets")
-    return folder
+pytestmark = pytest.mark.data
 
 
 @pytest.fixture(scope="module")
