@@ -1,6 +1,7 @@
 """Every option is validated before any data set is looked for: on a machine without data, the message names the option."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from torch import nn
 
 from leakbench.cli import commands
 from leakbench.data import find
+from leakbench.recipe import catalog_folder
 
 BAD = {
     **dict.fromkeys(
@@ -166,6 +168,19 @@ def test_options_that_do_not_fit_the_sizes_are_named_before_data_are_looked_for(
     words: str, named: str, refused: Refused
 ) -> None:
     assert f"leakbench: {named}" in refused("run", "--dataset", "mnist", *words.split())
+
+
+@pytest.mark.parametrize("command", ["run", "epsilon"])
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [("--noise-factor 0", "noise-factor:"), ("--epsilon -1", "epsilon:"), ("--stop-at-epsilon -1", "stop-at-epsilon:")],
+)
+def test_numbers_are_checked_first_also_for_a_recipe_that_records_no_sizes(
+    command: str, words: str, named: str, refused: Refused
+) -> None:
+    recipe = (catalog_folder("datasets") / "mnist.yaml").read_text(encoding="utf-8")
+    Path("mine.yaml").write_text(re.sub(r"^sizes: .*\n", "", recipe, flags=re.MULTILINE), encoding="utf-8")
+    assert named in refused(command, "--dataset", "mine.yaml", *words.split())
 
 
 def test_options_of_a_card_s_last_cell_are_named_before_data_are_looked_for(refused: Refused) -> None:
