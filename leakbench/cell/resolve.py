@@ -52,7 +52,7 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
     """Return the cell of a request without the examples of its data set, after checking every option of the request.
 
     The check uses the sizes that the data set's recipe records. Where a user's recipe records none, the data are loaded
-    for it by `load`. A cell without examples can be accounted, but not run, and its hash is not an identity.
+    for it by `load`. A cell without examples can be accounted, but not run, and has no hash.
 
     Raises InputError in one line for an option that does not fit.
     """
