@@ -38,6 +38,7 @@ __all__ = [
     "SCHEMA",
     "Run",
     "alone",
+    "check_out",
     "checksum",
     "content_hash",
     "finished_run",
@@ -166,19 +167,16 @@ def open_run(folder: Path, identity: dict[str, Any], own: bool = False, say: Say
     own: the folder's name is this cell's alone, so that a manifest in it that is damaged or missing was this cell's, which is
     measured again; in any other folder raises DamagedError, or InputError.  say: told what is measured again.
     """
-    if folder.name == "parts" and (folder.parent / "manifest.json").exists():
-        raise InputError(
-            f"out: {str(folder)!r} is where the run in {str(folder.parent)!r} keeps its parts; give another --out"
-        )
+    _check_parts(folder)
     with locked(folder):
         if (folder / "parts").is_symlink():
             raise InputError(f"{folder / 'parts'}: is a link, expected a folder; give another --out")
         new = not (folder / "manifest.json").exists()
         if new:
             _sweep(folder)  # Who was killed before its manifest had a name left nothing else.
-            left = any(p.name != ".lock" for p in folder.iterdir())
+            left = _left(folder)
             if left and not own:
-                raise InputError(f"out: {str(folder)!r} is not empty and holds no run; give another --out")
+                raise _not_empty(folder)
             missing = f"{folder / 'manifest.json'}: is missing"
             run = _anew(folder, identity, missing, say) if left else _begun(folder, identity, say)
         else:
@@ -196,6 +194,31 @@ def open_run(folder: Path, identity: dict[str, Any], own: bool = False, say: Say
                 with suppress(OSError):  # A disk that has become read-only is what is to be told.
                     (folder / "manifest.json").unlink()
                     shutil.rmtree(folder / "parts", ignore_errors=True)
+
+
+def check_out(folder: Path) -> None:
+    """Raise InputError for a folder in which no run can begin, before anything is computed; `open_run` checks it again."""
+    _check_parts(folder)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"out: {str(folder)!r} is a file, expected a folder; give another --out")
+    if folder.is_dir() and not (folder / "manifest.json").exists() and _left(folder):
+        raise _not_empty(folder)
+
+
+def _check_parts(folder: Path) -> None:
+    if folder.name == "parts" and (folder.parent / "manifest.json").exists():
+        raise InputError(
+            f"out: {str(folder)!r} is where the run in {str(folder.parent)!r} keeps its parts; give another --out"
+        )
+
+
+def _left(folder: Path) -> bool:
+    """Whether a folder without a manifest has files other than a lock and the temporary files of a killed process."""
+    return any(path.name != ".lock" and not TEMPORARY.fullmatch(path.name) for path in folder.iterdir())
+
+
+def _not_empty(folder: Path) -> InputError:
+    return InputError(f"out: {str(folder)!r} is not empty and holds no run; give another --out")
 
 
 @contextmanager

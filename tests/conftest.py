@@ -1,15 +1,93 @@
-"""What all tests share."""
+"""What all tests share: no network, an empty home folder, no published data unless `-m data` asks for them."""
 
+import json
 import os
+import re
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
 
+from tests.offline import BEFORE, python_path
+from tests.offline.loopback_only import refuse_network
+
+FOLDERS = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "LOCALAPPDATA", "APPDATA")
+"""Variables that name folders of the user other than the home folder."""
+
+LIBRARIES = ("MPLCONFIGDIR", "TORCH_HOME", "SKLEARN_DATA", "SCIKIT_LEARN_DATA")
+"""Variables that name folders in which libraries keep files of the user."""
+
+NEEDS_DATA = "needs published data sets (LEAKBENCH_DATA=FOLDER python -m pytest -m data)"
+
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hide GPUs from all tests but those that are asked for with `-m cuda`: what is expected here was computed on CPUs."""
-    if "cuda" not in config.option.markexpr:
+    """Keep the tests from the network, the user's files, GPUs and published data, also in the processes that they start."""
+    refuse_network()
+    # What the tests expect was computed on CPUs.
+    if not _is_wanted(config, "cuda"):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if BEFORE not in os.environ:  # In a worker of pytest-xdist it was done by the process that started it.
+        config.stash[HOME] = isolate(keep_data=_is_wanted(config, "data"))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Delete the home folder of the tests."""
+    if home := config.stash.get(HOME, None):
+        shutil.rmtree(home, ignore_errors=True)
+
+
+HOME = pytest.StashKey[str]()
+
+
+def isolate(keep_data: bool) -> str:
+    """Change the environment of this process and its children; return the new, empty home folder."""
+    home = tempfile.mkdtemp(prefix="leakbench-tests-")
+    path = [Path(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    changed: dict[str, str | None] = {"HOME": home, "USERPROFILE": home, "PYTHONPATH": python_path(*path)}
+    changed |= dict.fromkeys((*FOLDERS, *LIBRARIES, *([] if keep_data else ["LEAKBENCH_DATA"])))
+    os.environ[BEFORE] = json.dumps({name: os.environ.get(name) for name in changed})
+    set_variables(changed)
+    return home
+
+
+def set_variables(values: dict[str, str | None]) -> None:
+    """Set variables of the environment; None unsets."""
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _is_wanted(config: pytest.Config, mark: str) -> bool:
+    """Whether `-m` asks for a mark: it names the mark, and not after `not`."""
+    return re.search(rf"(?<!not )\b{mark}\b", config.option.markexpr) is not None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Skip the tests that need published data where there are none."""
+    if not os.environ.get("LEAKBENCH_DATA"):
+        for item in items:
+            if item.get_closest_marker("data"):
+                item.add_marker(pytest.mark.skip(reason=NEEDS_DATA))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how many tests were skipped for each reason."""
+    skipped = (report.longrepr for report in terminalreporter.stats.get("skipped", []))
+    reasons = Counter(told[2].removeprefix("Skipped: ") if isinstance(told, tuple) else str(told) for told in skipped)
+    for reason, count in sorted(reasons.items()):
+        terminalreporter.write_line(f"skipped {count}: {reason}")
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Return the folder of published data sets, in $LEAKBENCH_DATA; only tests with the mark `data` have it."""
+    return Path(os.environ["LEAKBENCH_DATA"])
 
 
 # The tests' tensors are small: a second thread waits more than it works, and on a busy machine it waits for long.

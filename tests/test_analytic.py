@@ -1,7 +1,6 @@
 """The closed form of a linear first layer: exact for one example, and no answer where there is no such layer."""
 
 import json
-import os
 from pathlib import Path
 
 import pandas as pd
@@ -58,11 +57,9 @@ def test_one_example_comes_back(dataset: str, model: str) -> None:
     assert answer.steps.tolist() == [1] * 8
 
 
-@pytest.mark.long
+@pytest.mark.data
 def test_mnist_comes_back() -> None:
     """The published digits, within 1e-4."""
-    if not os.environ.get("LEAKBENCH_DATA"):
-        pytest.skip("set LEAKBENCH_DATA to the folder that holds mnist")
     view, x, _ = victims_of("mnist", "mlp")
     torch.testing.assert_close(AnalyticFc()((view,), ()).inputs, x, rtol=0, atol=1e-4)
 

@@ -1,6 +1,5 @@
 """The real sets, where they are on this machine: published counts, ranges, and pixels in their places."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,19 +9,10 @@ from leakbench.data.commands import verify_dataset
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import find_folder, load_dataset
 from leakbench.data.recipe import DatasetRecipe
+from leakbench.data.sizes import Sizes
 from leakbench.recipe import resolve
 
-pytestmark = pytest.mark.long
-
-
-@pytest.fixture(scope="module")
-def data_dir() -> Path:
-    """The folder in $LEAKBENCH_DATA, or ../shared/data beside the checkout."""
-    chosen = os.environ.get("LEAKBENCH_DATA")
-    folder = Path(chosen) if chosen else Path(__file__).parents[2] / "shared" / "data"
-    if not folder.is_dir():
-        pytest.skip(f"no data folder {folder}; set LEAKBENCH_DATA to test on the real sets")
-    return folder
+pytestmark = pytest.mark.data
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +98,11 @@ def test_adult(data_dir, cache):
         assert bool((known == 1).all()) is not may_be_unknown
     age = numbers[0]
     assert (age.name, age.low, age.high) == ("age", 17.0, 90.0)
+
+
+@pytest.mark.parametrize("name", ["mnist", "adult", "lfw", "cifar10"])
+def test_the_recorded_sizes_are_those_of_the_data(data_dir, cache, name):
+    assert resolve("datasets", DatasetRecipe, name)[1].sizes == Sizes.of(load(name, data_dir, cache))
 
 
 @pytest.mark.parametrize(("name", "files"), [("mnist", 4), ("adult", 2), ("lfw", 1), ("cifar10", 7)])

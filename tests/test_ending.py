@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from leakbench import ending
 from leakbench.ending import INTERRUPTED, SAID
+from tests.offline import python_path
 
 HOME = Path(__file__).parent.parent
 
@@ -56,7 +58,7 @@ def told(program: str, folder: Path, *numbers: signal.Signals) -> tuple[int, str
     process = subprocess.Popen(
         [sys.executable, "-c", f"{START} import time\n{program}"],
         cwd=folder,
-        env={"PYTHONPATH": f"{HOME}:{folder}"},
+        env={"PYTHONPATH": python_path(HOME, folder), "HOME": os.environ["HOME"]},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -20,6 +20,13 @@ def labels(n: int, classes: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(0, classes, (n,), generator=seeded(seed))
 
 
+@pytest.mark.parametrize("method", [Iid(), Shards(), Dirichlet(alpha=0.3)], ids=lambda method: type(method).__name__)
+def test_how_many_clients_hold_an_example_does_not_depend_on_the_order_of_labels(method):
+    targets = labels(101, 5)
+    counts = [method(ordered, 13, 30, seeded()).copies.sort().values for ordered in (targets, targets.sort().values)]
+    assert torch.equal(*counts)
+
+
 methods = st.sampled_from([Iid(), Shards(), Shards(shards_per_client=1), Dirichlet(alpha=0.1), Dirichlet(alpha=10.0)])
 
 

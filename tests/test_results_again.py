@@ -26,13 +26,11 @@ HELD = ("asr", "rmse", "identified", "trained_accuracy")
 
 
 @pytest.mark.long
+@pytest.mark.data
 def test_rows_drawn_at_random_are_measured_again_inside_their_intervals(
-    tmp_path: Path, record_property: pytest.RecordProperty
+    data_dir: Path, tmp_path: Path, record_property: pytest.RecordProperty
 ) -> None:
     """LEAKBENCH_DRAW=NUMBER repeats a draw."""
-    data = Path(os.environ["LEAKBENCH_DATA"]) if os.environ.get("LEAKBENCH_DATA") else None
-    if data is None:
-        pytest.skip("set LEAKBENCH_DATA to the folder that holds the data sets")
     number = int(os.environ.get("LEAKBENCH_DRAW", random.SystemRandom().randrange(10**6)))
     record_property("draw", number)
     drawn = random.Random(number).sample(sorted(_cheap(), key=lambda row: (row[0], row[1])), DRAWN)
@@ -42,8 +40,8 @@ def test_rows_drawn_at_random_are_measured_again_inside_their_intervals(
         table = read_table(name)
         [line] = [line for line in table.lines if line.name == cell]
         kept = rows[rows["cell"] == cell]
-        assert set(kept["hash"]) == {hash_of(cells_of(line, scale, {}, data))}, told
-        again = {row["row"]: row for row in measured(table, line, scale, {}, tmp_path, data, Reporter(quiet=True))}
+        assert set(kept["hash"]) == {hash_of(cells_of(line, scale, {}, data_dir))}, told
+        again = {row["row"]: row for row in measured(table, line, scale, {}, tmp_path, data_dir, Reporter(quiet=True))}
         compared = 0
         for row in kept.to_dict("records"):
             for what in HELD:

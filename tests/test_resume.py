@@ -26,6 +26,7 @@ from leakbench.cell import Cell, Request, resolve_cell
 from leakbench.cell.device import conditions
 from leakbench.run.experiment import execute
 from leakbench.store import open_run
+from tests.offline import python_path
 
 HOME = Path(__file__).parent.parent
 SEED = 20240229
@@ -77,7 +78,7 @@ def started(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Start the run in a process of its own and hand it over once its first stage has begun."""
     child = subprocess.Popen(
         [sys.executable, "-c", f"{LISTENING}; from leakbench.cli import main; main()", *command(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HOME)},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(HOME)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

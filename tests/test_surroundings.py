@@ -14,6 +14,7 @@ import pytest
 from leakbench.errors import InputError
 from leakbench.rows_file import read_rows
 from leakbench.store import finished_run, open_run
+from tests.offline import python_path
 
 HOME = Path(__file__).parent.parent
 
@@ -35,7 +36,7 @@ os.kill(os.getpid(), signal.SIGTERM)
 
 def shell(line: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a line of a shell in a folder."""
-    ours = {"PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
+    ours = {"PYTHONPATH": python_path(HOME), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
     environment = {**os.environ, **ours, **variables}
     return subprocess.run(
         ["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False

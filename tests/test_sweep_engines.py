@@ -22,6 +22,7 @@ from leakbench.sweep.on_ray import RayEngine
 from leakbench.sweep.on_submitit import SubmititEngine
 from leakbench.sweep.process import ProcessEngine
 from leakbench.sweep.task import Outcome, Task
+from tests.offline import python_path
 
 HOME = Path(__file__).parent.parent
 
@@ -106,7 +107,7 @@ def test_whatever_ends_the_sweep_ends_its_workers(number, tmp_path):
     script.write_text(DRIVER.format(tests=str(HOME / "tests"), folder=str(folder)))
     driver = subprocess.Popen(
         [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": str(HOME)},
+        env={**os.environ, "PYTHONPATH": python_path(HOME)},
         preexec_fn=partial(_heeds, number),  # noqa: PLW1509 - it starts no thread
     )
     try:
@@ -251,10 +252,10 @@ def test_sweeps_are_imported_without_ray_and_submitit():
     code = (
         "import sys; sys.modules.update(ray=None, submitit=None); import leakbench.sweep.engines, leakbench.sweep.sweep"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(HOME)})
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": python_path(HOME)})
 
 
 def test_a_worker_starts_without_pytorch():
     """It comes with the first cell: a worker that is lost at once is noticed at once."""
     code = "import sys, leakbench.sweep.process; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(HOME)})
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": python_path(HOME)})

@@ -22,6 +22,7 @@ from sweep_work import tasks
 from leakbench.errors import InputError
 from leakbench.sweep.on_ray import RayEngine
 from leakbench.sweep.on_submitit import SubmititEngine
+from tests.offline import python_path
 
 pytestmark = [
     pytest.mark.ray,
@@ -55,7 +56,7 @@ def command(folder: Path, name: str, *more: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    path = f"{HOME}{os.pathsep}{HOME / 'tests'}"
+    path = python_path(HOME, HOME / "tests")
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "RAY_AUTH_MODE": "disabled"}
 
 

@@ -17,7 +17,9 @@ from leakbench.bench.rounds import flop_efficiency, peak_memory_mb, round_vs_flo
 from leakbench.bench.searches import lmmse_fit_seconds, ranking_seconds, whitened_seconds_per_victim
 from leakbench.bench.size import FULL, QUICK, Size
 from leakbench.cell.request import at_least
+from leakbench.data.recipe import DatasetRecipe
 from leakbench.errors import InputError, nearest
+from leakbench.recipe import resolve
 
 __all__ = ["AIMS", "KEYS", "Bench", "bench"]
 
@@ -89,6 +91,8 @@ def bench(
         if key not in KEYS:
             raise InputError(f"only: unknown key {key!r}{nearest(key, KEYS)}")
     chosen = [key for key in KEYS if not only or key in only]
+    if dataset is not None:
+        resolve("datasets", DatasetRecipe, dataset)
     _check_used(chosen, {"outer": outer, "dataset": dataset, "data-dir": data_dir})
     size, before = _size(quick, repeats, outer), load()
     works = _works(size, DATASET if dataset is None else dataset, data_dir)

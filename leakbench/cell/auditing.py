@@ -11,7 +11,7 @@ import torch
 
 from leakbench.cell import Cell, Request, probe_of
 from leakbench.cell.accounting import cell_epsilon, ledger_of
-from leakbench.cell.budget import prepare
+from leakbench.cell.budget import plan
 from leakbench.defense import Probe
 from leakbench.errors import InputError
 from leakbench.privacy.accountants import best
@@ -28,7 +28,7 @@ from leakbench.privacy.observers import Observation, Released, observations
 from leakbench.rng import generator
 from leakbench.run.experiment import hand_out
 
-__all__ = ["audit", "audit_cell"]
+__all__ = ["audit", "audit_cell", "check_trials"]
 
 TRIALS = (100, 10_000_000)
 
@@ -52,21 +52,26 @@ def audit(
     """
     if not 0 < delta < 1:
         raise InputError(f"delta: got {delta}, expected a number in (0, 1)")
-    if trials is not None and not TRIALS[0] <= trials <= TRIALS[1]:
-        raise InputError(f"trials: got {trials}, expected {TRIALS[0]} to {TRIALS[1]}")
+    check_trials(trials)
     for name, value in (("sigma", sigma), ("clip", clip)):
         if value is not None and function is None:
             raise InputError(f"{name}: got {value}, expected only beside --callable; a recipe states its own")
         if value is not None and not 1e-6 <= value <= 1e6:
             raise InputError(f"{name}: got {value}, expected a number from 1e-6 to 1e6")
     if function is None:
-        return audit_cell(prepare(Request(**given), data_dir), delta, trials)
+        return audit_cell(plan(Request(**given), data_dir), delta, trials)
     if given.get("defense", "none") != "none":
         raise InputError("callable: got --defense as well, expected one of the two")
     own = load_callable(function, os.getcwd())
-    cell = prepare(Request(**given), data_dir)
+    cell = plan(Request(**given), data_dir)
     tensors = shapes(probe_of(cell.defense, cell.data, cell.settings))
     return audit_callable(own, tensors, cell.settings.seed, delta, trials, sigma, clip)
+
+
+def check_trials(trials: int | None) -> None:
+    """Raise InputError for a number of trials outside [`TRIALS`]; None is the default of the audit."""
+    if trials is not None and not TRIALS[0] <= trials <= TRIALS[1]:
+        raise InputError(f"trials: got {trials}, expected {TRIALS[0]} to {TRIALS[1]}")
 
 
 def shapes(probe: Probe) -> dict[str, tuple[int, ...]]:

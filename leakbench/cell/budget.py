@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from scipy import optimize
 
-from leakbench.cell import Cell, Request, identified, leak_rounds, resolve_cell
+from leakbench.cell import Cell, Request, identified, leak_rounds
 from leakbench.cell.accounting import cell_epsilon
-from leakbench.cell.factors import check_louder, louder, with_factors
+from leakbench.cell.factors import check_factors, check_louder, louder, with_factors
+from leakbench.cell.resolve import plan_cell, with_examples
+from leakbench.data.find import Load, load_dataset
 from leakbench.errors import InputError
 from leakbench.privacy.budget import Budget
 from leakbench.privacy.epsilon import Epsilon
 from leakbench.run.experiment import hand_out
 
-__all__ = ["prepare", "rounds_in_budget", "with_epsilon"]
+__all__ = ["plan", "prepare", "rounds_in_budget", "with_epsilon"]
 
 EXACT = 5e-4
 """How closely, relative, the noise of a target epsilon is found; always on its safe side."""
@@ -32,26 +33,62 @@ def prepare(
     data_dir: Path | None,
     progress: Any = None,
     delta: float = 1e-5,
-    load: Callable[..., Any] | None = None,
+    load: Load = load_dataset,
 ) -> Cell:
-    """Resolve a request to a cell, with the noise and the rounds that its budgets ask for; raises InputError in one line.
+    """Return the cell of a request with its data, and with the noise and the rounds that its budgets ask for.
 
-    request.epsilon: the valid epsilon at `delta` that all noise together is to spend.  stop_at_epsilon, stop_at_delta: the
-    budget after which training stops, instead of the recipe's own.  load: as of `resolve_cell`.
+    Args: as of `plan`.
+    Raises: InputError in one line for an option that does not fit, before the data are looked for, and for data that
+        are missing or wrong.
     """
-    cell = resolve_cell(request, data_dir, progress, load)
-    if request.epsilon is not None and request.noise_factor is not None:
-        raise InputError("noise-factor: got --epsilon beside it, which chooses the factor; expected one of them")
+    planned = plan(request, data_dir, progress, delta, load)
+    return with_examples(planned, request.dataset, data_dir, progress, load)
+
+
+def plan(
+    request: Request,
+    data_dir: Path | None = None,
+    progress: Any = None,
+    delta: float = 1e-5,
+    load: Load = load_dataset,
+) -> Cell:
+    """Return the cell of `prepare` without the examples of its data set, which is enough for its epsilons.
+
+    Args:
+        request: what is asked for. `epsilon` is the valid epsilon at `delta` that all noise together spends;
+            `stop_at_epsilon` and `stop_at_delta` are the budget after which training stops, instead of the recipe's own.
+        data_dir: where data sets are, for a recipe that records no sizes.
+        progress: called with (file, bytes so far, bytes in all) while data are fetched.
+        delta: delta of `request.epsilon`, in (0, 1).
+        load: reads a data set, `load_dataset` or the like.
+
+    Raises:
+        InputError: for an option that does not fit.
+    """
+    if not 0 < delta < 1:
+        raise InputError(f"delta: got {delta}, expected a number in (0, 1)")
+    if request.epsilon is not None:
+        _check_target(request.epsilon)
+        if request.noise_factor is not None:
+            raise InputError("noise-factor: got --epsilon beside it, which chooses the factor; expected one of them")
+    check_factors(request.noise_factor, request.clip_factor)
+    stop = _stop(request)
+    cell = plan_cell(request, data_dir, progress, load)
     cell = with_factors(cell, request.noise_factor, request.clip_factor)
     if request.epsilon is not None:
         cell = with_epsilon(cell, request.epsilon, delta)
-    stop = _stop(request) or cell.defense.budget
+    stop = stop or cell.defense.budget
     rounds = cell.settings.federation.rounds
     fit = rounds_in_budget(cell, stop) if stop and rounds else rounds
     if fit == rounds:
         return cell
     settings = dataclasses.replace(cell.settings, stop_after=fit, leak_rounds=leak_rounds(request, fit))
     return identified(dataclasses.replace(cell, settings=settings))
+
+
+def _check_target(epsilon: float) -> None:
+    if not 0 < epsilon < math.inf:
+        raise InputError(f"epsilon: got {epsilon}, expected a number > 0")
 
 
 def _stop(request: Request) -> Budget | None:
@@ -73,8 +110,7 @@ def with_epsilon(cell: Cell, target: float, delta: float = 1e-5) -> Cell:
     target: of released models at `delta`, > 0. Raises InputError for a defense without a valid epsilon or a target out of
     reach.
     """
-    if not 0 < target < math.inf:
-        raise InputError(f"epsilon: got {target}, expected a number > 0")
+    _check_target(target)
     partition = hand_out(cell)
     check_louder(cell, "epsilon")
     own = cell_epsilon(cell.defense, cell.data, cell.settings, partition, None, delta)

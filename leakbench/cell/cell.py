@@ -57,7 +57,9 @@ class Cell:
 
 
 def identified(cell: Cell) -> Cell:
-    """Return the cell with the hash of its content."""
+    """Return the cell with the hash of its content; a cell without examples has no identity, and stays as it is."""
+    if not cell.data.has_examples:
+        return cell
     content: dict[str, Any] = {
         "schema": SCHEMA,
         "version": SINCE,

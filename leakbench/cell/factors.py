@@ -17,7 +17,7 @@ from leakbench.defense.transform import STATIONS
 from leakbench.errors import InputError
 from leakbench.types import Fact
 
-__all__ = ["LEAST", "MOST", "check_louder", "louder", "wider", "with_factors"]
+__all__ = ["LEAST", "MOST", "check_factors", "check_louder", "louder", "wider", "with_factors"]
 
 LEAST, MOST = 1e-6, 1e6
 """Between these a factor leaves numbers that single precision, JSON and an axis hold."""
@@ -28,13 +28,13 @@ CLIPS = (ClipWhole, ClipLayers, ClipLayersShared)
 def with_factors(cell: Cell, noise: float | None, clip: float | None) -> Cell:
     """Return the cell with the noise multipliers of its defense times `noise` and its clip norms times `clip`; None leaves them.
 
-    The name says so. Noise that is calibrated to a clip follows it, as sigma C does. Raises InputError for a factor outside
-    [`LEAST`, `MOST`], and for a defense with nothing that it reaches.
+    The name of the defense says so. Noise that is calibrated to a clip follows it, as sigma C does.
+
+    Raises:
+        InputError: for a factor outside [`LEAST`, `MOST`], and for a defense without anything that the factor changes.
     """
     said = []
-    for field, factor in (("noise-factor", noise), ("clip-factor", clip)):
-        if factor is not None and not LEAST <= factor <= MOST:
-            raise InputError(f"{field}: got {factor}, expected a number from {LEAST:g} to {MOST:g}")
+    check_factors(noise, clip)
     defense = cell.defense
     if noise is not None:
         check_louder(cell, "noise-factor", some=True)
@@ -48,6 +48,13 @@ def with_factors(cell: Cell, noise: float | None, clip: float | None) -> Cell:
     defense = dataclasses.replace(defense, printed={})
     names = {**cell.names, "defense": f"{cell.names['defense']} ({', '.join(said)})"}
     return identified(dataclasses.replace(cell, defense=defense, names=names))
+
+
+def check_factors(noise: float | None, clip: float | None) -> None:
+    """Raise InputError for a factor outside [`LEAST`, `MOST`]."""
+    for field, factor in (("noise-factor", noise), ("clip-factor", clip)):
+        if factor is not None and not LEAST <= factor <= MOST:
+            raise InputError(f"{field}: got {factor}, expected a number from {LEAST:g} to {MOST:g}")
 
 
 def _times(part: Any, field: str, factor: float) -> Any:

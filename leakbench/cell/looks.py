@@ -53,6 +53,8 @@ def _differs(cell: Cell, network: Network, tap: str, round_number: int) -> bool:
     data, many = cell.data, min(2, cell.settings.leak_batch)
     chosen = data.victims[:many].reshape(1, 1, 1, -1)
     inputs, targets = data.train_inputs[chosen], one_hot(data.train_targets[chosen], data.classes)
+    if not data.has_examples:  # Before the data are loaded, random inputs show whether anything is drawn at random.
+        inputs = torch.rand(inputs.shape, generator=torch.Generator().manual_seed(0))
     rate, clock = cell.settings.federation.learning_rate, leak_clock(cell, round_number)
 
     def look(number: int) -> Parameters:

@@ -1,9 +1,8 @@
-"""From a request to a cell: names to recipes, words to networks, the data found, every number checked."""
+"""From a request to a cell: every option is checked against the recipes first, then the data are loaded."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from leakbench.cell.network import probe
 from leakbench.cell.numbers import check_numbers
 from leakbench.cell.request import Request, check_words, leak_rounds, networks_of
 from leakbench.cell.settings import Settings
-from leakbench.data.find import load_dataset
+from leakbench.data.find import Load, load_dataset, without_examples
 from leakbench.data.recipe import DatasetRecipe, Federation
 from leakbench.defense import Defense
 from leakbench.errors import InputError, nearest
@@ -28,15 +27,36 @@ from leakbench.models import MODELS, default_leak_model, default_model
 from leakbench.models.initialise import rule_of
 from leakbench.recipe import resolve
 
-__all__ = ["resolve_cell"]
+__all__ = ["plan_cell", "resolve_cell", "with_examples"]
 
 
-def resolve_cell(
-    request: Request, data_dir: Path | None, progress: Any = None, load: Callable[..., Any] | None = None
+def resolve_cell(request: Request, data_dir: Path | None, progress: Any = None, load: Load = load_dataset) -> Cell:
+    """Return the cell of a request with its data.
+
+    Raises InputError in one line for an option that does not fit, before the data are looked for, and for data that are
+    missing or wrong.
+    """
+    return with_examples(plan_cell(request, data_dir, progress, load), request.dataset, data_dir, progress, load)
+
+
+def with_examples(
+    cell: Cell, dataset: str, data_dir: Path | None, progress: Any = None, load: Load = load_dataset
 ) -> Cell:
-    """Resolve names to recipes, find the data, check every number; raises InputError in one line for whatever does not fit.
+    """Return a planned cell with its data; `dataset` is the name or path in its request."""
+    if cell.data.has_examples:
+        return cell
+    cell = identified(dataclasses.replace(cell, data=load(dataset, data_dir, progress=progress)[2]))
+    check_looks(cell)
+    return cell
 
-    load: what reads a data set in the stead of `load_dataset`, as `leakbench.data.kept.KeptData` does.
+
+def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, load: Load = load_dataset) -> Cell:
+    """Return the cell of a request without the examples of its data set, after checking every option of the request.
+
+    The check uses the sizes that the data set's recipe records. Where a user's recipe records none, the data are loaded
+    for it by `load`. A cell without examples can be accounted, but not run, and has no hash.
+
+    Raises InputError in one line for an option that does not fit.
     """
     check_words(request)
     check_numbers(request)
@@ -47,8 +67,8 @@ def resolve_cell(
     if request.knows is not None:
         attack = dataclasses.replace(attack, knows=request.knows)
     device = device_of(request.device)
-    data_name, recipe, data = (load or load_dataset)(request.dataset, data_dir, progress=progress)
-    if attack.needs.table and not data.features:
+    data_name, recipe, data = without_examples(request.dataset, data_dir, progress, load)
+    if attack.needs.table and data.kind != "tabular":
         raise InputError(f"attack: {attack_name!r} needs a table, {data_name!r} holds pictures (try --dataset adult)")
     federation = _federation(request, recipe)
     lpips, weights = _lpips(request.lpips_weights)

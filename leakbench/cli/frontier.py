@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from leakbench.cli.options import FOLDER, limit_options, seconds, words
+from leakbench.cli.options import FOLDER, NEW_FOLDER, limit_options, seconds, words
 
 __all__ = ["frontier"]
 
@@ -46,12 +46,8 @@ SIZE = "[default: the dataset's]"
 @click.option("--learning-rate", type=float, help=f"of the clients' steps {SIZE}")
 @click.option("--batch", type=int, help=f"examples in a step, B {SIZE}")
 @click.option("--reach", type=float, metavar="A", help="also say the largest noise of each that reaches this accuracy")
-@click.option(
-    "--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="where cells lie"
-)
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("frontier"), show_default=True, help="where the pages go"
-)
+@click.option("--runs", type=NEW_FOLDER, default=Path("runs"), show_default=True, help="where cells lie")
+@click.option("--out", type=NEW_FOLDER, default=Path("frontier"), show_default=True, help="where the pages go")
 @click.option("--data-dir", type=FOLDER, help="where data sets lie [default: $LEAKBENCH_DATA, the user's cache]")
 @click.option("--page", is_flag=True, help="measure nothing, write the page of the rows that are there")
 def frontier(

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from leakbench.cli.options import FOLDER, words
+from leakbench.cli.options import FOLDER, NEW_FOLDER, words
 
 __all__ = ["card", "leaderboard"]
 
@@ -69,9 +69,9 @@ def _sizes(function: Callable[..., Any]) -> Callable[..., Any]:
     help="measure this card again instead and compare: exit code 1 where it differs",
 )
 @click.option(
-    "--runs", type=PATH, default=Path("runs"), show_default=True, help="where cells are kept, each by its hash"
+    "--runs", type=NEW_FOLDER, default=Path("runs"), show_default=True, help="where cells are kept, each by its hash"
 )
-@click.option("--out", type=PATH, help="the folder of cards, for DATASET/DEFENSE.json [default: leaderboard]")
+@click.option("--out", type=NEW_FOLDER, help="the folder of cards, for DATASET/DEFENSE.json [default: leaderboard]")
 @click.option("--data-dir", type=FOLDER, help="where data sets lie [default: $LEAKBENCH_DATA, the user's cache]")
 @click.option("--quiet", is_flag=True, help="no progress")
 def card(
@@ -116,7 +116,12 @@ def card(
             asked[name] = words(name.replace("_", "-"), asked[name])
     if not {"iterations", "evaluations"} & asked.keys() and searches(attack or "autoleak"):
         asked["evaluations"] = EVALUATIONS
-    done = make_card(construct(Asked, asked), defense, dataset, attack or "autoleak", runs, data_dir, reporter)
+    try:
+        sizes = construct(Asked, asked)
+    except InputError as error:  # It names a field, as `leak_rounds.0`, not the option.
+        field, _, said = str(error).partition(": ")
+        raise InputError(f"{field.partition('.')[0].replace('_', '-')}: {said}") from None
+    done = make_card(sizes, defense, dataset, attack or "autoleak", runs, data_dir, reporter)
     click.echo(f"card: {write_card(out or Path('leaderboard'), done)}")
 
 

@@ -13,6 +13,7 @@ from leakbench.words import seconds, success, words
 
 __all__ = [
     "FOLDER",
+    "NEW_FOLDER",
     "attack_options",
     "federation_options",
     "help_alone",
@@ -24,6 +25,8 @@ __all__ = [
 ]
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+NEW_FOLDER = click.Path(file_okay=False, path_type=Path)
+"""A folder that the command makes if it is missing."""
 
 NAME = "name in the catalog, or a .yaml of your own"
 OF_DATASET = "[default: the dataset's]"

@@ -88,10 +88,13 @@ def attack(out: Path | None, as_json: bool, shape: str, success: str | None, **g
     from leakbench.own.suited import suited  # noqa: PLC0415
     from leakbench.own.table import Row, write_rebuilt  # noqa: PLC0415
     from leakbench.own.who import Who  # noqa: PLC0415
+    from leakbench.store import check_out  # noqa: PLC0415
 
     alone = out is not None and out.suffix == ".safetensors"
     if out is not None and alone:
         check_answers_file(out, [*given["updates"], *given["befores"], *given["afters"]])
+    elif out is not None:
+        check_out(out)
     normalise = normalise_by(given.pop("mean"), given.pop("std"))
     given.update(success=threshold(success), budget=seconds("budget", given["budget"]))
     who = Who.taken(given)

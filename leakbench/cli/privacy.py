@@ -18,13 +18,16 @@ __all__ = ["audit", "epsilon"]
 @click.option("--delta", type=float, default=1e-5, show_default=True, help="of the valid epsilon")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
 def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) -> None:
-    """Print the claimed and the valid epsilon of a defense, for each observer, without training."""
+    """Print the claimed and the valid epsilon of a defense, for each observer, without training.
+
+    The sizes of the data set come from its recipe, so that the data themselves are not needed.
+    """
     from leakbench.cell import Request  # noqa: PLC0415
     from leakbench.cell.accounting import cell_epsilon  # noqa: PLC0415
-    from leakbench.cell.budget import prepare  # noqa: PLC0415
+    from leakbench.cell.budget import plan  # noqa: PLC0415
     from leakbench.run.experiment import hand_out  # noqa: PLC0415
 
-    cell = prepare(Request(**given), data_dir, delta=delta)
+    cell = plan(Request(**given), data_dir, delta=delta)
     rounds = cell.settings.federation.rounds if cell.settings.stop_after is None else cell.settings.stop_after
     found = cell_epsilon(cell.defense, cell.data, cell.settings, hand_out(cell), None, delta).as_dict()
     if as_json:
@@ -72,7 +75,7 @@ def audit(into: Path | None, as_json: bool, **given: Any) -> None:
 def _run_of(folder: Path, given: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """Return the manifest of the run that an audit is for; raises InputError where it is of another defense or federation."""
     from leakbench.cell import Request  # noqa: PLC0415
-    from leakbench.cell.budget import prepare  # noqa: PLC0415
+    from leakbench.cell.budget import plan  # noqa: PLC0415
     from leakbench.errors import InputError  # noqa: PLC0415
     from leakbench.recipe import describe  # noqa: PLC0415
     from leakbench.report.audited import check_audited  # noqa: PLC0415
@@ -81,7 +84,7 @@ def _run_of(folder: Path, given: dict[str, Any], own: dict[str, Any]) -> dict[st
     if own["function"] is not None:
         raise InputError("into: got --callable as well; an audit of a function is of no run")
     manifest = read_manifest(folder)
-    cell = prepare(Request(**given), own["data_dir"])
+    cell = plan(Request(**given), own["data_dir"])
     audited = {
         "defense": describe(cell.defense),
         "dataset": cell.names["dataset"],

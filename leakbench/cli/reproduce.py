@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from leakbench.cli.options import FOLDER
+from leakbench.cli.options import FOLDER, NEW_FOLDER
 
 if TYPE_CHECKING:
     from leakbench.reproduce.read import AnyTable
@@ -36,14 +36,12 @@ __all__ = ["reproduce"]
 )
 @click.option(
     "--runs",
-    type=click.Path(path_type=Path),
+    type=NEW_FOLDER,
     default=Path("runs"),
     show_default=True,
     help="where cells are kept, each by its hash",
 )
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="where TABLE.csv and TABLE.md are written [default: results]"
-)
+@click.option("--out", type=NEW_FOLDER, help="where TABLE.csv and TABLE.md are written [default: results]")
 @click.option("--data-dir", type=FOLDER, help="where data sets lie [default: $LEAKBENCH_DATA, the user's cache]")
 @click.option(
     "--again",

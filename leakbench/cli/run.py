@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leakbench.cli.options import attack_options, federation_options, seconds, success, words
+from leakbench.cli.options import NEW_FOLDER, attack_options, federation_options, seconds, success, words
 
 if TYPE_CHECKING:
     from leakbench.store import Run
@@ -22,9 +22,7 @@ __all__ = ["compare", "report", "run"]
 @click.command()
 @federation_options
 @attack_options
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="the run's folder [default: runs/DATASET-DEFENSE-ATTACK-HASH]"
-)
+@click.option("--out", type=NEW_FOLDER, help="the run's folder [default: runs/DATASET-DEFENSE-ATTACK-HASH]")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object instead of the table")
 @click.option("--quiet", is_flag=True, help="no progress")
 @click.option("--log", "tracker", metavar="TRACKER", help="also write the figures to tensorboard or mlflow")
@@ -41,7 +39,7 @@ def run(out: Path | None, as_json: bool, quiet: bool, tracker: str | None, data_
     from leakbench.progress import Reporter  # noqa: PLC0415
     from leakbench.report.page import report_into  # noqa: PLC0415
     from leakbench.run.experiment import execute  # noqa: PLC0415
-    from leakbench.store import open_run  # noqa: PLC0415
+    from leakbench.store import check_out, open_run  # noqa: PLC0415
 
     if tracker is not None:
         from leakbench.log import check_tracker  # noqa: PLC0415
@@ -49,6 +47,8 @@ def run(out: Path | None, as_json: bool, quiet: bool, tracker: str | None, data_
         check_tracker(tracker)
     given.update(taps=words("taps", given["taps"]), leak_rounds=words("leak-rounds", given["leak_rounds"]))
     given.update(success=success(given["success"]), budget=seconds("budget", given["budget"]))
+    if out is not None:
+        check_out(out)
     reporter = Reporter(quiet=quiet)
     cell = prepare(Request(**given), data_dir, reporter)
     if cell.settings.device != "cpu":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from leakbench.cli.options import FOLDER
+from leakbench.cli.options import FOLDER, NEW_FOLDER
 
 __all__ = ["sweep"]
 
@@ -29,12 +29,12 @@ __all__ = ["sweep"]
 @click.option("--retry-failed", is_flag=True, help="try cells again that ended in an error")
 @click.option(
     "--runs",
-    type=click.Path(path_type=Path),
+    type=NEW_FOLDER,
     default=Path("runs"),
     show_default=True,
     help="where cells are kept, each by its hash",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="where the tables are written [default: sweeps/GRID]")
+@click.option("--out", type=NEW_FOLDER, help="where the tables are written [default: sweeps/GRID]")
 @click.option("--data-dir", type=FOLDER, help="where data sets lie [default: $LEAKBENCH_DATA, the user's cache]")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
 @click.option("--quiet", is_flag=True, help="no progress")

@@ -74,6 +74,11 @@ class Dataset:
         """Shape of one input, *s."""
         return tuple(self.train_inputs.shape[1:])
 
+    @property
+    def has_examples(self) -> bool:
+        """Whether the inputs have values; False for a data set of which only the sizes are known."""
+        return not self.train_inputs.is_meta
+
     def check(self, name: str) -> None:
         """Raise InputError for data that cannot be what they claim to be, however they were read."""
         splits = (

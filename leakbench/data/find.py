@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from leakbench.data.attributes import attributes_of
 from leakbench.data.cache import Cache, Warn, to_stderr, user_cache
@@ -17,7 +18,10 @@ from leakbench.data.recipe import DatasetRecipe, Origin
 from leakbench.errors import AbsentError, InputError
 from leakbench.recipe import names, resolve
 
-__all__ = ["find_folder", "load_dataset"]
+__all__ = ["Load", "find_folder", "load_dataset", "without_examples"]
+
+Load: TypeAlias = Callable[..., tuple[str, DatasetRecipe, Dataset]]
+"""Reads a data set as `load_dataset` does: (name or path, data folder, progress=...) -> (name, recipe, data)."""
 
 
 def load_dataset(
@@ -45,8 +49,24 @@ def load_dataset(
     data = recipe.format(folder, Cache(home / "decoded" if home else None, warn))
     data.check(name)
     data = dataclasses.replace(data, name=name)
+    if recipe.sizes is not None:
+        recipe.sizes.check(data)
     attributes_of(data, recipe.sensitive)
     return name, recipe, data
+
+
+def without_examples(
+    name_or_path: str, data_dir: Path | None = None, progress: Any = None, load: Load = load_dataset
+) -> tuple[str, DatasetRecipe, Dataset]:
+    """Return (name, recipe, data without examples) from the sizes that the recipe records.
+
+    A user's recipe that records no sizes has its data loaded by `load`; the examples are then there.
+    Raises InputError for an unknown name, and for data that are missing or wrong where they are loaded.
+    """
+    name, recipe = resolve("datasets", DatasetRecipe, name_or_path)
+    if recipe.sizes is None:
+        return load(name_or_path, data_dir, progress=progress)
+    return name, recipe, recipe.sizes.without_examples(name)
 
 
 def find_folder(origin: Origin, data_dir: Path | None) -> Path | None:

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from leakbench.data.addresses import is_safe
 from leakbench.data.formats import FORMATS, Format
+from leakbench.data.sizes import Sizes
 from leakbench.federated.partition import PARTITIONS, Iid, Partitioner
 from leakbench.inside import is_inside
 from leakbench.nested import nested
@@ -105,6 +106,8 @@ class DatasetRecipe:
     """A data set of the catalog, or a user's own.
 
     license: its terms, shortly.  origin: None for an embedded set.
+    sizes: recorded sizes, from which options are checked and epsilons computed without the data; None where they are not recorded,
+        then the data are loaded for it. Loaded data of other sizes are refused.
     sensitive: the categories of a table that an attacker wants to know of a person; empty for all of at most 20 values.
     """
 
@@ -114,5 +117,6 @@ class DatasetRecipe:
     format: Annotated[Format, *slot("format", FORMATS)]
     federation: Annotated[Federation, nested(Federation)]
     origin: Annotated[Origin | None, nested(Origin)] = None
+    sizes: Annotated[Sizes | None, nested(Sizes)] = None
     sensitive: tuple[Text, ...] = ()
     note: str = ""

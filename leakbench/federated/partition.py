@@ -89,7 +89,11 @@ class Partitioner(Protocol):
     """The slot `partition`."""
 
     def __call__(self, targets: Tensor, clients: int, examples_per_client: int, rng: torch.Generator) -> Partition:
-        """Hand out examples with labels `targets` (n,); raise InputError where a client would need an example twice."""
+        """Hand out examples with labels `targets` (n,); raise InputError where a client would need an example twice.
+
+        How many examples are held by how many clients must follow from the counts of the labels, not from their order:
+        epsilons are computed from recorded counts before the data are loaded.
+        """
 
 
 @part

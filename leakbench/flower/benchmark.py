@@ -58,10 +58,12 @@ def benchmark(asked: Asked) -> list[Row]:
     """
     check_own(asked.out, TAPS)
     attacker = asked.who()
+    _check_rounds(asked.leak_rounds)
     app = load_flower_app(asked.app_dir)
     config = app.configured(asked.rounds, asked.run_config)
     normal = None if asked.normalise is None else normal_of(*asked.normalise, asked.shape)
     model = _model(asked)
+    attacker = asked.who.with_public(attacker)
     cleared(asked.out, TAPS)
     run_tapped(app, config, asked.clients, asked.out)
     return list(_rows(asked, model, attacker, normal))
@@ -97,6 +99,12 @@ def _rows(asked: Asked, model: nn.Module, attacker: Attacker, normal: Normal | N
             notes += normalisation(seen.view.network.model)
             notes += filter(None, [adapted, overlap(seen, suiting), contradicted(seen, suiting)])
             yield Row(tap, number, outcome, seen.view.victims, seen.view.examples, "\n".join(notes))
+
+
+def _check_rounds(words: str) -> None:
+    """Raise InputError for words that no run of an app could have as rounds."""
+    if words != "all" and not all(word.strip().isdecimal() or word.strip() == "last" for word in words.split(",")):
+        raise InputError(f"leak-rounds: got {words!r}, expected round numbers with commas between them, last, or all")
 
 
 def _rounds(asked: Asked) -> list[int]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from leakbench.cell import Request
+from leakbench.data.find import load_dataset
 from leakbench.errors import InputError
 from leakbench.frontier.grid import DEFENSES, Point, points_of
 from leakbench.frontier.measure import SAME, asked_of, cells_at, left_out, measured
@@ -87,7 +88,11 @@ def frontier(
         raise InputError(
             f"out: {table} has rows of other sizes ({_differs(rows, asked)}); expected the same, or another --out"
         )
-    for point, why in _planned(request, defenses, factors, data_dir, named):
+    points = _planned(request, defenses, factors, data_dir, named)
+    load_dataset(
+        request.dataset, data_dir
+    )  # Missing data stop the command; they are not a reason to leave a defense out.
+    for point, why in points:
         try:
             if why:
                 raise InputError(why)
@@ -123,7 +128,7 @@ def ordered(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _planned(
     request: Request, defenses: Sequence[str], factors: Sequence[float], data_dir: Path | None, named: bool
-) -> Iterable[tuple[Point, str]]:
+) -> list[tuple[Point, str]]:
     """Return every point with why it cannot be measured, empty where it can: one factor of all defenses before the next."""
     found: list[tuple[int, Point, str]] = []
     for defense in defenses:

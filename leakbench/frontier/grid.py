@@ -9,7 +9,7 @@ from pathlib import Path
 
 from leakbench.cell import Cell, Request
 from leakbench.cell.factors import LEAST, MOST, check_louder
-from leakbench.cell.resolve import resolve_cell
+from leakbench.cell.resolve import plan_cell
 from leakbench.errors import InputError, nearest
 from leakbench.recipe import names
 
@@ -94,7 +94,7 @@ def points_of(request: Request, factors: Sequence[float], data_dir: Path | None)
 
     Raises InputError in one line for a defense that does not fit the data or the attack.
     """
-    if _reached(resolve_cell(request, data_dir)):
+    if _reached(plan_cell(request, data_dir)):
         return [Point(request.defense, factor, noise=True) for factor in factors]
     return [Point(request.defense)]
 

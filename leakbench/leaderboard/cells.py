@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from leakbench.cell import Cell
-from leakbench.cell.budget import prepare
+from leakbench.cell.budget import plan, prepare
 from leakbench.errors import InputError
 from leakbench.leaderboard.asked import ATTACKERS, Asked, audit_command, command_of, request_of
 from leakbench.recipe import describe
@@ -38,12 +38,13 @@ def asking(asked: Asked, defense: str, dataset: str, attack: str, data_dir: Path
     """
     if not asked.protocols or not asked.taps:
         raise InputError(f"{'taps' if asked.protocols else 'protocols'}: got none, expected one or more")
-    found = []
-    for attacker in ATTACKERS:
-        for protocol in dict.fromkeys(asked.protocols):
-            cell = prepare(request_of(asked, defense, dataset, attack, attacker, protocol), data_dir)
-            named = request_of(asked, cell.names["defense"], dataset, attack, attacker, protocol)
-            found.append(Asking(attacker, protocol, command_of(named), cell))
+    found, both = [], [(attacker, protocol) for attacker in ATTACKERS for protocol in dict.fromkeys(asked.protocols)]
+    for attacker, protocol in both:  # Every cell is checked before any data are looked for.
+        plan(request_of(asked, defense, dataset, attack, attacker, protocol), data_dir)
+    for attacker, protocol in both:
+        cell = prepare(request_of(asked, defense, dataset, attack, attacker, protocol), data_dir)
+        named = request_of(asked, cell.names["defense"], dataset, attack, attacker, protocol)
+        found.append(Asking(attacker, protocol, command_of(named), cell))
     return found
 
 

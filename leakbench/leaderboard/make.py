@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from leakbench.cell.auditing import audit
+from leakbench.cell.auditing import audit, check_trials
 from leakbench.leaderboard.asked import Asked, audit_command, audit_request, card_command
 from leakbench.leaderboard.card import FORMAT, Accuracy, Audited, Card, Claim, Epsilon, Measured, TapEpsilon
 from leakbench.leaderboard.cells import Asking, asking, hash_of, settings_of
@@ -36,6 +36,7 @@ def make_card(
 
     defense: a name of the catalog, or the path of a recipe. Raises InputError for what cannot be run.
     """
+    check_trials(asked.trials)
     cells = asking(asked, defense, dataset, attack, data_dir)
     summaries, measured = list[Summary](), list[Measured]()
     for each in cells:

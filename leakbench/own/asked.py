@@ -71,7 +71,8 @@ def seen_of(asked: Asked) -> tuple[Seen, Attacker]:
         examples = 1 if asked.tap == "type-2" else how.batch * how.steps
         truth = truth_of(read, len(updates), examples, asked.shape, asked.classes)
     normal = None if asked.normalise is None else normal_of(*asked.normalise, asked.shape)
-    return leaked(model, updates, asked.shape, asked.classes, how, befores or None, asked.tap, truth, normal), attacker
+    seen = leaked(model, updates, asked.shape, asked.classes, how, befores or None, asked.tap, truth, normal)
+    return seen, asked.who.with_public(attacker)
 
 
 def built(builder: str, folder: Path) -> nn.Module:

@@ -11,6 +11,7 @@ from leakbench.attack import Attack
 from leakbench.attack.slots.stop import MOST_ITERATIONS, limited
 from leakbench.cell import KNOWS
 from leakbench.data.find import load_dataset
+from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
 from leakbench.errors import InputError, nearest
 from leakbench.own.attacked import Attacker
@@ -53,20 +54,31 @@ class Who:
         return {**told, "attack": self.attack}
 
     def __call__(self) -> Attacker:
-        """Return the attacker; raises InputError for a name that there is not, and numbers out of their range."""
+        """Return the attacker without its public data, which `with_public` loads.
+
+        Raises InputError for an unknown name, and for a number outside its range.
+        """
         if self.success is not None and not 0 < self.success <= 1:
             raise InputError(f"success: got rmse<={self.success:g}, expected 0 < RMSE <= 1")
         if self.seed < 0:
             raise InputError(f"seed: got {self.seed}, expected at least 0")
+        if self.dataset is not None:
+            resolve("datasets", DatasetRecipe, self.dataset)
         return Attacker(
             self._attack(),
             None if self.defense is None else resolve("defenses", Defense, self.defense)[1],
-            None if self.dataset is None else load_dataset(self.dataset, self.data_dir)[2],
+            None,
             self.success,
             self.seed,
             self.evaluations,
             self.budget,
         )
+
+    def with_public(self, attacker: Attacker) -> Attacker:
+        """Return the attacker with the data set that its public examples come from; raises InputError where it is missing."""
+        if self.dataset is None:
+            return attacker
+        return dataclasses.replace(attacker, data=load_dataset(self.dataset, self.data_dir)[2])
 
     def _attack(self) -> Attack:
         recipe = resolve("attacks", Attack, self.attack)[1]

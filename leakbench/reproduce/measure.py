@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor
 
 from leakbench.cell import Cell
-from leakbench.cell.budget import prepare
+from leakbench.cell.budget import plan, prepare
 from leakbench.errors import InputError
 from leakbench.measure.statistics import mean_interval, median_interval, wilson
 from leakbench.progress import Reporter
@@ -23,7 +25,7 @@ from leakbench.reproduce.rows import Row, executed, limit_of, minutes_of
 from leakbench.reproduce.table import Line, Table
 from leakbench.store import Run, content_hash
 
-__all__ = ["accuracy_of", "cells_of", "changed_in", "hash_of", "measured", "point_of", "rows_at"]
+__all__ = ["accuracy_of", "cells_of", "changed_in", "check_line", "hash_of", "measured", "point_of", "rows_at"]
 
 MEASURES = (
     *("asr", "asr_low", "asr_high", "null_asr", "rmse", "null_rmse", "psnr", "ssim", "label_accuracy"),
@@ -49,8 +51,21 @@ def cells_of(
     line: Line, scale: str, changed: dict[str, Any], data_dir: Path | None, reporter: Reporter | None = None
 ) -> list[Cell]:
     """Return the cells of a line, one for each seed; raises InputError that names the row where there is no such cell."""
-    try:
+    with _named(line):
         return [prepare(request, data_dir, reporter) for request in line.requests(scale, changed)]
+
+
+def check_line(line: Line, scale: str, changed: dict[str, Any], data_dir: Path | None) -> None:
+    """Raise InputError that names the row where an option of one of its cells does not fit; no data are looked for."""
+    with _named(line):
+        for request in line.requests(scale, changed):
+            plan(request, data_dir)
+
+
+@contextmanager
+def _named(line: Line) -> Iterator[None]:
+    try:
+        yield
     except InputError as error:
         raise InputError(f"row {line.name!r}: {error}") from None
 

@@ -19,7 +19,7 @@ from leakbench.reproduce.drawing import draw_pictures
 from leakbench.reproduce.file import table_names, tables_folder
 from leakbench.reproduce.index import write_index
 from leakbench.reproduce.kept import kept, of_table
-from leakbench.reproduce.measure import cells_of, hash_of, measured
+from leakbench.reproduce.measure import cells_of, check_line, hash_of, measured
 from leakbench.reproduce.page import page_of
 from leakbench.reproduce.rows import Row, replaced
 from leakbench.reproduce.table import SCALES, Line, Table
@@ -49,6 +49,8 @@ def reproduce(
     """
     lines = {line.name: line for line in table.at(scale)}
     names = chosen(lines, only)
+    for name in names:  # Every cell is checked before any data are looked for.
+        check_line(lines[name], scale, changed, data_dir)
     csv = out / f"{table.name}.csv"
     rows, fresh = _read(table, csv), False
     asked = [name for name in names if again or not _stands(rows, lines[name], scale, changed, data_dir)]

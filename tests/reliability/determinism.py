@@ -27,6 +27,7 @@ import torch
 from leakbench.measure.statistics import wilson
 from leakbench.sweep.merge import CLOCK
 from tests.bad.tried import asked
+from tests.offline import python_path
 from tests.reliability.same import differences, results
 from tests.reliability.tally import Tally
 
@@ -118,7 +119,7 @@ def _words(cell: Cell, folder: Path) -> list[str]:
 
 
 def _environment(**changed: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **changed}
+    return {**os.environ, "PYTHONPATH": python_path(ROOT), "OMP_NUM_THREADS": "1", **changed}
 
 
 def _run(cell: Cell, folder: Path, more: Sequence[str] = (), **environment: str) -> Path:

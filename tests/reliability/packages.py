@@ -16,6 +16,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+from tests.offline import environment_before
 from tests.reliability.tally import Tally
 
 ROOT = Path(__file__).parents[2]
@@ -86,7 +87,11 @@ def _built(tally: Tally, clone: Path, scratch: Path) -> Path | None:
     """Build sdist and wheel, of the sdist, as `build` does it; neither may say a warning."""
     made = scratch / "dist"
     told = subprocess.run(
-        [sys.executable, "-m", "build", "--outdir", str(made), str(clone)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "build", "--outdir", str(made), str(clone)],
+        env=environment_before(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     said = told.stdout + told.stderr
     if "No module named build" in said:
@@ -166,7 +171,8 @@ def _suites(tally: Tally, clone: Path, scratch: Path) -> None:
 
 def _python(version: str) -> str | None:
     """Return a Python of this version, on the path or of pyenv; None where there is none."""
-    places = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
+    home = environment_before().get("HOME", "")
+    places = sorted(Path(home).glob(f".pyenv/versions/{version}.*/bin/python")) if home else []
     return str(places[-1]) if places else shutil.which(f"python{version}")
 
 
@@ -177,9 +183,11 @@ def _environment(place: Path, version: str, packages: list[str], resolution: str
     if not uv or found is None:
         return None
     program = [uv] if uv != "uv" else [sys.executable, "-m", "uv"]
-    subprocess.run([*program, "venv", "-q", "--python", found, str(place)], check=True)
+    subprocess.run([*program, "venv", "-q", "--python", found, str(place)], env=environment_before(), check=True)
     python = place / "bin" / "python"
     subprocess.run(
-        [*program, "pip", "install", "-q", "--python", str(python), "--resolution", resolution, *packages], check=True
+        [*program, "pip", "install", "-q", "--python", str(python), "--resolution", resolution, *packages],
+        env=environment_before(),
+        check=True,
     )
     return python

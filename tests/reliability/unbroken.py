@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.offline import python_path
 from tests.reliability.commands import Command, commands
 from tests.reliability.killed import Pace, started
 from tests.reliability.lying import Server
@@ -48,9 +49,9 @@ class Unbroken:
 
 def unbroken(tally: Tally, server: Server, place: Path) -> list[Unbroken]:
     """Run every command once."""
-    finished, root, found = place / "finished", str(Path(__file__).parents[2]), list[Unbroken]()
+    finished, root, found = place / "finished", Path(__file__).parents[2], list[Unbroken]()
     environment = {name: value for name, value in os.environ.items() if name != "LEAKBENCH_DATA"}
-    environment |= {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(place / "cache")}
+    environment |= {"PYTHONPATH": python_path(root), "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(place / "cache")}
     for command in commands(server, finished):
         folder = place / command.name.replace(" ", "-")
         folder.mkdir(parents=True)

@@ -1,0 +1,72 @@
+"""The recorded sizes of a data set: they answer every question that needs no example."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from leakbench.data.dataset import Dataset
+from leakbench.errors import InputError
+from leakbench.part import Count, part
+
+__all__ = ["Sizes"]
+
+
+@part
+class Sizes:
+    """The sizes of a data set.
+
+    shape: shape of one input: (channels, height, width) of a picture, (features,) of a record.
+    train: number of training examples of each class.
+    test: number of test examples.
+    victims: classes whose training examples may be attacked; empty for all classes.
+    """
+
+    shape: Annotated[tuple[Count, ...], Field(min_length=1)]
+    train: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+    test: Count
+    victims: tuple[Annotated[int, Field(ge=0)], ...] = ()
+
+    @classmethod
+    def of(cls, data: Dataset) -> Sizes:
+        """Return the sizes of loaded data."""
+        train = data.train_targets.bincount(minlength=data.classes).tolist()
+        attacked = sorted(set(data.train_targets[data.victims].tolist()))
+        everyone = len(data.victims) == len(data.train_targets)
+        return cls(data.shape, tuple(train), len(data.test_targets), () if everyone else tuple(attacked))
+
+    def check(self, data: Dataset) -> None:
+        """Raise InputError for data of other sizes."""
+        found = Sizes.of(data)
+        for field in ("shape", "train", "test", "victims"):
+            recorded, actual = getattr(self, field), getattr(found, field)
+            if recorded != actual:
+                raise InputError(
+                    f"dataset {data.name!r}: sizes: {field}: the recipe has {_text(recorded)}, the data have"
+                    f" {_text(actual)}; correct the recipe"
+                )
+
+    def without_examples(self, name: str) -> Dataset:
+        """Return a data set of these sizes whose inputs have a shape but no values (PyTorch's device `meta`).
+
+        The training labels are sorted: only their counts are recorded. Reading the value of an input raises an error.
+        """
+        targets = torch.arange(len(self.train)).repeat_interleave(torch.tensor(self.train))
+        victims = torch.isin(targets, torch.tensor(self.victims)) if self.victims else torch.ones_like(targets).bool()
+        return Dataset(
+            name=name,
+            kind="image" if len(self.shape) == 3 else "tabular",
+            train_inputs=torch.empty(len(targets), *self.shape, device="meta"),
+            train_targets=targets,
+            test_inputs=torch.empty(self.test, *self.shape, device="meta"),
+            test_targets=torch.empty(self.test, dtype=torch.int64, device="meta"),
+            class_names=tuple(map(str, range(len(self.train)))),
+            victims=victims.nonzero()[:, 0],
+            content="",
+        )
+
+
+def _text(value: object) -> str:
+    return str(list(value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,24 @@
+"""Keeps the tests, and the Python programs that they start, from the network: this folder is on their PYTHONPATH."""
+
+import json
+import os
+from pathlib import Path
+
+__all__ = ["BEFORE", "FOLDER", "environment_before", "python_path"]
+
+BEFORE = "LEAKBENCH_TESTS_BEFORE"
+"""Variable that holds, as JSON, the values that the tests' variables had in the user's environment."""
+
+FOLDER = Path(__file__).parent
+
+
+def python_path(*folders: Path) -> str:
+    """Return a PYTHONPATH for a child process of a test: these folders, after the one that refuses the network."""
+    return os.pathsep.join(map(str, (FOLDER, *folders)))
+
+
+def environment_before() -> dict[str, str]:
+    """Return the user's environment, for the few children that install packages, and so need an index and its cache."""
+    changed = json.loads(os.environ[BEFORE])
+    now = {name: value for name, value in os.environ.items() if name not in changed and name != BEFORE}
+    return now | {name: value for name, value in changed.items() if value is not None}

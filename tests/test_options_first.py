@@ -1,0 +1,199 @@
+"""Every option is validated before any data set is looked for: on a machine without data, the message names the option."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+import torch
+from command_line import called
+from safetensors.torch import save_file
+from torch import nn
+
+from leakbench.cli import commands
+from leakbench.data import find
+from leakbench.recipe import catalog_folder
+
+BAD = {
+    **dict.fromkeys(
+        ("defense", "model", "leak_model", "victim_mode", "init", "attack", "knows", "protocol"), "none_such"
+    ),
+    **dict.fromkeys(("client_optimizer", "reads", "engine", "device", "success", "threshold", "tracker"), "none_such"),
+    **dict.fromkeys(("clients", "clients_per_round", "local_iterations", "batch", "victims", "iterations"), "0"),
+    **dict.fromkeys(
+        ("leak_batch", "observations", "candidates", "seeds", "identify", "trials", "repeats", "outer"), "0"
+    ),
+    **dict.fromkeys(("learning_rate", "epsilon", "stop_at_epsilon", "seed", "train_rounds", "sigma", "clip"), "-1"),
+    **dict.fromkeys(("dropout", "stop_at_delta", "delta", "reach"), "2"),
+    **dict.fromkeys(("noise_factor", "clip_factor"), "0"),
+    **dict.fromkeys(("taps", "leak_rounds", "protocols", "defenses", "noise_factors", "scale", "only"), "none_such"),
+    **dict.fromkeys(("lpips_weights", "into", "data_dir", "page", "updates", "befores", "truth"), "none_such"),
+    **dict.fromkeys(("out", "runs"), "a_file"),
+    **{"dataset": "none_such", "function": "none_such", "changes": "victims=0", "checked": "none_such.json"},
+    **{"builder": "none_such:build", "shape": "1,x", "classes": "1", "tap": "none_such", "mean": "x", "std": "x"},
+    **{"workers": "0", "threads": "0", "gpus_per_cell": "-1", "slurm": "none_such", "address": "no/address"},
+}
+"""{parameter of a command: a value that no data set allows}."""
+
+NO_BAD_VALUE = {"as_json", "quiet", "help", "join_rounds", "pictures", "retry_failed", "again", "quick"}
+"""Parameters that are flags."""
+
+ELSEWHERE = {
+    # Without these, the base command is another; their values are tested where the option is.
+    ("reproduce", "page"),
+    ("frontier", "page"),
+    ("attack", "afters"),
+}
+"""(command, parameter) that leaves nothing of the base command to check."""
+
+GIVEN = {
+    "run": ["--dataset", "mnist"],
+    "epsilon": ["--dataset", "mnist", "--defense", "fed_cdp_valid"],
+    "audit": ["--dataset", "mnist", "--defense", "fed_cdp_valid"],
+    "frontier": ["--dataset", "mnist", "--defenses", "fed_cdp_valid"],
+    "card": ["fed_cdp_valid", "mnist"],
+    "reproduce": ["fed_alpha_cdp_table_1", "--out", "out"],
+    "sweep": ["grid.yaml"],
+    "bench": ["--dataset", "mnist"],
+    "attack": [
+        *("--model", "options_first_models:build", "--update", "update.safetensors", "--shape", "1,28,28"),
+        *("--classes", "10", "--dataset", "mnist", "--attack", "cpl"),
+    ],
+}
+"""{command that reads a data set: arguments with which it would look for the data of MNIST}."""
+
+MODELS = """
+from torch import nn
+def build(): return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+"""
+
+Refused = Callable[..., str]
+
+
+class Looked(Exception):
+    """A data set was looked for."""
+
+
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Return a function that calls a command in a folder without data, and returns the line with which it is refused."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LEAKBENCH_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def look(*_: object) -> Path:
+        raise Looked("a data set was looked for")
+
+    monkeypatch.setattr(find, "find_folder", look)
+    Path("a_file").write_text("", encoding="utf-8")
+    Path("grid.yaml").write_text("given: {dataset: mnist}\n", encoding="utf-8")
+    Path("options_first_models.py").write_text(MODELS, encoding="utf-8")
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+    save_file({name: torch.zeros_like(p) for name, p in model.named_parameters()}, "update.safetensors")
+
+    def call(*arguments: str) -> str:
+        code, out, err = called(monkeypatch, capsys, *arguments)
+        assert (code, out) == (2, ""), (code, out, err)
+        lines = err.strip().splitlines()
+        assert len(lines) == 1, err
+        assert "looked for" not in lines[0] and "data fetch" not in lines[0]
+        return lines[0]
+
+    return call
+
+
+def cases() -> list[tuple[str, click.Option]]:
+    """Return every option of every command that reads a data set."""
+    return [
+        (name, parameter)
+        for name in GIVEN
+        for parameter in commands.commands[name].params
+        if isinstance(parameter, click.Option) and parameter.name not in NO_BAD_VALUE
+    ]
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_the_base_command_looks_for_data_where_it_needs_them(
+    name: str, refused: Refused, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise the test below would show nothing."""
+    if name in ("epsilon", "audit", "sweep"):
+        pytest.skip("computed without data, or in a process of its own")
+    code, _, err = called(monkeypatch, capsys, name, *GIVEN[name])
+    assert code == 70 and "a data set was looked for" in err
+
+
+@pytest.mark.parametrize(("name", "option"), [pytest.param(n, o, id=f"{n} {o.opts[0]}") for n, o in cases()])
+def test_a_bad_value_is_named_before_data_are_looked_for(name: str, option: click.Option, refused: Refused) -> None:
+    assert option.name is not None
+    if (name, option.name) in ELSEWHERE:
+        pytest.skip("the option makes another command of it")
+    line = refused(name, *GIVEN[name], option.opts[0], BAD[option.name])
+    words = {option.opts[0], f"{option.opts[0].removeprefix('--')}:"}
+    if name == "reproduce" and option.name == "changes":
+        words = {"victims:"}
+    assert any(word in line for word in words), line
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("--victims 60001", "victims: got 60001"),
+        ("--victims 20 --candidates 10", "candidates: got 10"),
+        ("--clients-per-round 2000", "clients-per-round: got 2000"),
+        ("--batch 501", "batch: got 501"),
+        ("--local-iterations 100000000", "local-iterations:"),
+        ("--leak-rounds 1", "leak-rounds: got '1'"),
+        ("--protocol live --leak-rounds 101", "leak-rounds: got 101"),
+        ("--protocol live --victims 10 --clients 5", "victims: 10 need 10 clients"),
+        ("--protocol live --leak-batch 501", "leak-batch: got 501"),
+        ("--protocol live --join-rounds", "join-rounds: got the leak round 0"),
+        ("--victim-mode eval", "victim-mode: got 'eval'"),
+        ("--model convnet", "victim-mode: 'convnet'"),
+        ("--observations 2", "observations: got 2"),
+        ("--attack tableak", "attack: 'tableak' needs a table"),
+        ("--attack lmmse", "attack: 'lmmse' reads what one example leaks"),
+        ("--attack lmmse --iterations 5", "iterations: the attack's method"),
+        ("--epsilon 1", "epsilon: none"),
+        ("--epsilon 1 --noise-factor 2", "noise-factor: got --epsilon"),
+        ("--noise-factor 2", "noise-factor: none adds no noise"),
+        ("--clip-factor 2", "clip-factor: none has no clip"),
+        ("--stop-at-epsilon 1", "stop-at-epsilon: none has no valid epsilon"),
+        ("--stop-at-delta 1e-5", "stop-at-delta: got no --stop-at-epsilon"),
+    ],
+)
+def test_options_that_do_not_fit_the_sizes_are_named_before_data_are_looked_for(
+    words: str, named: str, refused: Refused
+) -> None:
+    assert f"leakbench: {named}" in refused("run", "--dataset", "mnist", *words.split())
+
+
+@pytest.mark.parametrize("command", ["run", "epsilon"])
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [("--noise-factor 0", "noise-factor:"), ("--epsilon -1", "epsilon:"), ("--stop-at-epsilon -1", "stop-at-epsilon:")],
+)
+def test_numbers_are_checked_first_also_for_a_recipe_that_records_no_sizes(
+    command: str, words: str, named: str, refused: Refused
+) -> None:
+    recipe = (catalog_folder("datasets") / "mnist.yaml").read_text(encoding="utf-8")
+    Path("mine.yaml").write_text(re.sub(r"^sizes: .*\n", "", recipe, flags=re.MULTILINE), encoding="utf-8")
+    assert named in refused(command, "--dataset", "mine.yaml", *words.split())
+
+
+def test_options_of_a_card_s_last_cell_are_named_before_data_are_looked_for(refused: Refused) -> None:
+    """The live protocol is planned after the paper's."""
+    line = refused("card", "fed_cdp_valid", "mnist", "--leak-rounds", "101")
+    assert "leak-rounds: got 101" in line
+
+
+@pytest.mark.parametrize("defense", ["fed_cdp_valid", "fed_sdp_client_valid", "none"])
+def test_epsilons_need_no_data(
+    defense: str, refused: Refused, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`refused` lets no data set be found."""
+    code, out, err = called(monkeypatch, capsys, "epsilon", "--defense", defense, "--dataset", "mnist", "--json")
+    assert (code, err) == (0, "")
+    assert (json.loads(out)["valid"] is None) == (defense == "none")
