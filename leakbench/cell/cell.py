@@ -11,7 +11,7 @@ import torch
 from leakbench import __version__
 from leakbench.attack import Attack
 from leakbench.cell.device import conditions
-from leakbench.cell.request import ENGINES, READS
+from leakbench.cell.request import ENGINES, READS, Request
 from leakbench.cell.settings import Settings
 from leakbench.data.dataset import Dataset
 from leakbench.data.recipe import DatasetRecipe, Federation
@@ -30,6 +30,7 @@ __all__ = ["Cell", "identified", "identity", "leak_clock", "leak_federation"]
 class Cell:
     """One cell, ready to run.
 
+    request: what the user asked for; None for a cell that was put together by hand. It is not part of the identity.
     drawn: {tap: whether what leaks there depends on random numbers}, as far as `random_at` was asked; of this cell alone, since
     one that is changed begins with none.
     """
@@ -42,6 +43,7 @@ class Cell:
     settings: Settings
     lpips: Score | str
     hash: str
+    request: Request | None = None
     drawn: dict[str, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property

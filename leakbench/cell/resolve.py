@@ -85,7 +85,7 @@ def resolve_cell(
             f"victims: got {settings.victims}, the set {data_name!r} holds {len(data.victims)} that may be attacked"
         )
     names = {"defense": defense_name, "attack": attack_name, "dataset": data_name}
-    cell = identified(Cell(names, attack, defense, recipe, data, settings, lpips, ""))
+    cell = identified(Cell(names, attack, defense, recipe, data, settings, lpips, "", request))
     check_looks(cell)
     return cell
 
