@@ -8,8 +8,9 @@ from typing import Any
 import pandas as pd
 
 from leakbench.frontier.choose import Choice, first_point
-from leakbench.frontier.identify import LEVEL
 from leakbench.reproduce.columns import text_of
+from leakbench.summary.verdict import LEVEL
+from leakbench.summary.verdict_words import NO_LEAK
 
 __all__ = ["answer_of", "epsilon_text", "setting_of", "share_text"]
 
@@ -93,7 +94,7 @@ def _against(best: pd.Series) -> list[str]:
         found.append("So large an epsilon promises nothing: this setting rests on what was measured of one attacker.")
     if pd.isna(best["epsilon_valid"]):
         found.append("Without an epsilon this setting rests on what was measured of one attacker.")
-    if best["verdict"] not in ("protected", "no reconstruction"):
+    if best["verdict"] != NO_LEAK:
         found.append(f"The verdict on it is `{best['verdict']}`.")
     return found
 

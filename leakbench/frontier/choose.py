@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from leakbench.frontier.identify import LEVEL
-from leakbench.frontier.null import EXPOSED
 from leakbench.reproduce.reached import Reached, reached
+from leakbench.summary.verdict import LEVEL
+from leakbench.summary.verdict_words import LEAKING
 
 __all__ = ["Choice", "chosen", "first_point", "main_rows", "qualifies", "reaching"]
 
@@ -51,7 +51,7 @@ def qualifies(rows: pd.DataFrame) -> pd.Series:
     An attack that found no answer is no reason against it.
     """
     within: pd.Series = rows["identify_p"] >= LEVEL
-    return within & ~rows["verdict"].isin(EXPOSED) & rows["trained_accuracy"].notna()
+    return within & ~rows["verdict"].isin(LEAKING) & rows["trained_accuracy"].notna()
 
 
 def chosen(rows: pd.DataFrame) -> Choice:

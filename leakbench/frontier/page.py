@@ -9,7 +9,7 @@ import pandas as pd
 
 from leakbench.frontier.answer import answer_of, epsilon_text, share_text
 from leakbench.frontier.choose import Choice, first_point, main_rows, qualifies
-from leakbench.frontier.identify import LEVEL
+from leakbench.summary.verdict import LEVEL
 from leakbench.frontier.limits import limits_of
 from leakbench.reproduce.columns import text_of
 from leakbench.scripts import in_table, markdown_table, untagged
@@ -41,8 +41,9 @@ LEGEND = """\
 - label told: how often the victim's class comes first; a guess: the commonest class of the public examples.
 - valid epsilon: of the mechanism as it was executed, at delta = {delta:g}, against who sees the released models; beside it against
   who reads at {point}.
-- verdict: of the attack by `autoleak`; `identifies` also where p is below .01.
-- qualifies: the test does not tell identification from chance at level {level:g}, and the verdict is not `leaks` or `identifies`;
+- verdict: of the attack by `autoleak`; `identifies` also where p is below {level:g}. `inconclusive`: nothing significant leaked, but
+  fewer victims or networks were attacked than `no leak found` requires.
+- qualifies: identification is not significantly above chance at level {level:g}, and the verdict is not `reconstructs` or `identifies`;
   the most accurate of these is the answer."""
 
 HERE = """\

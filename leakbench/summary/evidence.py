@@ -20,13 +20,10 @@ from leakbench.measure.statistics import exact_low, proportion
 from leakbench.recipe import resolve
 from leakbench.summary.notes import doubt
 from leakbench.summary.tables import comes_back
-from leakbench.summary.verdict import LEAST_NETWORKS, LEAST_VICTIMS, Evidence, above_null
+from leakbench.summary.verdict import LEAST_NETWORKS, LEAST_VICTIMS, STRONGEST, Evidence, above_null
 from leakbench.summary.warnings import WORDS
 
 __all__ = ["Setup", "evidence_of", "is_strongest", "networks_in", "setup_of"]
-
-STRONGEST = "autoleak"
-"""The attack whose failure counts as evidence."""
 
 CONFIDENCE = 0.95
 """Of the rates that a verdict excludes, one-sided."""

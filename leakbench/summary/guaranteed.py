@@ -14,15 +14,15 @@ CANDIDATES = 1000
 """Among so many candidates. A bound among fewer also holds among so many, since picking one of fewer is easier."""
 
 
-def guaranteed(tap: Mapping[str, Any], epsilon: Mapping[str, Any] | None, violations: Sequence[Any]) -> float | None:
+def guaranteed(tap: Mapping[str, Any], violations: Sequence[Any]) -> float | None:
     """Return the guaranteed limit of the identification rate at a leakage point; None where none is guaranteed.
 
     Args:
-        tap: The summary of the leakage point, with `identified_bound` and `candidates`.
-        epsilon: The epsilon for an observer of the leakage point, with `valid`; None where it is not known.
+        tap: The summary of the leakage point, with `identified_bound`, which exists only where a valid epsilon follows from
+            what leaked, and `candidates`.
         violations: Measurements at the leakage point that are significantly above their bounds.
     """
     bound = tap["identified_bound"]
-    if violations or epsilon is None or epsilon["valid"] is None or bound is None:
+    if violations or bound is None or bound > LIMIT or tap["candidates"] > CANDIDATES:
         return None
-    return float(bound) if bound <= LIMIT and tap["candidates"] <= CANDIDATES else None
+    return float(bound)

@@ -52,7 +52,7 @@ def summarise(
         taps[key], why, broken = limited(key, found, group, limits[key], points)
         notes.update(tap_notes(key, taps[key], group, cell) | why)
         violations += broken
-        taps[key]["guaranteed"] = guaranteed(taps[key], epsilon["by_tap"].get(str(tap)), broken)
+        taps[key]["guaranteed"] = guaranteed(taps[key], broken)
     notes |= training_notes(cell, rounds) | network_notes(cell) | epsilon_notes(cell, epsilon) | look_notes(cell)
     notes |= seen.notes
     return {

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from scipy.stats import binomtest
+from scipy.stats import beta, binomtest
 
 from leakbench.summary.verdict_words import FAILED, IDENTIFIES, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS
 
@@ -14,13 +14,18 @@ __all__ = [
     "LEAST_NETWORKS",
     "LEAST_VICTIMS",
     "LEVEL",
+    "STRONGEST",
     "Evidence",
     "Verdict",
     "above_chance",
     "above_null",
     "by_chance",
+    "upper_limit",
     "verdict",
 ]
+
+STRONGEST = "autoleak"
+"""The attack whose failure counts as evidence."""
 
 LEAST_VICTIMS = 100
 """Without a success among so many victims, a rate of 3 % is excluded at 95 %."""
@@ -128,10 +133,10 @@ def _lacking(evidence: Evidence) -> Iterator[tuple[str, bool]]:
     if not evidence.ranked:
         yield "no candidates were ranked", False
     if evidence.victims < LEAST_VICTIMS:
-        yield f"{_count(evidence.victims, 'victim')} of at least {LEAST_VICTIMS}", True
+        yield f"{_count(evidence.victims, 'victim')}, at least {LEAST_VICTIMS} are needed", True
     if evidence.networks < LEAST_NETWORKS:
         unit = "training" if evidence.live else "network"
-        yield f"{_count(evidence.networks, unit)} of at least {LEAST_NETWORKS}", not evidence.live
+        yield f"{_count(evidence.networks, unit)}, at least {LEAST_NETWORKS} are needed", not evidence.live
     for measurement in evidence.higher:
         yield f"{measurement}, but not significantly", True
 
@@ -165,3 +170,8 @@ def by_chance(right: int, victims: int, chance: float) -> float:
 def above_chance(right: int, victims: int, chance: float) -> bool:
     """Return whether so many of the victims are significantly more than chance has, at `LEVEL`."""
     return by_chance(right, victims, chance) < LEVEL
+
+
+def upper_limit(successes: float, trials: int, confidence: float = 0.95) -> float:
+    """Return the rate above which independent trials exclude it: one-sided limit by Clopper and Pearson (Biometrika 26, 1934)."""
+    return float(beta.ppf(confidence, successes + 1, trials - successes)) if successes < trials else 1.0
