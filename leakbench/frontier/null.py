@@ -9,6 +9,7 @@ from scipy.stats import binom
 
 __all__ = ["null_interval"]
 
+
 def null_interval(tap: Mapping[str, Any], confidence: float = 0.95) -> tuple[float, float]:
     """Return the shares (low, high) of the victims between which chance stays with at least this probability.
 

@@ -11,6 +11,7 @@ from scipy.stats import beta, binomtest
 from leakbench.summary.verdict_words import FAILED, IDENTIFIES, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS
 
 __all__ = [
+    "CAUTION",
     "LEAST_NETWORKS",
     "LEAST_VICTIMS",
     "LEVEL",
@@ -22,6 +23,7 @@ __all__ = [
     "by_chance",
     "upper_limit",
     "verdict",
+    "within_chance",
 ]
 
 STRONGEST = "autoleak"
@@ -34,7 +36,11 @@ LEAST_NETWORKS = 5
 """How much leaks differs between draws of the first weights; fewer draws say little about another network."""
 
 LEVEL = 0.01
-"""Level of the one test against chance: identification is more than chance where chance reaches as much less often than this."""
+"""A leak is stated where chance reaches as many identified victims less often than this."""
+
+CAUTION = 0.05
+"""That no leak was found is stated only where chance reaches as many at least this often. Between the two, neither is stated: a
+level that is cautious for one statement is bold for the other."""
 
 
 @dataclass(frozen=True)
@@ -100,13 +106,14 @@ def verdict(evidence: Evidence) -> Verdict:
 
     `reconstructs`: a measurement of the reconstructions is significantly above the baseline guess's. `identifies`: more victims
     are identified than by chance, by a one-sided binomial test at `LEVEL`. `attack failed`: at least half of the examples have no
-    answer. `no leak found`: none of these, by `autoleak` that knows the defense, on at least `LEAST_VICTIMS` victims over at
-    least `LEAST_NETWORKS` networks, without a warning of the search. Otherwise `inconclusive`.
+    answer. `no leak found`: none of these, and the same test does not reject chance at `CAUTION` either, by `autoleak` that knows
+    the defense, on at least `LEAST_VICTIMS` victims over at least `LEAST_NETWORKS` networks, without a warning of the search.
+    Otherwise `inconclusive`.
     """
     if evidence.above:
         return Verdict(RECONSTRUCTS, "; ".join(evidence.above), {})
     if above_chance(evidence.identified, evidence.ranked, 1 / evidence.candidates):
-        return Verdict(IDENTIFIES, _identified(evidence), {})
+        return Verdict(IDENTIFIES, f"{_identified(evidence)}, significantly more than by chance", {})
     lacking = list(_lacking(evidence))
     decidable = bool(lacking) and all(supplied for _, supplied in lacking)
     if evidence.unanswered >= 0.5 and not evidence.ranks_only:
@@ -137,6 +144,8 @@ def _lacking(evidence: Evidence) -> Iterator[tuple[str, bool]]:
     if evidence.networks < LEAST_NETWORKS:
         unit = "training" if evidence.live else "network"
         yield f"{_count(evidence.networks, unit)}, at least {LEAST_NETWORKS} are needed", not evidence.live
+    if not within_chance(evidence.identified, evidence.ranked, 1 / evidence.candidates):
+        yield f"{_identified(evidence)}, which is significant at {CAUTION:g} but not at {LEVEL:g}", True
     for measurement in evidence.higher:
         yield f"{measurement}, but not significantly", True
 
@@ -144,8 +153,8 @@ def _lacking(evidence: Evidence) -> Iterator[tuple[str, bool]]:
 def _identified(evidence: Evidence) -> str:
     p = by_chance(evidence.identified, evidence.ranked, 1 / evidence.candidates)
     return (
-        f"{evidence.identified} of {_count(evidence.ranked, 'victim')} identified among {evidence.candidates} candidates, "
-        f"significantly more than by chance (p = {p:.1g})"
+        f"{evidence.identified} of {_count(evidence.ranked, 'victim')} are identified among {evidence.candidates} candidates "
+        f"(p = {p:.1g})"
     )
 
 
@@ -168,8 +177,13 @@ def by_chance(right: int, victims: int, chance: float) -> float:
 
 
 def above_chance(right: int, victims: int, chance: float) -> bool:
-    """Return whether so many of the victims are significantly more than chance has, at `LEVEL`."""
+    """Return whether so many identified victims are significantly more than by chance, at `LEVEL`."""
     return by_chance(right, victims, chance) < LEVEL
+
+
+def within_chance(right: int, victims: int, chance: float) -> bool:
+    """Return whether so many identified victims are not significantly more than by chance, at `CAUTION`."""
+    return by_chance(right, victims, chance) >= CAUTION
 
 
 def upper_limit(successes: float, trials: int, confidence: float = 0.95) -> float:
