@@ -9,10 +9,10 @@ import pandas as pd
 
 from leakbench.frontier.answer import answer_of, epsilon_text, share_text
 from leakbench.frontier.choose import Choice, first_point, main_rows, qualifies
-from leakbench.summary.verdict import CAUTION, LEVEL
 from leakbench.frontier.limits import limits_of
 from leakbench.reproduce.columns import text_of
 from leakbench.scripts import in_table, markdown_table, untagged
+from leakbench.summary.verdict import CAUTION, LEVEL
 
 __all__ = ["page_of"]
 
@@ -43,7 +43,8 @@ LEGEND = """\
   who reads at {point}.
 - verdict: of the attack by `autoleak`; `identifies` also where p is below {claim:g}. `inconclusive`: nothing significant leaked, but
   fewer victims or networks were attacked than `no leak found` requires.
-- qualifies: identification is not significantly above chance at level {level:g}, and the verdict is not `reconstructs` or `identifies`;
+- qualifies: identification is not significantly above chance at level {level:g}, and the verdict is not `reconstructs` or
+  `identifies`;
   the most accurate of these is the answer."""
 
 HERE = """\

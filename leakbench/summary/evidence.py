@@ -131,7 +131,11 @@ def _above(group: pd.DataFrame, found: dict[str, Any]) -> Iterator[str]:
         share, low, _ = proportion(group["recognised"].to_numpy(dtype=float), batch)
         null, _, null_high = proportion(group["null_recognised"].to_numpy(dtype=float), batch)
         if low > null and share > null_high:
-            yield f"{100 * share:.0f} % of the reconstructions are recognised, significantly more than the baseline guess's {100 * null:.0f} %"
+            shares = (
+                f"{100 * share:.0f} % of the reconstructions are recognised",
+                f"baseline guess's {100 * null:.0f} %",
+            )
+            yield f"{shares[0]}, significantly more than the {shares[1]}"
 
 
 def _higher(found: dict[str, Any]) -> Iterator[str]:
