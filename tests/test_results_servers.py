@@ -54,7 +54,7 @@ def test_the_matrix_has_a_line_a_defense(in_results):
             {"cell": "clip, alone, lying", "point": "type-1", "asr": 0.1, "verdict": "identifies", "above": 1},
             {"cell": "clip, alone, lying", "point": "type-0", "asr": 0.0, "verdict": "attack failed", "above": 0},
             {"cell": "clip, alone, honest", "point": "type-0", "asr": 0.0, "verdict": "inconclusive", "above": 0},
-            {"cell": "clip, alone, honest", "point": "global", "asr": 0.0, "verdict": "inconclusive", "above": 0},
+            {"cell": "clip, alone, honest", "point": "global", "asr": 0.0, "verdict": "no leak found", "above": 0},
         ]
     )
     page = matrix(rows)

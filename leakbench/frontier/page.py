@@ -41,8 +41,8 @@ LEGEND = """\
 - label told: how often the victim's class comes first; a guess: the commonest class of the public examples.
 - valid epsilon: of the mechanism as it was executed, at delta = {delta:g}, against who sees the released models; beside it against
   who reads at {point}.
-- verdict: of the attack by `autoleak`; `identifies` also where p is below {claim:g}. `inconclusive`: nothing significant leaked, but
-  fewer victims or networks were attacked than `no leak found` requires.
+- verdict: of the attack by `autoleak`; `identifies` also where p is below {claim:g}. `inconclusive`: nothing significant leaked,
+  but fewer victims or networks were attacked than `no leak found` requires.
 - qualifies: identification is not significantly above chance at level {level:g}, and the verdict is not `reconstructs` or
   `identifies`;
   the most accurate of these is the answer."""

@@ -74,7 +74,7 @@ def reading(summary: Summary) -> str:
         if tap.get("feature_accuracy") is not None:
             guess = f"baseline guess {number(tap.get('null_feature_accuracy'))}"
             beside += f"; features right {number(tap['feature_accuracy'])}, {guess}"
-        if verdict == IDENTIFIES or tap.get("asr") is None:
+        if verdict == IDENTIFIES or (tap.get("asr") is None and tap.get("identified") is not None):
             beside = f"identified {interval(tap, 'identified')} of {tap.get('victims')} among {tap.get('candidates')}"
         found.setdefault(verdict, []).append(f"{name} ({beside})")
     ordered = sorted(found, key=lambda verdict: (*_VERDICTS, verdict).index(verdict))
