@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -277,3 +279,21 @@ def test_a_run_prints_its_verdict_with_reason_and_command(tmp_path: Any, monkeyp
     assert tap["verdict_reason"].startswith(reason)
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert 'class="verdict inconclusive">inconclusive</td>' in page and "To decide: <code>leakbench run" in page
+
+
+HOME = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("path", sorted((HOME / "results").glob("*.csv")), ids=lambda path: path.name)
+def test_every_published_row_has_a_verdict_of_the_scale(path: Path) -> None:
+    published = pd.read_csv(path)
+    words = set(published["verdict"].dropna()) if "verdict" in published else set()
+    assert words <= set(VERDICTS)
+
+
+def test_no_page_and_no_card_says_protected() -> None:
+    """docs/papers.md is about what papers say; its verdicts are on claims."""
+    pages = [HOME / "README.md", *(HOME / "results").glob("*.md"), *(HOME / "docs").glob("*.md")]
+    files = [*pages, *(HOME / "leaderboard").rglob("*.json"), *(HOME / "results" / "tables").glob("*.yaml")]
+    said = [path.name for path in files if re.search(r"\bprotected\b", path.read_text(encoding="utf-8"), re.IGNORECASE)]
+    assert set(said) <= {"papers.md"}
