@@ -67,6 +67,9 @@ OF_SUMMARY: dict[str, tuple[type, ...]] = {
     "notes": (dict,),
 }
 
+WORDS = ("verdict_reason", "verdict_command")
+"""What of a leakage point is a sentence, or nothing."""
+
 OF_TAP: dict[str, tuple[type, ...]] = {
     "round": (int,),
     "batch": (int, type(None)),
@@ -76,6 +79,7 @@ OF_TAP: dict[str, tuple[type, ...]] = {
     "null_asr": (int, float, type(None)),
     "identified": (int, float, type(None)),
     "verdict": (str,),
+    **dict.fromkeys(WORDS, (str, type(None))),
 }
 
 WITHIN = ("attributes", "anytime", "doubts", "unanswered", "seen")
@@ -196,7 +200,7 @@ def _tap(path: Path, place: str, tap: Any) -> None:
     for name, value in tap.items():
         if name in WITHIN:
             _is(path, f"{place}.{name}", value, (dict, type(None)))
-        elif name != "verdict":
+        elif name not in ("verdict", *WORDS):
             _number(path, f"{place}.{name}", value, most=1.0 if name in SHARES else math.inf, least=-math.inf)
 
 

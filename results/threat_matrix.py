@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from leakbench.reproduce.kept import kept, of_table
 from leakbench.reproduce.rows import there
 from leakbench.scripts import markdown_table, one_line
 
@@ -24,8 +25,8 @@ TEXT = """# Which threat a defense withstands
 The share of pictures that come back to an RMSE of at most eta, by a server that keeps to the protocol and by one that
 lies: MNIST, CPL's LeNet at random weights, ten victims, one picture a client; `type-0` under secure aggregation and
 `global` are means of four clients. A star is a point where victims are told apart from other candidates though no
-picture comes back; two are a point where neither a leak nor protection is shown; `no answer` is a point where the
-readout found nothing to answer with, which shows no protection by itself. Each cell is a row of
+picture comes back; two are a point where the evidence is inconclusive; `no answer` is a point where the
+readout found nothing to answer with, which is no evidence against a leak. Each cell is a row of
 [servers_matrix.md](servers_matrix.md) with its interval, null attacker, bound and reference. A lie is one lie, an
 imprint; a server that may lie may also keep to the protocol, so that the larger of both counts.
 
@@ -57,13 +58,13 @@ def shown(rows: pd.DataFrame, tap: str, server: str) -> str:
     if (tap, server) not in rows.index:
         return "-"
     row = rows.loc[[(tap, server)]].iloc[0]
-    mark = {"identifies": "*", "unclear": "**", "attack failed": " (no answer)"}.get(str(row["verdict"]), "")
+    mark = {"identifies": "*", "inconclusive": "**", "attack failed": " (no answer)"}.get(str(row["verdict"]), "")
     return f"{row['asr']:.2f}{mark}"
 
 
 def main() -> None:
     """Write the page."""
-    page = matrix(pd.read_csv(there(HERE / "servers_matrix.csv")))
+    page = matrix(kept(there(HERE / "servers_matrix.csv"), of_table("servers")))
     (HERE / "threat_matrix.md").write_text(page, encoding="utf-8")
 
 

@@ -35,7 +35,9 @@ def changed(card: Card, tmp_path: Path, change: Callable[[dict[str, Any]], None]
     return path
 
 
-def everywhere(card: Card, name: str, asr: float, identified: float, accuracy: float, verdict: str = "unclear") -> Card:
+def everywhere(
+    card: Card, name: str, asr: float, identified: float, accuracy: float, verdict: str = "inconclusive"
+) -> Card:
     """Return a card with the same numbers at all leakage points by both protocols for both attackers."""
 
     def share(value: float) -> tuple[float, float, float]:

@@ -18,7 +18,7 @@ CARDS = Path(__file__).parent.parent / "leaderboard"
 
 NONE = CARDS / "cancer" / "none.json"
 
-VERDICTS = ("leaks", "protected", "unclear", "identifies", "attack failed", "no reconstruction")
+VERDICTS = ("reconstructs", "identifies", "no leak found", "inconclusive", "attack failed")
 
 LEAKS = {"asr": [0.9, 0.5958, 0.9821], "null_asr": [0.0, 0.0, 0.2775], "rmse": [0.01, 0.0, 0.02], "null_rmse": 0.09}
 NOTHING = {"asr": [0.0, 0.0, 0.2775], "null_asr": [0.0, 0.0, 0.2775], "rmse": [0.2, 0.1, 0.3], "null_rmse": 0.09}
@@ -28,17 +28,17 @@ FAILED = {**NOTHING, "rmse": None}
 RANKING = {**NOTHING, "asr": None, "rmse": None}
 
 ALLOWED: list[tuple[dict[str, Any], set[str]]] = [
-    ({**LEAKS, **UNTOLD}, {"leaks"}),
-    ({**LEAKS, **TOLD}, {"leaks"}),
-    ({**NOTHING, **TOLD}, {"leaks", "identifies"}),
-    ({**NOTHING, **UNTOLD}, {"leaks", "protected", "unclear"}),
-    ({**NOTHING, **UNTOLD, "rmse": [0.05, 0.01, 0.08]}, {"leaks", "unclear"}),
-    ({**NOTHING, **UNTOLD, "null_rmse": None}, {"leaks", "unclear"}),
-    ({**NOTHING, **UNTOLD, "identified": None}, {"leaks", "unclear"}),
-    ({**FAILED, **UNTOLD}, {"leaks", "attack failed"}),
-    ({**FAILED, **TOLD}, {"leaks", "identifies"}),
-    ({**RANKING, **UNTOLD}, {"leaks", "attack failed", "no reconstruction"}),
-    ({**RANKING, **TOLD}, {"leaks", "identifies"}),
+    ({**LEAKS, **UNTOLD}, {"reconstructs"}),
+    ({**LEAKS, **TOLD}, {"reconstructs"}),
+    ({**NOTHING, **TOLD}, {"reconstructs", "identifies"}),
+    ({**NOTHING, **UNTOLD}, {"reconstructs", "inconclusive"}),
+    ({**NOTHING, **UNTOLD, "rmse": [0.05, 0.01, 0.08]}, {"reconstructs", "inconclusive"}),
+    ({**NOTHING, **UNTOLD, "null_rmse": None}, {"reconstructs", "inconclusive"}),
+    ({**NOTHING, **UNTOLD, "identified": None}, {"reconstructs", "inconclusive"}),
+    ({**FAILED, **UNTOLD}, {"reconstructs", "attack failed"}),
+    ({**FAILED, **TOLD}, {"reconstructs", "identifies"}),
+    ({**RANKING, **UNTOLD}, {"reconstructs", "attack failed", "inconclusive"}),
+    ({**RANKING, **TOLD}, {"reconstructs", "identifies"}),
     ({**NOTHING, **UNTOLD, "chance": 0.9}, set()),
     ({**NOTHING, **UNTOLD, "candidates": 2}, set()),
 ]
@@ -69,11 +69,62 @@ def test_a_verdict_follows_from_the_numbers(
         read_card(path)
 
 
-def test_few_victims_protect_nobody(tmp_path: Path) -> None:
-    few = {"victims": 4, "asr": [0.0, 0.0, 0.4899], "identified": [0.0, 0.0, 0.4899], "label_ranked": None}
-    numbers = {**NOTHING, **UNTOLD, **few, "verdict": "protected"}
-    with pytest.raises(InputError, match="there are 4 victims, expected at least 10"):
-        read_card(forged(tmp_path, lambda card: card["cells"][0]["points"][0].update(numbers)))
+ENOUGH = {
+    "victims": 100,
+    "asr": [0.0, 0.0, 0.037],
+    "null_asr": [0.0, 0.0, 0.037],
+    "identified": [0.0, 0.0, 0.037],
+    "label_ranked": None,
+    "rmse": [0.2, 0.1, 0.3],
+    "verdict": "no leak found",
+}
+"""The numbers of a point at which 100 victims stayed hidden."""
+
+
+def hidden(card: dict[str, Any], changes: dict[str, Any], cell: int = 2, networks: int = 5, attack: str = "") -> None:
+    """Make the first point of a cell, by default the aware attacker's in the paper protocol, one with no leak found."""
+    card["settings"]["networks"] = networks
+    card["attack"]["name"] = attack or card["attack"]["name"]
+    card["cells"][cell]["points"][0].update({**ENOUGH, "candidates": 50, "chance": 0.02, **changes})
+
+
+def test_no_leak_found_is_accepted_with_enough_evidence(tmp_path: Path) -> None:
+    read_card(forged(tmp_path, lambda card: hidden(card, {})))
+
+
+@pytest.mark.parametrize(
+    ("changes", "how", "says"),
+    [
+        ({"victims": 99}, {}, "there are 99 victims, expected at least 100"),
+        ({}, {"networks": 4}, "over 4 networks, expected at least 5"),
+        ({}, {"cell": 0}, "the attacker does not know the defense"),
+        ({}, {"cell": 3}, "over 1 networks, expected at least 5"),
+        ({}, {"attack": "cpl"}, "the attack is cpl, expected autoleak"),
+        ({"identified": None}, {}, "no identification rate"),
+        ({"rmse": [0.05, 0.01, 0.08]}, {}, "the median RMSE 0.05 is below"),
+    ],
+)
+def test_no_leak_found_is_refused_with_less_evidence(
+    changes: dict[str, Any], how: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=says):
+        read_card(forged(tmp_path, lambda card: hidden(card, changes, **how)))
+
+
+def test_a_card_of_an_earlier_version_is_read_with_the_words_of_today(tmp_path: Path) -> None:
+    """Its `protected` was shown by ten victims of one network, so that it is inconclusive."""
+
+    def earlier(card: dict[str, Any]) -> None:
+        for cell in card["cells"]:
+            for point, word in zip(cell["points"], ("leaks", "protected", "unclear"), strict=True):
+                numbers = LEAKS if word == "leaks" else NOTHING
+                point.update({**numbers, **UNTOLD, "verdict": word})
+        card["warnings"] = ["aware attacker, protocol paper: leaks at type-2"]
+
+    card = read_card(forged(tmp_path, earlier))
+    for cell in card.cells:
+        assert [point.verdict for point in cell.points] == ["reconstructs", "inconclusive", "inconclusive"]
+    assert card.warnings == ("aware attacker, protocol paper: reconstructs at type-2",)
 
 
 @pytest.mark.parametrize(
@@ -117,8 +168,8 @@ def test_what_is_no_card_may_lie_beside(tmp_path: Path) -> None:
 
 
 def test_the_page_says_what_few_victims_cannot_exclude() -> None:
+    """None of ten victims leaves a rate of 1 - .05 ** (1 / 10) = .26, one of ten one of .39 (Clopper and Pearson, one-sided)."""
     page = markdown_of(read_cards(CARDS), "../leaderboard")
-    assert "| protected |" not in page and ", protected |" not in page
-    assert "protected: not told from chance by 10 victims, a rate of 0.28 is not excluded" in page
-    # The highest end of either interval: of one identified in ten it is .40.
-    assert "protected: not told from chance by 10 victims, a rate of 0.40 is not excluded" in page
+    assert "| inconclusive |" not in page
+    assert "inconclusive: up to 26 % of victims not excluded" in page
+    assert "inconclusive: up to 39 % of victims not excluded" in page

@@ -68,7 +68,7 @@ def row(defense: str, factor: float | None, accuracy: float, identified: float, 
             "seeds": 1,
         },
         **{"epsilon_valid": 3.0, "epsilon_reason": "", "epsilon_tap": 3.0, "epsilon_tap_reason": "", "delta": 1e-5},
-        **{"epsilon_claimed": None, "verdict": "protected", "wall_minutes": 1.0},
+        **{"epsilon_claimed": None, "verdict": "inconclusive", "wall_minutes": 1.0},
     }
     return {**plain, **shares, **ends, **rest, **changed}
 
@@ -79,11 +79,11 @@ def rows(*given: dict[str, Any]) -> pd.DataFrame:
 
 def test_the_most_accurate_of_those_not_told_from_chance_is_chosen() -> None:
     found = rows(
-        row("none", None, 0.95, 1.0, verdict="leaks", identify_p=0.0),
+        row("none", None, 0.95, 1.0, verdict="reconstructs", identify_p=0.0),
         row("a", 1.0, 0.50, 0.0),
         row("a", 0.1, 0.80, 0.05, identify_p=0.05),
-        row("a", 0.01, 0.93, 0.10, verdict="unclear", identify_p=0.049),
-        row("b", 0.1, 0.94, 0.0, verdict="leaks"),
+        row("a", 0.01, 0.93, 0.10, verdict="inconclusive", identify_p=0.049),
+        row("b", 0.1, 0.94, 0.0, verdict="reconstructs"),
         row("c", 0.1, 0.92, math.nan, identify_p=math.nan),
     )
     choice = chosen(found)
@@ -392,9 +392,9 @@ def test_identification_is_told_from_chance_by_an_exact_test(
     tap = {"identified": found / victims, "victims": victims, "candidates": candidates}
     assert told_from_chance(tap) == pytest.approx(p, rel=0.06)
     ends = dict.fromkeys(("identified_low", "identified_high", "identified_bound"), 0.0)
-    for before in ("protected", "leaks"):
+    for before in ("inconclusive", "reconstructs"):
         got = identified_by({**tap, **ends}, before)
-        assert got["verdict"] == ("identifies" if before == "protected" and found else before)
+        assert got["verdict"] == ("identifies" if before == "inconclusive" and found else before)
         assert (got["identify_victims"], got["identified"]) == (victims, found / victims)
     assert math.isnan(told_from_chance({**tap, "identified": None}))
 
@@ -446,10 +446,10 @@ def test_what_is_printed_of_a_schedule_is_its_noise_times_the_factor() -> None:
 
 
 SOME = (
-    row("none", None, 0.95, 1.0, verdict="leaks", asr_low=0.9, epsilon_valid=None),
+    row("none", None, 0.95, 1.0, verdict="reconstructs", asr_low=0.9, epsilon_valid=None),
     row("fed_cdp_valid", 1.0, 0.3, 0.0, epsilon_valid=0.5),
     row("fed_cdp_valid", 0.1, 0.9, 0.0, epsilon_valid=9.0),
-    row("fed_cdp_valid", 0.001, 0.94, 0.9, verdict="leaks", asr_low=0.5, epsilon_valid=1e6),
+    row("fed_cdp_valid", 0.001, 0.94, 0.9, verdict="reconstructs", asr_low=0.5, epsilon_valid=1e6),
     row("sign", None, 0.6, 0.3, verdict="identifies", epsilon_valid=None),
 )
 

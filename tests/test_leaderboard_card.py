@@ -226,7 +226,7 @@ def test_failures_are_the_worst_of_a_card_s_median(card: Card) -> None:
         "rmse": 0.1,
         "null_rmse": 0.3,
         "candidates": 20,
-        "verdict": "unclear",
+        "verdict": "inconclusive",
     }
     tap |= {"label_accuracy": None, "feature_accuracy": None, "null_feature_accuracy": None, "record_match": None}
     summary = {"taps": {point.name: tap}, "notes": {}}

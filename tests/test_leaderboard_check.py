@@ -176,9 +176,9 @@ def test_the_accuracy_s_interval_is_of_its_examples(card: Card, tmp_path: Path) 
 
 
 def test_whoever_says_another_machine_gains_no_verdict_and_no_wide_interval(card: Card) -> None:
-    """A card that calls a leak protected, with shares of 0 whose intervals hold everything, as the honest one measures it again."""
-    honest = with_points(card, lambda p: dataclasses.replace(p, asr=(0.9, 0.6, 0.98), verdict="leaks"))
-    said = with_points(card, lambda p: dataclasses.replace(p, asr=(0.0, 0.0, 1.0), verdict="protected"))
+    """A card that calls a leak inconclusive, with shares of 0 and intervals from 0 to 1; the honest one measures it again."""
+    honest = with_points(card, lambda p: dataclasses.replace(p, asr=(0.9, 0.6, 0.98), verdict="reconstructs"))
+    said = with_points(card, lambda p: dataclasses.replace(p, asr=(0.0, 0.0, 1.0), verdict="inconclusive"))
     fields = {line.partition(":")[0].rpartition(".")[2] for line in differences(_elsewhere(said), honest)}
     assert fields == {"asr", "verdict"}
 

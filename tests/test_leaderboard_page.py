@@ -29,13 +29,13 @@ def ranks(*cards: Card) -> list[tuple[int | None, str]]:
     return [(each.rank, each.card.defense.name) for each in standings(cards)]
 
 
-def test_the_protected_come_first_then_the_least_leak_then_accuracy(card: Card) -> None:
+def test_where_no_leak_was_found_comes_first_then_the_least_leak_then_accuracy(card: Card) -> None:
     found = ranks(
-        everywhere(card, "none", 1.0, 1.0, 0.9, "leaks"),
+        everywhere(card, "none", 1.0, 1.0, 0.9, "reconstructs"),
         everywhere(card, "half", 0.0, 0.55, 0.5, "identifies"),
-        everywhere(card, "shown", 0.0, 0.1, 0.4, "protected"),
-        everywhere(card, "better", 0.0, 0.1, 0.6, "protected"),
-        everywhere(card, "unshown", 0.0, 0.1, 0.8, "unclear"),
+        everywhere(card, "shown", 0.0, 0.1, 0.4, "no leak found"),
+        everywhere(card, "better", 0.0, 0.1, 0.6, "no leak found"),
+        everywhere(card, "unshown", 0.0, 0.1, 0.8, "inconclusive"),
     )
     assert found == [(1, "better"), (2, "shown"), (3, "unshown"), (4, "half"), (5, "none")]
 
@@ -47,9 +47,9 @@ def test_equals_share_a_rank_and_the_next_is_as_far_behind_as_there_are(card: Ca
 
 
 def test_what_is_not_measured_everywhere_has_no_rank(card: Card) -> None:
-    whole = everywhere(card, "whole", 1.0, 1.0, 0.9, "leaks")
+    whole = everywhere(card, "whole", 1.0, 1.0, 0.9, "reconstructs")
     of_paper = dataclasses.replace(
-        everywhere(card, "of_paper", 0.0, 0.1, 0.9, "protected"),
+        everywhere(card, "of_paper", 0.0, 0.1, 0.9, "no leak found"),
         cells=tuple(c for c in whole.cells if c.protocol == "paper"),
     )
     assert ranks(of_paper, whole) == [(1, "whole"), (None, "of_paper")]
@@ -57,8 +57,8 @@ def test_what_is_not_measured_everywhere_has_no_rank(card: Card) -> None:
 
 
 def test_the_oblivious_attacker_ranks_nobody(card: Card) -> None:
-    first = everywhere(card, "first", 0.0, 0.1, 0.5, "protected")
-    worse = everywhere(card, "worse", 0.5, 0.5, 0.5, "leaks")
+    first = everywhere(card, "first", 0.0, 0.1, 0.5, "no leak found")
+    worse = everywhere(card, "worse", 0.5, 0.5, 0.5, "reconstructs")
     aware = {c.protocol: c.points for c in worse.cells}
     swapped = tuple(
         dataclasses.replace(c, points=aware[c.protocol]) if c.attacker == "oblivious" else c for c in first.cells
@@ -67,16 +67,16 @@ def test_the_oblivious_attacker_ranks_nobody(card: Card) -> None:
 
 
 def test_above_chance_is_nothing_for_who_guesses_and_everything_for_who_has_all(card: Card) -> None:
-    def point(asr: float, identified: float, verdict: str = "unclear") -> float:
+    def point(asr: float, identified: float, verdict: str = "inconclusive") -> float:
         return above_chance(everywhere(card, "x", asr, identified, 0.5, verdict).cells[0].points[:1])
 
     assert (point(0.0, 0.1), point(1.0, 1.0), point(0.0, 1.0)) == (0.0, 1.0, 0.5)
     assert point(0.0, 0.55) == pytest.approx(0.25)
     # Whoever is rebuilt is known, even where the ranking misses all.
     assert (point(1.0, 0.0), point(0.5, 0.0), point(0.5, 1.0)) == (1.0, 0.5, 0.75)
-    # Below chance is not better than chance; what chance has of the protected does not count.
-    assert (point(0.0, 0.0), point(0.0, 0.3, "protected")) == (0.0, 0.0)
-    silent = with_points(card, lambda p: dataclasses.replace(p, asr=None, identified=None, verdict="no reconstruction"))
+    # Below chance is not better than chance; what chance has where no leak was found does not count.
+    assert (point(0.0, 0.0), point(0.0, 0.3, "no leak found")) == (0.0, 0.0)
+    silent = with_points(card, lambda p: dataclasses.replace(p, asr=None, identified=None, verdict="inconclusive"))
     assert above_chance(silent.cells[0].points) == 1.0
     # Of several rounds the one in which most leaked counts.
     several = [p for share in (0.1, 0.55) for p in everywhere(card, "x", 0.0, share, 0.5).cells[0].points[:1]]
@@ -117,12 +117,12 @@ def test_blocks_in_both_forms() -> None:
 
 
 def test_warnings_say_what_leaks_what_is_not_as_claimed_and_what_the_evidence_lacks(card: Card) -> None:
-    leaks = everywhere(card, "x", 0.5, 1.0, 0.5, "leaks")
+    leaks = everywhere(card, "x", 0.5, 1.0, 0.5, "reconstructs")
     weaker = tuple(
         dataclasses.replace(
             c,
             warnings=("type-2: no luck (3 of 10 victims)", "type-1: no luck (4 of 10 victims)"),
-            points=tuple(dataclasses.replace(p, asr=(0.1, 0.0, 0.3), verdict="unclear") for p in c.points),
+            points=tuple(dataclasses.replace(p, asr=(0.1, 0.0, 0.3), verdict="inconclusive") for p in c.points),
         )
         if c.attacker == "aware" and c.protocol == "live"
         else c
@@ -132,13 +132,13 @@ def test_warnings_say_what_leaks_what_is_not_as_claimed_and_what_the_evidence_la
     epsilon = dataclasses.replace(card.epsilon, caveats=("it counts less",), audited=audited)
     found = warnings_of(weaker, [{"accuracy": 0.5}, {"accuracy": 0.25}], epsilon)
     assert found[:2] == ("not as claimed: it counts less", "audit: violated: 2 audited, more than the claimed 1")
-    assert "aware attacker, protocol paper: leaks at type-2, type-1, type-0" in found
-    assert not any(text.startswith("aware attacker, protocol live: leaks") for text in found)
+    assert "aware attacker, protocol paper: reconstructs at type-2, type-1, type-0" in found
+    assert not any(text.startswith("aware attacker, protocol live: reconstructs") for text in found)
     assert "protocol live, type-2: the aware attacker rebuilds fewer than the oblivious one" in found
     assert "aware attacker, protocol live: no luck (type-2, type-1)" in found
     assert found[-1].startswith("accuracy differs between the cells, from 0.2500 to 0.5000")
     quiet = dataclasses.replace(epsilon, caveats=(), audited=dataclasses.replace(audited, verdict="holds"))
-    assert warnings_of(everywhere(card, "x", 0, 0.1, 0.5, "protected").cells, [{"accuracy": 0.5}] * 2, quiet) == ()
+    assert warnings_of(everywhere(card, "x", 0, 0.1, 0.5, "no leak found").cells, [{"accuracy": 0.5}] * 2, quiet) == ()
 
 
 def test_a_card_of_another_recipe_or_version_is_said_to_be(card: Card) -> None:

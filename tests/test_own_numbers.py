@@ -249,7 +249,7 @@ def test_an_archive_that_cannot_be_read_is_one_line(act: Callable[[Path], None],
 def test_a_defense_that_was_not_applied_as_its_recipe_says_is_contradicted_by_the_truth(
     factor: float, said: bool
 ) -> None:
-    """A bare gradient that is said to be defended would look protected: who knows the defense trusts its noise."""
+    """A bare gradient that is said to be defended would look like no leak: an attacker that knows the defense trusts its noise."""
     model, (x, y) = build(), batch(1)
     attacker = Who("cpl", defense="fed_sdp_client_valid", knows="defense")()
     clean = gradient(model, x, y)

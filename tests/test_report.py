@@ -27,7 +27,7 @@ TAP: dict[str, Any] = {
     "asr": 0.85, "asr_low": 0.64, "asr_high": 0.948, "null_asr": 0.05, "null_asr_low": 0.009, "null_asr_high": 0.236,
     "identified": 0.95, "candidates": 1000, "eta": 0.1319, "rmse": 0.0193, "null_rmse": 0.1823, "psnr": 34.28,
     "ssim": 0.967, "lpips": None, "label_accuracy": 1.0, "label_ranked": 0.93, "iterations": 25, "seconds": 12.5,
-    "verdict": "leaks",
+    "verdict": "reconstructs",
 }  # fmt: skip
 
 
@@ -163,7 +163,7 @@ def test_the_page_says_what_the_run_found(tmp_path: Path) -> None:
     shown = " ".join(page.shown.split())
     for number in ("0.85 [0.64, 0.95]", "0.05 [0.01, 0.24]", "0.0193", "0.1823", "34.3", "0.97", "25", "0.599", "8.02"):
         assert number in shown
-    assert "leaks at type-2 (ASR 0.85, null attacker 0.05)" in shown
+    assert "reconstructs examples at type-2 (ASR 0.85, baseline guess 0.05)" in shown
     assert "accuracy 0.951 after 2 rounds threat: honest protocol: paper" in shown
     assert "lpips at type-2, type-1, type-0: backbone weights not found; pass --lpips-weights DIR" in shown
     assert "the search diverged" in shown and "no answer" in shown
@@ -333,7 +333,7 @@ def test_the_terminal_table_without_values() -> None:
         tap.update({name: None for name in tap if name not in ("round", "batch")})
     summary.update(accuracy=None, epsilon=None)
     assert "accuracy n/a after 2 rounds" in printed(summary, 120)
-    assert "no leakage point" in printed({**summary, "taps": {}}, 80)
+    assert "no leakage point" in printed({**summary, "taps": {}}, 120)
 
 
 def summary_with_bounds() -> dict[str, Any]:

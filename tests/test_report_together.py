@@ -40,7 +40,7 @@ def test_two_runs_stand_beside_each_other(tmp_path: Path) -> None:
     assert found.output == f"report: {path}\n"
     page = path.read_text()
     assert "no defense beside mine (noise × 2) on faces" in page
-    assert page.count("leaks at type-2 (ASR 0.90") == page.count("leaks at type-2 (ASR 0.10") == 1
+    assert page.count("reconstructs examples at type-2 (ASR 0.90") == page.count("examples at type-2 (ASR 0.10") == 1
     alts = [f"victim 1, example 0: reconstruction at type-2, {name}" for name in ("no defense", "mine (noise × 2)")]
     assert all(page.count(alt) == 1 for alt in alts)
     assert path.read_bytes() == write_together([one, two], tmp_path / "again.html").read_bytes()

@@ -465,12 +465,17 @@ def test_rows_at_a_point_are_of_its_round_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "resilient"), [("leaks", 0.0), ("identifies", 0.0), ("unclear", 0.0), ("protected", 1.0)]
+    ("verdict", "resilient"),
+    [
+        ("reconstructs", 0.0),
+        ("identifies", 0.0),
+        ("no leak found", 1.0),
+        ("inconclusive", math.nan),
+        ("attack failed", math.nan),
+    ],
 )
-def test_resilient_is_protected_and_nothing_less(
-    verdict: str, resilient: float, tmp_path: Path, monkeypatch: Any
-) -> None:
-    """Table 3 asks whether an attack fails: what is not told from it is no yes."""
+def test_resilient_is_that_no_leak_was_found(verdict: str, resilient: float, tmp_path: Path, monkeypatch: Any) -> None:
+    """Table 3 asks whether a defense withstands a leak: a failed attack and weak evidence are neither yes nor no."""
     table = small(tmp_path)
     plain = measuring.executed
 
@@ -481,7 +486,7 @@ def test_resilient_is_protected_and_nothing_less(
 
     monkeypatch.setattr(measuring, "executed", said)
     _, found = measure(table, tmp_path, only="cpl")
-    assert list(found["resilient"]) == [resilient]
+    assert list(found["resilient"]) == pytest.approx([resilient], nan_ok=True)
     assert list(found["verdict"]) == [verdict]
 
 

@@ -50,11 +50,11 @@ def test_the_matrix_has_a_line_a_defense(in_results):
 
     rows = pd.DataFrame(
         [
-            {"cell": "clip, alone, honest", "point": "type-1", "asr": 1.0, "verdict": "leaks", "above": 0},
+            {"cell": "clip, alone, honest", "point": "type-1", "asr": 1.0, "verdict": "reconstructs", "above": 0},
             {"cell": "clip, alone, lying", "point": "type-1", "asr": 0.1, "verdict": "identifies", "above": 1},
             {"cell": "clip, alone, lying", "point": "type-0", "asr": 0.0, "verdict": "attack failed", "above": 0},
-            {"cell": "clip, alone, honest", "point": "type-0", "asr": 0.0, "verdict": "unclear", "above": 0},
-            {"cell": "clip, alone, honest", "point": "global", "asr": 0.0, "verdict": "protected", "above": 0},
+            {"cell": "clip, alone, honest", "point": "type-0", "asr": 0.0, "verdict": "inconclusive", "above": 0},
+            {"cell": "clip, alone, honest", "point": "global", "asr": 0.0, "verdict": "no leak found", "above": 0},
         ]
     )
     page = matrix(rows)

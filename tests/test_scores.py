@@ -170,18 +170,18 @@ def test_each_victim_is_beside_the_guess_for_it() -> None:
 
 
 def test_verdicts() -> None:
-    """Perfect answers leak, all-white ones are protected, a guess as good as grey is neither significantly."""
+    """Perfect answers reconstruct; all-white ones and a guess as good as grey do not, and 20 victims decide nothing else."""
     real = truth(20, 1)
-    assert tap_summary(rows_of(real, answer(real.inputs, real.labels), total=20), 0.0)["verdict"] == "leaks"
+    assert tap_summary(rows_of(real, answer(real.inputs, real.labels), total=20), 0.0)["verdict"] == "reconstructs"
     white = torch.ones_like(real.inputs)
-    assert tap_summary(rows_of(real, answer(white, real.labels), total=20), 0.0)["verdict"] == "protected"
+    assert tap_summary(rows_of(real, answer(white, real.labels), total=20), 0.0)["verdict"] == "inconclusive"
     slightly = real.inputs.clone()
     slightly[:9] = 0.5 + 0.9 * (real.inputs[:9] - 0.5)
     slightly[9:] = 1 - real.inputs[9:]
     found = tap_summary(rows_of(real, answer(slightly, real.labels), total=20, eta=1e-9), 0.0)
-    assert found["verdict"] in ("unclear", "protected")
+    assert found["verdict"] == "inconclusive"
     nearly = 0.5 + 0.1 * (real.inputs - 0.5)
-    assert tap_summary(rows_of(real, answer(nearly, real.labels), total=20, eta=1e-9), 0.0)["verdict"] == "leaks"
+    assert tap_summary(rows_of(real, answer(nearly, real.labels), total=20, eta=1e-9), 0.0)["verdict"] == "reconstructs"
 
 
 def test_identification_by_nothing_is_chance() -> None:
@@ -196,7 +196,7 @@ def test_identification_by_nothing_is_chance() -> None:
     assert rows["identified"].tolist() == [1.0, 0.0]
 
 
-def test_an_attack_that_gave_nothing_protects_nobody() -> None:
+def test_an_attack_without_answers_failed() -> None:
     """Where every answer is missing the verdict is that the attack failed."""
     real = truth(4, 1)
     rows = rows_of(real, answer(real.inputs * torch.nan, real.labels), total=4)
@@ -231,32 +231,28 @@ def table(**changes: object) -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("changes", "verdict"),
     [
-        ({"rmse": 0.5}, "protected"),
-        ({"rmse": 0.25}, "unclear"),  # closer than the null's median guess, but not to more than half of the victims
-        ({"rmse": 0.5, "success": [True] * 12 + [False] * 8}, "leaks"),  # by ASR alone
-        ({"rmse": 0.15}, "leaks"),  # by RMSE alone
-        ({"rmse": 0.5, "success": [True] * 3 + [False] * 17}, "protected"),  # within the null attacker's interval
+        ({"rmse": 0.5}, "inconclusive"),
+        (
+            {"rmse": 0.25},
+            "inconclusive",
+        ),  # closer than the null's median guess, but not to more than half of the victims
+        ({"rmse": 0.5, "success": [True] * 12 + [False] * 8}, "reconstructs"),  # by ASR alone
+        ({"rmse": 0.15}, "reconstructs"),  # by RMSE alone
+        ({"rmse": 0.5, "success": [True] * 3 + [False] * 17}, "inconclusive"),  # within the null attacker's interval
         ({"rmse": 0.5, "identified": 1.0}, "identifies"),
         ({"rmse": np.nan, "failure": True}, "attack failed"),
         ({"rmse": np.nan, "failure": True, "identified": 1.0}, "identifies"),
         ({"rmse": 0.5, "identified": [1.0] * 2 + [0.0] * 18}, "identifies"),  # by chance once in 5,000 times
-        ({"rmse": 0.5, "identified": [1.0] + [0.0] * 19}, "protected"),  # once in 50
-        ({"rmse": [0.2] * 10 + [0.4] * 10}, "protected"),  # as close as the null attacker is not closer
-        ({"rmse": [0.1] * 2 + [0.5] * 8 + [0.31] * 10}, "protected"),  # 12 of 20 closer is not significant
+        ({"rmse": 0.5, "identified": [1.0] + [0.0] * 19}, "inconclusive"),  # once in 50
+        ({"rmse": [0.2] * 10 + [0.4] * 10}, "inconclusive"),  # as close as the null attacker is not closer
+        ({"rmse": [0.1] * 2 + [0.5] * 8 + [0.31] * 10}, "inconclusive"),  # 12 of 20 closer is not significant
         # 1.0 is above the null's interval [0.64, 0.95], but its own begins at 0.84, below the null's 0.85
-        ({"rmse": 0.5, "success": True, "null_success": [True] * 17 + [False] * 3}, "unclear"),
+        ({"rmse": 0.5, "success": True, "null_success": [True] * 17 + [False] * 3}, "inconclusive"),
     ],
 )
 def test_each_clause_of_the_verdict(changes: dict[str, object], verdict: str) -> None:
     """One clause at a time decides."""
     assert tap_summary(table(**changes), 0.0)["verdict"] == verdict
-
-
-def test_few_victims_prove_no_protection() -> None:
-    """Of five failed attacks nothing follows."""
-    assert tap_summary(table(rmse=0.5)[:5], 0.0)["verdict"] == "unclear"
-    assert tap_summary(table(rmse=0.5)[:9], 0.0)["verdict"] == "unclear"
-    assert tap_summary(table(rmse=0.5)[:10], 0.0)["verdict"] == "protected"
 
 
 def test_members_of_a_batch_are_not_independent() -> None:
@@ -272,7 +268,7 @@ def test_members_of_a_batch_are_not_independent() -> None:
     assert tap["null_asr_low"] <= low + 0.03
     assert tap["null_asr_high"] >= high - 0.03
     assert (tap["identified"], tap["identified_low"], tap["identified_high"]) == (1.0, *wilson(8, 8))
-    assert tap_summary(rows.assign(identified=[0.0, np.nan, np.nan] * 8), 0.0)["verdict"] == "unclear"
+    assert tap_summary(rows.assign(identified=[0.0, np.nan, np.nan] * 8), 0.0)["verdict"] == "inconclusive"
 
 
 def test_medians_take_failures_as_the_worst() -> None:

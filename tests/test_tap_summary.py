@@ -63,7 +63,7 @@ def test_label_accuracy_is_over_all_examples() -> None:
 
 def test_to_be_identified_less_often_than_by_chance_is_no_leak() -> None:
     """None of 40 where half are expected: as far from chance as can be, on the harmless side."""
-    assert tap_summary(table(40, candidates=2), 0.0)["verdict"] == "protected"
+    assert tap_summary(table(40, candidates=2), 0.0)["verdict"] == "inconclusive"
     assert tap_summary(table(40, candidates=2, identified=1.0), 0.0)["verdict"] == "identifies"
 
 
@@ -85,22 +85,25 @@ def of_people(victims: int, members: int = 1, **changes: Any) -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("changes", "verdict"),
     [
-        ({}, "protected"),
-        ({"record_match": [1.0] * 8 + [0.0] * 12}, "leaks"),
-        ({"record_match": [1.0] * 2 + [0.0] * 18}, "protected"),  # the null's interval of 20 reaches .16
-        ({"record_match": [1.0] * 8 + [0.0] * 12, "null_record_match": [1.0] * 8 + [0.0] * 12}, "protected"),
-        ({"record_match": [1.0] * 8 + [0.0] * 12, "random_record_match": 0.4}, "protected"),
-        ({"record_match": [1.0] * 8 + [0.0] * 12, "random_record_match": 0.3}, "protected"),  # 8 of 20 may be 22 %
-        ({"feature_accuracy": 0.9}, "leaks"),
-        ({"feature_accuracy": 0.55}, "protected"),  # above the random guess alone
-        ({"feature_accuracy": 0.9, "random_feature_accuracy": 0.9}, "protected"),  # above the null attacker alone
-        ({"feature_accuracy": [0.9, 0.4] * 10}, "protected"),  # above both, as chance has it
-        ({"feature_accuracy": [0.9] * 12 + [0.4] * 8}, "protected"),  # t is 1.78, between the quantiles of .95 and .975
-        ({"feature_accuracy": np.nan}, "protected"),  # a failed example has no feature right
-        ({"feature_accuracy": 0.9, "failure_reason": RANKS_ONLY}, "no reconstruction"),
+        ({}, "inconclusive"),
+        ({"record_match": [1.0] * 8 + [0.0] * 12}, "reconstructs"),
+        ({"record_match": [1.0] * 2 + [0.0] * 18}, "inconclusive"),  # the null's interval of 20 reaches .16
+        ({"record_match": [1.0] * 8 + [0.0] * 12, "null_record_match": [1.0] * 8 + [0.0] * 12}, "inconclusive"),
+        ({"record_match": [1.0] * 8 + [0.0] * 12, "random_record_match": 0.4}, "inconclusive"),
+        ({"record_match": [1.0] * 8 + [0.0] * 12, "random_record_match": 0.3}, "inconclusive"),  # 8 of 20 may be 22 %
+        ({"feature_accuracy": 0.9}, "reconstructs"),
+        ({"feature_accuracy": 0.55}, "inconclusive"),  # above the random guess alone
+        ({"feature_accuracy": 0.9, "random_feature_accuracy": 0.9}, "inconclusive"),  # above the null attacker alone
+        ({"feature_accuracy": [0.9, 0.4] * 10}, "inconclusive"),  # above both, as chance has it
+        (
+            {"feature_accuracy": [0.9] * 12 + [0.4] * 8},
+            "inconclusive",
+        ),  # t is 1.78, between the quantiles of .95 and .975
+        ({"feature_accuracy": np.nan}, "inconclusive"),  # a failed example has no feature right
+        ({"feature_accuracy": 0.9, "failure_reason": RANKS_ONLY}, "inconclusive"),
     ],
 )
-def test_a_table_that_comes_back_is_not_protected(changes: dict[str, Any], verdict: str) -> None:
+def test_a_table_that_comes_back_is_reconstructed(changes: dict[str, Any], verdict: str) -> None:
     """Records or features above both guesses, significantly, leak whatever the RMSE says; one of the guesses is not enough."""
     assert tap_summary(of_people(20, **changes), 0.0)["verdict"] == verdict
 
@@ -108,41 +111,36 @@ def test_a_table_that_comes_back_is_not_protected(changes: dict[str, Any], verdi
 def test_features_that_come_back_are_counted_by_batch() -> None:
     """Fourteen batches of ten whose features are right or not all alike: of 140 single records the gain would be significant."""
     gains = np.repeat([0.9, 0.4], 70)
-    assert tap_summary(of_people(14, 10, feature_accuracy=gains), 0.0)["verdict"] == "protected"
-    assert tap_summary(of_people(140, feature_accuracy=gains), 0.0)["verdict"] == "leaks"
-    assert tap_summary(of_people(1, 10, feature_accuracy=0.9), 0.0)["verdict"] == "unclear"
+    assert tap_summary(of_people(14, 10, feature_accuracy=gains), 0.0)["verdict"] == "inconclusive"
+    assert tap_summary(of_people(140, feature_accuracy=gains), 0.0)["verdict"] == "reconstructs"
+    assert tap_summary(of_people(1, 10, feature_accuracy=0.9), 0.0)["verdict"] == "inconclusive"
 
 
 def test_few_batches_need_the_wider_quantile_of_student() -> None:
     """Five records that gain .3, .3, .3, .3 and -.2: t is 2, beyond a normal's 1.96, within 2.78 of four degrees of freedom."""
-    assert tap_summary(of_people(5, feature_accuracy=[0.9] * 4 + [0.4]), 0.0)["verdict"] == "unclear"
+    assert tap_summary(of_people(5, feature_accuracy=[0.9] * 4 + [0.4]), 0.0)["verdict"] == "inconclusive"
 
 
 def test_a_record_that_is_lost_is_wrong_within_its_batch() -> None:
     """Of each two one comes back at .9 and one is lost: .45 on average, below the guesses; not .9 of the survivors."""
     halves = of_people(20, 2, feature_accuracy=np.tile([0.9, np.nan], 20))
-    assert tap_summary(halves, 0.0)["verdict"] == "protected"
+    assert tap_summary(halves, 0.0)["verdict"] == "inconclusive"
 
 
 def test_records_that_come_back_are_counted_by_batch() -> None:
     """Twenty batches of eight, alike within each: intervals of 20 trials on both sides, not of 160."""
     four, two = (np.repeat(np.arange(20) < many, 8).astype(float) for many in (4, 2))
     rows = of_people(20, 8, record_match=four, random_record_match=0.1)  # 4 of 20 may be 8 %, 32 of 160 not
-    assert tap_summary(rows, 0.0)["verdict"] == "protected"
-    assert tap_summary(of_people(20, 8, record_match=four), 0.0)["verdict"] == "leaks"
+    assert tap_summary(rows, 0.0)["verdict"] == "inconclusive"
+    assert tap_summary(of_people(20, 8, record_match=four), 0.0)["verdict"] == "reconstructs"
     # The null attacker's none of 20 may be 16 %, none of 160 only 2.
-    assert tap_summary(of_people(20, 8, record_match=two), 0.0)["verdict"] == "protected"
+    assert tap_summary(of_people(20, 8, record_match=two), 0.0)["verdict"] == "inconclusive"
 
 
-def test_an_attack_that_doubts_itself_protects_nobody() -> None:
-    """40 faces that stay hidden are `protected`, `unclear` where the attack doubts itself on half; each doubt counts."""
-    hidden = {"candidates": 2, "identified": 0.0}
-    assert tap_summary(table(40, **hidden), 0.0)["verdict"] == "protected"
-    few, half = (np.where(np.arange(40) < many, "a; b", "") for many in (19, 20))
-    assert tap_summary(table(40, **hidden, doubts=few), 0.0)["verdict"] == "protected"
-    found = tap_summary(table(40, **hidden, doubts=np.where(np.arange(40) < 1, "a", half)), 0.0)
-    assert found["verdict"] == "unclear"
-    assert found["doubts"] == {"a": 20, "b": 19}
+def test_each_doubt_is_counted() -> None:
+    """Two doubts, of 20 and of 19 of 40 victims; one counts where there are several."""
+    doubts = np.where(np.arange(40) < 1, "a", np.where(np.arange(40) < 20, "a; b", ""))
+    assert tap_summary(table(40, doubts=doubts), 0.0)["doubts"] == {"a": 20, "b": 19}
 
 
 def test_a_doubt_is_a_key_in_rows_and_a_sentence_in_a_warning() -> None:

@@ -12,7 +12,7 @@ from leakbench.attack import Attack
 from leakbench.behaviour import raised
 from leakbench.cell.behaviours import behaviours_of
 from leakbench.cell.device import conditions
-from leakbench.cell.request import ENGINES, READS
+from leakbench.cell.request import ENGINES, READS, Request
 from leakbench.cell.settings import Settings
 from leakbench.data.dataset import Dataset
 from leakbench.data.recipe import DatasetRecipe, Federation
@@ -35,6 +35,7 @@ SINCE = "0.1.0"
 class Cell:
     """One cell, ready to run.
 
+    request: what the user asked for; None for a cell that was put together by hand. It is not part of the identity.
     drawn: {tap: whether what leaks there depends on random numbers}, as far as `random_at` was asked; of this cell alone, since
     one that is changed begins with none.
     """
@@ -47,6 +48,7 @@ class Cell:
     settings: Settings
     lpips: Score | str
     hash: str
+    request: Request | None = None
     drawn: dict[str, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property

@@ -113,7 +113,7 @@ def plan_cell(request: Request, data_dir: Path | None, progress: Any = None, loa
         method = with_evaluations(attack.method, request.evaluations, network.model, data.shape)
         attack = dataclasses.replace(attack, method=method)
     names = {"defense": defense_name, "attack": attack_name, "dataset": data_name}
-    cell = identified(Cell(names, attack, defense, recipe, data, settings, lpips, ""))
+    cell = identified(Cell(names, attack, defense, recipe, data, settings, lpips, "", request))
     check_looks(cell)
     return cell
 

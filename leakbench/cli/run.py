@@ -92,6 +92,7 @@ def report(folders: tuple[Path, ...], out: Path | None, redact: bool) -> None:
     from leakbench.report import write_report, write_together  # noqa: PLC0415
     from leakbench.report.own import OWN, write_own_report  # noqa: PLC0415
     from leakbench.store import read_manifest  # noqa: PLC0415
+    from leakbench.summary.verdict_words import current_summary  # noqa: PLC0415
 
     if len(folders) > 1:
         click.echo(f"report: {write_together(folders, out, redact)}")
@@ -104,7 +105,7 @@ def report(folders: tuple[Path, ...], out: Path | None, redact: bool) -> None:
         click.echo(f"report: {write_own_report(folders[0], redact)}")
         return
     page = write_report(folders[0], redact)
-    _print_summary(read_manifest(folders[0])["summary"])
+    _print_summary(current_summary(read_manifest(folders[0])["summary"]))
     click.echo(f"report: {page}")
 
 

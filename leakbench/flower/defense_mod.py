@@ -44,7 +44,7 @@ class DefenseMod:
 
     The same transforms as in the simulator (`leakbench.federated.client.client_update`). Only parameters are changed: integers
     and the running statistics of batch normalisation, told by their names in the state dict, pass as they are, and so does
-    all that is no array; metrics are protected by nothing.
+    everything that is not an array. Nothing is done to metrics.
 
     recipe: a name of the catalog, a .yaml of one's own, or a `Defense`.
     seed: noise is drawn by (seed, round, client), so that a simulation can be repeated. Whoever knows the seed can take the

@@ -8,8 +8,9 @@ from typing import Any
 import pandas as pd
 
 from leakbench.frontier.choose import Choice, first_point
-from leakbench.frontier.identify import LEVEL
 from leakbench.reproduce.columns import text_of
+from leakbench.summary.verdict import CAUTION
+from leakbench.summary.verdict_words import NO_LEAK
 
 __all__ = ["answer_of", "epsilon_text", "setting_of", "share_text"]
 
@@ -61,7 +62,7 @@ def answer_of(rows: pd.DataFrame, choice: Choice) -> str:
         f"{where}: **{use}**: accuracy {share_text(best, 'trained_accuracy')}{beside}, "
         f"valid epsilon {epsilon_text(best['epsilon_valid'], best['epsilon_reason'])}, "
         f"identification {share_text(best, 'identified')}, not told from chance by {best['identify_victims']:,.0f} victims among "
-        f"{best['candidates']:,.0f} candidates (chance: {_null(best)}; one-sided exact binomial test at level {LEVEL:g}, "
+        f"{best['candidates']:,.0f} candidates (chance: {_null(best)}; one-sided exact binomial test at level {CAUTION:g}, "
         f"p = {text_of(best['identify_p'], 3)})."
     )
     return " ".join([said, _power(best, of, choice), *_against(best), *_alike(choice)])
@@ -93,7 +94,7 @@ def _against(best: pd.Series) -> list[str]:
         found.append("So large an epsilon promises nothing: this setting rests on what was measured of one attacker.")
     if pd.isna(best["epsilon_valid"]):
         found.append("Without an epsilon this setting rests on what was measured of one attacker.")
-    if best["verdict"] not in ("protected", "no reconstruction"):
+    if best["verdict"] != NO_LEAK:
         found.append(f"The verdict on it is `{best['verdict']}`.")
     return found
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from leakbench.frontier.identify import LEVEL
-from leakbench.frontier.null import EXPOSED
 from leakbench.reproduce.reached import Reached, reached
+from leakbench.summary.verdict import CAUTION
+from leakbench.summary.verdict_words import LEAKING
 
 __all__ = ["Choice", "chosen", "first_point", "main_rows", "qualifies", "reaching"]
 
@@ -46,12 +46,12 @@ def first_point(rows: pd.DataFrame) -> str:
 def qualifies(rows: pd.DataFrame) -> pd.Series:
     """Return of each row whether its identification is not told from chance and nothing else that was measured leaks.
 
-    Not told: a one-sided exact binomial test of the many victims does not reject chance at `LEVEL`.  Where no ranking
+    Not told: a one-sided exact binomial test of the many victims does not reject chance at `CAUTION`.  Where no ranking
     could be made, and where pictures or records come back all the same, it does not.
     An attack that found no answer is no reason against it.
     """
-    within: pd.Series = rows["identify_p"] >= LEVEL
-    return within & ~rows["verdict"].isin(EXPOSED) & rows["trained_accuracy"].notna()
+    within: pd.Series = rows["identify_p"] >= CAUTION
+    return within & ~rows["verdict"].isin(LEAKING) & rows["trained_accuracy"].notna()
 
 
 def chosen(rows: pd.DataFrame) -> Choice:

@@ -8,26 +8,22 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from scipy.stats import binomtest
-
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
 from leakbench.cell.network import probe_of
 from leakbench.defense import facts_at
 from leakbench.frontier.null import null_interval
 from leakbench.reproduce.rows import Row
-from leakbench.summary.verdict import above_chance
+from leakbench.summary.verdict import above_chance, by_chance
+from leakbench.summary.verdict_words import IDENTIFIES, RECONSTRUCTS
 
-__all__ = ["LEVEL", "UNLIMITED", "Load", "identified_by", "identify_cell", "told_from_chance"]
+__all__ = ["UNLIMITED", "Load", "identified_by", "identify_cell", "told_from_chance"]
 
 UNLIMITED: dict[str, Any] = dict.fromkeys(("iterations", "evaluations", "budget"))
 """Limits of searches, of which identification has none."""
 
 Load: TypeAlias = Callable[..., Any]
 """What reads a data set, as `leakbench.data.kept.KeptData` does."""
-
-LEVEL = 0.05
-"""A setting qualifies where chance reaches what was identified at least this often."""
 
 SHARES = ("identified", "identified_low", "identified_high", "identified_bound", "candidates")
 """Copied from the summary of a leakage point of the cell with many victims."""
@@ -49,12 +45,12 @@ def identify_cell(first: Cell, request: Request, many: int, data_dir: Path | Non
 def identified_by(tap: Mapping[str, Any], verdict: str) -> Row:
     """Return what a row has from the identification of many victims at its leakage point.
 
-    tap: that point's summary.  verdict: of the attack on few victims; where that does not leak and many are identified
-    significantly more often than by chance, it `identifies`.
+    tap: that point's summary.  verdict: of the attack on few victims. Where the attack does not reconstruct, but many victims
+    are identified significantly more often than by chance, the setting `identifies`.
     """
     row = {key: tap[key] for key in SHARES} | {"identify_victims": tap["victims"], "identify_p": told_from_chance(tap)}
-    if verdict != "leaks" and tap["identified"] is not None and above_chance(*_trials(tap)):
-        verdict = "identifies"
+    if verdict != RECONSTRUCTS and tap["identified"] is not None and above_chance(*_trials(tap)):
+        verdict = IDENTIFIES
     return (
         row
         | dict(zip(("null_identified_low", "null_identified_high"), null_interval(tap), strict=True))
@@ -69,7 +65,7 @@ def told_from_chance(tap: Mapping[str, Any]) -> float:
     """
     if tap["identified"] is None or math.isnan(tap["identified"]):
         return math.nan
-    return float(binomtest(*_trials(tap), "greater").pvalue)
+    return by_chance(*_trials(tap))
 
 
 def _trials(tap: Mapping[str, Any]) -> tuple[int, int, float]:

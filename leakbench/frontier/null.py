@@ -7,10 +7,7 @@ from typing import Any
 
 from scipy.stats import binom
 
-__all__ = ["EXPOSED", "null_interval"]
-
-EXPOSED = ("leaks", "identifies")
-"""Verdicts on a leakage point by which more than chance was read there, see `leakbench.summary.verdict`."""
+__all__ = ["null_interval"]
 
 
 def null_interval(tap: Mapping[str, Any], confidence: float = 0.95) -> tuple[float, float]:

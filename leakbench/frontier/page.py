@@ -9,12 +9,12 @@ import pandas as pd
 
 from leakbench.frontier.answer import answer_of, epsilon_text, share_text
 from leakbench.frontier.choose import Choice, first_point, main_rows, qualifies
-from leakbench.frontier.identify import LEVEL
 from leakbench.frontier.limits import limits_of
 from leakbench.frontier.stale import points_in
 from leakbench.reproduce.columns import text_of
 from leakbench.reproduce.stale import stale_lines
 from leakbench.scripts import in_table, markdown_table, untagged
+from leakbench.summary.verdict import CAUTION, LEVEL
 
 __all__ = ["page_of"]
 
@@ -43,8 +43,10 @@ LEGEND = """\
 - label told: how often the victim's class comes first; a guess: the commonest class of the public examples.
 - valid epsilon: of the mechanism as it was executed, at delta = {delta:g}, against who sees the released models; beside it against
   who reads at {point}.
-- verdict: of the attack by `autoleak`; `identifies` also where p is below .01.
-- qualifies: the test does not tell identification from chance at level {level:g}, and the verdict is not `leaks` or `identifies`;
+- verdict: of the attack by `autoleak`; `identifies` also where p is below {claim:g}. `inconclusive`: nothing significant leaked,
+  but fewer victims or networks were attacked than `no leak found` requires.
+- qualifies: identification is not significantly above chance at level {level:g}, and the verdict is not `reconstructs` or
+  `identifies`;
   the most accurate of these is the answer."""
 
 HERE = """\
@@ -92,7 +94,8 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "") ->
             seeds=_seeds(main),
             delta=delta,
             point=point,
-            level=LEVEL,
+            level=CAUTION,
+            claim=LEVEL,
             many=_range(main, "identify_victims"),
             few=_range(main, "victims"),
         ),

@@ -11,6 +11,7 @@ from pydantic import Field
 from leakbench.attack import Attack
 from leakbench.attack.slots.stop import searches_of
 from leakbench.cell import Request
+from leakbench.cell.command import options_of, run_words
 from leakbench.part import Count, Positive, part
 from leakbench.recipe import resolve
 
@@ -94,29 +95,18 @@ def audit_request(asked: Asked, defense: str, dataset: str) -> dict[str, Any]:
 
 def command_of(request: Request) -> str:
     """Return the command line that runs a request's cell."""
-    return shlex.join(["leakbench", "run", *_options(request, Request()), "--device", "cpu"])
+    return shlex.join([*run_words(request, ("device",)), "--device", "cpu"])
 
 
 def audit_command(asked: Asked, defense: str, dataset: str) -> str:
     """Return the command line of a card's audit."""
     trials = [] if asked.trials is None else ["--trials", str(asked.trials)]
     return shlex.join(
-        ["leakbench", "audit", *_options(Request(**audit_request(asked, defense, dataset)), Request()), *trials]
+        ["leakbench", "audit", *options_of(Request(**audit_request(asked, defense, dataset)), Request()), *trials]
     )
 
 
 def card_command(asked: Asked, defense: str, dataset: str, attack: str) -> str:
     """Return the command line that writes the card."""
     other = ["--attack", attack] if attack != Request().attack else []
-    return shlex.join(["leakbench", "card", defense, dataset, *other, *_options(asked, Asked())])
-
-
-def _options(given: Any, usual: Any) -> list[str]:
-    """Return the options of what is given and not usual."""
-    found: list[str] = []
-    for field in dataclasses.fields(given):
-        value = getattr(given, field.name)
-        if value != getattr(usual, field.name):
-            text = ",".join(value) if isinstance(value, tuple) else str(value)
-            found += [f"--{field.name.replace('_', '-')}", text]
-    return found
+    return shlex.join(["leakbench", "card", defense, dataset, *other, *options_of(asked, Asked())])

@@ -61,7 +61,7 @@ class Point:
     features: Share | None
     null_features: Chance | None
     records: Share | None
-    verdict: Literal["leaks", "protected", "unclear", "identifies", "attack failed", "no reconstruction"]
+    verdict: Literal["reconstructs", "identifies", "no leak found", "inconclusive", "attack failed"]
     same_as: Sentence
 
 

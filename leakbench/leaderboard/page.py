@@ -9,6 +9,8 @@ from leakbench.leaderboard.blocks import Block, Bullets, Code, Grid, Heading, In
 from leakbench.leaderboard.card import Card, Epsilon, Point
 from leakbench.leaderboard.rank import EVERYWHERE, Standing, comparable, points_of, standings
 from leakbench.leaderboard.stale import stale
+from leakbench.summary.verdict import LEAST_NETWORKS, LEAST_VICTIMS, upper_limit
+from leakbench.summary.verdict_words import INCONCLUSIVE, NO_LEAK
 
 __all__ = ["html_of", "markdown_of"]
 
@@ -17,12 +19,15 @@ TITLE = "Leaderboard"
 RULES = (
     "Written by `leakbench leaderboard` from the cards in leaderboard/, one for each defense and data set, which `leakbench card`"
     " measured; docs/submitting.md says how one is added and checked.",
-    "Ranked on the attacker who knows the defense. First come defenses behind which it gets no more than who saw no gradient, at"
-    " every leakage point by both protocols (protected: that takes the ASR within the null attacker's interval, nobody identified"
-    " more often than by chance, 10 victims, and a search that does not doubt itself). Then by leak: the ASR above the null"
-    " attacker's and the share identified above chance (at least the ASR: who is rebuilt is known), each of what is left above,"
-    " their mean over the six columns, to two digits; 0 at a point that is protected. Then by accuracy. Equals share a rank. Who is"
-    " not measured everywhere has none.",
+    "Ranked on the attacker that knows the defense. First come defenses with the verdict `no leak found` at every leakage point by"
+    f" both protocols: nothing significant leaked to `autoleak`, on at least {LEAST_VICTIMS} victims over at least {LEAST_NETWORKS}"
+    " networks, without a warning of its search. Then by leak: the ASR above the baseline guess's and the share identified above"
+    " chance (at least the ASR, since a victim that is reconstructed is known), each divided by what is left above the guess; the"
+    " leak is their mean over the six columns, to two digits, and 0 where no leak was found. Then by accuracy. Equals share a rank."
+    " A defense that is not measured everywhere has none.",
+    "Verdicts: `reconstructs` and `identifies` are significant leaks. `inconclusive` is neither a leak nor evidence against one."
+    " `inconclusive` and `no leak found` state the largest rate of reconstruction or identification that the victims do not"
+    " exclude at 95 % (one-sided, Clopper and Pearson). `attack failed`: no answer for half of the examples or more.",
     "The rank says nothing of accuracy or of a guarantee: a network that learned nothing can stand first. Accuracy and the valid"
     " epsilon stand beside it, and only rows of one table, measured at one size, compare. A defense at the server cannot protect"
     " type-2 and type-1, which are read before it; the columns show where each acts. No leak found by these attackers is no proof.",
@@ -122,7 +127,7 @@ def _ranking(ranked: Sequence[Standing], place: str) -> Grid:
     for each in ranked:
         card = each.card
         of_card = Link(card.defense.name, f"{place}/{card.dataset.name}/{card.defense.name}.json")
-        leak = "not ranked" if each.leak is None else f"{each.leak:.2f}{_protected(each)}"
+        leak = "not ranked" if each.leak is None else f"{each.leak:.2f}{_clear(each)}"
         points = [_short(points_of(card, "aware", *where)) for where in EVERYWHERE]
         rows.append(
             (
@@ -139,24 +144,25 @@ def _ranking(ranked: Sequence[Standing], place: str) -> Grid:
     return Grid(heads, tuple(rows))
 
 
-def _protected(each: Standing) -> str:
-    """Return how little is told from chance of a defense that is protected everywhere: by the fewest victims of a point."""
-    if not each.protected:
+def _clear(each: Standing) -> str:
+    """Return, for a defense behind which no leak was found anywhere, the largest rate that is not excluded at a point."""
+    if not each.clear:
         return ""
     points = [point for where in EVERYWHERE for point in points_of(each.card, "aware", *where)]
     return f", {_verdict(max(points, key=_not_excluded))}"
 
 
 def _verdict(point: Point) -> str:
-    """Return the verdict; of a protected point with what so many victims cannot exclude."""
-    if point.verdict != "protected":
+    """Return the verdict; where no leak is stated, with the rate that so many victims do not exclude."""
+    if point.verdict not in (NO_LEAK, INCONCLUSIVE):
         return point.verdict
-    return f"protected: not told from chance by {point.victims} victims, a rate of {_not_excluded(point):.2f} is not excluded"
+    return f"{point.verdict}: up to {100 * _not_excluded(point):.0f} % of victims not excluded"
 
 
 def _not_excluded(point: Point) -> float:
-    """Return the largest rate, rebuilt or identified, that the intervals of a point hold."""
-    return max(share[2] for share in (point.asr, point.identified) if share is not None)
+    """Return the largest rate, of reconstruction or identification, that is not excluded at 95 %; 1 where none was measured."""
+    shares = [share[0] for share in (point.asr, point.identified) if share is not None]
+    return max((upper_limit(share * point.victims, point.victims) for share in shares), default=1.0)
 
 
 def _short(points: Sequence[Point]) -> str:

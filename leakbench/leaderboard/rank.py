@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from leakbench.leaderboard.card import Card, Point
 from leakbench.leaderboard.point import rounded
+from leakbench.summary.verdict_words import NO_LEAK
 
 __all__ = ["EVERYWHERE", "Standing", "above_chance", "comparable", "points_of", "standings"]
 
@@ -22,20 +23,20 @@ class Standing:
     """A card with its rank, 1 the best, shared among equals; None where it is not measured everywhere.
 
     leak: what the aware attacker gets above chance, the mean over `EVERYWHERE`, from 0 to 1.
-    protected: whether every point of that attacker is.
+    clear: whether the verdict on every point of that attacker is `no leak found`.
     """
 
     card: Card
     rank: int | None
     leak: float | None
-    protected: bool
+    clear: bool
 
 
 def standings(cards: Iterable[Card]) -> list[Standing]:
     """Return cards of one data set and size, ranked; those that are not measured everywhere last, without a rank.
 
-    Those come first where the aware attacker gets no more than chance at any leakage point by either protocol (the verdict
-    `protected`, which takes 10 victims and a search that does not doubt itself); then by `leak`, to two digits; then by accuracy.
+    Those come first where the aware attacker's verdict is `no leak found` at every leakage point by both protocols; then by
+    `leak`, to two digits; then by accuracy.
     """
     found = [_standing(card) for card in cards]
     ranked = sorted(
@@ -64,19 +65,19 @@ def points_of(card: Card, attacker: str, protocol: str, tap: str) -> list[Point]
 def above_chance(points: Sequence[Point]) -> float:
     """Return the mean of the shares that are rebuilt and that are identified above what is without any gradient, from 0 to 1.
 
-    Whoever is rebuilt counts as identified, whatever the ranking says. 0 where a point is protected; of several rounds, where it is
-    most.
+    A victim that is reconstructed counts as identified, whatever the ranking says. 0 where no leak was found; the largest of
+    several rounds.
     """
     return max(_above(point) for point in points)
 
 
 def _above(point: Point) -> float:
-    if point.verdict == "protected":
+    if point.verdict == NO_LEAK:
         return 0.0
     shares = [(point.asr, point.null_asr[0]), (point.identified, point.chance)]
     rebuilt, identified = (None if share is None else _over(share[0], guess) for share, guess in shares)
     if rebuilt is None:
-        # Who neither rebuilds nor ranks has shown nothing, which is no protection.
+        # An attacker that neither reconstructs nor ranks has shown nothing.
         return 1.0 if identified is None else identified
     return (rebuilt + max(rebuilt, identified or 0.0)) / 2
 
@@ -91,10 +92,10 @@ def _standing(card: Card) -> Standing:
     if not all(points):
         return Standing(card, None, None, False)
     leak = rounded(sum(map(above_chance, points)) / len(points))
-    return Standing(card, None, leak, all(p.verdict == "protected" for some in points for p in some))
+    return Standing(card, None, leak, all(p.verdict == NO_LEAK for some in points for p in some))
 
 
 def _key(standing: Standing) -> tuple[bool, float, float]:
     assert standing.leak is not None  # noqa: S101 - said to mypy; it holds by construction
     accuracy = standing.card.accuracy.value
-    return not standing.protected, round(standing.leak, 2), -1.0 * (accuracy[0] if accuracy else 0.0)
+    return not standing.clear, round(standing.leak, 2), -1.0 * (accuracy[0] if accuracy else 0.0)

@@ -15,8 +15,16 @@ from leakbench.leaderboard.verdicts import check_once, check_verdicts
 from leakbench.recipe import construct
 from leakbench.store import write_atomically
 from leakbench.strict_json import strict_json
+from leakbench.summary.verdict_words import current_word
 
 __all__ = ["path_of", "read_card", "read_cards", "text_of", "write_card"]
+
+FORMER_WARNINGS = {
+    ": leaks at ": ": reconstructs at ",
+    ": tells who the victims are at ": ": identifies the victims at ",
+    ": half of the victims got no answer at ": ": the attack has no answer for half of the examples or more at ",
+}
+"""{how a warning of an earlier version words a verdict: how it is worded today}."""
 
 LARGEST = 1_000_000
 """Bytes of a card; they take about 20,000."""
@@ -48,13 +56,36 @@ def read_card(path: Path) -> Card:
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read as a card ({error})") from None
     try:
-        card = construct(Card, fields)
+        card = construct(Card, _current(fields))
         check_once(card)
         check_intervals(card)
         check_verdicts(card)
         return card
     except (InputError, RecursionError) as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def _current(fields: Any) -> Any:
+    """Return the fields of a card with verdicts of today's scale; what is not a card stays as it is, to be refused."""
+    if isinstance(fields, dict):
+        for cell in _dicts(fields.get("cells")):
+            for point in _dicts(cell.get("points")):
+                if isinstance(point.get("verdict"), str):
+                    point["verdict"] = current_word(point["verdict"])
+        warnings = fields.get("warnings")
+        if isinstance(warnings, list):
+            fields["warnings"] = [_current_warning(w) if isinstance(w, str) else w for w in warnings]
+    return fields
+
+
+def _current_warning(text: str) -> str:
+    for before, now in FORMER_WARNINGS.items():
+        text = text.replace(before, now)
+    return text
+
+
+def _dicts(values: Any) -> list[dict[str, Any]]:
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
 
 
 def read_cards(folder: Path) -> list[Card]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from leakbench.errors import InputError
-from leakbench.leaderboard.card import Card, Point
-from leakbench.summary.verdict import LEAST_VICTIMS, above_chance, above_null
+from leakbench.leaderboard.card import Card, Measured, Point
+from leakbench.summary.verdict import LEAST_NETWORKS, LEAST_VICTIMS, STRONGEST, above_chance, above_null
+from leakbench.summary.verdict_words import FAILED, IDENTIFIES, LEAKING, NO_LEAK, RECONSTRUCTS
 
 __all__ = ["check_once", "check_verdicts"]
 
@@ -34,14 +35,15 @@ def _once(place: str, names: Sequence[object]) -> None:
 
 
 def check_verdicts(card: Card) -> None:
-    """Raise InputError, with the field, for a verdict that the numbers beside it rule out.
+    """Raise InputError, with the field, for a verdict that the numbers next to it rule out.
 
-    The rules are those of `leakbench.summary.verdict`. `leaks` may rest on single victims and `unclear` on a search's doubts, of
-    which a card has no numbers; a `protected` beside which numbers leak, or too few victims stand, is refused.
+    The rules are those of `leakbench.summary.verdict`. `reconstructs` may rest on single victims and `inconclusive` on warnings
+    of the search, for which a card has no numbers. `no leak found` is refused where numbers leak, where there are too few
+    victims or networks, and where the attacker is not `autoleak` with the defense known to it.
     """
     for cell in card.cells:
         for point in cell.points:
-            for why in _against(point):
+            for why in (*_against(point), *(_against_no_leak(point, cell, card) if point.verdict == NO_LEAK else ())):
                 place = f"cells.{cell.attacker}.{cell.protocol}.{point.name}"
                 raise InputError(f"{place}.verdict: got {point.verdict!r}, but {why}")
 
@@ -51,32 +53,36 @@ def _against(point: Point) -> Iterator[str]:
     if abs(point.chance - 1 / point.candidates) > HALF_DIGIT:
         yield f"chance is {point.chance:g}, expected {1 / point.candidates:.4f}, one of {point.candidates} candidates"
     rebuilt = point.asr is not None and above_null(_loosely(point.asr, point.null_asr))
-    if rebuilt and point.verdict != "leaks":
-        yield f"the ASR {_text(point.asr)} lies above the null attacker's {_text(point.null_asr)}, expected 'leaks'"
+    if rebuilt and point.verdict != RECONSTRUCTS:
+        yield f"the ASR {_text(point.asr)} is above the baseline guess's {_text(point.null_asr)}, expected {RECONSTRUCTS!r}"
     told = _told(point)
-    if told and point.verdict not in ("leaks", "identifies"):
-        yield f"identified {_text(point.identified)} is more than chance, expected 'identifies' or 'leaks'"
-    if point.verdict == "identifies" and not told:
-        yield f"identified {_text(point.identified)} is not more than chance, expected another"
-    if point.verdict == "attack failed" and point.rmse is not None:
-        yield f"the median RMSE is {point.rmse[0]:g}, expected another: half of the answers are there"
-    if point.verdict == "no reconstruction" and point.asr is not None:
-        yield f"the ASR is {_text(point.asr)}, expected another: something was rebuilt"
-    if point.verdict in ("protected", "unclear") and point.rmse is None:
-        yield "there is no median RMSE, expected 'attack failed'"
-    if point.verdict == "protected":
-        yield from _against_protected(point)
+    if told and point.verdict not in LEAKING:
+        yield f"identified {_text(point.identified)} is more than chance, expected {IDENTIFIES!r} or {RECONSTRUCTS!r}"
+    if point.verdict == IDENTIFIES and not told:
+        yield f"identified {_text(point.identified)} is not more than chance, expected another verdict"
+    if point.verdict == FAILED and point.rmse is not None:
+        yield f"the median RMSE is {point.rmse[0]:g}, so that half of the answers are there; expected another verdict"
+    if point.verdict not in (*LEAKING, FAILED) and point.rmse is None and point.asr is not None:
+        yield f"there is no median RMSE, expected {FAILED!r}"
 
 
-def _against_protected(point: Point) -> Iterator[str]:
+def _against_no_leak(point: Point, cell: Measured, card: Card) -> Iterator[str]:
+    """Yield what a card lacks for `no leak found`."""
+    if cell.attacker != "aware":
+        yield "the attacker does not know the defense"
+    if card.attack.name != STRONGEST:
+        yield f"the attack is {card.attack.name}, expected {STRONGEST}"
+    networks = card.settings.get("networks", 1) if cell.protocol == "paper" else 1
+    if not isinstance(networks, int) or networks < LEAST_NETWORKS:
+        yield f"the victims are spread over {networks} networks, expected at least {LEAST_NETWORKS}"
     if point.victims < LEAST_VICTIMS:
         yield f"there are {point.victims} victims, expected at least {LEAST_VICTIMS}"
     if point.asr is None or point.identified is None:
-        yield "it has no ASR or nothing identified, expected both"
+        yield "it has no ASR or no identification rate, expected both"
     elif point.asr[0] > point.null_asr[2] + HALF_DIGIT:
-        yield f"the ASR {_text(point.asr)} lies above the null attacker's interval {_text(point.null_asr)}"
+        yield f"the ASR {_text(point.asr)} is above the baseline guess's interval {_text(point.null_asr)}"
     if point.rmse is not None and (point.null_rmse is None or point.rmse[0] < point.null_rmse - HALF_DIGIT):
-        yield f"the median RMSE {point.rmse[0]:g} is below the null attacker's, {_number(point.null_rmse)}"
+        yield f"the median RMSE {point.rmse[0]:g} is below the baseline guess's, {_number(point.null_rmse)}"
 
 
 def _loosely(asr: tuple[float, float, float], null: tuple[float, float, float]) -> dict[str, float]:

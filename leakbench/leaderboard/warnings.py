@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from leakbench.leaderboard.card import Epsilon, Measured, Point
+from leakbench.summary.verdict_words import FAILED, IDENTIFIES, RECONSTRUCTS
 
 __all__ = ["warnings_of"]
 
 SHOWN = {
-    "leaks": "leaks",
-    "identifies": "tells who the victims are",
-    "attack failed": "half of the victims got no answer",
+    RECONSTRUCTS: "reconstructs",
+    IDENTIFIES: "identifies the victims",
+    FAILED: "the attack has no answer for half of the examples or more",
 }
 """{verdict of a leakage point: what is said of it}."""
 

@@ -35,6 +35,7 @@ from leakbench.progress import Reporter
 from leakbench.rng import generator, generators
 from leakbench.run.attack_time import within_seconds
 from leakbench.run.leak_noise import noise_std
+from leakbench.summary.evidence import Setup, is_strongest
 from leakbench.summary.tap import tap_summary
 from leakbench.summary.warnings import WORDS
 
@@ -150,10 +151,16 @@ def attack_seen(seen: Seen, attacker: Attacker) -> Outcome:
         attacker.eta,
         "no weights were given",
     )
-    summary = tap_summary(rows, time.monotonic() - began)
+    summary = tap_summary(rows, time.monotonic() - began, _setup(attacker))
     if summary["candidates"] < 2:  # Nothing is needed to pick the only one.
         summary |= dict.fromkeys(("identified", "identified_low", "identified_high"))
     return Outcome(summary, answer, -answer.certainty[:, 0], rows, matched)
+
+
+def _setup(attacker: Attacker) -> Setup:
+    """Return how an update of the user's own is attacked. It is one network, whatever its victims, as of a training."""
+    aware = attacker.defense is None or attacker.attack.knows == "defense"
+    return Setup(attacker.attack.title, is_strongest(attacker.attack), aware, live=True)
 
 
 def _check(attack: Attack) -> None:

@@ -71,7 +71,7 @@ def epsilon(phases: Sequence[Phase], unit: Unit, claim: Claim, schedule: Schedul
     """Return the claimed and the valid epsilon of a defense.
 
     phases: the whole training, in order; the releases of all of them are composed, each with its own noise and draw.
-    unit: what is protected: an `example`, whose copies count as `Schedule.participations` says, or all data of a
+    unit: what the epsilon holds for: an `example`, whose copies count as `Schedule.participations` says, or all data of a
         `client`.
     delta: of the valid epsilon; the claim has its own. Raises InputError for a delta out of (0, 1) and where the phases
     are not exactly the schedule's rounds and local iterations.

@@ -17,6 +17,7 @@ from leakbench.manifest import check_finished, check_shown
 from leakbench.redacted import without_pictures
 from leakbench.rows_file import read_rows
 from leakbench.store import read_manifest, written
+from leakbench.summary.verdict_words import current_summary
 
 __all__ = ["Arrays", "Finished", "read_finished"]
 
@@ -38,8 +39,7 @@ class Finished:
     @property
     def summary(self) -> dict[str, Any]:
         """What the table shows."""
-        summary: dict[str, Any] = self.manifest["summary"]
-        return summary
+        return current_summary(self.manifest["summary"])
 
     def points(self) -> dict[str, pd.DataFrame]:
         """Return {leakage point as the summary names it: its rows}."""

@@ -20,6 +20,7 @@ from leakbench.report.gallery import galleries
 from leakbench.report.legend import legend
 from leakbench.report.render import render
 from leakbench.report.rows import victims
+from leakbench.report.verdicts import verdicts
 from leakbench.report.words import notes, over_rounds, reading, training, why_unanswered
 from leakbench.store import AFTER, Run, finished_run
 
@@ -55,6 +56,7 @@ def _page(run: Finished) -> str:
         summary=summary,
         columns=page_columns(summary),
         reading=reading(summary),
+        verdicts=verdicts(summary),
         training=training(summary).split(" | "),
         conspicuous=conspicuous(summary),
         epsilon=summary.get("epsilon") or {},

@@ -15,6 +15,7 @@ from leakbench.report.bounds import bounds, violations
 from leakbench.report.columns import PAGE_FIELDS, Column, columns
 from leakbench.report.conspicuous import conspicuous
 from leakbench.report.epsilons import caveats, epsilons
+from leakbench.report.verdicts import STYLES, verdicts
 from leakbench.report.words import batches, notes, over_rounds, reading, training
 
 __all__ = ["print_table"]
@@ -27,6 +28,7 @@ def print_table(summary: Mapping[str, Any], console: Console) -> None:
     pieces, each with the leakage points, for a number that is cut short is another number.
     """
     _print_hanging(reading(summary), console)
+    _print_verdicts(summary, console)
     for table in _tables(summary["taps"], columns(summary), console):
         console.print(table)
     for line in violations(summary):
@@ -44,6 +46,17 @@ def print_table(summary: Mapping[str, Any], console: Console) -> None:
         _print_hanging(line, console)
     for what, reason in notes(summary, PAGE_FIELDS):
         _print_hanging(f"{what}: {reason}", console, style="dim")
+
+
+def _print_verdicts(summary: Mapping[str, Any], console: Console) -> None:
+    for said in verdicts(summary):
+        line = Text(f"{', '.join(said.places)}: ") + Text(said.word, style=STYLES.get(said.word, ""))
+        _print_hanging(line + Text(f": {said.reason}" if said.reason else ""), console)
+        for sentence in said.sentences:
+            _print_hanging(f"  {sentence}", console)
+        if said.command:
+            # One line, so that it can be copied.
+            console.print(Text(f"  To decide: {said.command}"), soft_wrap=True)
 
 
 def _tables(taps: Mapping[str, Mapping[str, Any]], shown: Sequence[Column], console: Console) -> Iterator[Table]:
@@ -87,9 +100,10 @@ def _epsilon_lines(summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _print_hanging(line: str, console: Console, style: str = "") -> None:
+def _print_hanging(line: str | Text, console: Console, style: str = "") -> None:
     # Long reasons break at words, and what follows is set in, so that each entry starts at the margin.
-    indent = len(line) - len(line.lstrip())
-    first, *rest = Text(line.lstrip(), style=style).wrap(console, max(20, console.width - indent - 2))
+    indent = len(str(line)) - len(str(line).lstrip())
+    text = line if isinstance(line, Text) else Text(line.lstrip(), style=style)
+    first, *rest = text.wrap(console, max(20, console.width - indent - 2))
     for margin, piece in ((indent, first), *((indent + 2, piece) for piece in rest)):
         console.print(Text(" " * margin) + piece, soft_wrap=True)

@@ -22,6 +22,7 @@ from leakbench.report.members import made_of
 from leakbench.summary.bound import BOUNDS
 from leakbench.summary.fits import LEARNS_NOTHING
 from leakbench.summary.threat import MEANS
+from leakbench.summary.verdict_words import FAILED, IDENTIFIES, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS
 
 __all__ = [
     "UNANSWERED",
@@ -53,14 +54,13 @@ def interval(tap: Tap, field: str) -> str:
     return share if "n/a" in (share, low, high) else f"{share} [{low}, {high}]"
 
 
-# That one attack failed is no protection, so the sentence claims none.
+# No sentence claims protection: that an attack fails says nothing about another attack.
 _VERDICTS = {
-    "leaks": "leaks at",
-    "no reconstruction": "answers with no reconstruction at",
-    "attack failed": "gave no finite answer for half of the victims or more (which protects nobody) at",
-    "identifies": "is not shown to rebuild the examples but tells who they are at",
-    "unclear": "shows neither a leak nor protection at",
-    "protected": "gave this attack no more than the null attacker has at",
+    RECONSTRUCTS: "reconstructs examples at",
+    IDENTIFIES: "identifies the victims, without reconstructing them, at",
+    INCONCLUSIVE: "shows neither a leak nor evidence against one at",
+    FAILED: "has no answer for half of the examples or more, which is no evidence against a leak, at",
+    NO_LEAK: "finds no leak at",
 }
 
 
@@ -69,18 +69,18 @@ def reading(summary: Summary) -> str:
     cell = summary["cell"]
     found: dict[str, list[str]] = {}
     for name, tap in summary["taps"].items():
-        verdict = tap.get("verdict") or "unclear"
-        beside = f"ASR {number(tap.get('asr'))}, null attacker {number(tap.get('null_asr'))}"
+        verdict = tap.get("verdict") or INCONCLUSIVE
+        beside = f"ASR {number(tap.get('asr'))}, baseline guess {number(tap.get('null_asr'))}"
         if tap.get("feature_accuracy") is not None:
-            guess = f"null attacker {number(tap.get('null_feature_accuracy'))}"
+            guess = f"baseline guess {number(tap.get('null_feature_accuracy'))}"
             beside += f"; features right {number(tap['feature_accuracy'])}, {guess}"
-        if verdict in ("identifies", "no reconstruction"):
+        if verdict == IDENTIFIES or (tap.get("asr") is None and tap.get("identified") is not None):
             beside = f"identified {interval(tap, 'identified')} of {tap.get('victims')} among {tap.get('candidates')}"
         found.setdefault(verdict, []).append(f"{name} ({beside})")
     ordered = sorted(found, key=lambda verdict: (*_VERDICTS, verdict).index(verdict))
     parts = [f"{_VERDICTS.get(verdict, f'is {verdict} at')} {_listed(found[verdict])}" for verdict in ordered]
-    subject = f"Training on {cell['dataset']} with the defense {cell['defense']}, read by the attack {cell['attack']}"
-    return f"{subject}, {'; '.join(parts) or 'was attacked at no leakage point'}."
+    subject = f"Training on {cell['dataset']} with the defense {cell['defense']}: the attack {cell['attack']}"
+    return f"{subject} {'; '.join(parts) or 'was used at no leakage point'}."
 
 
 def _listed(names: list[str]) -> str:

@@ -18,6 +18,8 @@ import pandas as pd
 from leakbench.errors import InputError
 from leakbench.reproduce.checked import unchecked
 from leakbench.reproduce.recorded import parsed_versions
+from leakbench.summary.verdict import above_chance
+from leakbench.summary.verdict_words import IDENTIFIES, RANKED_ONLY, current_word, resilient
 
 __all__ = ["CURE", "FRONTIER", "OF_ACCOUNTING", "Kept", "kept", "of_table"]
 
@@ -122,6 +124,25 @@ def kept(path: Path, kind: Kept) -> pd.DataFrame:
     heads, *cells = unchecked(path, [heads, *cells], CURE)
     rows = pd.DataFrame({head: _typed(path, head, [cell[i] for cell in cells]) for i, head in enumerate(heads)})
     _whole(path, rows, kind)
+    return _with_current_verdicts(rows)
+
+
+def _with_current_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with verdicts of today's scale; those of an earlier version are translated.
+
+    An attack that only ranks had one word whatever it identified. Whether that was more than chance is tested again.
+    """
+    if "verdict" not in rows:
+        return rows
+    words = [current_word(word) if isinstance(word, str) else word for word in rows["verdict"]]
+    for place, (before, row) in enumerate(zip(rows["verdict"], rows.to_dict("records"), strict=True)):
+        right = row.get("identified", math.nan)
+        if before == RANKED_ONLY and not math.isnan(right):
+            victims, chance = int(row["victims"]), 1 / row["candidates"]
+            words[place] = IDENTIFIES if above_chance(int(right * victims + 1e-6), victims, chance) else words[place]
+    rows = rows.assign(verdict=words)
+    if "resilient" in rows:
+        rows["resilient"] = [resilient(word) if isinstance(word, str) else math.nan for word in words]
     return rows
 
 

@@ -24,6 +24,7 @@ from leakbench.reproduce.recorded import recorded_in
 from leakbench.reproduce.rows import Row, executed, limit_of, minutes_of
 from leakbench.reproduce.table import Line, Table
 from leakbench.store import Run, content_hash
+from leakbench.summary.verdict_words import resilient
 
 __all__ = ["accuracy_of", "cells_of", "changed_in", "check_line", "hash_of", "measured", "point_of", "rows_at"]
 
@@ -137,7 +138,7 @@ def _points(table: Table, line: Line, cell: Cell, summary: dict[str, Any], run: 
         | (_of_servers(cell, tap, point, rows_at(rows, tap, point), tensors) if table.columns == "servers" else {})
         | {"above": sum(broken["tap"] == point for broken in summary["violations"])}
         | {"accuracy": trained.get(tap["round"] - 1), "rounds": summary["rounds"]}
-        | {"verdict": tap["verdict"], "resilient": float(tap["verdict"] == "protected")}
+        | {"verdict": tap["verdict"], "resilient": resilient(tap["verdict"])}
         | {f"epsilon_{name}": summary["epsilon"][name] for name in ("claimed", "valid")}
         | {"row": f"{line.name}, {point}" if several else line.name, "cell": line.name, "point": point}
         for point, tap in summary["taps"].items()

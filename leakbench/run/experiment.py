@@ -32,6 +32,7 @@ from leakbench.run.stage_train import fresh_network, leaked_model, train_federat
 from leakbench.run.victims import Sent, public_examples
 from leakbench.store import AFTER, Run
 from leakbench.summary.summarise import summarise
+from leakbench.summary.verdict_words import current_summary
 from leakbench.types import Network
 
 __all__ = ["execute", "hand_out"]
@@ -56,7 +57,7 @@ def execute(cell: Cell, run: Run, progress: Progress) -> dict[str, Any]:
         [run.has(name) for name in {*WHOLE, *files}]
     ):  # Each, so that each is looked at.
         check_shown(run.folder / "manifest.json", run.manifest)
-        return {**run.manifest["summary"], "folder": str(run.folder)}
+        return {**current_summary(run.manifest["summary"]), "folder": str(run.folder)}
     run.manifest["complete"] = False
     run.manifest.pop("summary", None)  # Of files that are no longer as they were.
     s = cell.settings

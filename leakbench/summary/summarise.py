@@ -13,9 +13,10 @@ from leakbench.cell import Cell, knowledge, leak_key, looks_at, phase_name
 from leakbench.limits.limits import Limits
 from leakbench.run.conspicuous import Conspicuous
 from leakbench.summary.claims import claims
+from leakbench.summary.evidence import setup_of
+from leakbench.summary.guaranteed import guaranteed
 from leakbench.summary.limits import limited
 from leakbench.summary.looks import look_notes
-from leakbench.summary.notes import doubt as doubt_of
 from leakbench.summary.notes import epsilon_notes, limit_notes, network_notes, tap_notes, training_notes
 from leakbench.summary.over_rounds import over_rounds
 from leakbench.summary.tap import tap_summary
@@ -44,15 +45,14 @@ def summarise(
     for (number, tap), group in rows.groupby(["round", "tap"], sort=False):
         round_number = int(str(number))
         key = leak_key(cell, str(tap), round_number)
-        doubt = doubt_of(cell, int(group["member"].max()) + 1)
-        found = tap_summary(group, phases.get(phase_name(cell, str(tap), round_number), 0.0), bool(doubt))
+        setup = setup_of(cell, int(group["member"].max()) + 1)
+        found = tap_summary(group, phases.get(phase_name(cell, str(tap), round_number), 0.0), setup)
         found["observations"] = looks_at(cell, str(tap))
         found |= _grid(cell, str(tap), round_number)
         taps[key], why, broken = limited(key, found, group, limits[key], points)
         notes.update(tap_notes(key, taps[key], group, cell) | why)
         violations += broken
-        if doubt and taps[key].get("verdict") == "unclear":
-            notes[f"taps.{key}.verdict"] = f"{doubt}: no evidence"
+        taps[key]["guaranteed"] = guaranteed(taps[key], broken)
     notes |= training_notes(cell, rounds) | network_notes(cell) | epsilon_notes(cell, epsilon) | look_notes(cell)
     notes |= seen.notes | limit_notes(cell)
     return {

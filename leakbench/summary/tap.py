@@ -8,15 +8,15 @@ from typing import Any
 import pandas as pd
 
 from leakbench.measure.anytime import anytime
-from leakbench.measure.scores import RANKS_ONLY
 from leakbench.measure.statistics import exact, proportion
+from leakbench.summary.evidence import Setup, evidence_of, networks_in
 from leakbench.summary.fits import fit_fields
 from leakbench.summary.rankings import ranking_fields, told_fields
 from leakbench.summary.references import verbatim_fields
 from leakbench.summary.tables import table_fields
 from leakbench.summary.unanswered import unanswered
 from leakbench.summary.verdict import verdict
-from leakbench.summary.warnings import doubts, mostly_doubted
+from leakbench.summary.warnings import doubts
 
 __all__ = ["tap_summary"]
 
@@ -38,12 +38,17 @@ UNSAID = (
 )
 """What an attack that only ranks says nothing of."""
 
+EXCLUDED = ("asr", "identified", "recognised")
+"""Measurements of which the summary states above which rate they are excluded, as `excluded_<measurement>`."""
 
-def tap_summary(group: pd.DataFrame, seconds: float, doubtful: bool = False) -> dict[str, Any]:
-    """Return the measurements of a leakage point and what they show; None for what has no value.
 
-    seconds: what the attack took.  doubtful: whether its ranking may miss what leaked, see `verdict`; so may a search that doubts
-    itself on half of the victims.
+def tap_summary(group: pd.DataFrame, seconds: float, setup: Setup | None = None) -> dict[str, Any]:
+    """Return the measurements of a leakage point and the verdict on it; None for what has no value.
+
+    Args:
+        group: The rows of the leakage point.
+        seconds: Duration of the attack.
+        setup: How the rows were measured; None for what shows least.
     """
     network = group.get("network")
     asr, low, high = proportion(group["success"].to_numpy(), group["batch"].to_numpy(), network=network)
@@ -54,7 +59,7 @@ def tap_summary(group: pd.DataFrame, seconds: float, doubtful: bool = False) -> 
         "round": int(group["round"].iloc[0]),
         "batch": int(group["member"].max()) + 1,
         "victims": int(group["victim"].nunique()),
-        "networks": 1 if network is None else int(network.nunique()),
+        "networks": networks_in(group),
         "failures": int(group["failure"].sum()),
         "asr": asr,
         "asr_low": low,
@@ -84,9 +89,19 @@ def tap_summary(group: pd.DataFrame, seconds: float, doubtful: bool = False) -> 
         "doubts": doubts(group),
         "unanswered": unanswered(group),
     }
-    if (group["failure_reason"] == RANKS_ONLY).all():
-        return {**found, **dict.fromkeys(UNSAID), "verdict": "no reconstruction"}
-    return {**found, "verdict": verdict(group, found, doubtful or mostly_doubted(group))}
+    setup = setup or Setup()
+    evidence = evidence_of(group, found, setup)
+    result = verdict(evidence)
+    unsaid = dict.fromkeys(UNSAID) if evidence.ranks_only else {}
+    excluded = {f"excluded_{name}": result.excluded.get(name) for name in EXCLUDED}
+    return {
+        **found,
+        **unsaid,
+        "verdict": result.word,
+        "verdict_reason": result.reason,
+        "verdict_command": (setup.command if result.decidable else "") or None,
+        **excluded,
+    }
 
 
 def _precision(group: pd.DataFrame) -> float | None:
@@ -100,7 +115,9 @@ def _recognised(group: pd.DataFrame) -> dict[str, float | int | None]:
     shares, fields = ("recognised", "null_recognised"), ("recognised", "recognised_low", "recognised_high")
     if any(name not in group or group[name].isna().any() for name in shares):
         return dict.fromkeys((*fields, "null_recognised", "gallery"))
-    found, guessed = (proportion(group[name].to_numpy(), group["batch"].to_numpy()) for name in shares)
+    batch, network = group["batch"].to_numpy(), group.get("network")
+    found = proportion(group["recognised"].to_numpy(), batch, network=network)
+    guessed = proportion(group["null_recognised"].to_numpy(), batch)
     return {
         **dict(zip(fields, found, strict=True)),
         "null_recognised": guessed[0],

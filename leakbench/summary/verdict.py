@@ -1,51 +1,191 @@
-"""What a leakage point's numbers show: whether it leaks, beside what is guessed without any gradient."""
+"""The verdict on a leakage point: a pure function of the evidence."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-import pandas as pd
-from scipy.stats import binomtest
+from scipy.stats import beta, binomtest
 
-from leakbench.measure.statistics import proportion
-from leakbench.summary.tables import comes_back
+from leakbench.summary.verdict_words import FAILED, IDENTIFIES, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS
 
-__all__ = ["above_chance", "above_null", "verdict"]
+__all__ = [
+    "CAUTION",
+    "LEAST_NETWORKS",
+    "LEAST_VICTIMS",
+    "LEVEL",
+    "STRONGEST",
+    "Evidence",
+    "Verdict",
+    "above_chance",
+    "above_null",
+    "by_chance",
+    "upper_limit",
+    "verdict",
+    "within_chance",
+]
 
-LEAST_VICTIMS = 10  # Of fewer, the null attacker's interval holds nearly everything.
-LEVEL = 0.01  # An outcome that chance reaches less often than this is more than chance.
+STRONGEST = "autoleak"
+"""The attack whose failure counts as evidence."""
+
+LEAST_VICTIMS = 100
+"""Without a success among so many victims, a rate of 3 % is excluded at 95 %."""
+
+LEAST_NETWORKS = 5
+"""How much leaks differs between draws of the first weights; fewer draws say little about another network."""
+
+LEVEL = 0.01
+"""A leak is stated where chance reaches as many identified victims less often than this."""
+
+CAUTION = 0.05
+"""That no leak was found is stated only where chance reaches as many at least this often. Between the two, neither is stated: a
+level that is cautious for one statement is bold for the other."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a verdict on one leakage point depends on.
+
+    Args:
+        victims: Number of victims.
+        networks: Number of networks, each with its own draw of the first weights. One training counts as one network.
+        attack: Name of the attack.
+        strongest: Whether the attack is `autoleak` as the catalog has it.
+        adaptive: Whether the attacker knows the defense, or there is none.
+        ranks_only: Whether the attack only ranks candidates.
+        live: Whether the leak is from a training, of which a run has one.
+        unanswered: Share of the examples without an answer, in [0, 1].
+        above: Measurements that are significantly above the baseline guess's, in words.
+        higher: Measurements that are above the baseline guess's, but not significantly, in words.
+        identified: Number of victims that were identified.
+        ranked: Number of victims for which candidates were ranked.
+        candidates: Number of candidates, among them the victim.
+        gaps: Other reasons why a failure of the attack is weak evidence, which more victims do not remove.
+        doubts: {warning of the search: number of victims}.
+        limits: {measurement: upper limit of its rate}, one-sided at 95 %.
+    """
+
+    victims: int
+    networks: int
+    attack: str
+    strongest: bool
+    adaptive: bool
+    ranks_only: bool = False
+    live: bool = False
+    unanswered: float = 0.0
+    above: tuple[str, ...] = ()
+    higher: tuple[str, ...] = ()
+    identified: int = 0
+    ranked: int = 0
+    candidates: int = 1000
+    gaps: tuple[str, ...] = ()
+    doubts: Mapping[str, int] = field(default_factory=dict)
+    limits: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A verdict with its reason.
+
+    Args:
+        word: One of `leakbench.summary.verdict_words.VERDICTS`.
+        reason: Why, in one line; where several reasons apply the most important comes first.
+        excluded: {measurement: rate above which it is excluded at 95 %}; empty where a leak was found or the attack failed.
+        decidable: Whether a run of `autoleak` with enough victims and networks would decide what this evidence does not.
+    """
+
+    word: str
+    reason: str
+    excluded: Mapping[str, float]
+    decidable: bool = False
+
+
+def verdict(evidence: Evidence) -> Verdict:
+    """Return the verdict that follows from the evidence.
+
+    `reconstructs`: a measurement of the reconstructions is significantly above the baseline guess's. `identifies`: more victims
+    are identified than by chance, by a one-sided binomial test at `LEVEL`. `attack failed`: at least half of the examples have no
+    answer. `no leak found`: none of these, and the same test does not reject chance at `CAUTION` either, by `autoleak` that knows
+    the defense, on at least `LEAST_VICTIMS` victims over at least `LEAST_NETWORKS` networks, without a warning of the search.
+    Otherwise `inconclusive`.
+    """
+    if evidence.above:
+        return Verdict(RECONSTRUCTS, "; ".join(evidence.above), {})
+    if above_chance(evidence.identified, evidence.ranked, 1 / evidence.candidates):
+        return Verdict(IDENTIFIES, f"{_identified(evidence)}, significantly more than by chance", {})
+    lacking = list(_lacking(evidence))
+    decidable = bool(lacking) and all(supplied for _, supplied in lacking)
+    if evidence.unanswered >= 0.5 and not evidence.ranks_only:
+        reason = f"the attack has no answer for {100 * evidence.unanswered:.0f} % of the examples"
+        return Verdict(FAILED, reason, {}, decidable and not evidence.strongest)
+    if lacking:
+        return Verdict(INCONCLUSIVE, "; ".join(reason for reason, _ in lacking), evidence.limits, decidable)
+    reason = f"nothing is significantly above the baseline guess or chance, {_size(evidence)}"
+    return Verdict(NO_LEAK, reason, evidence.limits)
+
+
+def _lacking(evidence: Evidence) -> Iterator[tuple[str, bool]]:
+    """Yield what the evidence lacks for `no leak found`, and whether the deciding run would supply it."""
+    if not evidence.adaptive:
+        yield "the attacker does not know the defense", True
+    if evidence.ranks_only:
+        yield f"the attack {evidence.attack} only ranks candidates and reconstructs nothing", True
+    elif not evidence.strongest:
+        yield f"the attack is {evidence.attack}, not the catalog's autoleak with its own budget", True
+    for gap in evidence.gaps:
+        yield gap, False
+    for doubt, victims in evidence.doubts.items():
+        yield f"warning of the search for {_count(victims, 'victim')}: {doubt}", False
+    if not evidence.ranked:
+        yield "no candidates were ranked", False
+    if evidence.victims < LEAST_VICTIMS:
+        yield f"{_count(evidence.victims, 'victim')}, at least {LEAST_VICTIMS} are needed", True
+    if evidence.networks < LEAST_NETWORKS:
+        unit = "training" if evidence.live else "network"
+        yield f"{_count(evidence.networks, unit)}, at least {LEAST_NETWORKS} are needed", not evidence.live
+    if not within_chance(evidence.identified, evidence.ranked, 1 / evidence.candidates):
+        yield f"{_identified(evidence)}, which is significant at {CAUTION:g} but not at {LEVEL:g}", True
+    for measurement in evidence.higher:
+        yield f"{measurement}, but not significantly", True
+
+
+def _identified(evidence: Evidence) -> str:
+    p = by_chance(evidence.identified, evidence.ranked, 1 / evidence.candidates)
+    return (
+        f"{evidence.identified} of {_count(evidence.ranked, 'victim')} are identified among {evidence.candidates} candidates "
+        f"(p = {p:.1g})"
+    )
+
+
+def _size(evidence: Evidence) -> str:
+    return f"{_count(evidence.victims, 'victim')} over {_count(evidence.networks, 'network')}"
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"
 
 
 def above_null(found: Mapping[str, Any]) -> bool:
-    """Return whether the ASR's interval lies above the null attacker's estimate, and the null's interval below the ASR."""
+    """Return whether the ASR's interval is above the baseline guess's estimate, and the baseline's interval below the ASR."""
     return bool(found["asr_low"] > found["null_asr"] and found["asr"] > found["null_asr_high"])
 
 
+def by_chance(right: int, victims: int, chance: float) -> float:
+    """Return the probability that chance identifies at least as many: one-sided exact binomial test; 1 for no victims."""
+    return float(binomtest(right, victims, chance, "greater").pvalue) if victims else 1.0
+
+
 def above_chance(right: int, victims: int, chance: float) -> bool:
-    """Return whether so many of the victims are significantly more than chance has (binomial test at `LEVEL`)."""
-    return bool(binomtest(right, victims, chance, "greater").pvalue < LEVEL)
+    """Return whether so many identified victims are significantly more than by chance, at `LEVEL`."""
+    return by_chance(right, victims, chance) < LEVEL
 
 
-def verdict(group: pd.DataFrame, found: dict[str, Any], doubtful: bool) -> str:
-    """Return `leaks`, `protected` or `unclear`, each against the null attacker, or what lies between.
+def within_chance(right: int, victims: int, chance: float) -> bool:
+    """Return whether so many identified victims are not significantly more than by chance, at `CAUTION`."""
+    return by_chance(right, victims, chance) >= CAUTION
 
-    leaks: the ASR's interval lies above the null's estimate and the null's interval below the ASR, or significantly more
-    than half of the victims are closer than the null's guess, or, of a table, features or whole records come back
-    significantly more often than both guesses have them (`comes_back`). protected: none of this, the ASR lies in the null's
-    interval or below, the median RMSE is not below the null's, and victims are not identified more often than by chance
-    (binomial test at 1 %): else it `identifies`. `attack failed` where half of the victims or more got no answer. doubtful:
-    whether the ranking may miss what leaked, so that nothing is `protected`.
-    """
-    better = proportion((group["rmse"] < group["null_rmse"]).to_numpy(), group["batch"].to_numpy())
-    if above_null(found) or better[1] > 0.5 or comes_back(group):
-        return "leaks"
-    first = group["identified"].dropna()
-    if above_chance(int(first.sum()), len(first), 1 / found["candidates"]):
-        return "identifies"
-    if found["rmse"] is None:
-        return "attack failed"
-    shown = found["asr"] <= found["null_asr_high"] and found["rmse"] >= found["null_rmse"]
-    if shown and not doubtful and found["victims"] >= LEAST_VICTIMS:
-        return "protected"
-    return "unclear"
+
+def upper_limit(successes: float, trials: int, confidence: float = 0.95) -> float:
+    """Return the rate above which independent trials exclude it: one-sided limit by Clopper and Pearson (Biometrika 26, 1934)."""
+    return float(beta.ppf(confidence, successes + 1, trials - successes)) if successes < trials else 1.0

@@ -12,7 +12,7 @@ from leakbench.attack.doubts import BUDGET, OUTDONE, STUCK, UNCHECKED, UNCONVERG
 from leakbench.attack.methods.autoleak import AutoLeak
 from leakbench.cell import Cell, leak_key, looks_at, random_at
 
-__all__ = ["WORDS", "doubts", "mostly_doubted", "warnings"]
+__all__ = ["WORDS", "doubts", "warnings"]
 
 WORDS = {
     BUDGET: "a search was stopped by the budget before it had ended, so that its failure says nothing about the defense",
@@ -36,11 +36,6 @@ def doubts(group: pd.DataFrame) -> dict[str, int]:
     each = [why for text in whole for why in text.split("; ") if why]
     others = sorted(set(each) - set(WORDS))
     return {why: each.count(why) for why in (*WORDS, *others) if why in each}
-
-
-def mostly_doubted(group: pd.DataFrame) -> bool:
-    """Say whether something is doubted of the attack on half of the victims or more."""
-    return bool((group[group["member"] == 0]["doubts"] != "").mean() >= 0.5)
 
 
 def warnings(cell: Cell, taps: Mapping[str, dict[str, Any]], rounds: pd.DataFrame) -> list[str]:

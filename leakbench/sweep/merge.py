@@ -20,6 +20,7 @@ from leakbench.errors import DamagedError, InputError
 from leakbench.packed import check_parquet
 from leakbench.rows_file import check_schema, versioned
 from leakbench.store import read_manifest, write_atomically, written
+from leakbench.summary.verdict_words import current_summary
 from leakbench.sweep.grid import Asked, Grid
 from leakbench.sweep.task import Outcome
 
@@ -88,7 +89,7 @@ def _differ(cells: Sequence[Asked]) -> list[str]:
 
 def _figures(manifest: Mapping[str, Any]) -> Iterable[Row]:
     """Yield what a run's summary says of each leakage point, in one row each."""
-    summary = manifest["summary"]
+    summary = current_summary(manifest["summary"])
     whole = {
         "accuracy": summary["accuracy"],
         "epsilon_claimed": summary["epsilon"]["claimed"],

@@ -1,0 +1,165 @@
+"""The evidence for a verdict on a leakage point, from its rows and from how they were measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from leakbench.attack import Attack
+from leakbench.attack.servers.server import lies
+from leakbench.cell import Cell
+from leakbench.cell.command import run_words
+from leakbench.defense.transform import STATIONS
+from leakbench.measure.scores import RANKS_ONLY
+from leakbench.measure.statistics import exact_low, proportion
+from leakbench.recipe import resolve
+from leakbench.summary.notes import doubt
+from leakbench.summary.tables import comes_back
+from leakbench.summary.verdict import LEAST_NETWORKS, LEAST_VICTIMS, STRONGEST, Evidence, above_null
+from leakbench.summary.warnings import WORDS
+
+__all__ = ["Setup", "evidence_of", "is_strongest", "networks_in", "setup_of"]
+
+CONFIDENCE = 0.95
+"""Of the rates that a verdict excludes, one-sided."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a leakage point was measured, as far as rows do not say it; without arguments, what shows least.
+
+    Args:
+        attack, strongest, adaptive, live, gaps: As in `Evidence`.
+        command: Command of the run that would decide an inconclusive verdict; empty where there is none.
+    """
+
+    attack: str = "unknown"
+    strongest: bool = False
+    adaptive: bool = False
+    live: bool = False
+    gaps: tuple[str, ...] = ()
+    command: str = ""
+
+
+def setup_of(cell: Cell, batch: int) -> Setup:
+    """Return how a cell measures a leakage point at which `batch` examples leak together."""
+    gaps = [doubt(cell, batch)]
+    if lies(cell.attack.server):
+        gaps.append("another tampered model may show more")
+    undefended = not (cell.defense.network or any(getattr(cell.defense, station) for station in STATIONS))
+    setup = Setup(
+        attack=cell.names["attack"],
+        strongest=is_strongest(cell.attack),
+        adaptive=undefended or cell.attack.knows == "defense",
+        live=cell.settings.protocol == "live",
+        gaps=tuple(filter(None, gaps)),
+    )
+    return dataclasses.replace(setup, command=_command(cell, setup))
+
+
+def _command(cell: Cell, setup: Setup) -> str:
+    """Return the command of a run that would decide; empty where the data set holds too few victims."""
+    if cell.request is None:
+        return ""
+    asked, networks = cell.settings.victims, cell.settings.networks
+    enough = setup.strongest and setup.adaptive and asked >= LEAST_VICTIMS and networks >= LEAST_NETWORKS
+    victims = min(4 * asked if enough else max(asked, LEAST_VICTIMS), len(cell.data.victims))
+    if victims < LEAST_VICTIMS or (enough and victims <= asked):
+        return ""
+    decided = {"victims": victims, "networks": max(networks, LEAST_NETWORKS), "knows": "defense", "attack": STRONGEST}
+    words = run_words(cell.request, (*decided, "iterations", "evaluations", "budget"))
+    return shlex.join([*words, *(word for name, value in decided.items() for word in (f"--{name}", str(value)))])
+
+
+def is_strongest(attack: Attack) -> bool:
+    """Return whether an attack searches as `autoleak` does in the catalog, no less and no shorter."""
+    return bool(attack.method == resolve("attacks", Attack, STRONGEST)[1].method)
+
+
+def networks_in(group: pd.DataFrame) -> int:
+    """Return how many networks the victims of a leakage point are spread over; rows of earlier versions are of one."""
+    return int(group["network"].nunique()) if "network" in group else 1
+
+
+def evidence_of(group: pd.DataFrame, found: dict[str, Any], setup: Setup) -> Evidence:
+    """Return the evidence for a verdict.
+
+    Args:
+        group: The rows of a leakage point.
+        found: Its measurements, among them `asr`, `null_asr`, `rmse`, `candidates` and `doubts`.
+        setup: How they were measured.
+    """
+    ranks_only = bool((group["failure_reason"] == RANKS_ONLY).all())
+    first = group["identified"].dropna()
+    return Evidence(
+        victims=int(group["victim"].nunique()),
+        networks=1 if setup.live else networks_in(group),
+        attack=setup.attack,
+        strongest=setup.strongest,
+        adaptive=setup.adaptive,
+        ranks_only=ranks_only,
+        live=setup.live,
+        unanswered=float(group["failure"].mean()),
+        above=() if ranks_only else tuple(_above(group, found)),
+        higher=() if ranks_only else tuple(_higher(found)),
+        # Equally likely candidates each count in part. Parts that make no whole victim count as none.
+        identified=int(first.sum() + 1e-6),
+        ranked=len(first),
+        candidates=int(found["candidates"]),
+        gaps=setup.gaps,
+        doubts={WORDS.get(why, why): victims for why, victims in found["doubts"].items()},
+        limits=dict(_limits(group, ranks_only)),
+    )
+
+
+def _above(group: pd.DataFrame, found: dict[str, Any]) -> Iterator[str]:
+    """Yield which measurements of the reconstructions are significantly above the baseline guess's."""
+    batch, network = group["batch"].to_numpy(), group.get("network")
+    if above_null(found):
+        yield f"the ASR {found['asr']:.2f} is significantly above the baseline guess's {found['null_asr']:.2f}"
+    closer, low, _ = proportion((group["rmse"] < group["null_rmse"]).to_numpy(), batch, network=network)
+    if low > 0.5:
+        yield f"{100 * closer:.0f} % of the reconstructions are closer than the baseline guess, significantly more than half"
+    if comes_back(group):
+        yield "features or whole records are right significantly more often than in the baseline guess and at random"
+    if "recognised" in group and group["recognised"].notna().any():
+        share, low, _ = proportion(group["recognised"].to_numpy(dtype=float), batch, network=network)
+        null, _, null_high = proportion(group["null_recognised"].to_numpy(dtype=float), batch)
+        if low > null and share > null_high:
+            shares = (
+                f"{100 * share:.0f} % of the reconstructions are recognised",
+                f"baseline guess's {100 * null:.0f} %",
+            )
+            yield f"{shares[0]}, significantly more than the {shares[1]}"
+
+
+def _higher(found: dict[str, Any]) -> Iterator[str]:
+    """Yield which measurements are above the baseline guess's, significantly or not."""
+    if found["asr"] > found["null_asr_high"]:
+        yield f"the ASR {found['asr']:.2f} is above the interval of the baseline guess's"
+    if found["rmse"] is not None and found["null_rmse"] is not None and found["rmse"] < found["null_rmse"]:
+        yield "the median RMSE is below the baseline guess's"
+
+
+def _limits(group: pd.DataFrame, ranks_only: bool) -> Iterator[tuple[str, float]]:
+    if not ranks_only:
+        yield "asr", _limit(group, "success")
+    if group["identified"].notna().any():
+        yield "identified", _limit(group.dropna(subset=["identified"]), "identified")
+    if "recognised" in group and group["recognised"].notna().any():
+        yield "recognised", _limit(group, "recognised")
+
+
+def _limit(group: pd.DataFrame, column: str) -> float:
+    """Return the one-sided upper limit of a rate by Clopper and Pearson (1934).
+
+    Members of a batch are not independent; where there are successes, victims of one network are not either.
+    """
+    outcome = group[column].fillna(0.0).to_numpy(dtype=float)
+    network = group.get("network")
+    return 1.0 - exact_low(1.0 - outcome, group["batch"].to_numpy(), 2 * CONFIDENCE - 1, network=network)
