@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
 from leakbench.cell.network import probe_of
+from leakbench.data.find import Load, load_dataset
 from leakbench.defense import facts_at
 from leakbench.frontier.null import null_interval
 from leakbench.reproduce.rows import Row
 from leakbench.summary.verdict import above_chance, by_chance
 from leakbench.summary.verdict_words import IDENTIFIES, RECONSTRUCTS
 
-__all__ = ["UNLIMITED", "Load", "identified_by", "identify_cell", "told_from_chance"]
+__all__ = ["UNLIMITED", "identified_by", "identify_cell", "told_from_chance"]
 
 UNLIMITED: dict[str, Any] = dict.fromkeys(("iterations", "evaluations", "budget"))
 """Limits of searches, of which identification has none."""
-
-Load: TypeAlias = Callable[..., Any]
-"""What reads a data set, as `leakbench.data.kept.KeptData` does."""
 
 SHARES = ("identified", "identified_low", "identified_high", "identified_bound", "candidates")
 """Copied from the summary of a leakage point of the cell with many victims."""
 
 
-def identify_cell(first: Cell, request: Request, many: int, data_dir: Path | None, load: Load | None = None) -> Cell:
+def identify_cell(first: Cell, request: Request, many: int, data_dir: Path | None, load: Load = load_dataset) -> Cell:
     """Return the cell that identifies up to `many` victims behind the defense of the cell that is attacked.
 
     first: the point's attacked cell.  request: what it was made of.  many: fewer where the data set or the candidates are fewer.

@@ -9,8 +9,9 @@ from typing import Any
 
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
+from leakbench.data.find import Load, load_dataset
 from leakbench.frontier.grid import Point
-from leakbench.frontier.identify import UNLIMITED, Load, identified_by, identify_cell
+from leakbench.frontier.identify import UNLIMITED, identified_by, identify_cell
 from leakbench.frontier.sigma import sigma_of
 from leakbench.progress import Reporter
 from leakbench.provenance import versions
@@ -43,7 +44,7 @@ def asked_of(request: Request, seeds: int, identify: int) -> str:
 
 
 def cells_at(
-    point: Point, request: Request, seeds: int, identify: int, data_dir: Path | None, load: Load | None = None
+    point: Point, request: Request, seeds: int, identify: int, data_dir: Path | None, load: Load = load_dataset
 ) -> list[Cell]:
     """Return a point's cells: the first is attacked, the others, with other seeds, only tell its accuracy again.
 

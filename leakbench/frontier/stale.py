@@ -10,11 +10,12 @@ from typing import Any
 import pandas as pd
 
 from leakbench.cell import Request
+from leakbench.data.find import Load
 from leakbench.frontier.grid import Point
 from leakbench.frontier.measure import SAME, cells_at
 from leakbench.reproduce.measure import hash_of
 from leakbench.reproduce.recorded import together, versions_asked, versions_in
-from leakbench.reproduce.stale import Load, Published, Today
+from leakbench.reproduce.stale import Published, Today
 
 __all__ = ["points_in"]
 

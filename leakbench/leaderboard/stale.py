@@ -8,6 +8,7 @@ from pathlib import Path
 from leakbench import __version__
 from leakbench.cell import Request
 from leakbench.cell.budget import prepare
+from leakbench.data.find import Load
 from leakbench.data.kept import KeptData
 from leakbench.defense import Defense
 from leakbench.errors import InputError
@@ -16,7 +17,7 @@ from leakbench.leaderboard.card import Card, Measured
 from leakbench.leaderboard.read import read_cards
 from leakbench.recipe import describe, resolve
 from leakbench.reproduce.recorded import together, versions_asked, versions_in
-from leakbench.reproduce.stale import Load, Published, Today, stale_reason
+from leakbench.reproduce.stale import Published, Today, stale_reason
 from leakbench.store import content_hash
 
 __all__ = ["published_cards", "stale"]

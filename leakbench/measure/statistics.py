@@ -301,7 +301,7 @@ def _half_width(values: Floats, network: Values | None, confidence: float) -> fl
         None if network is None else _over_networks(*_by_cluster(values, network), float(values.var()), n, confidence)
     )
     if over is not None:
-        return over[1] * float(values.std()) / over[0] ** 0.5
+        return float(over[1] * float(values.std()) / over[0] ** 0.5)
     return float(student.ppf((1 + confidence) / 2, n - 1) * float(values.std(ddof=1)) / n**0.5)
 
 

@@ -11,12 +11,13 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import pandas as pd
 
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
+from leakbench.data.find import Load
 from leakbench.data.kept import KeptData
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.errors import AbsentError, InputError
@@ -34,7 +35,6 @@ from leakbench.scripts import untagged
 
 __all__ = [
     "Checked",
-    "Load",
     "Published",
     "Today",
     "checked",
@@ -45,8 +45,6 @@ __all__ = [
     "stale_reason",
 ]
 
-Load: TypeAlias = Callable[..., Any]
-"""What reads a data set, as `leakbench.data.kept.KeptData` does."""
 
 BEHAVIOUR = "measured with another behaviour of"
 """What the names and versions of changed pieces follow."""
