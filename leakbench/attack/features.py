@@ -8,6 +8,7 @@ scalar (the first step of R-GAP: Zhu and Blaschko, ICLR 2021, section 3.2).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +19,6 @@ from leakbench.attack.search.label_counts import label_counts
 from leakbench.attack.slots.labels import LastLayer
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.transform import STATIONS
-from leakbench.errors import InputError
 from leakbench.federated.view import View
 from leakbench.models import one_hot
 from leakbench.models.batch_norm import mixes_examples
@@ -208,7 +208,10 @@ def _of_batch(view: View, layer: FullyConnected, rngs: Generators) -> Features:
     """
     like = view.update[f"{layer.name}weight"]
     targets = _counted(view, rngs).double()
-    found = [_separated(view.of(torch.tensor([lane], device=like.device)), layer, targets[lane]) for lane in range(view.victims)]
+    found = [
+        _separated(view.of(torch.tensor([lane], device=like.device)), layer, targets[lane])
+        for lane in range(view.victims)
+    ]
     entered = torch.stack([h for h, _ in found]).to(like)
     delta = torch.stack([d for _, d in found]).to(like)
     weight = view.network.parameters[f"{layer.name}weight"]
@@ -222,7 +225,9 @@ def _counted(view: View, rngs: Generators) -> Tensor:
         return LastLayer()(view, rngs).targets
     counts = label_counts(view, rngs)
     classes = torch.arange(view.classes, device=counts.device).expand_as(counts)
-    return one_hot(classes.flatten().repeat_interleave(counts.flatten()).reshape(len(counts), view.examples), view.classes)
+    return one_hot(
+        classes.flatten().repeat_interleave(counts.flatten()).reshape(len(counts), view.examples), view.classes
+    )
 
 
 def _separated(view: View, layer: FullyConnected, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -230,8 +235,7 @@ def _separated(view: View, layer: FullyConnected, targets: Tensor) -> tuple[Tens
     examples = view.examples
     seen = examples * view.update[f"{layer.name}weight"][0].double()
     shown = examples * view.update[f"{layer.name}bias"][0].double() if layer.biased else None
-    left, sizes, right = torch.linalg.svd(seen, full_matrices=False)
-    basis = right[:examples]
+    basis = torch.linalg.svd(seen, full_matrices=False)[2][:examples]
     onto = seen @ basis.mT  # (classes, M)
     scale = onto.square().mean().sqrt()
 
@@ -245,7 +249,11 @@ def _separated(view: View, layer: FullyConnected, targets: Tensor) -> tuple[Tens
             parts.append((delta.sum(0) - shown) / shown.square().mean().sqrt())
         return torch.cat(parts)
 
-    mean = (shown + targets.sum(0)) / examples if shown is not None else targets.new_full((view.classes,), 1 / view.classes)
+    mean = (
+        (shown + targets.sum(0)) / examples
+        if shown is not None
+        else targets.new_full((view.classes,), 1 / view.classes)
+    )
     start = torch.linalg.lstsq((mean - targets).mT, onto, driver="gelsd").solution.flatten()
     a, rest = _least_squares(residual, start)
     a = a.reshape(examples, examples)
@@ -254,15 +262,17 @@ def _separated(view: View, layer: FullyConnected, targets: Tensor) -> tuple[Tens
     return entered, torch.where(exact, delta_of(a), torch.nan)
 
 
-def _least_squares(residual, start: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[no-untyped-def]
+def _least_squares(residual: Callable[[Tensor], Tensor], start: Tensor) -> tuple[Tensor, Tensor]:
     """Return the point (n,) of least |residual|^2 near a start, and the residual there, by Levenberg and Marquardt's method."""
     point, rest, damping = start, residual(start), 1e-3
     for _ in range(ITERATIONS):
-        slope = torch.func.jacfwd(residual)(point)
+        slope: Tensor = torch.func.jacrev(residual)(point)
         normal, down = slope.mT @ slope, slope.mT @ rest
         better = False
         for _ in range(10):
-            step = torch.linalg.lstsq(normal + damping * torch.diag(normal.diagonal().clamp_min(1e-12)), -down[:, None], driver="gelsd").solution[:, 0]
+            step = torch.linalg.lstsq(
+                normal + damping * torch.diag(normal.diagonal().clamp_min(1e-12)), -down[:, None], driver="gelsd"
+            ).solution[:, 0]
             new = residual(point + step)
             if new.square().sum() < rest.square().sum():
                 better = True

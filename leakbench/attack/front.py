@@ -49,8 +49,7 @@ def fully_connected(network: Network, shape: tuple[int, ...]) -> tuple[FullyConn
     with _hooked({m: record(n) for n, m in linear.items()}), torch.no_grad():
         logits = functional_call(model, dict(tensors), (zero,))
         if network.draws:
-            drawn = zero.new_ones(1, network.draws)
-            functional_call(model, dict(tensors), (zero, drawn))
+            functional_call(model, dict(tensors), (zero, zero.new_ones(1, network.draws)))
     runs = 2 if network.draws else 1
     found = []
     before = _before(network, linear, zero)
@@ -107,7 +106,7 @@ def _hooked(hooks: dict[nn.Linear, Callable[[nn.Module, Any, Any], None]]) -> It
             handle.remove()
 
 
-class _Reached(Exception):  # noqa: N818 - it ends a forward pass, and is not an error
+class _Reached(Exception):
     """Carries what enters the layer at which a forward pass ends."""
 
     def __init__(self, entered: Tensor) -> None:
@@ -153,7 +152,7 @@ class Front:
             return features, grads
 
         def one(own: Parameters, x: Tensor, c: Tensor) -> tuple[Tensor, Parameters]:
-            answer, back = vjp(lambda p: self._entering(p, x), own)
+            answer, back, *_ = vjp(lambda p: self._entering(p, x), own)
             return answer, back(c)[0]
 
         features, grads = vmap(one, in_dims=(network.axis, 0, 0))(parameters, inputs, weighted)
