@@ -27,6 +27,10 @@ from leakbench.types import Generators
 __all__ = ["Features", "read", "readable"]
 
 
+MOST = 16
+"""How many examples of a batch are separated: their M^2 unknowns are solved for with matrices of as many rows."""
+
+
 @dataclass(frozen=True)
 class Features:
     """What entered a layer for the M examples of V victims: up to R candidates, of which the attacker has to choose one.
@@ -46,7 +50,7 @@ def readable(view: View) -> FullyConnected | None:
 
     One gradient is needed, of one local iteration, without noise, and no transform of a defense but one scale for all tensors:
     quotients of gradients do not change under it. For M > 1 examples only the last layer can be read, and only if there are more
-    than M classes and no defense.
+    than M classes, at most `MOST` examples and no defense.
     """
     stations = view.stations.before(view.tap)
     transforms = tuple(t for name in STATIONS for t in getattr(stations, name))
@@ -56,10 +60,12 @@ def readable(view: View) -> FullyConnected | None:
     layers = fully_connected(view.network, view.shape)
     if view.examples > 1:
         mixed = view.network.draws or mixes_examples(view.network.model) or transforms
-        usable = tuple(a for a in layers if a.last and view.examples < view.classes) if not mixed else ()
+        few = view.examples < view.classes and view.examples <= MOST
+        usable = tuple(a for a in layers if a.last and few and not mixed)
     else:
         labelled = bool(layers) and layers[-1].last
-        usable = tuple(a for a in layers if labelled and not a.drawn and (a.biased or a.last))
+        # Without a bias the length of h follows only from a gradient that nothing has scaled.
+        usable = tuple(a for a in layers if labelled and not a.drawn and (a.biased or (a.last and not transforms)))
     # What enters a layer before all parameters is the input itself, which `analytic_fc` reads.
     return usable[0] if usable and usable[0].names else None
 
@@ -127,7 +133,7 @@ def _label(view: View, layer: FullyConnected, entered: Tensor, delta: Tensor) ->
     return cosine.nan_to_num(nan=-1.0).argmax(1)
 
 
-STEPS = torch.logspace(-4, 7, 2201, dtype=torch.float64)
+LENGTHS = torch.logspace(-4, 7, 2201, dtype=torch.float64)
 """Lengths of h among which roots are bracketed."""
 
 
@@ -161,7 +167,7 @@ def _roots(view: View, layer: FullyConnected) -> tuple[Tensor, Tensor]:
     many = max(1, int(((least <= 1e-4) & (least <= 100 * least[:1] + 1e-8)).sum(0).max()))
     picks = order[:many]
     h, d = torch.stack([f[1] for f in found])[picks, lanes], torch.stack([f[2] for f in found])[picks, lanes]
-    none = ~least[:many].isfinite()[..., None]
+    none = ~(least[:many] <= 1e-2)[..., None]
     return h.masked_fill(none, torch.nan), d.masked_fill(none, torch.nan)
 
 
@@ -179,7 +185,7 @@ def _crossings(view: View, layer: FullyConnected, v: Tensor, length: Tensor, lab
         rest = others - torch.logaddexp(others, own)
         return t.log() + rest - length[:, None].log()
 
-    grid = STEPS.to(v.device).expand(len(v), -1)
+    grid = LENGTHS.to(v.device).expand(len(v), -1)
     values = missed(grid)
     change = (values[:, 1:] * values[:, :-1] <= 0) & values[:, 1:].isfinite() & values[:, :-1].isfinite()
     found = []
@@ -196,7 +202,10 @@ def _crossings(view: View, layer: FullyConnected, v: Tensor, length: Tensor, lab
     return found
 
 
-ITERATIONS, EXACT = 60, 1e-3
+ITERATIONS = 60
+"""Steps of Levenberg and Marquardt's method at most."""
+EXACT = 1e-3
+"""Root of the mean squared residual, in units of what leaked, up to which separated features are taken for right."""
 
 
 def _of_batch(view: View, layer: FullyConnected, rngs: Generators) -> Features:

@@ -18,6 +18,7 @@ from leakbench.attack.slots.priors import PRIORS, Prior
 from leakbench.attack.slots.space import SPACES, Pixels, Space
 from leakbench.attack.slots.start import STARTS, Start
 from leakbench.attack.slots.stop import STOPS, Iterations, Stop
+from leakbench.engine.side_by_side import Cut
 from leakbench.errors import InputError
 from leakbench.federated.view import View
 from leakbench.part import part
@@ -71,7 +72,9 @@ class FeatureInversion:
         targets = torch.nn.functional.one_hot(features.labels.flatten(0, 1), view.classes).to(z)
         points = Points(space, z.shape[1:], targets, joint=False)
         value = _Misfit(self, view, features)
-        found = searched(points, points.joined(z).detach(), value, self.descent, self.stop, cut_of((view,)))
+        # A front that is not a chain runs the network's own code, in which threads would meet.
+        cut = cut_of((view,)) if value.front.chain is not None else Cut(None)
+        found = searched(points, points.joined(z).detach(), value, self.descent, self.stop, cut)
         best, chosen = best_of(found, restarts)
         answer = points.picture(best.best, best.value)
         unread = ~features.entered.flatten(2).isfinite().all(2).any(0)
