@@ -49,17 +49,17 @@ def readable(view: View) -> FullyConnected | None:
     """Return the first fully connected layer whose input a view shows, None where it shows none or no search is needed.
 
     One gradient is needed, of one local iteration, without noise, and no transform of a defense but one scale for all tensors:
-    quotients of gradients do not change under it. For M > 1 examples only the last layer can be read, and only if there are more
-    than M classes, at most `MOST` examples and no defense.
+    quotients of gradients do not change under it. A network that normalises over its batch is left out. For M > 1 examples only
+    the last layer can be read, and only if there are more than M classes, at most `MOST` examples and no defense.
     """
     stations = view.stations.before(view.tap)
     transforms = tuple(t for name in STATIONS for t in getattr(stations, name))
     plain = view.of_gradients and view.local_steps == 1 and not view.noise and not view.unknown and view.secret is None
-    if not plain or not all(isinstance(t, ClipWhole) for t in transforms):
+    if not plain or mixes_examples(view.network.model) or not all(isinstance(t, ClipWhole) for t in transforms):
         return None
     layers = fully_connected(view.network, view.shape)
     if view.examples > 1:
-        mixed = view.network.draws or mixes_examples(view.network.model) or transforms
+        mixed = view.network.draws or transforms
         few = view.examples < view.classes and view.examples <= MOST
         usable = tuple(a for a in layers if a.last and few and not mixed)
     else:

@@ -129,7 +129,8 @@ class Front:
     @classmethod
     def of(cls, network: Network, layer: FullyConnected, shape: tuple[int, ...]) -> Front:
         """Return the front before a layer of `fully_connected` for inputs of a shape (*s)."""
-        if network.engine != "reference":
+        model = network.model
+        if network.engine != "reference" and not (model._forward_hooks or model._forward_pre_hooks):
             for prefix, part in _sequences(network.model, layer):
                 chain = chain_of(part)
                 if chain is not None and chain.takes(shape):
