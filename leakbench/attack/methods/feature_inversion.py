@@ -21,7 +21,7 @@ from leakbench.attack.slots.stop import STOPS, Iterations, Stop
 from leakbench.engine.side_by_side import Cut
 from leakbench.errors import InputError
 from leakbench.federated.view import View
-from leakbench.part import part
+from leakbench.part import NonNegative, part
 from leakbench.recipe import slot
 from leakbench.types import Generators
 
@@ -36,7 +36,7 @@ class FeatureInversion:
     dL/dh. The gradients of the layers before it are the derivative of <dL/dh, h(x)>. Neither a label nor anything that the network
     draws behind that layer is needed. The search makes small
 
-        |h(x) - h|^2 / |h|^2  +  mean over the tensors p of those layers of |g_p(x) - g_p|^2 / |g_p|^2
+        |h(x) - h|^2 / |h|^2  +  weight * mean over the tensors p of those layers of |g_p(x) - g_p|^2 / |g_p|^2
 
     plus the priors. Where a layer without a bias leaves several candidates for h, each gets a search, and the answer is that of
     least value. Only the first of several views is read, or the mean of the observations of its release.
@@ -47,6 +47,7 @@ class FeatureInversion:
     space: Annotated[Space, *slot("space", SPACES)] = Pixels()
     priors: tuple[Annotated[Prior, *slot("priors", PRIORS)], ...] = ()
     stop: Annotated[Stop, *slot("stop", STOPS)] = Iterations()
+    weight: NonNegative = 1.0
 
     def applies(self, view: View) -> bool:
         """Return whether the features can be read from a view."""
@@ -106,7 +107,8 @@ class _Misfit:
         entered, gradients = self.front(inputs, self.cotangents[lanes], victims)
         value = _apart(entered, self.entered[lanes]) + self.space.energy(z, targets)
         for name, gradient in gradients.items():
-            value = value + _apart(gradient, self.view.update[name][victims]) / len(gradients)
+            apart = _apart(gradient, self.view.update[name][victims])
+            value = value + self.method.weight / len(gradients) * apart
         for prior in self.method.priors:
             value = value + prior(inputs, self.view, victims)
         return value
