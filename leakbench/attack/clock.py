@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.doubts import BUDGET
-from leakbench.attack.evaluations import most_evaluations, restarts_of, runs_on
+from leakbench.attack.evaluations import most_evaluations, restarts_of
 from leakbench.attack.slots.descent import evaluations_each
 from leakbench.attack.slots.pooling import Least
 from leakbench.attack.slots.stop import Stop, Watched, searches_of, with_searches
@@ -172,7 +172,8 @@ class WithinSeconds:
 
     def _each(self, number: int, search: Any, views: tuple[View, ...]) -> float:
         """Return the seconds of an evaluation; 0 for a method that does not search, and for one that does not run here."""
-        if not hasattr(search, "stop") or not runs_on(self.method, number, views[0].network.model, views[0].shape):
+        stages = getattr(self.method, "stages", ())
+        if not hasattr(search, "stop") or (stages and not stages[number].applies(views[0])):
             return 0.0
         each, victims = seconds_per_evaluation(search, views, 1, self.now), views[0].victims
         # Many victims side by side take less than as many times one, but a trial must not take the time of the attack.

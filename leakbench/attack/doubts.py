@@ -25,10 +25,13 @@ BUDGET = "budget"
 
 
 def stuck(found: Reconstruction) -> Tensor:
-    """Return (V,): whose search of several iterations never came below the distance of its start, or had none."""
+    """Return (V,): whose search of several iterations never came below the distance of its start, or had none.
+
+    A victim for which a method took no step was not searched.
+    """
     if len(found.trajectory) < 2:
         return torch.zeros_like(found.steps, dtype=torch.bool)
-    return ~(-found.certainty[:, 0] < found.trajectory[0])
+    return ~(-found.certainty[:, 0] < found.trajectory[0]) & (found.steps > 0)
 
 
 def twins(view: View, most: int) -> View | None:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Protocol, runtime_checkable
 from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.methods.analytic import AnalyticFc
 from leakbench.attack.methods.autoleak import AutoLeak
+from leakbench.attack.methods.feature_inversion import FeatureInversion
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.methods.learning_to_invert import LearningToInvert
 from leakbench.attack.methods.lmmse import Lmmse
@@ -35,6 +36,7 @@ class Method(Protocol):
 METHODS: dict[str, type[Method]] = {
     "gradient_matching": GradientMatching,
     "analytic_fc": AnalyticFc,
+    "feature_inversion": FeatureInversion,
     "candidates": Candidates,
     "lmmse": Lmmse,
     "rows": Rows,

@@ -50,14 +50,32 @@ class Chain:
         self, parameters: Parameters, shared: bool, inputs: Tensor, targets: Tensor, weights: Tensor
     ) -> ThereAndBack:
         """Return what `gradient` is made of."""
+        passed = self._passed(parameters, shared, inputs)
+        chances = passed[-1].answer.softmax(-1)
+        # The derivative of minus the sum of y log softmax(z), by z.
+        delta = (chances * targets.sum(-1, keepdim=True) - targets) * weights[..., None]
+        return self._back(passed, chances, delta)
+
+    def pulled_back(
+        self, parameters: Parameters, shared: bool, inputs: Tensor, cotangents: Tensor
+    ) -> tuple[Tensor, tuple[Factored, ...]]:
+        """Return the output (K, B, d) for inputs (K, B, *s), and the gradients of <cotangents, output> of every example.
+
+        cotangents: (K, B, d). The gradients come layer by layer from the first, as from `gradient`.
+        """
+        passed = self._passed(parameters, shared, inputs)
+        answer = passed[-1].answer
+        return answer, self._back(passed, answer, cotangents).layers(parameters)
+
+    def _passed(self, parameters: Parameters, shared: bool, inputs: Tensor) -> list[Passed]:
         entering = inputs.movedim(2, -1) if inputs.dim() == 5 else inputs
         passed: list[Passed] = []
         for step in self.steps:
             passed.append(step(parameters, shared, entering))
             entering = passed[-1].answer
-        chances = entering.softmax(-1)
-        # The derivative of minus the sum of y log softmax(z), by z.
-        delta = (chances * targets.sum(-1, keepdim=True) - targets) * weights[..., None]
+        return passed
+
+    def _back(self, passed: list[Passed], chances: Tensor, delta: Tensor) -> ThereAndBack:
         deltas = [delta]
         for done in reversed(passed[self.first + 1 :]):
             deltas.append(done.back(deltas[-1]))

@@ -86,8 +86,8 @@ class AutoLeak:
         return dataclasses.replace(best, certainty=-value[:, None].expand_as(best.certainty), doubts=doubts)
 
     def _stages(self, view: View) -> tuple[Reconstructs, ...]:
-        """Return the methods that run on the network."""
-        return tuple(stage.method for stage in self.stages if stage.runs_on(view.network.model, view.shape))
+        """Return the methods that run on the view's network and can read what they need from it."""
+        return tuple(stage.method for stage in self.stages if stage.applies(view))
 
     def _of_twins(self, view: View, rng: torch.Generator) -> dict[str, Tensor]:
         """Return the doubt that the same stages leave on public examples without any defense, for all victims alike."""

@@ -6,9 +6,10 @@ of these; the loop is the same.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from leakbench.attack.slots.priors import PRIORS, Prior
 from leakbench.attack.slots.space import SPACES, Coordinates, Pixels, Space
 from leakbench.attack.slots.start import STARTS, Start
 from leakbench.attack.slots.stop import STOPS, Iterations, Stop
+from leakbench.engine.side_by_side import Cut
 from leakbench.errors import InputError
 from leakbench.federated.view import View
 from leakbench.fitted import Asked
@@ -32,7 +34,10 @@ from leakbench.part import Count, part
 from leakbench.recipe import slot
 from leakbench.types import Generators
 
-__all__ = ["GradientMatching"]
+__all__ = ["GradientMatching", "Points", "Value", "searched"]
+
+Value: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(coordinates (v, M, d), targets (v, M, classes), lanes (v,)) -> values (v,) that a search makes small."""
 
 
 @part
@@ -73,7 +78,7 @@ class GradientMatching:
         space = self.space(view)
         drawn = [(self.labels(view, rngs), space.encode(self.start(view, rngs))) for _ in range(self.restarts)]
         z, targets = torch.cat([z for _, z in drawn]), torch.cat([guess.targets for guess, _ in drawn])
-        points = _Points(space, z.shape[1:], targets, drawn[0][0].joint)
+        points = Points(space, z.shape[1:], targets, drawn[0][0].joint)
         stop = begun(self.stop)
         found = self._searched(views, points, points.joined(z).detach(), stop)
         best, chosen = best_of(found, self.restarts)
@@ -95,28 +100,11 @@ class GradientMatching:
             doubts=cut_short(stop, best.steps),
         )
 
-    def _searched(self, views: tuple[View, ...], points: _Points, start: Tensor, stop: Stop) -> Descended:
-        """Search from the points `start` (lanes, d), in shares and pieces of the lanes side by side."""
-        cut = cut_of(views)
+    def _searched(self, views: tuple[View, ...], points: Points, start: Tensor, stop: Stop) -> Descended:
+        def value(z: Tensor, targets: Tensor, lanes: Tensor) -> Tensor:
+            return self._value(views, points.space, z, targets, lanes % views[0].victims)
 
-        def piece(some: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
-            with torch.enable_grad():
-                leaf = some.detach().requires_grad_()
-                inputs, labels = points.split(leaf, lanes)
-                values = self._value(views, points.space, inputs, labels, lanes % views[0].victims)
-                (gradients,) = torch.autograd.grad(values.sum(), leaf)
-            return values.detach(), gradients
-
-        def objective(first: int, some: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
-            done = cut([partial(piece, some[where], first + lanes[where]) for where in cut.pieces(len(lanes))])
-            return torch.cat([values for values, _ in done]), torch.cat([gradients for _, gradients in done])
-
-        terms = Terms(stop.limit, points.size, points.project)
-
-        def share(lanes: slice) -> Descended:
-            return descend(self.descent(start[lanes], terms), partial(objective, lanes.start), stop)
-
-        return together(cut([partial(share, lanes) for lanes in cut.shares(len(start))]))
+        return searched(points, start, value, self.descent, stop, cut_of(views))
 
     def _value(
         self, views: tuple[View, ...], space: Coordinates, z: Tensor, targets: Tensor, victims: Tensor
@@ -130,8 +118,30 @@ class GradientMatching:
         return value
 
 
+def searched(points: Points, start: Tensor, value: Value, descent: Descent, stop: Stop, cut: Cut) -> Descended:
+    """Search from the points `start` (lanes, d) for the least of `value`, in shares and pieces of the lanes side by side."""
+
+    def piece(some: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            leaf = some.detach().requires_grad_()
+            values = value(*points.split(leaf, lanes), lanes)
+            (gradients,) = torch.autograd.grad(values.sum(), leaf)
+        return values.detach(), gradients
+
+    def objective(first: int, some: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
+        done = cut([partial(piece, some[where], first + lanes[where]) for where in cut.pieces(len(lanes))])
+        return torch.cat([values for values, _ in done]), torch.cat([gradients for _, gradients in done])
+
+    terms = Terms(stop.limit, points.size, points.project)
+
+    def share(lanes: slice) -> Descended:
+        return descend(descent(start[lanes], terms), partial(objective, lanes.start), stop)
+
+    return together(cut([partial(share, lanes) for lanes in cut.shares(len(start))]))
+
+
 @dataclass(frozen=True)
-class _Points:
+class Points:
     """What a point (d,) of a search stands for: coordinates of the shape `shape`, then the logits where labels are searched too.
 
     targets: (lanes, M, classes), the labels of each search, or the logits from which it starts.

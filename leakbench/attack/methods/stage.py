@@ -8,6 +8,7 @@ from torch import nn
 
 from leakbench.answers import Reconstruction
 from leakbench.attack.methods.analytic import AnalyticFc
+from leakbench.attack.methods.feature_inversion import FeatureInversion
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.methods.learning_to_invert import LearningToInvert
 from leakbench.attack.methods.lmmse import Lmmse
@@ -32,6 +33,7 @@ class Reconstructs(Protocol):
 RECONSTRUCTIONS: dict[str, type[Reconstructs]] = {
     "gradient_matching": GradientMatching,
     "analytic_fc": AnalyticFc,
+    "feature_inversion": FeatureInversion,
     "lmmse": Lmmse,
     "learning_to_invert": LearningToInvert,
 }
@@ -51,6 +53,12 @@ class Stage:
 
     method: Annotated[Reconstructs, *slot("method", RECONSTRUCTIONS)]
     where: Literal["always", "begins_linear", "kinked"] = "always"
+
+    def applies(self, view: View) -> bool:
+        """Return whether it runs on the network of a view and finds there what it reads."""
+        method = self.method
+        reads = not isinstance(method, FeatureInversion) or method.applies(view)
+        return self.runs_on(view.network.model, view.shape) and reads
 
     def runs_on(self, model: nn.Module, shape: tuple[int, ...]) -> bool:
         """Say whether it runs on a network for inputs of one shape (*s)."""

@@ -1,0 +1,123 @@
+"""Feature inversion: read what entered a fully connected layer from its gradients, then search the inputs behind it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from leakbench.answers import Reconstruction
+from leakbench.attack.clock import begun, cut_short
+from leakbench.attack.features import Features, read, readable
+from leakbench.attack.front import Front
+from leakbench.attack.looks import averaged, cut_of
+from leakbench.attack.methods.gradient_matching import Points, searched
+from leakbench.attack.search.restarts import best_of
+from leakbench.attack.slots.descent import DESCENTS, Descent
+from leakbench.attack.slots.priors import PRIORS, Prior
+from leakbench.attack.slots.space import SPACES, Pixels, Space
+from leakbench.attack.slots.start import STARTS, Start
+from leakbench.attack.slots.stop import STOPS, Iterations, Stop
+from leakbench.engine.side_by_side import Cut
+from leakbench.errors import InputError
+from leakbench.federated.view import View
+from leakbench.part import NonNegative, part
+from leakbench.recipe import slot
+from leakbench.types import Generators
+
+__all__ = ["FeatureInversion"]
+
+
+@part
+class FeatureInversion:
+    """Search x whose features are those that were read, and for which the layers before them have the gradients that leaked.
+
+    The features h are the input of the first fully connected layer that `leakbench.attack.features` can read, together with
+    dL/dh. The gradients of the layers before it are the derivative of <dL/dh, h(x)>. Neither a label nor anything that the network
+    draws behind that layer is needed. The search makes small
+
+        |h(x) - h|^2 / |h|^2  +  weight * mean over the tensors p of those layers of |g_p(x) - g_p|^2 / |g_p|^2
+
+    plus the priors. Where a layer without a bias leaves several candidates for h, each gets a search, and the answer is that of
+    least value. Only the first of several views is read, or the mean of the observations of its release.
+    """
+
+    start: Annotated[Start, *slot("start", STARTS)]
+    descent: Annotated[Descent, *slot("descent", DESCENTS)]
+    space: Annotated[Space, *slot("space", SPACES)] = Pixels()
+    priors: tuple[Annotated[Prior, *slot("priors", PRIORS)], ...] = ()
+    stop: Annotated[Stop, *slot("stop", STOPS)] = Iterations()
+    weight: NonNegative = 1.0
+
+    def applies(self, view: View) -> bool:
+        """Return whether the features can be read from a view."""
+        return readable(view) is not None
+
+    def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
+        """Reconstruct the V victims of the views; victim v draws from rngs[v].
+
+        The answer is the guess of least value, clamped to [0, 1]; NaN where the features could not be read. Raises InputError for
+        a view from which no features can be read.
+        """
+        view = averaged(views)[0][0]
+        layer = readable(view)
+        if layer is None:
+            raise InputError(
+                "attack: feature_inversion reads the input of a fully connected layer behind others, from the gradient of one local"
+                " iteration without noise; got a view that does not show one; choose another attack"
+            )
+        features = read(view, layer, rngs)
+        restarts = len(features.entered)
+        space = self.space(view)
+        z = torch.cat([space.encode(self.start(view, rngs)) for _ in range(restarts)])
+        targets = torch.nn.functional.one_hot(features.labels.flatten(0, 1), view.classes).to(z)
+        points = Points(space, z.shape[1:], targets, joint=False)
+        value = _Misfit(self, view, features)
+        # A front that is not a chain runs the network's own code, in which threads would meet.
+        cut = cut_of((view,)) if value.front.chain is not None else Cut(None)
+        stop = begun(self.stop)
+        found = searched(points, points.joined(z).detach(), value, self.descent, stop, cut)
+        best, chosen = best_of(found, restarts)
+        answer = points.picture(best.best, best.value)
+        unread = ~features.entered.flatten(2).isfinite().all(2).any(0)
+        return Reconstruction(
+            inputs=answer,
+            labels=features.labels.flatten(0, 1)[chosen],
+            certainty=-best.value[:, None].expand(-1, view.examples),
+            trajectory=best.trajectory,
+            steps=best.steps.masked_fill(unread, 0),
+            evaluations=best.evaluations.masked_fill(unread, 0),
+            iterates=torch.stack([*(points.picture(some, best.value) for some in best.snapshots[:-1]), answer]),
+            snapshots=best.at,
+            spent=best.spent.masked_fill(unread, 0),
+            doubts=cut_short(stop, best.steps),
+        )
+
+
+class _Misfit:
+    """How far guesses are from the features that were read and from the gradients of the layers before them."""
+
+    def __init__(self, method: FeatureInversion, view: View, features: Features) -> None:
+        self.method, self.view = method, view
+        self.space = method.space(view)
+        self.entered, self.cotangents = features.entered.flatten(0, 1), features.cotangents.flatten(0, 1)
+        self.front = Front.of(view.network, features.layer, view.shape)
+
+    def __call__(self, z: Tensor, targets: Tensor, lanes: Tensor) -> Tensor:
+        """Return (v,) values of the coordinates (v, M, d) in the given lanes."""
+        inputs, victims = self.space.decode(z), lanes % self.view.victims
+        entered, gradients = self.front(inputs, self.cotangents[lanes], victims)
+        value = _apart(entered, self.entered[lanes]) + self.space.energy(z, targets)
+        for name, gradient in gradients.items():
+            apart = _apart(gradient, self.view.update[name][victims])
+            value = value + self.method.weight / len(gradients) * apart
+        for prior in self.method.priors:
+            value = value + prior(inputs, self.view, victims)
+        return value
+
+
+def _apart(guess: Tensor, seen: Tensor) -> Tensor:
+    """Return |guess - seen|^2 / |seen|^2 (v,); where all of it is zero, |guess|^2."""
+    length = seen.flatten(1).square().sum(1)
+    return (guess - seen).flatten(1).square().sum(1) / torch.where(length > 0, length, 1.0)

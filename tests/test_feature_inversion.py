@@ -1,0 +1,203 @@
+"""Features that entered a fully connected layer, read from gradients, and inputs that are searched behind them."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from leakbench.attack.features import read, readable
+from leakbench.attack.front import Front, fully_connected
+from leakbench.attack.methods.autoleak import AutoLeak
+from leakbench.attack.methods.feature_inversion import FeatureInversion
+from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.methods.stage import Stage
+from leakbench.attack.slots.descent import LbfgsDescent
+from leakbench.attack.slots.distance import SquaredL2
+from leakbench.attack.slots.labels import LastLayer
+from leakbench.attack.slots.start import Constant
+from leakbench.attack.slots.stop import Iterations
+from leakbench.defense.clip import ClipLayers, ClipWhole
+from leakbench.defense.precode import Precode
+from leakbench.defense.transform import Stations
+from leakbench.errors import InputError
+from leakbench.federated.leakage import leak
+from leakbench.federated.view import Knowledge, View
+from leakbench.models import build, one_hot, parameters
+from leakbench.types import Clock, Network
+
+V, SHAPE, CLASSES = 4, (1, 6, 6), 5
+
+
+def generators(count: int = V):
+    return tuple(torch.Generator().manual_seed(v) for v in range(count))
+
+
+def truth(examples: int = 1, labels: tuple[int, ...] | None = None) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.rand(V, examples, *SHAPE, generator=generator).double()
+    if labels is None:
+        return x, torch.arange(V * examples).reshape(V, examples) % CLASSES
+    return x, torch.tensor(labels).expand(V, -1)
+
+
+def network(activation: type[nn.Module] = nn.Sigmoid, bias: bool = True, classes: int = CLASSES) -> nn.Sequential:
+    torch.manual_seed(1)
+    layers = [nn.Conv2d(1, 6, 3, padding=1, bias=bias), activation(), nn.Flatten(), nn.Linear(216, classes, bias)]
+    return nn.Sequential(*layers).double().eval()
+
+
+def view(model: nn.Module, examples: int = 1, labels: tuple[int, ...] | None = None, **changes) -> View:
+    """Return what leaks of V victims, who share a network."""
+    x, y = truth(examples, labels)
+    classes = changes.pop("classes", CLASSES)
+    empty = {n: p.new_zeros(V, *p.shape) for n, p in model.named_parameters()}
+    tap = "type-2" if examples == 1 else "type-1"
+    blind = View(tap, Network(model, parameters(model)), empty, examples, SHAPE, classes, 0.1, **changes)
+    return dataclasses.replace(blind, update=blind.respond(x, one_hot(y, classes).double()))
+
+
+def precode_view(seed: int = 0) -> View:
+    """Return what leaks behind a bottleneck that draws."""
+    model = Precode(width=8)(network(nn.Tanh), SHAPE, CLASSES, torch.Generator().manual_seed(seed)).double().eval()
+    x, y = truth()
+    blind = View(
+        "type-2", Network(model, parameters(model)), {}, 1, SHAPE, CLASSES, 0.1, knowledge=Knowledge(defense=True)
+    )
+    grid = (V, 1, 1, 1)
+    update = leak(
+        "type-2", blind.network, x.reshape(*grid, *SHAPE), one_hot(y, CLASSES).double().reshape(*grid, CLASSES), 0.1,
+        Stations(), Clock(0, 0, 1, 1), None, generators(),
+    )  # fmt: skip
+    return dataclasses.replace(blind, update=update)
+
+
+def entering(model: nn.Module, inputs: Tensor) -> Tensor:
+    """Return what enters the last layer of a sequence."""
+    return model[:-1](inputs.flatten(0, 1)).reshape(*inputs.shape[:2], -1).detach()
+
+
+def test_fully_connected_layers_are_found_in_the_order_in_which_they_run():
+    model = Precode(width=8)(network(), SHAPE, CLASSES, torch.Generator()).double().eval()
+    found = fully_connected(Network(model, parameters(model)), SHAPE)
+    assert [(a.name, a.biased, a.last, a.drawn) for a in found] == [
+        ("encoder.", True, False, False),
+        ("decoder.", True, False, True),
+        ("classifier.", True, True, True),
+    ]
+    assert found[0].names == ("features.0.weight", "features.0.bias")
+    vit = build("vit_tiny", (3, 32, 32), 10, torch.Generator().manual_seed(0))
+    only = fully_connected(Network(vit, parameters(vit)), (3, 32, 32))
+    assert [a.last for a in only] == [True]  # The others read one vector per token.
+
+
+@pytest.mark.parametrize("activation", [nn.Sigmoid, nn.ReLU, nn.Tanh])
+def test_with_a_bias_features_derivatives_and_labels_are_exact(activation):
+    """Behind tanh features are negative too, where the sign rule for labels fails."""
+    model = network(activation)
+    leaked = view(model)
+    found = read(leaked, readable(leaked), generators())
+    x, y = truth()
+    torch.testing.assert_close(found.entered[0], entering(model, x))
+    assert torch.equal(found.labels[0], y)
+    delta = model(x.flatten(0, 1)).softmax(-1).detach() - one_hot(y[:, 0], CLASSES)
+    torch.testing.assert_close(found.cotangents[0, :, 0], delta @ model[-1].weight.detach())
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_without_a_bias_one_root_is_exact(classes):
+    """Two classes leave several roots; more classes tell them apart."""
+    model = network(nn.ReLU, bias=False, classes=classes)
+    labels = truth()[1] % classes
+    x = truth()[0]
+    empty = {n: p.new_zeros(V, *p.shape) for n, p in model.named_parameters()}
+    blind = View("type-2", Network(model, parameters(model)), empty, 1, SHAPE, classes, 0.1)
+    leaked = dataclasses.replace(blind, update=blind.respond(x, one_hot(labels, classes).double()))
+    found = read(leaked, readable(leaked), generators())
+    apart = (found.entered - entering(model, x)).norm(dim=-1).nan_to_num(torch.inf).amin(0)
+    assert float(apart.max()) < 1e-6
+    best = (found.entered - entering(model, x)).norm(dim=-1).nan_to_num(torch.inf).argmin(0)
+    assert torch.equal(found.labels.gather(0, best[None])[0], labels)
+    assert classes == 2 or len(found.entered) == 1
+
+
+def test_a_clip_of_the_whole_gradient_hides_no_feature_and_one_by_layers_is_left_alone():
+    model = network()
+    clipped = view(model, stations=Stations(example=(ClipWhole(norm=0.01),)))
+    found = read(clipped, readable(clipped), generators())
+    torch.testing.assert_close(found.entered[0], entering(model, truth()[0]))
+    assert torch.equal(found.labels[0], truth()[1])
+    assert readable(view(model, stations=Stations(example=(ClipLayers(norm=0.01),)))) is None
+    # Without a bias the length of the features follows only from the length of the gradient, which the clip has changed.
+    assert readable(view(network(bias=False), stations=Stations(example=(ClipWhole(norm=0.01),)))) is None
+
+
+def test_features_are_not_read_where_they_do_not_show():
+    model = network()
+    assert readable(view(model, noise=0.1)) is None
+    assert readable(dataclasses.replace(view(model, examples=2), local_steps=2, batch=1)) is None
+    assert readable(view(model, examples=5)) is None  # As many examples as classes.
+    mlp = nn.Sequential(nn.Flatten(), nn.Linear(36, CLASSES)).double()
+    assert readable(view(mlp)) is None  # Nothing lies before the layer: its input is the example.
+    attack = FeatureInversion(start=Constant(value=0.5), descent=LbfgsDescent())
+    with pytest.raises(InputError, match="feature_inversion reads the input"):
+        attack((view(model, noise=0.1),), generators())
+
+
+def test_examples_of_a_batch_are_separated_where_their_classes_occur_once():
+    model = network(nn.Tanh)
+    leaked = view(model, examples=3, labels=(0, 2, 3))
+    found = read(leaked, readable(leaked), generators())
+    x, y = truth(3, (0, 2, 3))
+    assert torch.equal(found.labels[0], y)
+    torch.testing.assert_close(found.entered[0], entering(model, x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: view(network(nn.ReLU)), lambda: view(network(nn.ReLU), 3, (0, 2, 3)), precode_view]
+)
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_the_front_has_the_gradients_that_leaked(make, engine):
+    leaked = make()
+    leaked = dataclasses.replace(leaked, network=dataclasses.replace(leaked.network, engine=engine))
+    layer = readable(leaked)
+    front = Front.of(leaked.network, layer, SHAPE)
+    assert (front.chain is not None) == (engine == "fast")
+    found = read(leaked, layer, generators())
+    x, _ = truth(leaked.examples)
+    entered, gradients = front(x, found.cotangents[0], torch.arange(V))
+    torch.testing.assert_close(entered, found.entered[0], rtol=1e-4, atol=1e-5)
+    assert sorted(gradients) == sorted(layer.names)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, leaked.update[name], rtol=1e-3, atol=1e-6)
+
+
+def test_behind_a_bottleneck_it_succeeds_where_the_sign_rule_reads_wrong_labels():
+    leaked = precode_view()
+    x, y = truth()
+    start = Constant(value=0.5, deviation=0.1)
+    search = GradientMatching(LastLayer(), start, SquaredL2(), LbfgsDescent(), stop=Iterations(limit=5))
+    inversion = FeatureInversion(start=start, descent=LbfgsDescent(), stop=Iterations(limit=20))
+    without = AutoLeak(stages=(Stage(method=search),))((leaked,), generators())
+    found = AutoLeak(stages=(Stage(method=search), Stage(method=inversion)))((leaked,), generators())
+    assert not torch.equal(without.labels, y)
+    assert torch.equal(found.labels, y)
+    missed = [(answer.inputs - x).square().flatten(1).mean(1).sqrt() for answer in (without, found)]
+    assert float(missed[0].max()) > 0.1
+    assert float(missed[1].max()) < 0.02
+
+
+def test_a_victim_whose_features_do_not_show_is_not_answered_and_not_called_stuck():
+    leaked = view(network())
+    blank = {n: torch.cat([u[:1] * 0, u[1:]]) for n, u in leaked.update.items()}
+    found = FeatureInversion(start=Constant(value=0.5), descent=LbfgsDescent(), stop=Iterations(limit=3))(
+        (dataclasses.replace(leaked, update=blank),), generators()
+    )
+    assert found.inputs.isfinite().flatten(1).all(1).tolist() == [False, True, True, True]
+    assert found.steps[0] == 0
+
+
+def test_finding_the_layers_leaves_no_hook_in_the_network():
+    model = network()
+    fully_connected(Network(model, parameters(model)), SHAPE)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
