@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
@@ -43,6 +44,8 @@ class Point:
     `chance` without any leak.  label: of the answer.  label_ranked: who knows the defense ranks classes.
     features, records: of tables, right features and whole records, beside those of the null attacker.
     same_as: the leakage point that showed the same bits; empty where there is none.
+    networks: over how many draws of the first weights the victims are spread, victim v at draw v modulo this number; one training
+    counts as one.  by_network: {a share: how many victims of each network it counts}, from which its interval follows.
     """
 
     name: Annotated[str, Field(pattern=r"^(type-[012]|global)(@\d+)?$")]
@@ -63,6 +66,8 @@ class Point:
     records: Share | None
     verdict: Literal["reconstructs", "identifies", "no leak found", "inconclusive", "attack failed"]
     same_as: Sentence
+    networks: Count = 1
+    by_network: dict[Literal["asr", "identified", "label_ranked"], tuple[Amount, ...]] = field(default_factory=dict)
 
 
 @part

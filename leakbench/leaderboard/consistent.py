@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from leakbench.errors import InputError
 from leakbench.leaderboard.card import Card
-from leakbench.measure.statistics import wilson
+from leakbench.measure.statistics import share_of_networks, wilson
 
 __all__ = ["check_intervals"]
 
@@ -19,9 +19,9 @@ HALF_DIGIT = 1e-3
 
 def check_intervals(card: Card) -> None:
     """Raise InputError, with the field, for an interval that does not follow from its share and its number."""
-    for place, given, number in _shares(card):
+    for place, given, number, right in _shares(card):
         share, *ends = given
-        low, high = wilson(share * number, number)
+        low, high = _interval(place, share, number, right)
         if any(abs(one - other) > HALF_DIGIT for one, other in zip(ends, (low, high), strict=True)):
             got, of = f"[{ends[0]:g}, {ends[1]:g}]", f"[{low:.4f}, {high:.4f}]"
             raise InputError(
@@ -29,12 +29,34 @@ def check_intervals(card: Card) -> None:
             )
 
 
-def _shares(card: Card) -> Iterator[tuple[str, tuple[float, float, float], int]]:
+def _interval(place: str, share: float, number: int, right: tuple[float, ...]) -> tuple[float, float]:
+    """Return the interval of a share of so many, of which `right` are of each network; () for one network."""
+    if not right:
+        return wilson(share * number, number)
+    sizes = [len(range(first, number, len(right))) for first in range(len(right))]
+    if (
+        any(many > size for many, size in zip(right, sizes, strict=True))
+        or abs(sum(right) - share * number) > HALF_DIGIT * number
+    ):
+        raise InputError(
+            f"{place}: got {list(right)} by network, expected numbers that add up to a share of {share:g} of {number}"
+        )
+    return share_of_networks(right, sizes)[1:]
+
+
+def _shares(card: Card) -> Iterator[tuple[str, tuple[float, float, float], int, tuple[float, ...]]]:
     for cell in card.cells:
         for point in cell.points:
             for name in SHARES:
                 share = getattr(point, name)
                 if share is not None and (name != "asr" or point.batch == 1):
-                    yield f"cells.{cell.attacker}.{cell.protocol}.{point.name}.{name}", share, point.victims
+                    place = f"cells.{cell.attacker}.{cell.protocol}.{point.name}.{name}"
+                    right = point.by_network.get(name, ())  # type: ignore[call-overload]
+                    if len(right) != (point.networks if point.networks > 1 else 0):
+                        raise InputError(
+                            f"{place}: got numbers of {len(right)} networks, expected one for each of {point.networks}, and"
+                            " none for one network"
+                        )
+                    yield place, share, point.victims, right
     if card.accuracy is not None and card.accuracy.value is not None:
-        yield "accuracy.value", card.accuracy.value, card.accuracy.examples
+        yield "accuracy.value", card.accuracy.value, card.accuracy.examples, ()

@@ -39,7 +39,19 @@ def point_of(name: str, summary: Mapping[str, Any], rows: pd.DataFrame) -> Point
         records=share_of(tap, "record_match"),
         verdict=tap["verdict"],
         same_as=same,
+        networks=tap["networks"],
+        by_network=_by_network(tap, rows) if tap["networks"] > 1 else {},
     )
+
+
+def _by_network(tap: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, tuple[float, ...]]:
+    """Return how many victims of each network every share of `consistent.SHARES` counts; of a batch, none for the ASR."""
+    first, found = rows[rows["member"] == 0], {}
+    for name, column in (("asr", "success"), ("identified", "identified"), ("label_ranked", "label_ranked")):
+        if tap[name] is not None and (name != "asr" or tap["batch"] == 1):
+            right = first.groupby("network")[column].sum()
+            found[name] = tuple(_needed(rounded(value)) for value in right)
+    return found
 
 
 def share_of(tap: Mapping[str, Any], field: str) -> tuple[float, float, float] | None:

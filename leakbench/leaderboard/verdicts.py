@@ -72,8 +72,8 @@ def _against_no_leak(point: Point, cell: Measured, card: Card) -> Iterator[str]:
         yield "the attacker does not know the defense"
     if card.attack.name != STRONGEST:
         yield f"the attack is {card.attack.name}, expected {STRONGEST}"
-    networks = card.settings.get("networks", 1) if cell.protocol == "paper" else 1
-    if not isinstance(networks, int) or networks < LEAST_NETWORKS:
+    networks = point.networks if cell.protocol == "paper" else 1
+    if networks < LEAST_NETWORKS:
         yield f"the victims are spread over {networks} networks, expected at least {LEAST_NETWORKS}"
     if point.victims < LEAST_VICTIMS:
         yield f"there are {point.victims} victims, expected at least {LEAST_VICTIMS}"
