@@ -44,7 +44,7 @@ def point_of(name: str, summary: Mapping[str, Any], rows: pd.DataFrame) -> Point
     )
 
 
-def _by_network(tap: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, tuple[float, ...]]:
+def _by_network(tap: Mapping[str, Any], rows: pd.DataFrame) -> dict[Any, tuple[float, ...]]:
     """Return how many victims of each network every share of `consistent.SHARES` counts; of a batch, none for the ASR."""
     first, found = rows[rows["member"] == 0], {}
     for name, column in (("asr", "success"), ("identified", "identified"), ("label_ranked", "label_ranked")):
