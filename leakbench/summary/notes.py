@@ -15,6 +15,7 @@ from leakbench.measure.scores import RANKS_ONLY
 from leakbench.summary.fits import fit_notes
 from leakbench.summary.rankings import ranking_notes, told_notes
 from leakbench.summary.tables import table_notes
+from leakbench.summary.verdict_words import INCONCLUSIVE, NO_LEAK
 
 __all__ = ["doubt", "epsilon_notes", "limit_notes", "network_notes", "tap_notes", "training_notes"]
 
@@ -123,12 +124,13 @@ def tap_notes(key: str, tap: dict[str, Any], group: pd.DataFrame, cell: Cell) ->
     absent = undefined(cell.data.shape)
     reasons = {"lpips": LPIPS_ABSENT, **absent}
     if tap["null_recognised"] is None:
-        notes |= {f"taps.{key}.{name}": absent.get("ssim", "no value") for name in ("recognised", "null_recognised")}
+        without = ("recognised", "null_recognised", "gallery")
+        notes |= {f"taps.{key}.{name}": absent.get("ssim", "no value") for name in without}
     for name in ("rmse", "psnr", "ssim", "lpips"):
         if tap[name] is None:
             failed = "more than half of the trials failed" if group["failure"].mean() > 0.5 else "no value"
             notes[f"taps.{key}.{name}"] = reasons.get(name, failed)
-    notes |= told_notes(key, tap)
+    notes |= told_notes(key, tap) | _verdict_notes(key, tap)
     if tap["asr"] is None:
         silent = SILENT if tap["null_recognised"] is None else (*SILENT, "recognised")
         return notes | {f"taps.{key}.{name}": RANKS_ONLY for name in silent}
@@ -148,3 +150,19 @@ def tap_notes(key: str, tap: dict[str, Any], group: pd.DataFrame, cell: Cell) ->
             "read after the server's station, the paper's convention; a server that reads updates on arrival sees the type-1 row"
         )
     return notes
+
+
+def _verdict_notes(key: str, tap: dict[str, Any]) -> dict[str, str]:
+    """Return why the verdict of a leakage point names no command, no excluded rate or no guarantee."""
+    missing = [name for name in tap if name.startswith("excluded_") and tap[name] is None]
+    decided = tap["verdict"] != INCONCLUSIVE
+    notes = dict.fromkeys(
+        missing, "not measured" if tap["verdict"] in (INCONCLUSIVE, NO_LEAK) else tap["verdict_reason"]
+    )
+    if tap["verdict_command"] is None:
+        notes["verdict_command"] = (
+            "the verdict needs no other run" if decided else "a longer run of autoleak would not supply what is missing"
+        )
+    if tap["identified_by_reconstruction"] is None:
+        notes["identified_by_reconstruction"] = "no reconstruction was compared with the candidates"
+    return {f"taps.{key}.{name}": note for name, note in notes.items()}

@@ -14,7 +14,7 @@ from leakbench.limits.limits import Limits
 from leakbench.run.conspicuous import Conspicuous
 from leakbench.summary.claims import claims
 from leakbench.summary.evidence import setup_of
-from leakbench.summary.guaranteed import guaranteed
+from leakbench.summary.guaranteed import CANDIDATES, LIMIT, guaranteed
 from leakbench.summary.limits import limited
 from leakbench.summary.looks import look_notes
 from leakbench.summary.notes import epsilon_notes, limit_notes, network_notes, tap_notes, training_notes
@@ -53,6 +53,10 @@ def summarise(
         notes.update(tap_notes(key, taps[key], group, cell) | why)
         violations += broken
         taps[key]["guaranteed"] = guaranteed(taps[key], broken)
+        if taps[key]["guaranteed"] is None:
+            notes[f"taps.{key}.guaranteed"] = (
+                f"no bound on the identification rate of at most {LIMIT:g} among at most {CANDIDATES:,} candidates"
+            )
     notes |= training_notes(cell, rounds) | network_notes(cell) | epsilon_notes(cell, epsilon) | look_notes(cell)
     notes |= seen.notes | limit_notes(cell)
     return {

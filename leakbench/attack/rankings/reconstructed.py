@@ -79,9 +79,12 @@ def explains(views: tuple[View, ...], answer: Reconstruction, public: Tensor) ->
         public: (P, *s) public examples.
     """
     mean = public.to(answer.inputs).mean(0).expand_as(answer.inputs)
+    # A member without an answer has no label, and an answer that lacks members explains nothing.
+    whole = (answer.labels >= 0).all(1)
+    answer = dataclasses.replace(answer, labels=answer.labels.clamp_min(0))
     dull = dataclasses.replace(answer, inputs=mean.contiguous())
     left, most = (torch.stack([missed(view, some)[0] for view in views]).sum(0) for some in (answer, dull))
-    return left <= EXPLAINED * most
+    return (left <= EXPLAINED * most) & whole.to(left.device)
 
 
 def chosen(likelihood: Ranking, reconstruction: Ranking, which: Tensor) -> Ranking:
