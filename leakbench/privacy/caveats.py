@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from leakbench.privacy.calibration import remarks
 from leakbench.privacy.claimed import Claimed
 from leakbench.privacy.ledger import Phase, Schedule, Unit
-from leakbench.privacy.mechanism import Mechanisms
+from leakbench.privacy.mechanism import Mechanism, Mechanisms
 from leakbench.privacy.release import Observation
 
 __all__ = ["caveats"]
@@ -26,11 +26,12 @@ def caveats(
     said = dict.fromkeys(remark for phase in phases for remark in remarks(phase.facts, unit))
     if isinstance(seen, str):
         return tuple(said)
-    assumed, found = claimed.mechanisms, seen.mechanisms
+    assumed = tuple(m for m in claimed.mechanisms if isinstance(m, Mechanism))
+    found = tuple(inner for part in seen.parts for inner in (part.one if unit == "example" else part.drawn))
     differences = (
         *_noise(assumed, found, schedule.tensors),
         *_sampling(assumed, found, unit, schedule),
-        *_steps(assumed, found, unit, schedule),
+        *_steps(assumed, seen.mechanisms, unit, schedule),
     )
     return (*said, *differences)
 
@@ -66,12 +67,13 @@ def _sampling(assumed: Mechanisms, found: Mechanisms, unit: Unit, schedule: Sche
 
 
 def _steps(assumed: Mechanisms, found: Mechanisms, unit: Unit, schedule: Schedule) -> Iterator[str]:
-    claims, holds = (sum(m.steps for m in several) for several in (assumed, found))
+    claims, holds = (sum(m.releases for m in several) for several in (assumed, found))
     split = unit == "example" and schedule.batch_sampling == "split"
     if claims != holds and not split:
-        yield f"the claim counts {claims} steps, here {holds} releases are accounted"
+        random = " on average" if unit == "example" and schedule.clients_per_round < schedule.clients else ""
+        yield f"the claim counts {claims} steps, here the worst {unit} is in {holds} releases{random}"
     if unit == "example" and schedule.most_copies > 1:
         yield (
-            f"the claim lets each example lie with one client, here it lies with {schedule.copies:.4g} on average "
-            f"and {schedule.most_copies} at most"
+            f"the claim assumes that one client holds each example, here {schedule.copies:.4g} hold it on average and "
+            f"{schedule.most_copies} at most"
         )
