@@ -101,7 +101,11 @@ KNOWLEDGE = ("batch_size", "learning_rate", "defense", "labels", "public")
 
 MECHANISM = {"noise_multiplier": NUMBER, "sampling_rate": NUMBER, "steps": WHOLE, "sampling": TEXT}
 
-MIXTURE = {"mechanisms": [MECHANISM], **dict.fromkeys(("clients", "holders", "per_round", "steps"), WHOLE), "draw": TEXT}
+MIXTURE = {
+    "mechanisms": [MECHANISM],
+    **dict.fromkeys(("clients", "holders", "per_round", "steps"), WHOLE),
+    "draw": TEXT,
+}
 
 OF_TAP: Mapping[str, Shape] = {
     "seen": Absent({"sigma": (int, float), "releases": (int, float), "before": [Either(MECHANISM, MIXTURE)]}),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from leakbench.privacy.calibration import remarks
 from leakbench.privacy.claimed import Claimed
 from leakbench.privacy.ledger import Phase, Schedule, Unit
-from leakbench.privacy.mechanism import Mechanism, Mechanisms
+from leakbench.privacy.mechanism import Mechanisms
 from leakbench.privacy.release import Observation
 
 __all__ = ["caveats"]
@@ -26,7 +26,7 @@ def caveats(
     said = dict.fromkeys(remark for phase in phases for remark in remarks(phase.facts, unit))
     if isinstance(seen, str):
         return tuple(said)
-    assumed = tuple(m for m in claimed.mechanisms if isinstance(m, Mechanism))
+    assumed = claimed.mechanisms
     found = tuple(inner for part in seen.parts for inner in (part.one if unit == "example" else part.drawn))
     differences = (
         *_noise(assumed, found, schedule.tensors),

@@ -7,14 +7,14 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from leakbench.errors import InputError
 
-__all__ = ["LEAST_NOISE", "Mechanism", "Mechanisms", "Mixture", "gathered", "merged", "participations"]
+__all__ = ["LEAST_NOISE", "Mechanism", "Mechanisms", "Mixture", "Plain", "gathered", "merged", "participations"]
 
 LEAST_NOISE = 1e-6
 """Noise multiplier under which an epsilon, of at least 1e11, is called infinite."""
@@ -64,7 +64,6 @@ class Mechanism:
         return dp_accounting.SelfComposedDpEvent(
             dp_accounting.PoissonSampledDpEvent(self.sampling_rate, gaussian), self.steps
         )
-
 
     @property
     def releases(self) -> int:
@@ -150,13 +149,19 @@ def participations(
     return found
 
 
+Plain: TypeAlias = tuple[Mechanism, ...]
+"""Mechanisms without a mixture, as papers account for them."""
+
 Mechanisms: TypeAlias = tuple[Mechanism | Mixture, ...]
 """One after the other, each with its parameters fixed beforehand."""
 
 
-def merged(mechanisms: Iterable[Mechanism | Mixture]) -> Mechanisms:
+Kind = TypeVar("Kind", Mechanism, Mechanism | Mixture)
+
+
+def merged(mechanisms: Iterable[Kind]) -> tuple[Kind, ...]:
     """Return the same sequence with neighbours that differ in their steps alone made one."""
-    found: list[Mechanism | Mixture] = []
+    found: list[Kind] = []
     for mechanism in mechanisms:
         if found and dataclasses.replace(found[-1], steps=mechanism.steps) == mechanism:
             mechanism = dataclasses.replace(mechanism, steps=found.pop().steps + mechanism.steps)  # noqa: PLW2901

@@ -103,7 +103,9 @@ def _rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
         failing = f"clients drop out with probability {schedule.dropout:g}, so " if schedule.dropout else ""
         cohort = "Poisson cohorts" if schedule.client_sampling == "poisson" else "cohorts drawn without replacement"
         seen = f"{failing}only the client's own noise counts; {GROWING}"
-        return Released(parts, f"{what}, {cohort} with {_rates(guarded, schedule)}; zero-out adjacency; {seen}", "client")
+        return Released(
+            parts, f"{what}, {cohort} with {_rates(guarded, schedule)}; zero-out adjacency; {seen}", "client"
+        )
     honest = f"; counts on the noise of all {cohorts} clients: honest, and nobody drops out" if own else ""
     if schedule.client_sampling == "fixed":
         how = f"cohorts drawn without replacement ({_rates(guarded, schedule)}), hidden from the observer"

@@ -9,13 +9,12 @@ from typing import Literal
 
 from leakbench.privacy.calibration import CHANGES, Noise
 from leakbench.privacy.ledger import Schedule, Stretch
-from leakbench.privacy.mechanism import Mechanism
+from leakbench.privacy.mechanism import Mechanism, Plain
 from leakbench.privacy.release import (
     GROWING,
     Guarded,
     Observation,
     Part,
-    Plain,
     Released,
     drawn,
     multiplier,
@@ -42,12 +41,15 @@ def _participations(guarded: tuple[Guarded, ...], schedule: Schedule) -> str:
     stretches = [g.stretch for g in guarded]
     whole = sum(s.rounds * s.clients_per_round for s in stretches)
     expected = whole / schedule.clients * schedule.most_copies
-    held = f"an example that {schedule.most_copies} of {schedule.clients} clients hold"
-    if schedule.copies != schedule.most_copies:
-        held += f" (on average {schedule.copies:.4g} hold one)"
+    mean, most = f"{schedule.copies:.4g}", f"{schedule.most_copies}"
+    held = f"the worst example, which {most} of {schedule.clients} clients hold" + f" ({mean} on average)" * (
+        mean != most
+    )
     if all(s.clients_per_round == schedule.clients for s in stretches):
-        return f"{held} takes part {expected:.6g} times: all clients take part in every round"
-    return f"{held} takes part {expected:.4g} times on average: the draw of clients is random, and the observer sees it"
+        return f"{held}, takes part {expected:.6g} times: all clients take part in every round"
+    return (
+        f"{held}, takes part {expected:.4g} times on average: the draw of clients is random, and the observer sees it"
+    )
 
 
 def _visible(guarded: tuple[Guarded, ...], schedule: Schedule) -> bool:

@@ -24,6 +24,7 @@ __all__ = [
     "gaussian_delta",
     "largest_loss",
     "losses",
+    "sum_of",
     "uses_of",
     "visible_epsilon",
 ]
@@ -86,10 +87,10 @@ def uses_of(mechanism: Mechanism | Mixture) -> tuple[float, Reals] | None:
         low, high = (int(uses.ppf(1e-17)), int(uses.isf(1e-17))) if one.sampling_rate < 1 else (count * one.steps,) * 2
         counts = np.arange(max(low, 0), high + 1)
         inside[counts] += weights[count] * uses.pmf(counts)
-    return one.noise_multiplier, _sum_of(inside, mechanism.steps)
+    return one.noise_multiplier, sum_of(inside, mechanism.steps)
 
 
-def _sum_of(weights: Reals, times: int) -> Reals:
+def sum_of(weights: Reals, times: int) -> Reals:
     """Return the probabilities of the sum of `times` independent counts with these probabilities; error about 1e-16."""
     size = (weights.size - 1) * times + 1
     length = 1 << (size - 1).bit_length()

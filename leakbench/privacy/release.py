@@ -11,23 +11,19 @@ from typing import TypeAlias
 
 from leakbench.privacy.calibration import Noise
 from leakbench.privacy.ledger import Schedule, Stretch, Unit
-from leakbench.privacy.mechanism import Mechanism, Mechanisms, Mixture, merged
+from leakbench.privacy.mechanism import Mechanism, Mechanisms, Mixture, Plain, merged
 
 __all__ = [
     "GROWING",
     "Guarded",
     "Observation",
     "Part",
-    "Plain",
     "Released",
     "drawn",
     "multiplier",
     "repeated",
     "span",
 ]
-
-Plain: TypeAlias = tuple[Mechanism, ...]
-"""Mechanisms without a mixture."""
 
 GROWING = "the noise grows with the number drawn, which shows who was drawn, so q amplifies nothing"
 
