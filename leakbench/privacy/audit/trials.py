@@ -46,8 +46,8 @@ def drawn(mechanism: Mechanism | Mixture, trials: int, rng: torch.Generator) -> 
         uses = torch.binomial(count, chance, generator=rng) if q < 1 else count
         noise = sigma * torch.randn(trials, generator=rng, dtype=torch.float64)
         several = (uses if visible else count).sqrt()
-        # Midway between both worlds, given how many releases there are.
-        middle = 0.0 if visible else q * (base + 0.5) * count
+        # Midway between both worlds, where the number of releases differs from run to run.
+        middle = q * (base + 0.5) * count if isinstance(mechanism, Mixture) and not visible else 0.0
         scores: Reals = (uses * (shift + base) + several * noise - middle).numpy()
         return scores
 
