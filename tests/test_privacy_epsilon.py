@@ -223,7 +223,8 @@ def test_fed_sdp_at_the_client() -> None:
     fixed = valid(AT_CLIENT, "client", client_sampling="fixed")
     assert fixed.sigma_effective == pytest.approx(60.0)
     assert fixed.valid == pytest.approx(pld((Mechanism(60.0, 0.1, 100, "fixed"),), 1e-5))
-    assert "nobody drops out" in fixed.reason
+    assert "trusts the other clients" in fixed.reason
+    assert "trusts neither the server nor other clients" in fixed.by_tap["type-1"].reason
     assert fixed.by_tap["type-2"].reason.startswith("none: noise is added after this tap")
     for tap in ("type-1", "type-0"):
         assert fixed.by_tap[tap].without_draw == pytest.approx(8.0, abs=0.05)

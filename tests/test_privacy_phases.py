@@ -217,7 +217,8 @@ def test_the_server_sees_only_the_sum_of_updates() -> None:
     assert tap.sigma_effective == pytest.approx(6 * math.sqrt(10))
     assert tap.without_draw == pytest.approx(pld((Mechanism(6 * math.sqrt(10), 1.0, 4),), DELTA))
     assert "the observer sees it" in tap.reason
-    assert "nobody drops out" in tap.reason
+    assert "trusts the other clients" in tap.reason
+    assert "trusts neither the server nor other clients" in plain.by_tap["type-0"].reason
     assert hidden.by_tap["type-1"] == plain.by_tap["type-1"]
     assert hidden.valid == plain.valid
     random = valid(phases, "client", secure_aggregation=True, client_sampling="poisson").by_tap["type-0"]

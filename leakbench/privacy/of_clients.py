@@ -17,6 +17,9 @@ Draw: TypeAlias = Literal["poisson", "fixed", "visible"]
 """How a cohort is drawn; `visible`: the observer sees which clients take part, so that nothing amplifies."""
 
 
+OWN = "; counts the client's own noise only, and trusts neither the server nor other clients"
+
+
 def of_a_client(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, Observation]:
     """Return {observer: what it sees}; guarded: of each round the phase that ends it, with at least one noise."""
     released = _rounds(guarded, schedule)
@@ -94,6 +97,10 @@ def _seen_rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> str:
     )
 
 
+def _trusting_others(cohorts: str) -> str:
+    return f"; trusts the other clients: counts on the noise of all {cohorts} clients, which are honest and do not drop out"
+
+
 def _rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
     own, cohorts = _own(guarded), _cohorts(guarded)
     visible = own and not schedule.complete
@@ -106,7 +113,7 @@ def _rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
         return Released(
             parts, f"{what}, {cohort} with {_rates(guarded, schedule)}; zero-out adjacency; {seen}", "client"
         )
-    honest = f"; counts on the noise of all {cohorts} clients: honest, and nobody drops out" if own else ""
+    honest = _trusting_others(cohorts) if own else ""
     if schedule.client_sampling == "fixed":
         how = f"cohorts drawn without replacement ({_rates(guarded, schedule)}), hidden from the observer"
         return Released(parts, f"{what}, {how}; zero-out adjacency{honest}", "client")
@@ -122,7 +129,7 @@ def _summed(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
         f"{_seen_rounds(guarded, schedule)}; secure aggregation hides all but the sum; zero-out adjacency"
     )
     if _own(guarded) and schedule.complete:
-        sentence += f"; counts on the noise of all {cohorts} clients: honest, and nobody drops out"
+        sentence += _trusting_others(cohorts)
     return Released(parts, sentence + _at_the_server(guarded, "sum"), "client")
 
 
@@ -142,5 +149,5 @@ def _update(guarded: tuple[Guarded, ...], schedule: Schedule, stations: set[str]
         parts.append(_part(multiplier(seen, lambda noise: noise.std), g, schedule, "visible"))
     how = f"{_seen_rounds(guarded, schedule)}; zero-out adjacency"
     sentence = f"noise of {span(parts)} times the bound on one client's update, {how}"
-    at_server = _at_the_server(guarded, "update") if "server" in stations else ""
-    return Released(tuple(parts), sentence + at_server, "client")
+    trusted = _at_the_server(guarded, "update") if "server" in stations else ""
+    return Released(tuple(parts), sentence + (trusted or OWN), "client")

@@ -127,7 +127,7 @@ def _aggregate(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
     if why:
         said = f"secure aggregation hides the update in a sum, whose other noise is not counted: {why}"
     else:
-        said = "secure aggregation: the noise of all clients of a round adds up: honest, and nobody drops out"
+        said = "trusts the other clients: counts on the noise of all of a round, which are honest and do not drop out"
     return Released(release.parts, f"{release.sentence}; {said}", "example")
 
 

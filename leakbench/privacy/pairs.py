@@ -160,10 +160,15 @@ def composed_epsilon(mechanisms: Mechanisms, delta: float, interval: float) -> f
 
 def losses(mechanisms: Mechanisms, interval: float) -> Any:
     """Return the privacy losses of dp_accounting of all steps together, rounded to the safe side; at least one mechanism."""
-    total, *others = (_loss(m, interval).self_compose(m.steps) for m in mechanisms)
+    # Composing once with itself costs as much as a search for its tails.
+    total, *others = (_repeated(_loss(m, interval), m.steps) for m in mechanisms)
     for other in others:
         total = total.compose(other)
     return total
+
+
+def _repeated(loss: Any, steps: int) -> Any:
+    return loss if steps == 1 else loss.self_compose(steps)
 
 
 def _loss(mechanism: Mechanism | Mixture, interval: float) -> Any:

@@ -14,13 +14,15 @@ __all__ = ["accounting_page"]
 
 RULE = (
     "A claim holds where the claim's own formula gives the printed number, to the printed digits, as the paper states it; the"
-    " numbers are of that reading. Rényi and losses: the valid epsilon of the same steps, by Rényi divergences with their tight"
-    " conversion and by privacy loss distributions."
+    " numbers are of that reading. Same formula, tight accountant: the epsilon of the noise, sampling and steps that the formula"
+    " counts, by Rényi divergences with their tight conversion and by privacy loss distributions. It is not the valid epsilon,"
+    " which is of the mechanism as executed, with its clip, its draw of clients and the copies of an example: [defenses.md](defenses.md)."
 )
 
 COVERS = (
-    "A claim holds where it is no less than the valid epsilon, by privacy losses, under the adjacency that its formula is for;"
-    " Rényi is the looser valid one."
+    "A claim holds where it is no less than the epsilon of the same noise, sampling and steps by a tight accountant (privacy losses)"
+    " under the adjacency that its formula is for; by Rényi divergences that epsilon is a little looser. It is not the valid epsilon of"
+    " a defense as executed: [defenses.md](defenses.md)."
 )
 
 AGAIN = (
@@ -28,7 +30,12 @@ AGAIN = (
     " `--scale` quick and full are the same."
 )
 
-CLAIM_HEADS = ("claim", "claimed", "by the claim's own formula", "valid: Rényi", "valid: losses", "verdict", "reason")
+TIGHT = "same formula, tight accountant"
+"""Name of the epsilon of what a formula counts, by accountants of today; `valid` is of a mechanism as executed."""
+
+CLAIM_HEADS = (
+    *("claim", "claimed", "by the claim's own formula", f"{TIGHT}: Rényi", f"{TIGHT}: losses", "verdict", "reason"),
+)
 READING_HEADS = ("claim", "reading", "stated", "formula", "Rényi", "losses", "holds so", "reason")
 
 
