@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from leakbench.overview import Row, measured, overview, write
+from leakbench.overview import Row, measured, overview, recorded, write
 from leakbench.scripts import markdown_table
 
 HERE = Path(__file__).parent
@@ -46,7 +46,7 @@ def main() -> None:
         rows.append(known or measured(name, defense))
         if known is None:
             print(f"{name}: {time.perf_counter() - began:.1f} s, valid {rows[-1].valid}", flush=True)
-    write(HERE / "defenses.csv", rows)
+            write(HERE / "defenses.csv", [*rows, *recorded()[len(rows) :]])
     lines = [
         (
             *(f"`{r.name}`", r.acts_at, r.unit, r.claimed, r.valid, r.without_draw),

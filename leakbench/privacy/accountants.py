@@ -129,7 +129,7 @@ def pld(mechanisms: Mechanisms, delta: float) -> float:
     if settled is not None:
         return settled
     kinds = gathered(mechanisms)
-    if len(kinds) > MANY:
+    if sum(len(m.mechanisms) if isinstance(m, Mixture) else 1 for m in kinds) > MANY:
         kinds = gathered(kinds, RATIO)
     interval = _interval(kinds, delta)
     with np.errstate(all="ignore"):
