@@ -58,7 +58,9 @@ def _print_defenses() -> None:
     click.echo(
         "epsilon at delta 1e-5 in the federation of the data set mnist: claimed; valid, and without the draw, of the released"
     )
-    click.echo("models; valid at each leakage point; ?: not computed for this version of the recipe (`leakbench epsilon`)")
+    click.echo(
+        "models; valid at each leakage point; ?: not computed for this version of the recipe (`leakbench epsilon`)"
+    )
     heads = ("defense", "acts at", "unit", "claimed", "valid", "without", "type-0", "type-1", "type-2")
     widths = (42, 18, 9, 9, 9, 9, 9, 9, 7)
     click.echo("".join(f"{head:<{width}}" for head, width in zip(heads, widths, strict=True)))
