@@ -38,7 +38,7 @@ WORDS = ("title", "cite", "note", "printed", "printed_by")
 
 @dataclass(frozen=True)
 class Row:
-    """One defense. Epsilon at 1e-5 or `none`: claimed; valid and without_draw of released models; type_0, type_1, type_2 valid there.
+    """One defense. Epsilon at 1e-5 or `none`: claimed; valid, without_draw of released models; valid at each type.
 
     acts_at: its stations. reason: why none is valid, else empty. recipe: hash of the recipe that was measured.
     """

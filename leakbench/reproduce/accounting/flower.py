@@ -1,4 +1,6 @@
-"""What Flower's programs give as epsilon, and a tight accountant for the same steps: the script of its documentation, and its accountant since 1.35.
+"""What Flower's programs give as epsilon, and what a tight accountant gives for the same steps.
+
+The programs are the script of its documentation and its accountant since 1.35.
 
 The script gives Rényi divergences of sampling without replacement, a bound for who replaces one client, the noise multiplier z
 = noise / clip. To replace a client moves the clipped sum by up to two clips, so that z / 2 were right there. The accountant feeds

@@ -16,13 +16,14 @@ RULE = (
     "A claim holds where the claim's own formula gives the printed number, to the printed digits, as the paper states it; the"
     " numbers are of that reading. Same formula, tight accountant: the epsilon of the noise, sampling and steps that the formula"
     " counts, by Rényi divergences with their tight conversion and by privacy loss distributions. It is not the valid epsilon,"
-    " which is of the mechanism as executed, with its clip, its draw of clients and the copies of an example: [defenses.md](defenses.md)."
+    " which is of the mechanism as executed, with its clip, its draw of clients and the copies of an example:"
+    " [defenses.md](defenses.md)."
 )
 
 COVERS = (
-    "A claim holds where it is no less than the epsilon of the same noise, sampling and steps by a tight accountant (privacy losses)"
-    " under the adjacency that its formula is for; by Rényi divergences that epsilon is a little looser. It is not the valid epsilon of"
-    " a defense as executed: [defenses.md](defenses.md)."
+    "A claim holds where it is no less than the epsilon of the same noise, sampling and steps by a tight accountant (privacy"
+    " losses) under the adjacency that its formula is for; by Rényi divergences that epsilon is a little looser. It is not the"
+    " valid epsilon of a defense as executed: [defenses.md](defenses.md)."
 )
 
 AGAIN = (
