@@ -81,6 +81,7 @@ OF_SUMMARY: Mapping[str, Shape] = {
 
 OBSERVED: Mapping[str, Shape] = {
     **dict.fromkeys(("valid", "q", "steps", "sigma_effective"), NUMBER),
+    **dict.fromkeys(("without_draw", "realised"), NUMBER),
     "reason": SAID,
     "participations": Either((str, *NUMBER), Each(NUMBER)),
 }
@@ -100,8 +101,14 @@ KNOWLEDGE = ("batch_size", "learning_rate", "defense", "labels", "public")
 
 MECHANISM = {"noise_multiplier": NUMBER, "sampling_rate": NUMBER, "steps": WHOLE, "sampling": TEXT}
 
+MIXTURE = {
+    "mechanisms": [MECHANISM],
+    **dict.fromkeys(("clients", "holders", "per_round", "steps"), WHOLE),
+    "draw": TEXT,
+}
+
 OF_TAP: Mapping[str, Shape] = {
-    "seen": Absent({"sigma": (int, float), "releases": (int, float), "before": [MECHANISM]}),
+    "seen": Absent({"sigma": (int, float), "releases": (int, float), "before": [Either(MECHANISM, MIXTURE)]}),
     "doubts": Absent(Each(PLAIN)),
     "unanswered": Absent(Each({"examples": WHOLE, "victims": WHOLE})),
     "attributes": Absent(Each(dict.fromkeys(("right", "low", "high", "null", "bound"), NUMBER))),

@@ -30,12 +30,15 @@ from leakbench.types import Network
 __all__ = ["Row", "measured", "overview", "recorded", "write"]
 
 SHAPE, CLASSES, EXAMPLES = (1, 28, 28), 10, 60_000
+
+ACCOUNTING = 2
+"""Version of the rules by which a valid epsilon follows from a recipe; 2: the mixture over the draw of clients."""
 WORDS = ("title", "cite", "note", "printed", "printed_by")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One defense. claimed, valid (of released models), type_0, type_1, type_2 (of who reads there): epsilon at 1e-5 or `none`.
+    """One defense. Epsilon at 1e-5 or `none`: claimed; valid, without_draw of released models; valid at each type.
 
     acts_at: its stations. reason: why none is valid, else empty. recipe: hash of the recipe that was measured.
     """
@@ -45,6 +48,7 @@ class Row:
     unit: str
     claimed: str
     valid: str
+    without_draw: str
     type_0: str
     type_1: str
     type_2: str
@@ -70,6 +74,7 @@ def measured(name: str, defense: Defense) -> Row:
         defense.unit,
         _number(found.claimed),
         _number(found.valid),
+        _number(found.without_draw),
         taps["type-0"],
         taps["type-1"],
         taps["type-2"],
@@ -91,7 +96,9 @@ def _number(value: float | None) -> str:
 
 def _hash(defense: Defense) -> str:
     """Return the hash of all that an epsilon may follow from: words, and numbers that a paper prints, are not among it."""
-    return content_hash({"defense": {k: v for k, v in describe(defense).items() if k not in WORDS}})[:12]
+    return content_hash(
+        {"defense": {k: v for k, v in describe(defense).items() if k not in WORDS}, "accounting": ACCOUNTING}
+    )[:12]
 
 
 def overview() -> Iterator[tuple[str, Defense, Row | None]]:

@@ -1,4 +1,4 @@
-"""Work the epsilons of all defenses out, and write results/defenses.csv and results/defenses.md.
+"""Compute the epsilons of all defenses, and write results/defenses.csv and results/defenses.md.
 
 python results/defenses.py
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from leakbench.overview import Row, measured, overview, write
+from leakbench.overview import Row, measured, overview, recorded, write
 from leakbench.scripts import markdown_table
 
 HERE = Path(__file__).parent
@@ -16,15 +16,24 @@ HERE = Path(__file__).parent
 HEAD = """# Every defense and its epsilon
 
 `python results/defenses.py`. In the federation of the Fed-alphaCDP paper on MNIST: 1,000 clients, 100 a round, 100 rounds of
-100 local iterations, batch 5, the CNN of three tensors; delta = 1e-5. *Claimed*: by the paper's own formula. *Valid*: what
-follows for the mechanism as executed here, for who sees released models, and for who reads one client at type-0, type-1,
-type-2. A layer-wise clip has a flat sibling (`..._flat`) under the same noise: the first lets sqrt(M) times the norm through,
-and leaks more.
+100 local iterations, batch 5, the CNN of three tensors; delta = 1e-5; 9 clients hold the worst example.
+
+- *claimed*: by the paper's own formula.
+- *valid*: for the mechanism as executed here and its worst unit, over the random draw of clients, against an observer of the
+  released models. For the unit `example` this observer sees which clients take part. For the unit `client` the draw is hidden
+  from it and amplifies, except where each client's own noise shows it.
+- *without the draw*: the same, but the unit takes part as often as it can in every round.
+- *type-0, type-1, type-2*: valid against an attacker that sees one client there, and so sees when this client takes part.
+
+Where a client adds noise and one client is the unit (`fed_sdp_client_valid` and its like), *valid* counts the noise of all
+100 clients of a round: it trusts the other clients. *type-1* and *type-0* count the client's own noise only, and trust nobody
+else. A layer-wise clip has a flat sibling (`..._flat`) with the same noise: the first bounds an update by sqrt(M) times the
+norm only, and leaks more.
 
 """
 
 HEADS = (
-    *("defense", "acts at", "unit", "claimed", "valid", "type-0", "type-1", "type-2"),
+    *("defense", "acts at", "unit", "claimed", "valid", "without the draw", "type-0", "type-1", "type-2"),
     "no guarantee, because",
 )
 
@@ -37,9 +46,13 @@ def main() -> None:
         rows.append(known or measured(name, defense))
         if known is None:
             print(f"{name}: {time.perf_counter() - began:.1f} s, valid {rows[-1].valid}", flush=True)
-    write(HERE / "defenses.csv", rows)
+            write(HERE / "defenses.csv", [*rows, *recorded()[len(rows) :]])
     lines = [
-        (f"`{r.name}`", r.acts_at, r.unit, r.claimed, r.valid, r.type_0, r.type_1, r.type_2, r.reason) for r in rows
+        (
+            *(f"`{r.name}`", r.acts_at, r.unit, r.claimed, r.valid, r.without_draw),
+            *(r.type_0, r.type_1, r.type_2, r.reason),
+        )
+        for r in rows
     ]
     (HERE / "defenses.md").write_text(HEAD + markdown_table(HEADS, lines) + "\n", encoding="utf-8")
 

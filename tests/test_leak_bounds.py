@@ -39,7 +39,7 @@ def cell(**asked: Any) -> Cell:
 
 
 def of(some: Cell, rounds: int = 0) -> dict[str, Guard]:
-    return guards(some, leaking(some), rounds, hand_out(some), None)
+    return guards(some, leaking(some), rounds, hand_out(some))
 
 
 def leaking(some: Cell) -> Network:
@@ -127,8 +127,8 @@ def test_the_model_of_the_live_protocol_has_seen_its_data() -> None:
     some = cell(defense="fed_cdp_valid", protocol="live", train_rounds=5, leak_rounds=("0", "3"))
     assert of(some, 0)["type-1"].before == ()
     (before,) = of(some, 3)["type-1"].before
-    assert (before.noise_multiplier, before.sampling_rate, before.sampling) == (6.0, 0.05, "poisson")
-    assert before.steps >= 3 * some.settings.federation.local_iterations
+    assert (before.noise_multiplier, before.sampling_rate, before.sampling) == (6.0, 0.05, "mixture")
+    assert (before.steps, before.mechanisms[0].steps) == (3, some.settings.federation.local_iterations)
     later = bounded(MEASURED, table(5, 1), of(some, 3)["type-1"])[0]["identified_bound"]
     assert later > bounded(MEASURED, table(5, 1), of(some, 0)["type-1"])[0]["identified_bound"]
 

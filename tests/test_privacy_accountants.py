@@ -189,11 +189,13 @@ def test_fixed_size_lies_between_poisson_and_replace_one(sigma: float, q: float,
 @pytest.mark.parametrize("sigma", [0.05, 0.1, 1.0])
 def test_a_visible_use_with_hardly_any_noise_is_the_analytic_gaussian(sigma: float) -> None:
     """Of a hundred uses, each sure: the shift is 10 / sigma."""
-    assert visible_epsilon(sigma, 1.0, 100, DELTA) == pytest.approx(gaussian_epsilon(10 / sigma, DELTA), rel=1e-6)
+    assert visible_epsilon(sigma, np.eye(1, 101, 100)[0], DELTA) == pytest.approx(
+        gaussian_epsilon(10 / sigma, DELTA), rel=1e-6
+    )
 
 
 def test_a_visible_use_is_not_amplified() -> None:
-    assert visible_epsilon(6.0, 0.01, 10000, DELTA) > pld(one(6.0, 1.0, 100), DELTA)
+    assert pld(one(6.0, 0.01, 10000, "visible"), DELTA) > pld(one(6.0, 1.0, 100), DELTA)
     assert gaussian_delta(0.5, np.array([0.0, 0.1, 1.0])).tolist() == sorted(
         gaussian_delta(0.5, np.array([0.0, 0.1, 1.0]))
     )

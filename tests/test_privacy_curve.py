@@ -8,6 +8,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting.rdp import RdpAccountant, rdp_privacy_accountant
+from scipy import stats
 
 from leakbench.errors import InputError
 from leakbench.privacy.accountants import ORDERS_2017, moments_2017, pld, rdp
@@ -19,8 +20,9 @@ from leakbench.types import Fact
 
 DELTA = 1e-5
 CLIP = Fact("clip", norm=4.0)
+# Every client takes part in every round, as the papers count.
 MNIST = Schedule(
-    clients=1000,
+    clients=100,
     clients_per_round=100,
     rounds=100,
     local_iterations=100,
@@ -127,11 +129,13 @@ def test_phases_inside_a_round_alternate() -> None:
     assert after == pytest.approx(np.arange(1, 101)[:, None] * one_round, rel=1e-9)
 
 
-def test_copies_are_spread_over_the_rounds() -> None:
-    copied = dataclasses.replace(MNIST, copies=15.0, most_copies=20)  # 150 participations in 100 rounds
+def test_a_random_participation_costs_the_mean_of_its_moments() -> None:
+    """Order 2: log of the mean over the draw of exp(participations * D), the same in every round."""
+    copied = dataclasses.replace(MNIST, clients=1000, copies=15.0, most_copies=20, client_sampling="fixed")
     after = spent(by_rounds([6.0], 100), "example", copied, (2,))[:, 0]
     one = 100 * divergences((Mechanism(6.0, 0.01, 1),), (2,))[0, 0]
-    assert after == pytest.approx([one * math.ceil(1.5 * t) for t in range(1, 101)], rel=1e-9)
+    moment = sum(stats.hypergeom(1000, 20, 100).pmf(n) * math.exp(n * one) for n in range(21))
+    assert after == pytest.approx(np.arange(1, 101) * math.log(moment), rel=1e-9)
 
 
 @pytest.mark.parametrize("conversion", ["old", "tight"])

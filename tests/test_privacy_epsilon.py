@@ -23,8 +23,8 @@ MNIST = Schedule(
     local_iterations=100,
     batch=5,
     examples_per_client=500,
-    copies=8.33,
-    most_copies=20,
+    copies=1.0,
+    most_copies=1,
     client_sampling="poisson",
     batch_sampling="poisson",
     tensors=3,
@@ -61,27 +61,43 @@ def valid(facts: dict[str, tuple[Fact, ...]], unit: Any, **changes: Any) -> Epsi
 
 
 def test_fed_cdp_on_mnist() -> None:
+    """Participation in all 100 rounds costs .601; the draw gives one client 10 of them on average."""
     answer = valid(FED_CDP, "example")
-    assert answer.valid == pytest.approx(0.601, abs=2e-3)
-    assert (answer.accountant, answer.steps, answer.q, answer.sigma_effective) == ("pld", 10000, 0.01, 6.0)
+    assert answer.without_draw == pytest.approx(0.601, abs=2e-3)
+    assert answer.valid is not None
+    assert answer.valid < 0.3
+    assert (answer.accountant, answer.steps, answer.q, answer.sigma_effective) == ("pld", 1000, 0.01, 6.0)
+    assert valid(FED_CDP, "example", clients=100).valid == pytest.approx(answer.without_draw, rel=1e-9)
     assert (answer.observer, answer.unit, answer.delta) == ("global", "example", 1e-5)
     assert "add-or-remove" in answer.reason
     for tap in ("type-1", "type-0"):
         assert answer.by_tap[tap].valid == answer.valid
-    assert answer.by_tap["type-1"].participations == {"expected": pytest.approx(83.3), "largest": None}
+    assert answer.by_tap["type-1"].participations == {"expected": pytest.approx(10.0), "largest": None}
     assert answer.by_tap["type-2"].valid is None
     assert answer.by_tap["type-2"].reason.startswith("none: noise is added after this tap")
 
 
-def test_who_sees_every_use_is_not_amplified_against() -> None:
-    """After 100 uses it is 8.00; before the run their number is binomial(10,000, .01), which costs 8.245."""
-    counted = valid(AT_EXAMPLE, "example", largest={"uses": 100}).by_tap["type-2"]
-    assert counted.valid == pytest.approx(8.004, abs=2e-3)
-    assert (counted.q, counted.steps, counted.sigma_effective) == (1.0, 100, 6.0)
-    tap = valid(AT_EXAMPLE, "example").by_tap["type-2"]
-    assert tap.valid == pytest.approx(8.245, abs=2e-3)
-    assert (tap.q, tap.steps, tap.sigma_effective) == (0.01, 10_000, 6.0)
-    assert "100 uses (expected of 10,000 draws" in tap.reason
+def test_an_observer_that_sees_every_use_gets_no_amplification() -> None:
+    """100 uses cost 8.00; their number in 100 participations is binomial(10,000, .01), which costs 8.245."""
+    tap = valid(AT_EXAMPLE, "example", largest={"uses": 100, "example": 9}).by_tap["type-2"]
+    assert tap.without_draw == pytest.approx(8.245, abs=2e-3)
+    assert (tap.realised, tap.realised_count) == (pytest.approx(8.004, abs=2e-3), 100)
+    assert (tap.q, tap.steps, tap.sigma_effective) == (0.01, 1000, 6.0)
+    assert "every use is visible, so that nothing amplifies" in tap.reason
+    every = valid(AT_EXAMPLE, "example", clients=100).by_tap["type-2"]
+    assert every.valid == pytest.approx(8.245, abs=2e-3)
+
+
+def test_what_a_run_counts_moves_the_realised_figure_only() -> None:
+    before = valid(FED_CDP, "example")
+    after = valid(FED_CDP, "example", largest={"example": 17})
+    assert (after.valid, after.without_draw) == (before.valid, before.without_draw)
+    assert (before.realised, before.realised_count) == (None, None)
+    assert after.realised_count == 17
+    assert after.realised == pytest.approx(pld((Mechanism(6.0, 0.01, 1700),), 1e-5), rel=1e-6)
+    assert after.realised > after.valid  # 10 are expected
+    client = valid(AT_CLIENT, "client", largest={"client": 13}, client_sampling="fixed").by_tap["type-1"]
+    assert client.realised == pytest.approx(pld((Mechanism(6.0, 1.0, 13),), 1e-5), rel=1e-6)
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
@@ -98,17 +114,18 @@ def test_a_layerwise_clip_costs_the_root_of_the_tensors(clip: Fact) -> None:
     answer = valid({"example": (clip,), "batch": (ON_SUM,)}, "example")
     assert answer.sigma_effective == pytest.approx(24 / clip.norm)
     if clip is LAYERS:
-        assert answer.valid == pytest.approx(1.1163, abs=2e-3)
+        assert answer.without_draw == pytest.approx(1.1163, abs=2e-3)
 
 
 def test_batches_of_fixed_size_and_from_a_split() -> None:
     fixed = valid(FED_CDP, "example", batch_sampling="fixed")
-    assert fixed.valid == pytest.approx(0.7039, abs=2e-3)
+    assert fixed.without_draw == pytest.approx(0.7039, abs=2e-3)
     assert "zero-out" in fixed.reason
     split = valid(FED_CDP, "example", batch_sampling="split")
-    assert (split.q, split.steps) == (1.0, 100)
-    assert split.valid == pytest.approx(8.0, abs=0.05)
-    assert valid(FED_CDP, "example", batch_sampling="split", local_iterations=250).steps == 300
+    assert (split.q, split.steps) == (0.1, 100)
+    assert split.without_draw == pytest.approx(8.0, abs=0.05)
+    assert split.valid == pytest.approx(2.416, abs=1e-3)  # The mean over binomial(100, .1) uses.
+    assert valid(FED_CDP, "example", batch_sampling="split", local_iterations=250).steps == 30
 
 
 def test_own_noise_of_each_example() -> None:
@@ -116,7 +133,7 @@ def test_own_noise_of_each_example() -> None:
     assert fixed.sigma_effective == pytest.approx(6 * math.sqrt(5))
     poisson = valid(AT_EXAMPLE, "example")
     assert poisson.sigma_effective == 6.0
-    assert poisson.valid == pytest.approx(8.245, abs=5e-3)
+    assert poisson.without_draw == pytest.approx(8.245, abs=5e-3)
     assert "only the example's own noise counts" in poisson.reason
     assert valid({"example": (CLIP, ON_EACH, PRUNING)}, "example", batch_sampling="fixed").sigma_effective == 6.0
 
@@ -140,26 +157,42 @@ def test_noises_of_both_stations_add_up() -> None:
     assert valid(on_mean, "example").sigma_effective == pytest.approx(3.0)
 
 
-def test_copies_count_as_participations() -> None:
-    lfw = dataclasses.replace(MNIST, rounds=60, batch=3, examples_per_client=300, copies=132.3, most_copies=180)
-    assert lfw.participations() == 794
-    assert valid(FED_CDP, "example", rounds=60, copies=132.3, most_copies=180).steps == 79400
-    assert valid(FED_CDP, "example", largest={"example": 130}).steps == 13000
-    answer = valid(AT_EXAMPLE, "example", largest={"example": 99, "uses": 131})
-    assert answer.steps == 10000
-    assert answer.by_tap["type-2"].steps == 131
-    assert answer.by_tap["type-2"].participations["largest"] == 99
-    assert answer.reason.endswith("; the draw of clients is not used as amplification")
-
-
-def test_how_often_an_example_is_used() -> None:
-    """Expected uses are rounded up; a split of 500 into batches of 300 has one batch a pass, begun by each participation."""
-    once = dataclasses.replace(MNIST, rounds=1, local_iterations=1, copies=1.0)
-    assert once.uses() == 1
-    split = dataclasses.replace(once, rounds=10, batch=300, batch_sampling="split")
-    assert (split.passes(), split.uses()) == (1, 10)
+def test_a_split_has_as_many_passes_as_the_steps_need() -> None:
+    """A split of 500 into batches of 300 has one batch a pass, and each participation starts a new one."""
+    split = dataclasses.replace(MNIST, rounds=10, local_iterations=1, batch=300, batch_sampling="split")
+    assert split.passes() == 1
     assert dataclasses.replace(split, local_iterations=3).passes() == 3
-    assert dataclasses.replace(split, batch_sampling="fixed").uses() == 6
+
+
+@pytest.mark.parametrize("station", ["example", "client"])
+def test_noise_scaled_by_noisy_members_leaves_each_member_its_own_noise(station: str) -> None:
+    """Clip, noise each, l2_max, noise each: the second scale is a function of single noisy members, not of their sum."""
+    unit: Any = station
+    second = Fact("noise", std=90.0, each=True)
+    plain, scaled = ({station: (CLIP, ON_EACH, *rest)} for rest in ((), (L2_MAX, second)))
+    changes: dict[str, Any] = {"batch_sampling": "fixed", "client_sampling": "fixed"}
+    several = math.sqrt(5 if station == "example" else 100)
+    assert valid(plain, unit, **changes).sigma_effective == pytest.approx(6 * several)
+    assert valid(scaled, unit, **changes).sigma_effective == pytest.approx(6.0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "unit", "left"),
+    [
+        # The scale is set at one station and used by the noise of the next.
+        ({"example": (CLIP, ON_EACH, L2_MAX), "batch": (ON_SUM,)}, "example", 6.0),
+        ({"client": (CLIP, ON_EACH), "server": (L2_MAX, ON_SUM)}, "client", 6.0),
+        # After the batch is merged, a scale is a function of the noisy mean: post-processing.
+        ({"example": (CLIP, ON_EACH), "batch": (L2_MAX, ON_EACH)}, "example", 6 * math.sqrt(5)),
+        # One noise for the sum, and a scale that reads each member: nothing protects a single member.
+        ({"example": (CLIP, ON_SUM, L2_MAX, ON_SUM)}, "example", None),
+        ({"server": (CLIP, ON_SUM, MEDIAN, ON_SUM)}, "client", None),
+    ],
+)
+def test_what_a_data_dependent_scale_after_noise_leaves(facts: Any, unit: Any, left: float | None) -> None:
+    answer = valid(facts, unit, batch_sampling="fixed", client_sampling="fixed")
+    assert answer.sigma_effective == (left if left is None else pytest.approx(left))
+    assert (answer.valid is None) == (left is None)
 
 
 def test_the_smallest_of_clips_in_a_row_bounds_until_noise_is_added() -> None:
@@ -179,7 +212,9 @@ def test_fed_sdp_at_the_server() -> None:
     assert "zero-out" in fixed.reason
     for tap in ("type-2", "type-1"):
         assert fixed.by_tap[tap].reason == "none: trusts the server"
-    assert fixed.by_tap["type-0"].valid == pytest.approx(8.0, abs=0.05)
+    assert fixed.by_tap["type-0"].valid == pytest.approx(2.4157, abs=1e-3)
+    assert fixed.by_tap["type-0"].without_draw == pytest.approx(8.0, abs=0.05)
+    assert fixed.without_draw == pytest.approx(8.0, abs=0.05)
     assert "as the aggregate carries it" in fixed.by_tap["type-0"].reason
     assert fixed.by_tap["type-0"].participations == {"expected": pytest.approx(10.0), "largest": None}
 
@@ -188,10 +223,12 @@ def test_fed_sdp_at_the_client() -> None:
     fixed = valid(AT_CLIENT, "client", client_sampling="fixed")
     assert fixed.sigma_effective == pytest.approx(60.0)
     assert fixed.valid == pytest.approx(pld((Mechanism(60.0, 0.1, 100, "fixed"),), 1e-5))
-    assert "nobody drops out" in fixed.reason
+    assert "trusts the other clients" in fixed.reason
+    assert "trusts neither the server nor other clients" in fixed.by_tap["type-1"].reason
     assert fixed.by_tap["type-2"].reason.startswith("none: noise is added after this tap")
     for tap in ("type-1", "type-0"):
-        assert fixed.by_tap[tap].valid == pytest.approx(8.0, abs=0.05)
+        assert fixed.by_tap[tap].without_draw == pytest.approx(8.0, abs=0.05)
+        assert fixed.by_tap[tap].valid == pytest.approx(2.4157, abs=1e-3)
     poisson = valid(AT_CLIENT, "client")
     assert poisson.sigma_effective == 6.0
     assert poisson.valid == pytest.approx(2.4157, abs=1e-3)
@@ -235,8 +272,9 @@ def test_why_there_is_none(facts: dict[str, tuple[Fact, ...]], unit: str, reason
 
 
 def test_a_clip_after_a_data_dependent_scale_calibrates_again() -> None:
-    assert valid({"example": (L2_MAX, CLIP), "batch": (ON_SUM,)}, "example").valid == pytest.approx(0.601, abs=2e-3)
-    assert valid({**FED_CDP, "client": (PRIORITY,)}, "example").valid == pytest.approx(0.601, abs=2e-3)
+    again = valid({"example": (L2_MAX, CLIP), "batch": (ON_SUM,)}, "example")
+    assert again.without_draw == pytest.approx(0.601, abs=2e-3)
+    assert valid({**FED_CDP, "client": (PRIORITY,)}, "example").without_draw == pytest.approx(0.601, abs=2e-3)
 
 
 def test_no_round() -> None:
@@ -283,7 +321,7 @@ def test_more_noise_and_fewer_rounds_are_never_worse() -> None:
         ("clients_per_round", 1001),
         ("batch", 501),
         ("copies", 0.0),
-        ("most_copies", 5),
+        ("most_copies", 0),
         ("largest", {"examples": 3}),
         ("batch_sampling", "shuffled"),
         ("client_sampling", "split"),
@@ -304,7 +342,7 @@ def test_an_impossible_delta_or_unit_is_refused() -> None:
 def test_what_the_server_does_to_each_update_leaves_a_client_its_own_noise() -> None:
     """Noise of 24 at every client against a bound of 4: sqrt(100) of them add up, but not through a clip of each update."""
     assert valid(AT_CLIENT, "client", client_sampling="fixed").sigma_effective == pytest.approx(60.0)
-    for after in (CLIP, PRUNING):
+    for after in (CLIP, PRUNING, L2_MAX):
         assert valid(
             {**AT_CLIENT, "server": (after,)}, "client", client_sampling="fixed"
         ).sigma_effective == pytest.approx(6.0)

@@ -67,8 +67,8 @@ def valid(phases: tuple[Phase, ...], unit: Any, claim: Any = NOTHING, **changes:
 def test_each_phase_has_its_own_noise() -> None:
     sigmas = (8.0, 6.0, 4.0, 2.0)
     answer = valid(every_round(*map(on_batch, sigmas)), "example")
-    assert answer.valid == pytest.approx(pld(tuple(Mechanism(s, 0.1, 10) for s in sigmas), DELTA))
-    assert (answer.sigma_effective, answer.q, answer.steps) == (2.0, 0.1, 40)
+    assert answer.without_draw == pytest.approx(pld(tuple(Mechanism(s, 0.1, 10) for s in sigmas), DELTA))
+    assert (answer.sigma_effective, answer.q, answer.steps) == (2.0, 0.1, 4)
     assert "noise of 2 (least, in round 4) to 8 times one example's bound" in answer.reason
     least = valid((Phase(on_batch(2.0), 4, 10, True, 10),), "example").valid
     assert least is not None
@@ -83,10 +83,11 @@ def test_equal_phases_are_one(unit: str) -> None:
     halves = (Phase(facts, 4, 3, False, 10), Phase(facts, 4, 7, True, 10))
     assert valid(every_round(*[facts] * 4), unit) == valid(halves, unit) == whole
     assert whole.valid is not None
-    # 4 * .1 * 14 participations are 5.6, so 6 in four rounds, also where they were run apart: not 2 in each.
     copies = {"copies": 14.0, "most_copies": 20}
     assert valid(every_round(*[facts] * 4), unit, **copies) == valid(halves, unit, **copies)
-    assert valid(every_round(*[facts] * 4), "example", **copies).steps == 60
+    assert (
+        valid(every_round(*[facts] * 4), "example", **copies).steps == 80
+    )  # 4 rounds of 20 / 10 participations and 10 iterations
 
 
 def test_a_clients_update_is_released_where_the_round_ends() -> None:
@@ -109,10 +110,12 @@ def test_cohorts_that_grow() -> None:
     assert own.valid == pytest.approx(pld(tuple(grown), DELTA))
 
 
-def test_who_sees_a_clients_updates_sees_one_in_every_round_at_most() -> None:
+def test_a_client_sends_at_most_one_update_in_every_round() -> None:
     seen = observations(every_round(*map(at_client, (4.0, 2.0))), "client", dataclasses.replace(SMALL, rounds=2))
     assert isinstance(seen["type-1"], Released)
-    assert seen["type-1"].parts == tuple(Part(1, 1, (Mechanism(z, 1.0, 1),)) for z in (4.0, 2.0))
+    sure, random = ((lambda z: Mechanism(z, 1.0, 1)), (lambda z: Mechanism(z, 0.1, 1, "visible")))
+    expected = tuple(Part(1, (random(z),), (sure(z),), (sure(z),), 1) for z in (4.0, 2.0))
+    assert seen["type-1"].parts == expected
 
 
 def test_only_who_sees_the_servers_noise_is_told_of_it() -> None:
@@ -129,26 +132,38 @@ def test_of_the_noises_that_guard_something_else_besides_the_weakest_for_its_bou
     assert _counted(plain := [dataclasses.replace(noise, only=False) for noise in noises]) == tuple(plain)
 
 
-def test_copies_are_spread_evenly_and_rounded_up() -> None:
+def test_realised_participations_fall_in_the_rounds_with_the_least_noise() -> None:
+    """A run does not count in which rounds: at most one a round for one copy, and at most `most_copies` for several."""
     phases = every_round(*map(on_batch, (8.0, 6.0, 4.0, 2.0)))
-    answer = valid(phases, "example", copies=14.0, most_copies=20)  # 4 * .1 * 14 = 5.6, so 6, so 2 in each of 4 rounds
-    assert answer.steps == 80
-    assert "8 participations" in answer.reason
-    assert "spread evenly over the rounds" in answer.reason
-    assert valid((Phase(on_batch(8.0), 4, 10, True, 10),), "example", copies=14.0, most_copies=20).steps == 60
+    twice = valid(phases, "example", largest={"example": 2})
+    assert twice.realised == pytest.approx(pld((Mechanism(2.0, 0.1, 10), Mechanism(4.0, 0.1, 10)), DELTA), rel=1e-6)
+    copied = valid(phases, "example", copies=3.0, most_copies=3, largest={"example": 2})
+    assert copied.realised == pytest.approx(pld((Mechanism(2.0, 0.1, 20),), DELTA), rel=1e-6)
+
+
+@pytest.mark.parametrize("changed", ["batch", "client"])
+def test_what_a_client_does_to_its_noisy_sum_keeps_others_noise_out(changed: str) -> None:
+    """Secure aggregation: noises add up only in sums that enter the aggregate as they are."""
+    facts = {**on_batch(6.0), **({"client": (CLIP,)} if changed == "client" else {})}
+    if changed == "batch":
+        facts["batch"] = (*facts["batch"], Fact("other"))
+    once: dict[str, Any] = {"local_iterations": 1, "secure_aggregation": True}
+    tap = valid((Phase(facts, 4, 1, True, 10),), "example", **once).by_tap["type-0"]
+    assert tap.sigma_effective == 6.0
+    assert "changes its own noisy sum further" in tap.reason
 
 
 def test_a_split_is_used_at_the_least_noise_of_its_round() -> None:
     halves = (Phase(on_batch(8.0), 4, 5, False, 10), Phase(on_batch(6.0), 4, 5, True, 10))
     answer = valid(halves, "example", batch_sampling="split")
-    assert (answer.sigma_effective, answer.q, answer.steps) == (6.0, 1.0, 4)
+    assert (answer.sigma_effective, answer.without_draw) == (6.0, pytest.approx(pld((Mechanism(6.0, 1.0, 4),), DELTA)))
     assert "at the least noise of its round" in answer.reason
 
 
 def test_who_sees_each_use_sees_the_least_noise_of_its_round() -> None:
     halves = (Phase(at_example(8.0), 4, 5, False, 10), Phase(at_example(6.0), 4, 5, True, 10))
     tap = valid(halves, "example", batch_sampling="fixed").by_tap["type-2"]
-    assert (tap.sigma_effective, tap.steps, tap.q) == (6.0, 40, 0.1)
+    assert (tap.sigma_effective, tap.steps, tap.q) == (6.0, 4, 0.1)
     mixed = every_round(at_example(6.0), on_batch(6.0), on_batch(6.0), on_batch(6.0))
     assert valid(mixed, "example").by_tap["type-2"].reason.endswith("from round 2 of 4 on")
     leaving = every_round(at_client(6.0), at_client(6.0), at_server(6.0), at_server(6.0))
@@ -199,9 +214,11 @@ def test_the_server_sees_only_the_sum_of_updates() -> None:
     plain, hidden = (valid(phases, "client", secure_aggregation=on) for on in (False, True))
     assert plain.by_tap["type-0"].sigma_effective == 6.0
     tap = hidden.by_tap["type-0"]
-    assert (tap.sigma_effective, tap.q, tap.steps) == (pytest.approx(6 * math.sqrt(10)), 1.0, 4)
-    assert "not who takes part" in tap.reason
-    assert "nobody drops out" in tap.reason
+    assert tap.sigma_effective == pytest.approx(6 * math.sqrt(10))
+    assert tap.without_draw == pytest.approx(pld((Mechanism(6 * math.sqrt(10), 1.0, 4),), DELTA))
+    assert "the observer sees it" in tap.reason
+    assert "trusts the other clients" in tap.reason
+    assert "trusts neither the server nor other clients" in plain.by_tap["type-0"].reason
     assert hidden.by_tap["type-1"] == plain.by_tap["type-1"]
     assert hidden.valid == plain.valid
     random = valid(phases, "client", secure_aggregation=True, client_sampling="poisson").by_tap["type-0"]
@@ -215,7 +232,7 @@ def test_the_noise_of_other_clients_counts_for_an_example_where_it_simply_adds()
     once: dict[str, Any] = {"local_iterations": 1, "secure_aggregation": True}
     phases = (Phase(on_batch(6.0), 4, 1, True, 10),)
     tap = valid(phases, "example", **once).by_tap["type-0"]
-    assert (tap.sigma_effective, tap.q, tap.steps) == (pytest.approx(6 * math.sqrt(10)), 0.1, 4)
+    assert tap.sigma_effective == pytest.approx(6 * math.sqrt(10))
     assert valid(phases, "example", **once).sigma_effective == 6.0
     for why, changes in {
         "several local iterations": {"local_iterations": 2},
@@ -271,13 +288,13 @@ def test_what_a_claim_leaves_out() -> None:
     (fixed,) = caveats(on_batch(6.0), "example", CLAIM, batch_sampling="fixed")
     assert "moves the sum by up to 2 times its bound" in fixed
     copied = caveats(on_batch(6.0), "example", CLAIM, copies=14.0, most_copies=20)
-    assert copied[0] == "the claim counts 40 steps, here 60 releases are accounted"
-    assert "14 on average and 20 at most" in copied[1]
+    assert copied[0] == "the claim counts 40 steps, here the worst example is in 80 releases on average and 400 at most"
+    assert "14 hold it on average and 20 at most" in copied[1]
     visible = caveats(at_example(6.0), "example", CLAIM)
     assert "the noise shows how many were drawn" in visible[0]
     one_more = MomentsClaim(unit="client", noise_multiplier=6.0, extra_rounds=1)
     (steps,) = caveats(at_server(6.0), "client", one_more, client_sampling="poisson")
-    assert steps == "the claim counts 5 steps, here 4 releases are accounted"
+    assert steps == "the claim counts 5 steps, here the worst client is in 4 releases"
     rate = MomentsClaim(unit="client", noise_multiplier=6.0)
     grown = every_round(*[at_server(6.0)] * 4, cohorts=(10, 20, 30, 40))
     assert (

@@ -12,7 +12,7 @@ from small_table import layout
 from test_privacy_phases import CLAIM, SMALL, at_example, at_server, caveats, every_round, on_batch, valid
 
 from leakbench.measure.metrics_tables import table_scores
-from leakbench.privacy.accountants import ORDERS, rdp
+from leakbench.privacy.accountants import ORDERS, pld, rdp
 from leakbench.privacy.audit.noise import _pass_alone
 from leakbench.privacy.bounds import gaussian_robustness, reconstruction_robustness
 from leakbench.privacy.calibration import _unbounded
@@ -22,15 +22,6 @@ from leakbench.privacy.ledger import Phase, stretches
 from leakbench.privacy.mechanism import Mechanism
 from leakbench.privacy.observers import observations
 from leakbench.types import Fact
-
-
-def test_uses_are_of_the_clients_that_are_drawn() -> None:
-    """With copies at all holders, twice as many drawn clients use an example twice as often."""
-    copied = dataclasses.replace(SMALL, copies=100.0, most_copies=100)
-    assert copied.uses() == copied.uses(40) == 40
-    assert copied.uses(80) == 80
-    split = dataclasses.replace(copied, batch_sampling="split")
-    assert (split.uses(40), split.uses(80)) == (40, 80)
 
 
 def test_only_the_root_of_the_tensors_is_put_down_to_layers() -> None:
@@ -56,7 +47,7 @@ def test_stretches_that_go_on_are_one_of_all_their_rounds() -> None:
 
 def test_a_fixed_split_is_passed_through_as_often_as_the_steps_have_it() -> None:
     split = dataclasses.replace(SMALL, batch_sampling="split", local_iterations=20)
-    assert (split.passes(), split.uses()) == (2, 2 * split.participations())
+    assert split.passes() == 2
 
 
 def test_a_client_s_update_is_guarded_by_what_ends_its_round() -> None:
@@ -83,20 +74,11 @@ def test_many_faint_samples_are_not_silent() -> None:
     assert faint == pytest.approx(float(gaussian_robustness(np.asarray(0.1), 0.0025)), abs=1e-4) and faint > 0.1003
 
 
-def test_shares_are_spread_only_over_several_stretches() -> None:
-    copied = {"copies": 100.0, "most_copies": 100}
-    alike = valid(every_round(*[on_batch(6.0)] * 4), "example", **copied)
-    falling = valid(every_round(*map(on_batch, (8.0, 6.0, 4.0, 2.0))), "example", **copied)
-    once = valid(every_round(*map(on_batch, (8.0, 6.0, 4.0, 2.0))), "example")
-    assert "spread evenly" in falling.reason
-    assert "spread evenly" not in alike.reason + once.reason
-
-
-def test_uses_from_a_fixed_split_are_known_before_a_run() -> None:
+def test_uses_from_a_fixed_split_are_not_drawn() -> None:
     split = valid(every_round(*[at_example(6.0)] * 4), "example", batch_sampling="split").by_tap["type-2"]
     drawn = valid(every_round(*[at_example(6.0)] * 4), "example").by_tap["type-2"]
-    assert "(counted)" in split.reason and "(expected of" in drawn.reason
-    assert (split.q, split.steps) == (1.0, 4)
+    assert "from a fixed split" in split.reason and "each draws it with q=0.1" in drawn.reason
+    assert split.without_draw == pytest.approx(pld((Mechanism(6.0, 1.0, 4),), 1e-5))
 
 
 @pytest.mark.parametrize("given", [1.5, 1.0])

@@ -307,7 +307,7 @@ def test_the_terminal_table_stands_on_one_line_a_point_at_120_columns() -> None:
         "25",
     ]
     assert "epsilon: claimed 0.599 | valid 8.02: Gaussian" in text
-    assert "valid against a reader of type-1: none: trusts the server" in text
+    assert "valid against an attacker at type-1: none: trusts the server" in text
     assert "lpips at type-2, type-1, type-0: backbone weights not found" in text
 
 

@@ -22,8 +22,8 @@ from leakbench.privacy.audit.own import audit_callable
 from leakbench.privacy.audit.release import DefenseRelease
 from leakbench.privacy.audit.verdict import Audit, Stated, judge
 from leakbench.privacy.claim import Claim, NoClaim
-from leakbench.privacy.ledger import Schedule
-from leakbench.privacy.mechanism import Mechanism
+from leakbench.privacy.ledger import Schedule, Unit
+from leakbench.privacy.mechanism import Mechanism, Mixture
 from leakbench.privacy.observers import Observation, Released, observations
 from leakbench.rng import generator
 from leakbench.run.experiment import hand_out
@@ -87,9 +87,10 @@ def audit_cell(cell: Cell, delta: float, trials: int | None = None) -> Audit:
     defense, f, rng = cell.defense, cell.settings.federation, generator(cell.settings.seed, "audit")
     probe, partition = probe_of(defense, cell.data, cell.settings), hand_out(cell)
     schedule, training = ledger_of(defense, cell.data, cell.settings, partition)
-    run, constant = _repeated(observations(training, defense.unit, schedule)["global"])
+    seen = observations(training, defense.unit, schedule)["global"]
+    run, constant = _repeated(seen)
     # Where the number drawn shows, the worst case is a release with the unit alone: nobody else's noise beside it.
-    alone = run is not None and run.sampling == "visible"
+    alone = isinstance(seen, Released) and _shows_number(seen, defense.unit)
     members = 1 if alone else f.batch if defense.unit == "example" else f.clients_per_round
     clock = dataclasses.replace(defense.clock(f, 0), rounds=max(1, f.rounds))
     release = DefenseRelease(defense.stations, defense.unit, members, clock, cell.settings.seed, probe)
@@ -104,7 +105,12 @@ def audit_cell(cell: Cell, delta: float, trials: int | None = None) -> Audit:
     return _against_ledger(result, run) if run and constant else result
 
 
-def _against_ledger(result: Audit, run: Mechanism) -> Audit:
+def _shows_number(seen: Released, unit: Unit) -> bool:
+    """Return whether the released model shows how many units were drawn, because each of them brings its own noise."""
+    return any(m.sampling == "visible" for part in seen.parts for m in (part.one if unit == "example" else part.drawn))
+
+
+def _against_ledger(result: Audit, run: Mechanism | Mixture) -> Audit:
     """Return the audit, violated where less noise was measured than the ledger takes the code to add."""
     if result.sigma_measured is None or result.sigma_measured * (1 + MEASURED_TO) >= run.noise_multiplier:
         return result
@@ -112,13 +118,15 @@ def _against_ledger(result: Audit, run: Mechanism) -> Audit:
     return dataclasses.replace(result, verdict="violated", reason=f"{reason}; {result.reason}")
 
 
-def _repeated(seen: Observation) -> tuple[Mechanism | None, bool]:
-    """Return the mechanism of a training and whether it is one all along; of several, that with the least noise, once."""
+def _repeated(seen: Observation) -> tuple[Mechanism | Mixture | None, bool]:
+    """Return the mechanism of a training and whether all its releases are alike; else the one with the least noise, once."""
     if not isinstance(seen, Released):
         return None, False
-    if len(seen.mechanisms) == 1:
-        return seen.mechanisms[0], True
-    return dataclasses.replace(min(seen.mechanisms, key=lambda m: m.noise_multiplier), steps=1), False
+    whole = seen.mechanisms[0]
+    if len(seen.mechanisms) == 1 and (isinstance(whole, Mechanism) or len(whole.mechanisms) == 1):
+        return whole, True
+    several = [m for part in seen.parts for m in part.one]
+    return dataclasses.replace(min(several, key=lambda m: m.noise_multiplier), steps=1), False
 
 
 def _weakest(release: DefenseRelease, cell: Cell, rng: torch.Generator) -> tuple[DefenseRelease, bool]:
@@ -136,16 +144,18 @@ def _weakest(release: DefenseRelease, cell: Cell, rng: torch.Generator) -> tuple
     return moments[least], max(strengths) <= 1.001 * min(strengths)
 
 
-def _stated(cell: Cell, schedule: Schedule, run: Mechanism | None, whole: bool, delta: float) -> Stated:
+def _stated(cell: Cell, schedule: Schedule, run: Mechanism | Mixture | None, whole: bool, delta: float) -> Stated:
     epsilon = cell_epsilon(cell.defense, cell.data, cell.settings, hand_out(cell), None, delta)
     if run is not None and whole:
-        q = "" if run.sampling_rate == 1 else f" at q={run.sampling_rate:.4g} ({run.sampling})"
+        one = run.mechanisms[0] if isinstance(run, Mixture) else run
+        q = "" if one.sampling_rate == 1 else f" at q={one.sampling_rate:.4g} ({one.sampling})"
         claimed = _claimed(cell.defense.claim, schedule, {"delta": delta})
-        adjacency = "add-or-remove" if run.sampling == "poisson" and run.sampling_rate < 1 else "zero-out"
-        scope = f"all is of the whole run, {run.steps} releases{q}, {adjacency} adjacency"
+        adjacency = "add-or-remove" if one.sampling == "poisson" and one.sampling_rate < 1 else "zero-out"
+        mean = " on average over the draw of clients" if isinstance(run, Mixture) else ""
+        scope = f"all is of the whole run, {run.releases} releases{mean}{q}, {adjacency} adjacency"
         return Stated(claimed, epsilon.valid, epsilon.reason, scope)
     # One release that uses the unit for certain: neither the run's number of steps nor its sampling enters.
-    one = dataclasses.replace(
+    once = dataclasses.replace(
         schedule,
         rounds=1,
         local_iterations=1,
@@ -154,8 +164,8 @@ def _stated(cell: Cell, schedule: Schedule, run: Mechanism | None, whole: bool, 
         largest=None,
     )
     # Of noise that changes nothing is claimed for one release: the claim is of all of them together.
-    changes = run is not None and run.steps == 1 and schedule.rounds * schedule.local_iterations > 1
-    claimed = None if changes else _claimed(cell.defense.claim, one, {"delta": delta, "extra_rounds": 0})
+    changes = run is not None and run.releases == 1 and schedule.rounds * schedule.local_iterations > 1
+    claimed = None if changes else _claimed(cell.defense.claim, once, {"delta": delta, "extra_rounds": 0})
     valid = None
     if epsilon.valid is not None and run is not None:
         valid = best((Mechanism(run.noise_multiplier, 1.0, 1),), delta)[0]

@@ -56,14 +56,16 @@ def _print_defenses() -> None:
     from leakbench.overview import overview  # noqa: PLC0415
 
     click.echo(
-        "epsilon at delta 1e-5 in the federation of the data set mnist; of `valid`, who sees released models; type-0, -1,"
+        "epsilon at delta 1e-5 in the federation of the data set mnist: claimed; valid, and without the draw, of the released"
     )
-    click.echo("-2, who reads one client there; ?, not worked out for this version of the recipe (`leakbench epsilon`)")
-    heads = ("defense", "acts at", "unit", "claimed", "valid", "type-0", "type-1", "type-2")
-    widths = (42, 18, 9, 9, 9, 9, 9, 7)
+    click.echo(
+        "models; valid at each leakage point; ?: not computed for this version of the recipe (`leakbench epsilon`)"
+    )
+    heads = ("defense", "acts at", "unit", "claimed", "valid", "without", "type-0", "type-1", "type-2")
+    widths = (42, 18, 9, 9, 9, 9, 9, 9, 7)
     click.echo("".join(f"{head:<{width}}" for head, width in zip(heads, widths, strict=True)))
     for name, recipe, row in overview():
-        known = ("?",) * 7 if row is None else dataclasses.astuple(row)[1:8]
+        known = ("?",) * 8 if row is None else dataclasses.astuple(row)[1:9]
         click.echo("".join(f"{text:<{width}}" for text, width in zip((name, *known), widths, strict=True)))
         click.echo(f"  {recipe.title} | {recipe.cite}")
         if row is not None and row.reason:

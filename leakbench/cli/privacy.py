@@ -25,6 +25,7 @@ def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) ->
     from leakbench.cell import Request  # noqa: PLC0415
     from leakbench.cell.accounting import cell_epsilon  # noqa: PLC0415
     from leakbench.cell.budget import plan  # noqa: PLC0415
+    from leakbench.report.epsilons import epsilon_lines  # noqa: PLC0415
     from leakbench.run.experiment import hand_out  # noqa: PLC0415
 
     cell = plan(Request(**given), data_dir, delta=delta)
@@ -36,12 +37,8 @@ def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) ->
     click.echo(
         f"{cell.names['defense']} on {cell.names['dataset']}, {rounds} rounds, unit: one {found['unit']}, delta {delta:g}"
     )
-    click.echo(f"  claimed  {_number(found['claimed'])}  {found['claimed_formula']}")
-    for caveat in found["caveats"]:
-        click.echo(f"           but {caveat}")
-    click.echo(f"  valid    {_number(found['valid'])}  {found['reason']}")
-    for tap, at in found["by_tap"].items():
-        click.echo(f"  {tap:<7}  {_number(at['valid'])}  {at['reason']}")
+    for line in epsilon_lines(found):
+        click.echo(line)
 
 
 @click.command()
@@ -92,7 +89,3 @@ def _run_of(folder: Path, given: dict[str, Any], own: dict[str, Any]) -> dict[st
     }
     check_audited(folder, manifest, audited)
     return manifest
-
-
-def _number(value: float | None) -> str:
-    return "  none" if value is None else f"{value:6.3f}"

@@ -46,21 +46,19 @@ class Guard:
     labels_given: bool = False
 
 
-def guards(
-    cell: Cell, network: Network, rounds: int, partition: Partition, largest: dict[str, int] | None
-) -> dict[str, Guard]:
+def guards(cell: Cell, network: Network, rounds: int, partition: Partition) -> dict[str, Guard]:
     """Return {leakage point: its guard} for a leak from a network after `rounds` rounds of training.
 
-    rounds: 0 in the `paper` protocol, whose network saw no data.  largest: what the run counted (`Schedule.largest`).
+    rounds: 0 in the `paper` protocol, whose network saw no data.
     """
-    before = _training(cell, rounds, partition, largest) if rounds else ()
+    before = _training(cell, rounds, partition) if rounds else ()
     leak = _leak(cell, len(network.parameters))
     phase = Phase(leak_facts(cell, network, rounds), 1, 1, True, leak.clients_per_round)
     public, pool = cell.data.test_targets, cell.data.train_targets[cell.data.victims]
     commonest = max(float(torch.bincount(labels).max()) / len(labels) for labels in (public, pool))
     found = {}
     for tap, seen in observations((phase,), cell.defense.unit, leak).items():
-        sigma, reason = (None, seen) if isinstance(seen, str) else (seen.mechanisms[0].noise_multiplier, "")
+        sigma, reason = (None, seen) if isinstance(seen, str) else (seen.parts[0].one[0].noise_multiplier, "")
         if sigma is not None and sigma < LEAST_NOISE:
             sigma, reason = None, "none: no finite epsilon"
         if isinstance(before, str):
@@ -103,10 +101,10 @@ def _leak(cell: Cell, tensors: int) -> Schedule:
     )
 
 
-def _training(cell: Cell, rounds: int, partition: Partition, largest: dict[str, int] | None) -> Mechanisms | str:
+def _training(cell: Cell, rounds: int, partition: Partition) -> Mechanisms | str:
     """Return what the rounds before the leak released of one unit to whoever got their model, or why nothing is known."""
     probe = probe_of(cell.defense, cell.data, cell.settings)
-    whole = schedule_of(cell.defense, probe, partition.mean_copies, partition.most_copies, largest)
+    whole = schedule_of(cell.defense, probe, partition.mean_copies, partition.most_copies)
     first = first_rounds(phases(cell.defense, probe), rounds)
     seen = observations(first, cell.defense.unit, dataclasses.replace(whole, rounds=rounds))["global"]
     return seen if isinstance(seen, str) else seen.mechanisms

@@ -26,19 +26,16 @@ class Limits:
     reference: Reference
 
 
-def limits_of(
-    cell: Cell, sent: Callable[[int, str, int], Sent], partition: Partition, largest: dict[str, int] | None
-) -> dict[str, Limits]:
+def limits_of(cell: Cell, sent: Callable[[int, str, int], Sent], partition: Partition) -> dict[str, Limits]:
     """Return {name of a leakage point: its limits}; depends on the cell alone, so that a resumed run finds the same.
 
     sent: {round, leakage point, draw of the first weights: what the server sent then}.
-    largest: what the run counted (`Schedule.largest`).
     """
     found, prior = {}, prior_of(cell)
     for rounds in cell.settings.leaks:
         for tap in cell.settings.taps:
             networks = {number: sent(number, tap, 0) for number in rounds}
-            each = [guards(cell, networks[number].network, number, partition, largest) for number in rounds]
+            each = [guards(cell, networks[number].network, number, partition) for number in rounds]
             if len(rounds) == 1:
                 lowest = floor(cell, partial(sent, rounds[0], tap), tap, rounds[0], partition)
             else:

@@ -15,9 +15,9 @@ import numpy as np
 
 from leakbench.errors import InputError
 from leakbench.privacy.compositions import advanced, basic, zcdp
-from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism, Mechanisms, gathered
-from leakbench.privacy.pairs import coarsest_needed, composed_epsilon, fixed_size_epsilon, visible_epsilon
-from leakbench.privacy.renyi import INTEGER_ORDERS, Reals, by_quadrature, divergences, epsilon_at
+from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism, Mechanisms, Mixture, gathered
+from leakbench.privacy.pairs import coarsest_needed, composed_epsilon, fixed_size_epsilon, uses_of, visible_epsilon
+from leakbench.privacy.renyi import INTEGER_ORDERS, Reals, by_quadrature, divergences, epsilon_at, of_mixture
 
 __all__ = ["ACCOUNTANTS", "ORDERS_2017", "Accountant", "best", "moments_2017", "pld", "rdp"]
 
@@ -61,8 +61,11 @@ def _renyi(mechanisms: Mechanisms, orders: Sequence[float]) -> tuple[tuple[float
     return (*rest, *whole), np.array([*found, *total])
 
 
-def _divergence(mechanism: Mechanism, order: float) -> float:
+def _divergence(mechanism: Mechanism | Mixture, order: float) -> float:
     """Return the Rényi divergence of one step at an order that is no integer."""
+    if isinstance(mechanism, Mixture):
+        inner = sum(m.steps * _divergence(m, order) for m in mechanism.mechanisms)
+        return float(of_mixture(mechanism, [order], np.array([inner]))[0])
     q, sigma = mechanism.sampling_rate, mechanism.noise_multiplier
     if q == 0:
         return 0.0
@@ -126,18 +129,20 @@ def pld(mechanisms: Mechanisms, delta: float) -> float:
     if settled is not None:
         return settled
     kinds = gathered(mechanisms)
-    if len(kinds) > MANY:
+    if sum(len(m.mechanisms) if isinstance(m, Mixture) else 1 for m in kinds) > MANY:
         kinds = gathered(kinds, RATIO)
     interval = _interval(kinds, delta)
     with np.errstate(all="ignore"):
-        if len(kinds) == 1 and kinds[0].sampling == "visible":
-            return visible_epsilon(kinds[0].noise_multiplier, kinds[0].sampling_rate, kinds[0].steps, delta)
+        visible = uses_of(kinds[0]) if len(kinds) == 1 else None
+        if visible is not None:
+            return visible_epsilon(*visible, delta)
         if len(kinds) == 1 and kinds[0].sampling == "fixed" and kinds[0].sampling_rate < 1:
             return fixed_size_epsilon(
                 kinds[0].noise_multiplier, kinds[0].sampling_rate, kinds[0].steps, delta, interval
             )
-        if all(m.sampling == "poisson" or m.sampling_rate == 1 for m in kinds):
-            return _poisson_pld(kinds, delta, interval)
+        plain = [m for m in kinds if isinstance(m, Mechanism) and (m.sampling == "poisson" or m.sampling_rate == 1)]
+        if len(plain) == len(kinds):
+            return _poisson_pld(plain, delta, interval)
         return composed_epsilon(kinds, delta, interval)
 
 
@@ -148,7 +153,7 @@ def _interval(kinds: Mechanisms, delta: float) -> float:
     return max(1e-4, *map(coarsest_needed, kinds), 0.0 if small else 2e-5 * rdp(kinds, delta))
 
 
-def _poisson_pld(kinds: Mechanisms, delta: float, interval: float) -> float:
+def _poisson_pld(kinds: Sequence[Mechanism], delta: float, interval: float) -> float:
     from dp_accounting.pld import PLDAccountant  # noqa: PLC0415
 
     accountant: Any = PLDAccountant(value_discretization_interval=interval)

@@ -10,17 +10,17 @@ of the same test that an epsilon comes from (Neyman and Pearson): no sampling, a
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 from scipy.special import ndtr, ndtri
 
 from leakbench.errors import InputError
-from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism, Mechanisms, gathered
-from leakbench.privacy.pairs import TAIL, coarsest_needed, gaussian_delta, largest_loss, losses
+from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism, Mechanisms, Mixture, gathered
+from leakbench.privacy.pairs import TAIL, coarsest_needed, gaussian_delta, largest_loss, losses, uses_of
 
 __all__ = ["Seen", "gaussian_robustness", "reconstruction_robustness"]
 
@@ -81,18 +81,20 @@ def reconstruction_robustness(kappas: ArrayLike, mechanisms: Mechanisms) -> Real
     levels, telling = _checked(kappas), [m for m in mechanisms if not m.idle]
     if any(m.noise_multiplier < LEAST_NOISE for m in telling):
         return np.ones_like(levels)
-    shift = math.sqrt(sum(m.steps / m.noise_multiplier**2 for m in telling if m.sampling_rate == 1))
+    certain = [m for m in telling if isinstance(m, Mechanism) and m.sampling_rate == 1]
+    shift = math.sqrt(sum(_most_shift(m) for m in certain))
     if (
         shift > SURE
     ):  # These releases alone tell for certain, whatever comes beside them, and composing that would take hours.
         return np.where(levels > 0, 1.0, 0.0)
-    sampled = gathered(m for m in telling if m.sampling_rate < 1)
-    whole = math.hypot(shift, math.sqrt(sum(m.steps / m.noise_multiplier**2 for m in sampled)))
-    if not sampled or whole < SILENT:  # Who were told the draws besides would know no more than this.
+    sampled = gathered(m for m in telling if m not in certain)
+    whole = math.hypot(shift, math.sqrt(sum(_most_shift(m) for m in sampled)))
+    if not sampled or whole < SILENT:  # An attacker that is also given the draws would know no more than this.
         return gaussian_robustness(levels, whole)
     with np.errstate(all="ignore"):
-        if len(sampled) == 1 and sampled[0].sampling == "visible":
-            epsilons, deltas = _visible(sampled[0], shift)
+        visible = uses_of(sampled[0]) if len(sampled) == 1 else None
+        if visible is not None:
+            epsilons, deltas = _visible(*visible, shift)
         else:
             epsilons, deltas = _sampled(gathered(sampled, GRAIN if len(sampled) > 1 else None), shift)
         # P(E) <= delta(epsilon) + exp(epsilon) Q(E) for every epsilon, and the least of these is attained.
@@ -100,6 +102,14 @@ def reconstruction_robustness(kappas: ArrayLike, mechanisms: Mechanisms) -> Real
     # Behind Gaussian noise nothing happens with the unit that cannot happen without it, whatever a grid of losses leaves over.
     rates[levels.ravel() == 0] = 0.0
     return np.asarray(np.clip(rates, levels.ravel(), 1.0).reshape(levels.shape), dtype=np.float64)
+
+
+def _most_shift(mechanism: Mechanism | Mixture) -> float:
+    """Return the square of the shift if every release used the unit, as often as it can take part."""
+    if isinstance(mechanism, Mixture):
+        most = (mechanism.weights.size - 1) * mechanism.steps
+        return most * sum(_most_shift(m) for m in mechanism.mechanisms)
+    return mechanism.steps / mechanism.noise_multiplier**2
 
 
 def _checked(kappas: ArrayLike) -> Reals:
@@ -125,12 +135,15 @@ def _grid(largest: float) -> Reals:
     return np.linspace(-end, end, GRID)
 
 
-def _interval(mechanism: Mechanism) -> float:
+def _interval(mechanism: Mechanism | Mixture) -> float:
     """Return the step of the grid of losses: a twentieth of the standard deviation of one step's loss.
 
     Rounding adds up to a quarter of the step squared to a variance, here 0.06 %. It is coarser where one step would
     span more than 20,000 of it, where the mean loss of all would be more than 50,000, or where memory asks for it.
     """
+    if isinstance(mechanism, Mixture):
+        times = mechanism.steps * math.ceil(mechanism.holders * mechanism.per_round / mechanism.clients)
+        return max(_interval(dataclasses.replace(m, steps=m.steps * times)) for m in mechanism.mechanisms)
     sigma, q = mechanism.noise_multiplier, mechanism.sampling_rate
     spread = q * math.sqrt(math.expm1(min(1 / sigma**2, 50.0)))
     alone = largest_loss(sigma)  # Its exponential overflows above 700.
@@ -139,16 +152,16 @@ def _interval(mechanism: Mechanism) -> float:
     return max(min(spread / 20, 0.01), span / 20_000, mean / 50_000, coarsest_needed(mechanism))
 
 
-def _visible(mechanism: Mechanism, shift: float) -> tuple[Reals, Reals]:
-    """Return (epsilons, deltas) where each use is visible: the mean over the binomial number of uses, in closed form."""
-    uses = stats.binom(mechanism.steps, mechanism.sampling_rate)
-    low, high = int(uses.ppf(1e-17)), int(uses.isf(UNRESOLVED * 1e-3)) + 1
-    counts = np.arange(max(low, 0), min(high, mechanism.steps) + 1)
-    weights = uses.pmf(counts)
-    weights[0] += uses.cdf(counts[0] - 1)
-    shifts = np.hypot(np.sqrt(counts) / mechanism.noise_multiplier, shift)
+def _visible(sigma: float, uses: Reals, shift: float) -> tuple[Reals, Reals]:
+    """Return (epsilons, deltas) where each use is visible: the mean over the number of uses, in closed form.
+
+    uses: probabilities of 0, 1, 2, ... uses.
+    """
+    counts = np.flatnonzero(uses > UNRESOLVED * 1e-6 * uses.max())
+    weights = uses[counts]
+    shifts = np.hypot(np.sqrt(counts) / sigma, shift)
     largest = shifts[-1] ** 2 / 2 + TAIL * shifts[-1]
     epsilons = _grid(float(largest))
     nothing = np.maximum(0.0, -np.expm1(epsilons))  # what two equal outputs show
     each = [w * (nothing if s == 0 else gaussian_delta(epsilons, s)) for w, s in zip(weights, shifts, strict=True)]
-    return epsilons, np.sum(each, axis=0) + uses.sf(counts[-1])
+    return epsilons, np.sum(each, axis=0) + max(0.0, 1.0 - float(weights.sum()))

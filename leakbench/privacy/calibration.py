@@ -9,10 +9,14 @@ from dataclasses import dataclass
 from leakbench.privacy.ledger import Unit
 from leakbench.types import Fact
 
-__all__ = ["Noise", "calibrated", "remarks"]
+__all__ = ["CHANGES", "Noise", "calibrated", "remarks"]
 
 STATIONS: dict[str, tuple[str, ...]] = {"example": ("example", "batch"), "client": ("client", "server")}
 """Where one unit's contribution can be bounded: a clip of examples says nothing of a whole client, nor the reverse."""
+
+CHANGES = ("clip", "scale", "other")
+"""Kinds of facts after which a merged value is no longer a function of the sum of noisy members alone. A `scale` is one of
+them: the noise that it scales depends on single members, and only the noise of that one member protects them."""
 
 MIXED = "something acts on the mean of a batch before its noise, so that one example decides for the others"
 
@@ -23,8 +27,8 @@ class Noise:
 
     station: where it is added. std, each: as in `Fact`. bound: largest L2 norm that one unit adds to the sum there.
     part: noises of one part share a bound and add up; a clip after a noise begins the next part.
-    alone: something acts on the members after this noise and before they are merged, so that others' noise does not add
-        to it.
+    alone: something acts on the members after this noise and before they are merged, or takes the scale of a later noise
+        from them, so that the noise of others does not add to it.
     only: as in `Fact`.
     """
 
@@ -70,7 +74,7 @@ def calibrated(facts: Mapping[str, tuple[Fact, ...]], unit: Unit, batch: int) ->
             bare = "" if fact.only else bare
             # What a server does to each update comes before they are merged, as what is still to come at this station.
             before_merging = (*facts[station][index + 1 :], *(facts.get("server", ()) if station == "client" else ()))
-            alone = any(later.kind in ("clip", "other") for later in before_merging)
+            alone = any(later.kind in CHANGES for later in before_merging)
             why = failure or scaled or mixed or _unbounded(fact, bound, facts[station][index + 1 :])
             if alone and not fact.each and station in ("example", "server"):
                 why = why or "one noise for the sum, changed for each member by what follows it"

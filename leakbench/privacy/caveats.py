@@ -9,7 +9,7 @@ from leakbench.privacy.calibration import remarks
 from leakbench.privacy.claimed import Claimed
 from leakbench.privacy.ledger import Phase, Schedule, Unit
 from leakbench.privacy.mechanism import Mechanisms
-from leakbench.privacy.release import Observation
+from leakbench.privacy.release import Observation, Released
 
 __all__ = ["caveats"]
 
@@ -26,11 +26,12 @@ def caveats(
     said = dict.fromkeys(remark for phase in phases for remark in remarks(phase.facts, unit))
     if isinstance(seen, str):
         return tuple(said)
-    assumed, found = claimed.mechanisms, seen.mechanisms
+    assumed = claimed.mechanisms
+    found = tuple(inner for part in seen.parts for inner in (part.one if unit == "example" else part.drawn))
     differences = (
         *_noise(assumed, found, schedule.tensors),
         *_sampling(assumed, found, unit, schedule),
-        *_steps(assumed, found, unit, schedule),
+        *_steps(assumed, seen, unit, schedule),
     )
     return (*said, *differences)
 
@@ -65,13 +66,16 @@ def _sampling(assumed: Mechanisms, found: Mechanisms, unit: Unit, schedule: Sche
         yield f"the claim counts q={claims:.4g}, here one release uses a unit with q={holds:.4g}"
 
 
-def _steps(assumed: Mechanisms, found: Mechanisms, unit: Unit, schedule: Schedule) -> Iterator[str]:
-    claims, holds = (sum(m.steps for m in several) for several in (assumed, found))
+def _steps(assumed: Mechanisms, seen: Released, unit: Unit, schedule: Schedule) -> Iterator[str]:
+    several = (assumed, seen.mechanisms, seen.without_draw)
+    claims, mean, most = (sum(m.releases for m in mechanisms) for mechanisms in several)
     split = unit == "example" and schedule.batch_sampling == "split"
-    if claims != holds and not split:
-        yield f"the claim counts {claims} steps, here {holds} releases are accounted"
+    # A claim that counts participation in every round assumes no more than the draw of clients can give.
+    if claims not in (mean, most) and not split:
+        random = f"{mean} releases on average and {most} at most" if mean != most else f"{most} releases"
+        yield f"the claim counts {claims} steps, here the worst {unit} is in {random}"
     if unit == "example" and schedule.most_copies > 1:
         yield (
-            f"the claim lets each example lie with one client, here it lies with {schedule.copies:.4g} on average "
-            f"and {schedule.most_copies} at most"
+            f"the claim assumes that one client holds each example, here {schedule.copies:.4g} hold it on average and "
+            f"{schedule.most_copies} at most"
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from leakbench.privacy.ledger import Schedule
-from leakbench.privacy.mechanism import Mechanisms
+from leakbench.privacy.mechanism import Plain
 
 __all__ = ["Claim", "Claimed"]
 
@@ -20,7 +20,7 @@ class Claimed:
 
     epsilon: float | None
     formula: str
-    mechanisms: Mechanisms = ()
+    mechanisms: Plain = ()
 
 
 @runtime_checkable

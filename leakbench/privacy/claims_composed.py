@@ -10,7 +10,7 @@ from leakbench.privacy.accountants import ACCOUNTANTS
 from leakbench.privacy.claimed import Claimed
 from leakbench.privacy.curve import composition_curve
 from leakbench.privacy.ledger import Schedule, Unit
-from leakbench.privacy.mechanism import Mechanism, Mechanisms, merged
+from leakbench.privacy.mechanism import Mechanism, Mechanisms, Plain, merged
 from leakbench.types import Clock
 
 __all__ = ["CompositionClaim", "MomentsClaim", "sequence"]
@@ -29,7 +29,7 @@ COMPOSITION_TITLES = {
 }
 
 
-def sequence(unit: Unit, noise_multiplier: float | Decay, schedule: Schedule, extra_rounds: int = 0) -> Mechanisms:
+def sequence(unit: Unit, noise_multiplier: float | Decay, schedule: Schedule, extra_rounds: int = 0) -> Plain:
     """Return what a paper takes the training to be: Poisson samples, one noisy sum each, in order.
 
     unit: `example`: q = B / |D_i|, L * T steps (Wei et al., TPDS 2023, Table 6: .01 in all five data sets, although their

@@ -124,7 +124,7 @@ class NbaflClaim:
         if schedule.rounds == 0:
             return NO_ROUND
         z = self.noise_multiplier
-        one, all_rounds = (visible_epsilon(z, 1.0, n, self.delta) for n in (1, schedule.rounds))
+        one, all_rounds = (visible_epsilon(z, np.eye(1, n + 1, n)[0], self.delta) for n in (1, schedule.rounds))
         formula = (
             f"stated, noise {z:.4g} times the sensitivity, for {self.exposures} exposure(s) at delta={self.delta:g}; "
             f"the analytic Gaussian gives {one:.4g} for one upload and {all_rounds:.4g} for {schedule.rounds}"

@@ -15,13 +15,13 @@ import numpy as np
 
 from leakbench.errors import InputError
 from leakbench.privacy.classical import least_constant
-from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism, Mechanisms
+from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism, Mechanisms, Mixture
 from leakbench.privacy.renyi import Reals
 
 __all__ = ["COMPOSITIONS", "Composition", "advanced", "basic", "composition_costs", "zcdp"]
 
 
-def composition_costs(mechanisms: Sequence[Mechanism], delta: float, digits: int | None = None) -> Reals:
+def composition_costs(mechanisms: Sequence[Mechanism | Mixture], delta: float, digits: int | None = None) -> Reals:
     """Return (S, 5): what one step of each mechanism costs; each composition takes its columns.
 
     Columns: e, e^2, e (exp(e) - 1), e (exp(e) - 1) / (exp(e) + 1), q^2 / sigma^2. delta: of one step before sampling.

@@ -15,7 +15,6 @@ from leakbench.privacy.compositions import COMPOSITIONS, composition_costs
 from leakbench.privacy.ledger import Phase, Schedule, Unit
 from leakbench.privacy.mechanism import Mechanisms
 from leakbench.privacy.observers import observations
-from leakbench.privacy.release import Part
 from leakbench.privacy.renyi import INTEGER_ORDERS, Conversion, Reals, delta_at, divergences, epsilon_at
 
 __all__ = ["composition_curve", "delta_curve", "epsilon_curve", "rounds_within", "spent", "step_divergences"]
@@ -35,19 +34,12 @@ def spent(phases: Sequence[Phase], unit: Unit, schedule: Schedule, orders: Seque
     seen = observations(phases, unit, schedule)["global"]
     if isinstance(seen, str):
         raise InputError(f"defense: no epsilon after any round: {seen} (choose a defense with a guarantee)")
-    together = divergences([m for part in seen.parts for m in part.mechanisms], orders)
-    found, first, before = list[Reals](), 0, np.zeros(len(orders))
+    found, before = list[Reals](), np.zeros(len(orders))
     for part in seen.parts:
-        rows = together[first : first + len(part.mechanisms)]
-        found.append(before + _within(part)[:, None] * (np.array([m.steps for m in part.mechanisms]) @ rows))
-        first, before = first + len(rows), found[-1][-1]
+        total = np.array([m.steps for m in part.drawn]) @ divergences(part.drawn, orders)
+        found.append(before + np.arange(1, part.rounds + 1)[:, None] / part.rounds * total)
+        before = found[-1][-1]
     return np.concatenate(found)
-
-
-def _within(part: Part) -> Reals:
-    """Return (rounds of the part,): which share of its participations is over after each round, rounded up."""
-    over = -(-part.participations * np.arange(1, part.rounds + 1) // part.rounds)
-    return np.asarray(over / max(part.participations, 1), dtype=np.float64)
 
 
 def epsilon_curve(

@@ -21,13 +21,13 @@ class Schedule:
     """How a federation trains and samples, and what was counted while it did.
 
     clients: N. clients_per_round: K_t. rounds: T >= 0. local_iterations: L. batch: B. examples_per_client: |D_i|.
-    copies, most_copies: in how many clients one training example lies, on average and at most.
+    copies, most_copies: how many clients hold one training example, on average and at most.
     client_sampling: `poisson` or `fixed` (K_t without replacement). batch_sampling: `poisson`, `fixed` (B without
         replacement, anew in each local iteration) or `split` (one pass after another over a shuffled list). tensors:
         number of parameter tensors.
-    largest: what a finished run counted, None before it: of `example`: in how many clients' updates one example took
-        part at most; of `client`: in how many rounds one client did; `uses`: how often one example was drawn into a
-        batch.
+    largest: what a finished run counted at most, None before it. `example`: in how many clients' updates one example took
+        part; `client`: in how many rounds one client took part; `uses`: how often one example was drawn into a batch. Only
+        the realised figure uses it, never a valid epsilon.
     secure_aggregation: whether the server sees only the sum of the updates of a round.
     dropout: probability that a drawn client fails while the round goes on without it, and so without its noise.
     client_optimizer: `sgd`, whose updates are sums of the noisy gradients, or `adam`, whose are a function of them.
@@ -106,27 +106,15 @@ class Schedule:
         drawn = self.rounds * self.clients_per_round if drawn is None else drawn
         return drawn / self.clients * (self.copies if unit == "example" else 1.0)
 
-    def participations(self, drawn: int | None = None) -> int:
-        """Return for how many updates an example is accounted; drawn as in `expected_participations`.
-
-        The largest of: one a round, the average over its copies, what was counted. The draw of clients is not used as
-        amplification, because a holder may take part in every round.
-        """
-        # Rounding guards against 10.000000000000002 becoming 11.
-        average = -int(-round(self.expected_participations("example", drawn), 9) // 1)
-        return max(self.rounds, average, self.counted("example") or 0)
+    def most_participations(self, unit: Unit, cohort: int) -> int:
+        """Return how often a unit can take part in one round of `cohort` clients, whatever the draw of clients."""
+        holders = self.most_copies if unit == "example" else 1
+        return min(holders, cohort) if self.client_sampling == "fixed" else holders
 
     def passes(self) -> int:
         """Return how often one participation uses an example of a fixed split: once a pass."""
         whole = self.examples_per_client - self.examples_per_client % self.batch
         return -(-self.local_iterations * self.batch // whole)
-
-    def uses(self, drawn: int | None = None) -> int:
-        """Return in how many batches an example is expected to be, or was at most: what who sees each use sees."""
-        participations = self.participations(drawn)
-        drawn = -(-participations * self.local_iterations * self.batch // self.examples_per_client)
-        expected = participations * self.passes() if self.batch_sampling == "split" else drawn
-        return max(expected, self.counted("uses") or 0)
 
 
 @dataclass(frozen=True)
@@ -164,10 +152,6 @@ class Stretch:
         """K_t in each of these rounds."""
         return self.phases[-1].clients_per_round
 
-    def share(self, total: int, rounds: int) -> int:
-        """Return how many of `total` participations fall on this stretch of a training: even, rounded up."""
-        return -(-total * self.rounds // rounds)
-
 
 def stretches(phases: Sequence[Phase], schedule: Schedule) -> tuple[Stretch, ...]:
     """Return the training as stretches; raise InputError where the phases are not exactly the schedule's iterations."""
@@ -198,7 +182,7 @@ def stretches(phases: Sequence[Phase], schedule: Schedule) -> tuple[Stretch, ...
 
 
 def _append(found: list[Stretch], stretch: Stretch) -> None:
-    """Add a stretch, or more rounds to the last one where it goes on: participations are rounded up once for both."""
+    """Add a stretch, or more rounds to the last one where it continues."""
     if found:
         last = found[-1]
         same = tuple(replace(phase, rounds=stretch.rounds) for phase in last.phases)

@@ -1,4 +1,4 @@
-"""A mechanism: a sum with Gaussian noise, released some number of times; a training is a sequence of them."""
+"""Mechanisms: sums with Gaussian noise, released some number of times, and mixtures of them over a draw of clients."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import dataclasses
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from functools import lru_cache
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from leakbench.errors import InputError
 
-__all__ = ["LEAST_NOISE", "Mechanism", "Mechanisms", "gathered", "merged"]
+__all__ = ["LEAST_NOISE", "Mechanism", "Mechanisms", "Mixture", "Plain", "gathered", "merged", "participations"]
 
 LEAST_NOISE = 1e-6
 """Noise multiplier under which an epsilon, of at least 1e11, is called infinite."""
@@ -61,14 +65,103 @@ class Mechanism:
             dp_accounting.PoissonSampledDpEvent(self.sampling_rate, gaussian), self.steps
         )
 
+    @property
+    def releases(self) -> int:
+        """Number of releases."""
+        return self.steps
 
-Mechanisms: TypeAlias = tuple[Mechanism, ...]
+    def with_noise(self, noise_multiplier: float) -> Mechanism:
+        """Return the same mechanism with another noise multiplier."""
+        return dataclasses.replace(self, noise_multiplier=noise_multiplier)
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Rounds in which a unit takes part a random number of times; the observer sees how many times.
+
+    The draw of clients does not depend on the data. So for every epsilon, delta of one round is the mean over the draw of
+    the delta of that many participations, and the privacy loss is the mixture of their privacy losses (the hockey-stick
+    divergence of two joint distributions with the same first marginal is the mean of the conditional divergences).
+
+    mechanisms: what one participation releases.  clients: N.  holders: number of clients that hold the unit.  per_round:
+        K_t.  draw: `fixed`: K_t clients without replacement, so that a hypergeometric number of holders takes part;
+        `poisson`: each client with probability K_t / N, so that a binomial number does.  steps: number of rounds.
+    """
+
+    mechanisms: tuple[Mechanism, ...]
+    clients: int
+    holders: int
+    per_round: int
+    draw: Literal["fixed", "poisson"]
+    steps: int
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """Probabilities of 0, 1, 2, ... participations in one round."""
+        return participations(self.clients, self.holders, self.per_round, self.draw)
+
+    @property
+    def idle(self) -> bool:
+        """Whether it tells nothing at all of a unit."""
+        return self.steps == 0 or all(m.idle for m in self.mechanisms)
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The least noise multiplier among the releases."""
+        return min(m.noise_multiplier for m in self.mechanisms)
+
+    @property
+    def sampling_rate(self) -> float:
+        """The largest probability with which one release of a participation uses the unit."""
+        return max(m.sampling_rate for m in self.mechanisms)
+
+    @property
+    def sampling(self) -> Literal["mixture"]:
+        """The kind, for code that accepts only some kinds of sampling."""
+        return "mixture"
+
+    @property
+    def releases(self) -> int:
+        """Expected number of releases, rounded."""
+        expected = self.holders * self.per_round / self.clients * self.steps
+        return round(expected * sum(m.steps for m in self.mechanisms))
+
+    def with_noise(self, noise_multiplier: float) -> Mixture:
+        """Return the same mixture with another noise multiplier in every release."""
+        return dataclasses.replace(self, mechanisms=tuple(m.with_noise(noise_multiplier) for m in self.mechanisms))
+
+
+@lru_cache(maxsize=256)
+def participations(
+    clients: int, holders: int, per_round: int, draw: Literal["fixed", "poisson"]
+) -> NDArray[np.float64]:
+    """Return the probabilities of 0, 1, 2, ... of the holders among the clients of one round; see `Mixture`."""
+    from scipy import stats  # noqa: PLC0415  (takes a second)
+
+    if draw == "fixed":
+        counts = np.arange(min(holders, per_round) + 1)
+        weights = stats.hypergeom(clients, holders, per_round).pmf(counts)
+    else:
+        counts = np.arange(holders + 1)
+        weights = stats.binom(holders, per_round / clients).pmf(counts)
+    found: NDArray[np.float64] = weights / weights.sum()
+    found.flags.writeable = False
+    return found
+
+
+Plain: TypeAlias = tuple[Mechanism, ...]
+"""Mechanisms without a mixture, as papers account for them."""
+
+Mechanisms: TypeAlias = tuple[Mechanism | Mixture, ...]
 """One after the other, each with its parameters fixed beforehand."""
 
 
-def merged(mechanisms: Iterable[Mechanism]) -> Mechanisms:
+Kind = TypeVar("Kind", Mechanism, Mechanism | Mixture)
+
+
+def merged(mechanisms: Iterable[Kind]) -> tuple[Kind, ...]:
     """Return the same sequence with neighbours that differ in their steps alone made one."""
-    found: list[Mechanism] = []
+    found: list[Kind] = []
     for mechanism in mechanisms:
         if found and dataclasses.replace(found[-1], steps=mechanism.steps) == mechanism:
             mechanism = dataclasses.replace(mechanism, steps=found.pop().steps + mechanism.steps)  # noqa: PLW2901
@@ -76,20 +169,28 @@ def merged(mechanisms: Iterable[Mechanism]) -> Mechanisms:
     return tuple(found)
 
 
-def gathered(mechanisms: Iterable[Mechanism], ratio: float | None = None) -> Mechanisms:
+def gathered(mechanisms: Iterable[Mechanism | Mixture], ratio: float | None = None) -> Mechanisms:
     """Return every kind of mechanism once, with all its steps: what composes does not depend on the order.
 
-    Those that tell nothing are left out. ratio: of the geometric grid to which noise multipliers are rounded *down*, so
-    that what follows stays an upper bound; None leaves them as they are.
+    Mechanisms that tell nothing are left out. ratio: of the geometric grid to which noise multipliers are rounded *down*,
+    so that what follows stays an upper bound; None leaves them as they are.
     """
-    steps: dict[Mechanism, int] = {}
+    steps: dict[Mechanism | Mixture, int] = {}
     for mechanism in mechanisms:
         if mechanism.idle:
             continue
-        sigma = mechanism.noise_multiplier
-        if ratio is not None and sigma > 0:
-            # The smaller of the two guards against a logarithm that is rounded up at a point of the grid.
-            sigma = min(sigma, ratio ** math.floor(math.log(sigma) / math.log(ratio)))
-        kind = Mechanism(sigma, mechanism.sampling_rate, 0, mechanism.sampling)
+        kind: Mechanism | Mixture
+        if isinstance(mechanism, Mixture):
+            inner = tuple(m for m in gathered(mechanism.mechanisms, ratio) if isinstance(m, Mechanism))
+            kind = dataclasses.replace(mechanism, mechanisms=inner, steps=0)
+        else:
+            kind = dataclasses.replace(mechanism, noise_multiplier=_rounded(mechanism.noise_multiplier, ratio), steps=0)
         steps[kind] = steps.get(kind, 0) + mechanism.steps
     return tuple(dataclasses.replace(kind, steps=n) for kind, n in steps.items())
+
+
+def _rounded(sigma: float, ratio: float | None) -> float:
+    if ratio is None or sigma <= 0:
+        return sigma
+    # The smaller of the two guards against a logarithm that is rounded up at a point of the grid.
+    return min(sigma, ratio ** math.floor(math.log(sigma) / math.log(ratio)))

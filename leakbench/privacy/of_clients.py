@@ -9,12 +9,15 @@ from typing import Literal, TypeAlias
 from leakbench.privacy.calibration import Noise
 from leakbench.privacy.ledger import Schedule
 from leakbench.privacy.mechanism import Mechanism
-from leakbench.privacy.release import GROWING, Guarded, Observation, Part, Released, multiplier, span
+from leakbench.privacy.release import GROWING, Guarded, Observation, Part, Released, drawn, multiplier, repeated, span
 
 __all__ = ["of_a_client"]
 
-Draw: TypeAlias = Literal["poisson", "fixed", "visible", "seen"]
-"""How a cohort is drawn, for one who does not know it; `seen`: to one who knows who takes part, so that q = 1."""
+Draw: TypeAlias = Literal["poisson", "fixed", "visible"]
+"""How a cohort is drawn; `visible`: the observer sees which clients take part, so that nothing amplifies."""
+
+
+OWN = "; counts the client's own noise only, and trusts neither the server nor other clients"
 
 
 def of_a_client(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, Observation]:
@@ -65,17 +68,37 @@ def _parts(guarded: tuple[Guarded, ...], schedule: Schedule, draw: Draw) -> tupl
     """Return the releases of the sum of each round."""
     parts = []
     for g in guarded:
-        rounds, cohort = g.stretch.rounds, g.stretch.clients_per_round
+        cohort = g.stretch.clients_per_round
         sigma = multiplier(g.noises[-1], _on_the_sum(schedule, cohort))
-        rate = cohort / schedule.clients
-        mechanism = Mechanism(sigma, 1.0, rounds) if draw == "seen" else Mechanism(sigma, rate, rounds, draw)
-        parts.append(Part(rounds, rounds, (mechanism,)))
+        parts.append(_part(sigma, g, schedule, draw))
     return tuple(parts)
 
 
-def _rates(parts: tuple[Part, ...]) -> str:
-    rates = [part.mechanisms[0].sampling_rate for part in parts]
+def _part(sigma: float, guarded: Guarded, schedule: Schedule, draw: Draw) -> Part:
+    one, stretch = (Mechanism(sigma, 1.0, 1),), guarded.stretch
+    rounds, rate = stretch.rounds, stretch.clients_per_round / schedule.clients
+    hidden = (Mechanism(sigma, rate, rounds, draw),) if draw != "visible" else ()
+    return Part(rounds, hidden or drawn(one, "client", stretch, schedule), repeated(one, rounds), one, rounds)
+
+
+def _rates(guarded: tuple[Guarded, ...], schedule: Schedule) -> str:
+    rates = [g.stretch.clients_per_round / schedule.clients for g in guarded]
     return f"q={max(rates):.4g}" if min(rates) == max(rates) else f"q={min(rates):.4g} to {max(rates):.4g}"
+
+
+def _seen_rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> str:
+    """Return in words in how many rounds a client takes part, and of which randomness that is."""
+    rates = _rates(guarded, schedule)
+    if rates == "q=1":
+        return f"{schedule.rounds} rounds, in each of which every client takes part"
+    return (
+        f"{schedule.rounds} rounds, in each of which the client takes part with {rates}: the draw of clients is random, and "
+        "the observer sees it"
+    )
+
+
+def _trusting_others(cohorts: str) -> str:
+    return f"; trusts the other clients: counts on the noise of all {cohorts} clients, which are honest and do not drop out"
 
 
 def _rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
@@ -85,26 +108,29 @@ def _rounds(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
     what = f"noise of {span(parts)} times one client's bound on the sum of {cohorts} updates, {schedule.rounds} rounds"
     if visible:
         failing = f"clients drop out with probability {schedule.dropout:g}, so " if schedule.dropout else ""
-        drawn = "Poisson cohorts" if schedule.client_sampling == "poisson" else "cohorts drawn without replacement"
+        cohort = "Poisson cohorts" if schedule.client_sampling == "poisson" else "cohorts drawn without replacement"
         seen = f"{failing}only the client's own noise counts; {GROWING}"
-        return Released(parts, f"{what}, {drawn} with {_rates(parts)}; zero-out adjacency; {seen}")
-    honest = f"; counts on the noise of all {cohorts} clients: honest, and nobody drops out" if own else ""
+        return Released(
+            parts, f"{what}, {cohort} with {_rates(guarded, schedule)}; zero-out adjacency; {seen}", "client"
+        )
+    honest = _trusting_others(cohorts) if own else ""
     if schedule.client_sampling == "fixed":
-        drawn = f"cohorts drawn without replacement ({_rates(parts)}); zero-out adjacency"
-        return Released(parts, f"{what}, {drawn}{honest}")
-    return Released(parts, f"{what}, Poisson cohorts with {_rates(parts)}; add-or-remove adjacency{honest}")
+        how = f"cohorts drawn without replacement ({_rates(guarded, schedule)}), hidden from the observer"
+        return Released(parts, f"{what}, {how}; zero-out adjacency{honest}", "client")
+    how = f"Poisson cohorts with {_rates(guarded, schedule)}, hidden from the observer"
+    return Released(parts, f"{what}, {how}; add-or-remove adjacency{honest}", "client")
 
 
 def _summed(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
     """Return what the server sees of one client under secure aggregation: a sum, and who is in it."""
-    parts, cohorts = _parts(guarded, schedule, "seen"), _cohorts(guarded)
+    parts, cohorts = _parts(guarded, schedule, "visible"), _cohorts(guarded)
     sentence = (
-        f"noise of {span(parts)} times one client's bound on the sum of {cohorts} updates, {schedule.rounds} rounds; "
-        "secure aggregation hides all but the sum, not who takes part (q=1); zero-out adjacency"
+        f"noise of {span(parts)} times one client's bound on the sum of {cohorts} updates, "
+        f"{_seen_rounds(guarded, schedule)}; secure aggregation hides all but the sum; zero-out adjacency"
     )
     if _own(guarded) and schedule.complete:
-        sentence += f"; counts on the noise of all {cohorts} clients: honest, and nobody drops out"
-    return Released(parts, sentence + _at_the_server(guarded, "sum"))
+        sentence += _trusting_others(cohorts)
+    return Released(parts, sentence + _at_the_server(guarded, "sum"), "client")
 
 
 def _at_the_server(guarded: tuple[Guarded, ...], what: str) -> str:
@@ -120,8 +146,8 @@ def _update(guarded: tuple[Guarded, ...], schedule: Schedule, stations: set[str]
     parts = []
     for g in guarded:
         seen = tuple(n for n in g.noises[-1] if n.station in stations)
-        sigma, rounds = multiplier(seen, lambda noise: noise.std), g.stretch.rounds
-        parts.append(Part(rounds, rounds, (Mechanism(sigma, 1.0, rounds),)))
-    how = f"at most {schedule.rounds} rounds of one client, whose taking part is seen (q=1); zero-out adjacency"
+        parts.append(_part(multiplier(seen, lambda noise: noise.std), g, schedule, "visible"))
+    how = f"{_seen_rounds(guarded, schedule)}; zero-out adjacency"
     sentence = f"noise of {span(parts)} times the bound on one client's update, {how}"
-    return Released(tuple(parts), sentence + (_at_the_server(guarded, "update") if "server" in stations else ""))
+    trusted = _at_the_server(guarded, "update") if "server" in stations else ""
+    return Released(tuple(parts), sentence + (trusted or OWN), "client")

@@ -2,28 +2,54 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Literal
 
-from leakbench.privacy.calibration import Noise
-from leakbench.privacy.ledger import Schedule
-from leakbench.privacy.mechanism import Mechanism
-from leakbench.privacy.release import GROWING, Guarded, Observation, Part, Released, multiplier, span
+from leakbench.privacy.calibration import CHANGES, Noise
+from leakbench.privacy.ledger import Schedule, Stretch
+from leakbench.privacy.mechanism import Mechanism, Plain
+from leakbench.privacy.release import (
+    GROWING,
+    Guarded,
+    Observation,
+    Part,
+    Released,
+    drawn,
+    multiplier,
+    repeated,
+    span,
+)
 
 __all__ = ["of_an_example"]
 
 
 def of_an_example(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, Observation]:
-    """Return {observer: what it sees}; guarded: the whole training, each phase with at least one noise."""
-    # The draw of clients amplifies nothing here: who sees one client's update sees no more than is assumed anyway.
+    """Return {observer: what it sees}; guarded: the whole training, each phase with at least one noise.
+
+    Every observer is taken to see which clients take part, and each of their updates. The released model is a function of
+    the updates, so that what is valid for them is valid for it.
+    """
     update = _batches(guarded, schedule)
     aggregate = _aggregate(guarded, schedule) if schedule.secure_aggregation else update
     return {"global": update, "type-2": _one_gradient(guarded, schedule), "type-1": update, "type-0": aggregate}
 
 
-def _drawn(guarded: tuple[Guarded, ...]) -> int:
-    return sum(g.stretch.rounds * g.stretch.clients_per_round for g in guarded)
+def _participations(guarded: tuple[Guarded, ...], schedule: Schedule) -> str:
+    """Return in words how often the example with the most copies takes part, and of which randomness that is."""
+    stretches = [g.stretch for g in guarded]
+    whole = sum(s.rounds * s.clients_per_round for s in stretches)
+    expected = whole / schedule.clients * schedule.most_copies
+    mean, most = f"{schedule.copies:.4g}", f"{schedule.most_copies}"
+    held = f"the worst example, which {most} of {schedule.clients} clients hold" + f" ({mean} on average)" * (
+        mean != most
+    )
+    if all(s.clients_per_round == schedule.clients for s in stretches):
+        return f"{held}, takes part {expected:.6g} times: all clients take part in every round"
+    return (
+        f"{held}, takes part {expected:.4g} times on average: the draw of clients is random, and the observer sees it"
+    )
 
 
 def _visible(guarded: tuple[Guarded, ...], schedule: Schedule) -> bool:
@@ -43,42 +69,41 @@ def _on_the_sum(schedule: Schedule, visible: bool) -> Callable[[Noise], float]:
 
 def _batches(guarded: tuple[Guarded, ...], schedule: Schedule, summed: bool = False) -> Released:
     """Return the release of every batch's sum; summed: each lies in a sum over K_t clients, whose noises add up."""
-    visible, taken = _visible(guarded, schedule), schedule.participations(_drawn(guarded))
-    parts = tuple(_part(g, schedule, visible, taken, summed) for g in guarded)
-    shares = sum(part.participations for part in parts)
+    visible = _visible(guarded, schedule)
+    parts = tuple(_part(g, schedule, visible, summed) for g in guarded)
     what = f"noise of {span(parts)} times one example's bound on the sum of a batch"
-    times = f"{shares} participations of a holder (copies: {schedule.copies:.4g}, at most {schedule.most_copies})"
-    if len(parts) > 1 and shares > schedule.rounds:
-        times += ", spread evenly over the rounds,"
-    clients = "the draw of clients is not used as amplification"
+    times = _participations(guarded, schedule)
+    q, iterations = schedule.example_rate, f"each is {schedule.local_iterations} local iterations"
     if schedule.batch_sampling == "split":
-        how = f"{times}, each using the example {schedule.passes()} time(s) from a fixed split (q=1)"
+        how = f"each uses it {schedule.passes()} time(s) from a fixed split (q=1)"
         if any(len(g.noises) > 1 for g in guarded):
             how += " at the least noise of its round"
-        return Released(parts, f"{what}, {how}; zero-out adjacency; {clients}")
-    many, q = f"{times} x {schedule.local_iterations} local iterations", schedule.example_rate
-    if visible:
-        seen = f"only the example's own noise counts; {GROWING}"
-        return Released(parts, f"{what}, {many}, Poisson batches with q={q:.4g}; zero-out adjacency; {seen}; {clients}")
-    if schedule.batch_sampling == "fixed":
-        how = f"{many}, batches of {schedule.batch} without replacement (q={q:.4g}); zero-out adjacency"
-        return Released(parts, f"{what}, {how}; {clients}")
-    return Released(parts, f"{what}, {many}, Poisson batches with q={q:.4g}; add-or-remove adjacency; {clients}")
+        how += "; zero-out adjacency"
+    elif visible:
+        how = f"{iterations}, Poisson batches with q={q:.4g}; zero-out adjacency; only the example's own noise counts; {GROWING}"
+    elif schedule.batch_sampling == "fixed":
+        how = f"{iterations}, batches of {schedule.batch} without replacement (q={q:.4g}, hidden); zero-out adjacency"
+    else:
+        how = f"{iterations}, Poisson batches with q={q:.4g} (hidden); add-or-remove adjacency"
+    return Released(parts, f"{what}; {times}; {how}", "example")
 
 
-def _part(guarded: Guarded, schedule: Schedule, visible: bool, taken: int, summed: bool) -> Part:
+def _part(guarded: Guarded, schedule: Schedule, visible: bool, summed: bool) -> Part:
     stretch = guarded.stretch
-    share = stretch.share(taken, schedule.rounds)
     gain = math.sqrt(stretch.clients_per_round) if summed else 1.0
     sigmas = [gain * multiplier(noises, _on_the_sum(schedule, visible)) for noises in guarded.noises]
     if schedule.batch_sampling == "split":
         # In which of a round's batches the example lies is random, so that the least noise has to stand for all.
-        return Part(stretch.rounds, share, (Mechanism(min(sigmas), 1.0, share * schedule.passes()),))
+        return _of_stretch((Mechanism(min(sigmas), 1.0, schedule.passes()),), stretch, schedule)
     sampling: Literal["poisson", "fixed", "visible"] = "visible" if visible else schedule.batch_sampling
     several = zip(stretch.phases, sigmas, strict=True)
-    q = schedule.example_rate
-    mechanisms = tuple(Mechanism(s, q, share * phase.local_iterations, sampling) for phase, s in several)
-    return Part(stretch.rounds, share, mechanisms)
+    one = tuple(Mechanism(s, schedule.example_rate, phase.local_iterations, sampling) for phase, s in several)
+    return _of_stretch(one, stretch, schedule)
+
+
+def _of_stretch(one: Plain, stretch: Stretch, schedule: Schedule) -> Part:
+    most = stretch.rounds * schedule.most_participations("example", stretch.clients_per_round)
+    return Part(stretch.rounds, drawn(one, "example", stretch, schedule), repeated(one, most), one, most)
 
 
 def _aggregate(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
@@ -95,14 +120,27 @@ def _aggregate(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
         "copies of the example may lie in several updates of one sum": schedule.most_copies > 1,
         "how many clients take part is random": not schedule.complete,
         "how much noise the others add depends on their draw": _visible(guarded, schedule),
+        "a client changes its own noisy sum further before they are summed": any(map(_changed_alone, guarded)),
     }
     why = next((reason for reason, holds in reasons.items() if holds), "")
     release = _batches(guarded, schedule, summed=not why)
     if why:
         said = f"secure aggregation hides the update in a sum, whose other noise is not counted: {why}"
     else:
-        said = "secure aggregation: the noise of all clients of a round adds up: honest, and nobody drops out"
-    return Released(release.parts, f"{release.sentence}; {said}")
+        said = "trusts the other clients: counts on the noise of all of a round, which are honest and do not drop out"
+    return Released(release.parts, f"{release.sentence}; {said}", "example")
+
+
+def _changed_alone(guarded: Guarded) -> bool:
+    """Return whether anything but noise acts on one client's noisy sum before it is merged with those of others."""
+    for phase in guarded.stretch.phases:
+        noisy = False
+        for station in ("example", "batch", "client", "server"):
+            for fact in phase.facts.get(station, ()):
+                noisy = noisy or fact.kind == "noise"
+                if noisy and station != "example" and fact.kind in CHANGES:
+                    return True
+    return False
 
 
 def _one_gradient(guarded: tuple[Guarded, ...], schedule: Schedule) -> Observation:
@@ -111,23 +149,24 @@ def _one_gradient(guarded: tuple[Guarded, ...], schedule: Schedule) -> Observati
     if bare:
         why = "none: noise is added after this tap, to the sum over a batch, not to one example's gradient"
         return why if len(bare) == len(guarded) else f"{why}, from round {bare[0]} of {schedule.rounds} on"
-    drawn = _drawn(guarded)
-    total, taken, parts = schedule.uses(drawn), schedule.participations(drawn), list[Part]()
-    # Before a run the number of uses is random; after it, or from a split, it is known.
-    known = schedule.counted("uses") is not None or schedule.batch_sampling == "split"
+    parts = []
     for g, noises in zip(guarded, own, strict=True):
-        uses, share = g.stretch.share(total, schedule.rounds), g.stretch.share(taken, schedule.rounds)
         least = min(multiplier(several, lambda noise: noise.std) for several in noises)
-        random = Mechanism(least, schedule.example_rate, share * schedule.local_iterations, "visible")
-        parts.append(Part(g.stretch.rounds, uses, (Mechanism(least, 1.0, uses) if known else random,)))
-    seen = sum(part.participations for part in parts)
+        if schedule.batch_sampling == "split":
+            uses, one = schedule.passes(), Mechanism(least, 1.0, schedule.passes())
+        else:
+            uses = schedule.local_iterations
+            one = Mechanism(least, schedule.example_rate, uses, "visible")
+        part = _of_stretch((one,), g.stretch, schedule)
+        # A run counts how often an example was used, and not only in how many updates.
+        parts.append(dataclasses.replace(part, one=(Mechanism(least, 1.0, 1),), most=part.most * uses))
     how = (
-        "counted"
-        if known
-        else f"expected of {sum(p.mechanisms[0].steps for p in parts):,} draws, as many as chance has it"
+        f"each uses it {schedule.passes()} time(s) from a fixed split"
+        if schedule.batch_sampling == "split"
+        else f"each draws it with q={schedule.example_rate:.4g} in {schedule.local_iterations} local iterations"
     )
     sentence = (
-        f"noise of {span(parts)} times the bound on the one example's gradient, seen in each of its {seen} uses ({how}), "
-        "so nothing amplifies; zero-out adjacency"
+        f"noise of {span(parts)} times the bound on the one example's gradient; {_participations(guarded, schedule)}; {how}; "
+        "every use is visible, so that nothing amplifies; zero-out adjacency"
     )
-    return Released(tuple(parts), sentence)
+    return Released(tuple(parts), sentence, "uses")

@@ -14,7 +14,7 @@ import numpy as np
 from scipy import optimize, stats
 from scipy.special import log_ndtr, ndtr
 
-from leakbench.privacy.mechanism import Mechanism, Mechanisms
+from leakbench.privacy.mechanism import Mechanism, Mechanisms, Mixture
 from leakbench.privacy.renyi import Reals
 
 __all__ = [
@@ -24,6 +24,8 @@ __all__ = [
     "gaussian_delta",
     "largest_loss",
     "losses",
+    "sum_of",
+    "uses_of",
     "visible_epsilon",
 ]
 
@@ -35,6 +37,9 @@ TAIL = 9.0
 
 NEGLIGIBLE = 1e-20
 
+UNLIKELY = 1e-15
+"""Probability of numbers of participations in one round that are counted as if the unit were then fully revealed."""
+
 MOST_LOSSES = 2_000_000
 """On one grid: ten arrays of them are held at a time, 160 MB."""
 
@@ -44,7 +49,7 @@ def largest_loss(sigma: float) -> float:
     return 0.5 / sigma**2 + TAIL / sigma
 
 
-def coarsest_needed(mechanism: Mechanism) -> float:
+def coarsest_needed(mechanism: Mechanism | Mixture) -> float:
     """Return the step of a grid on which the losses of one step are few enough to be held; a coarser one is on the safe side."""
     return largest_loss(mechanism.noise_multiplier) / MOST_LOSSES
 
@@ -59,21 +64,54 @@ def gaussian_delta(epsilon: float | Reals, shift: float | Reals) -> Reals:
     return np.where(np.asarray(shift) > 0, np.clip(delta, 0.0, 1.0), 0.0)
 
 
-def visible_epsilon(sigma: float, rate: float, steps: int, delta: float) -> float:
-    """Return the epsilon of a unit that each of `steps` steps uses with probability `rate`, where its use is visible.
+def uses_of(mechanism: Mechanism | Mixture) -> tuple[float, Reals] | None:
+    """Return (noise multiplier, probabilities of 0, 1, 2, ... uses) where every use is visible, else None.
 
-    Nothing is amplified; only the number of uses is random, binomial(steps, rate): delta(epsilon) is the mean over it
-    of the analytic Gaussian's. Exact up to 1e-6 * delta, on the safe side.
+    All that is random then is how often the unit is used: nothing is amplified. A mixture counts where one participation
+    is one kind of release.
     """
-    uses = stats.binom(steps, rate)
-    low, high = int(uses.ppf(1e-17)), int(uses.isf(1e-6 * delta)) + 1
-    counts = np.arange(low, high + 1)
-    weights = uses.pmf(counts)
-    weights[0] += uses.cdf(low - 1)
+    if isinstance(mechanism, Mechanism):
+        if mechanism.sampling != "visible" or mechanism.sampling_rate == 1:
+            return None
+        counts = np.arange(mechanism.steps + 1)
+        return mechanism.noise_multiplier, stats.binom(mechanism.steps, mechanism.sampling_rate).pmf(counts)
+    if len(mechanism.mechanisms) > 1:
+        return None
+    (one,) = mechanism.mechanisms
+    if one.sampling_rate < 1 and one.sampling != "visible":
+        return None
+    weights = mechanism.weights
+    inside = np.zeros((weights.size - 1) * one.steps + 1)
+    for count in np.flatnonzero(weights):
+        uses = stats.binom(int(count) * one.steps, one.sampling_rate)
+        low, high = (int(uses.ppf(1e-17)), int(uses.isf(1e-17))) if one.sampling_rate < 1 else (count * one.steps,) * 2
+        counts = np.arange(max(low, 0), high + 1)
+        inside[counts] += weights[count] * uses.pmf(counts)
+    return one.noise_multiplier, sum_of(inside, mechanism.steps)
+
+
+def sum_of(weights: Reals, times: int) -> Reals:
+    """Return the probabilities of the sum of `times` independent counts with these probabilities; error about 1e-16."""
+    size = (weights.size - 1) * times + 1
+    length = 1 << (size - 1).bit_length()
+    total = np.fft.irfft(np.fft.rfft(weights, length) ** times, length)[:size]
+    return np.asarray(np.maximum(total, 0.0), dtype=np.float64)
+
+
+def visible_epsilon(sigma: float, uses: Reals, delta: float) -> float:
+    """Return the epsilon of a unit that is used a random number of times, each of them visible to the observer.
+
+    uses: probabilities of 0, 1, 2, ... uses. Nothing is amplified: delta(epsilon) is the mean over the number of uses of
+    the analytic Gaussian's. Numbers of uses that are too unlikely to matter count as if the unit were then fully revealed.
+    Raises ValueError where delta is smaller than the error of the probabilities.
+    """
+    counts = np.flatnonzero(uses > min(1e-13, 1e-6 * delta) * uses.max())
+    weights = uses[counts]
+    rest = max(0.0, 1.0 - float(weights.sum()))
     shifts = np.sqrt(counts) / sigma
 
     def excess(epsilon: float) -> float:
-        return float(weights @ gaussian_delta(epsilon, shifts) + uses.sf(high)) - delta
+        return float(weights @ gaussian_delta(epsilon, shifts)) + rest - delta
 
     if excess(0.0) <= 0:
         return 0.0
@@ -122,14 +160,21 @@ def composed_epsilon(mechanisms: Mechanisms, delta: float, interval: float) -> f
 
 def losses(mechanisms: Mechanisms, interval: float) -> Any:
     """Return the privacy losses of dp_accounting of all steps together, rounded to the safe side; at least one mechanism."""
-    total, *others = (_loss(m, interval).self_compose(m.steps) for m in mechanisms)
+    # Composing once with itself costs as much as a search for its tails.
+    total, *others = (_repeated(_loss(m, interval), m.steps) for m in mechanisms)
     for other in others:
         total = total.compose(other)
     return total
 
 
-def _loss(mechanism: Mechanism, interval: float) -> Any:
-    """Return the privacy loss of one step."""
+def _repeated(loss: Any, steps: int) -> Any:
+    return loss if steps == 1 else loss.self_compose(steps)
+
+
+def _loss(mechanism: Mechanism | Mixture, interval: float) -> Any:
+    """Return the privacy loss of one step; of a mixture, one round."""
+    if isinstance(mechanism, Mixture):
+        return _mixed(mechanism, interval)
     sigma, rate = mechanism.noise_multiplier, mechanism.sampling_rate
     if mechanism.sampling == "visible" and rate < 1:
         return _asymmetric(_seen, _seen, sigma, rate, interval)
@@ -140,6 +185,44 @@ def _loss(mechanism: Mechanism, interval: float) -> Any:
     return privacy_loss_distribution.from_gaussian_mechanism(
         sigma, sampling_prob=rate, value_discretization_interval=interval
     )
+
+
+def _mixed(mixture: Mixture, interval: float) -> Any:
+    """Return the mixture of the privacy losses of each number of participations in one round.
+
+    Numbers that are less likely than `UNLIKELY` together count as infinite loss.
+    """
+    from dp_accounting.pld import privacy_loss_distribution  # noqa: PLC0415
+
+    weights = mixture.weights
+    below, above = np.cumsum(weights), np.cumsum(weights[::-1])[::-1]
+    kept = np.flatnonzero((below > UNLIKELY) & (above > UNLIKELY))
+    one = losses(mixture.mechanisms, interval)
+    nothing = privacy_loss_distribution.identity(interval)
+    first = int(kept[0])
+    several = [one.self_compose(first) if first else nothing]
+    for _ in kept[1:]:
+        several.append(several[-1].compose(one))
+    chosen = weights[kept]
+    revealed = max(0.0, 1.0 - float(chosen.sum()))
+    removed = _average([loss._pmf_remove.to_dense_pmf() for loss in several], chosen, revealed)
+    added = _average([loss._pmf_add.to_dense_pmf() for loss in several], chosen, revealed)
+    return privacy_loss_distribution.PrivacyLossDistribution(removed, added)
+
+
+def _average(several: list[Any], weights: Reals, revealed: float) -> Any:
+    """Return the mixture of discrete losses on one grid; revealed: probability of an infinite loss in addition."""
+    from dp_accounting.pld import pld_pmf  # noqa: PLC0415
+
+    first = several[0]
+    lowest = min(loss._lower_loss for loss in several)
+    size = max(loss._lower_loss + loss.size for loss in several) - lowest
+    total, infinite = np.zeros(size), revealed
+    for loss, weight in zip(several, weights, strict=True):
+        start = loss._lower_loss - lowest
+        total[start : start + loss.size] += weight * loss._probs
+        infinite += weight * loss._infinity_mass
+    return pld_pmf.DensePLDPmf(first._discretization, lowest, total, infinite, True)
 
 
 def _seen(epsilon: Reals, sigma: float, rate: float) -> Reals:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -9,10 +10,20 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from leakbench.privacy.calibration import Noise
-from leakbench.privacy.ledger import Stretch
-from leakbench.privacy.mechanism import Mechanisms, merged
+from leakbench.privacy.ledger import Schedule, Stretch, Unit
+from leakbench.privacy.mechanism import Mechanism, Mechanisms, Mixture, Plain, merged
 
-__all__ = ["GROWING", "Guarded", "Observation", "Part", "Released", "multiplier", "span"]
+__all__ = [
+    "GROWING",
+    "Guarded",
+    "Observation",
+    "Part",
+    "Released",
+    "drawn",
+    "multiplier",
+    "repeated",
+    "span",
+]
 
 GROWING = "the noise grows with the number drawn, which shows who was drawn, so q amplifies nothing"
 
@@ -27,24 +38,68 @@ class Guarded:
 
 @dataclass(frozen=True)
 class Part:
-    """What is released in `rounds` consecutive rounds; the mechanisms hold all steps of `participations` of the unit."""
+    """What consecutive rounds release of one unit.
+
+    rounds: how many rounds.  drawn: their releases, with the randomness of the draw of clients.  every: their releases
+    without it: the unit takes part as often as it can.  one: what one counted event (`Released.counted`) releases.  most: how
+    many counted events these rounds can have.
+    """
 
     rounds: int
-    participations: int
-    mechanisms: Mechanisms
+    drawn: Mechanisms
+    every: Mechanisms
+    one: Plain
+    most: int
 
 
 @dataclass(frozen=True)
 class Released:
-    """What an observer sees of one unit, and the same as one sentence with its numbers and its adjacency."""
+    """What an observer sees of one unit, and the same as one sentence with its numbers and its adjacency.
+
+    counted: name of the run's count (`Schedule.largest`) on which the realised figure rests.
+    """
 
     parts: tuple[Part, ...]
     sentence: str
+    counted: str
 
     @property
     def mechanisms(self) -> Mechanisms:
-        """All parts, one after the other."""
-        return merged(mechanism for part in self.parts for mechanism in part.mechanisms)
+        """All parts, one after the other, with the randomness of the draw of clients."""
+        return merged(mechanism for part in self.parts for mechanism in part.drawn)
+
+    @property
+    def without_draw(self) -> Mechanisms:
+        """All parts, one after the other, where the unit takes part as often as it can."""
+        return merged(mechanism for part in self.parts for mechanism in part.every)
+
+    def realised(self, count: int) -> Mechanisms:
+        """Return the releases of `count` counted events, in the rounds with the least noise: a run does not count in which."""
+        found, left = list[Mechanism](), count
+        for part in sorted(self.parts, key=lambda part: min(m.noise_multiplier for m in part.one)):
+            times = min(left, part.most)
+            found += repeated(part.one, times)
+            left -= times
+        return merged(found)
+
+
+def repeated(mechanisms: Plain, times: int) -> Plain:
+    """Return the releases of so many participations."""
+    return tuple(dataclasses.replace(m, steps=m.steps * times) for m in mechanisms)
+
+
+def drawn(one: Plain, unit: Unit, stretch: Stretch, schedule: Schedule) -> Mechanisms:
+    """Return the releases of a stretch to an observer that sees which clients take part.
+
+    one: what one participation releases. An example is the one with the most copies.
+    """
+    cohort, holders = stretch.clients_per_round, schedule.most_copies if unit == "example" else 1
+    if cohort == schedule.clients:
+        return repeated(one, holders * stretch.rounds)
+    single = holders == 1 and len(one) == 1 and (one[0].sampling_rate, one[0].steps) == (1.0, 1)
+    if single:
+        return (Mechanism(one[0].noise_multiplier, cohort / schedule.clients, stretch.rounds, "visible"),)
+    return (Mixture(one, schedule.clients, holders, cohort, schedule.client_sampling, stretch.rounds),)
 
 
 Observation: TypeAlias = Released | str
@@ -60,10 +115,10 @@ def multiplier(noises: tuple[Noise, ...], std: Callable[[Noise], float]) -> floa
 
 
 def span(parts: Sequence[Part]) -> str:
-    """Return the noise multiplier in words: a number, or where it varies the least with its round, and the most."""
+    """Return the noise multiplier in words: a number, or where it varies the least (with its round) and the most."""
     first, levels = 1, list[tuple[float, int]]()
     for part in parts:
-        levels += [(mechanism.noise_multiplier, first) for mechanism in part.mechanisms]
+        levels += [(mechanism.noise_multiplier, first) for mechanism in part.every]
         first += part.rounds
     (least, where), (most, _) = min(levels), max(levels)
     return f"{least:.4g}" if least == most else f"{least:.4g} (least, in round {where}) to {most:.4g}"

@@ -11,10 +11,10 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
+from scipy.special import gammaln, logsumexp
 
 from leakbench.errors import InputError
-from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism
+from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism, Mixture
 
 __all__ = [
     "INTEGER_ORDERS",
@@ -24,6 +24,7 @@ __all__ = [
     "delta_at",
     "divergences",
     "epsilon_at",
+    "of_mixture",
     "without_replacement",
 ]
 
@@ -43,8 +44,8 @@ WIDE = 12.0
 """Deviations of a Gaussian that are integrated, each way."""
 
 
-def divergences(mechanisms: Sequence[Mechanism], orders: Sequence[int] = INTEGER_ORDERS) -> Reals:
-    """Return (S, A), the Rényi divergence of *one* step of each mechanism at integer orders >= 2.
+def divergences(mechanisms: Sequence[Mechanism | Mixture], orders: Sequence[int] = INTEGER_ORDERS) -> Reals:
+    """Return (S, A), the Rényi divergence of *one* step of each mechanism at integer orders >= 2; of a mixture, one round.
 
     The Poisson-subsampled Gaussian is Mironov, Talwar and Zhang 2019, section 3.3; a sample of fixed size is covered as
     `Mechanism.event` says, and never costs more than who is in every sample, as divergences are quasi-convex; where the use
@@ -53,14 +54,31 @@ def divergences(mechanisms: Sequence[Mechanism], orders: Sequence[int] = INTEGER
     if not all(a >= 2 and a == int(a) for a in orders):
         raise InputError(f"orders: got {tuple(orders)}, expected integers >= 2")
     rows: dict[tuple[float, str], list[int]] = {}
-    for row, mechanism in enumerate(mechanisms):
-        rows.setdefault((mechanism.sampling_rate, mechanism.sampling), []).append(row)
     found = np.zeros((len(mechanisms), len(orders)))
+    for row, mechanism in enumerate(mechanisms):
+        if isinstance(mechanism, Mixture):
+            inner = np.array([m.steps for m in mechanism.mechanisms]) @ divergences(mechanism.mechanisms, orders)
+            found[row] = of_mixture(mechanism, orders, inner)
+            continue
+        rows.setdefault((mechanism.sampling_rate, mechanism.sampling), []).append(row)
     for (q, sampling), kind in rows.items():
         sigma = np.array([mechanisms[row].noise_multiplier for row in kind])
         one = _of_one_rate(q, sampling, 1 / (2 * np.maximum(sigma, LEAST_NOISE) ** 2), orders)
         found[kind] = np.where((sigma < LEAST_NOISE)[:, None] & (q > 0), math.inf, one)
     return found
+
+
+def of_mixture(mixture: Mixture, orders: Sequence[float], participation: Reals) -> Reals:
+    """Return (A,), the Rényi divergence of one round of a mixture; participation: (A,) of one participation.
+
+    The moment exp((a - 1) D) of what is drawn and released is the mean of the moments over the visible draw.
+    """
+    exponents = np.asarray(orders, dtype=np.float64) - 1
+    counts = np.flatnonzero(mixture.weights > 0)
+    with np.errstate(invalid="ignore"):
+        spent = np.where(counts == 0, 0.0, np.multiply.outer(exponents * participation, counts))
+    terms = spent + np.log(mixture.weights[counts])
+    return np.asarray(np.maximum(logsumexp(terms, axis=1), 0.0) / exponents)
 
 
 def _of_one_rate(q: float, sampling: str, precision: Reals, orders: Sequence[int]) -> Reals:

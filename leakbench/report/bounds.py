@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from leakbench.privacy.bounds import Seen
-from leakbench.privacy.mechanism import Mechanism
+from leakbench.privacy.mechanism import Mechanism, Mixture
 from leakbench.report.words import interval
 from leakbench.summary.bound import BOUNDS
 from leakbench.summary.references import VERBATIM
@@ -104,6 +104,12 @@ def seen_at(summary: Mapping[str, Any]) -> dict[str, Seen]:
     found = {}
     for name, tap in summary["taps"].items():
         if seen := tap.get("seen"):
-            before = tuple(Mechanism(**mechanism) for mechanism in seen["before"])
+            before = tuple(_mechanism(fields) for fields in seen["before"])
             found[name] = Seen(seen["sigma"], seen["releases"], before)
     return found
+
+
+def _mechanism(fields: Mapping[str, Any]) -> Mechanism | Mixture:
+    if "mechanisms" not in fields:
+        return Mechanism(**fields)
+    return Mixture(**{**fields, "mechanisms": tuple(Mechanism(**inner) for inner in fields["mechanisms"])})

@@ -1,22 +1,31 @@
-"""What a run says of epsilon: what is claimed, what is valid against whom, and why, as the terminal and the page print it."""
+"""Epsilons as the terminal and the pages print them: claimed, valid against each observer, and what to compare it with."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from leakbench.report.words import Summary, Tap
 
-__all__ = ["Observed", "caveats", "epsilons"]
+__all__ = ["REALISED", "WITHOUT_DRAW", "Observed", "caveats", "compared", "epsilon_lines", "epsilons"]
+
+WITHOUT_DRAW = "without the draw"
+"""Name of the epsilon that uses no randomness of the draw of clients, on every page."""
+
+REALISED = "ex post, realised participations"
+"""Name of the figure for the participations that a run counted, which is not an epsilon, on every page."""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """One line of epsilon: valid against whom, and why; numbers as text."""
+    """Epsilon against one observer, numbers as text: valid, without the draw, the realised figure with its count, and why."""
 
     observer: str
     valid: str
+    without_draw: str
+    realised: str
     reason: str
     q: str
     steps: str
@@ -53,9 +62,42 @@ def _observed(observer: str, found: Tap) -> Observed:
         times = ", ".join(f"{_count(value)} {name}" for name, value in times.items() if value is not None)
     participations = times if isinstance(times, str) else _count(times)
     share = "n/a" if q is None else f"{q:.3g}"
+    realised, count = found.get("realised"), found.get("realised_count")
     return Observed(
-        observer, _epsilon(found.get("valid")), found.get("reason") or "", share, _count(steps), participations
+        observer=observer,
+        valid=_epsilon(found.get("valid")),
+        without_draw="n/a" if found.get("without_draw") is None else _epsilon(found["without_draw"]),
+        realised="n/a" if realised is None else f"{_epsilon(realised)} ({_count(count)})",
+        reason=found.get("reason") or "",
+        q=share,
+        steps=_count(steps),
+        participations=participations,
     )
+
+
+def compared(found: Observed) -> list[str]:
+    """Return a line for each number that a valid epsilon is compared with."""
+    lines = []
+    if found.without_draw != "n/a":
+        lines.append(f"  {WITHOUT_DRAW}: {found.without_draw} (participation as often as possible in every round)")
+    if found.realised != "n/a":
+        lines.append(f"  {REALISED}: {found.realised} of the worst unit in this run; this is not an epsilon")
+    return lines
+
+
+def epsilon_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the epsilons of a defense before any training, a line each with its reason."""
+    yield f"  {'claimed':<18}  {_number(found['claimed'])}  {found['claimed_formula']}"
+    for caveat in found["caveats"]:
+        yield f"{'':<30}but {caveat}"
+    for name, at in {"valid": found, **{f"valid, {tap}": at for tap, at in found["by_tap"].items()}}.items():
+        yield f"  {name:<18}  {_number(at['valid'])}  {at['reason']}"
+        if at["without_draw"] is not None:
+            yield f"    {WITHOUT_DRAW:<16}  {_number(at['without_draw'])}  participation as often as possible in every round"
+
+
+def _number(value: float | None) -> str:
+    return "  none" if value is None else f"{value:6.3f}"
 
 
 def _epsilon(value: float | None) -> str:

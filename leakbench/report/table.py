@@ -14,7 +14,7 @@ from rich.text import Text
 from leakbench.report.bounds import bounds, violations
 from leakbench.report.columns import PAGE_FIELDS, Column, columns
 from leakbench.report.conspicuous import conspicuous
-from leakbench.report.epsilons import caveats, epsilons
+from leakbench.report.epsilons import caveats, compared, epsilons
 from leakbench.report.verdicts import STYLES, verdicts
 from leakbench.report.words import batches, notes, over_rounds, reading, training
 
@@ -95,7 +95,8 @@ def _epsilon_lines(summary: Mapping[str, Any]) -> list[str]:
     return [
         f"epsilon: claimed {claimed} | valid {released.text}",
         f"  {whose}",
-        *(f"  valid against a reader of {', '.join(names)}: {text}" for text, names in same.items()),
+        *compared(released),
+        *(f"  valid against an attacker at {', '.join(names)}: {text}" for text, names in same.items()),
         *(f"  not as claimed: {sentence}" for sentence in caveats(summary)),
     ]
 

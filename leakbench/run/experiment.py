@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from functools import partial
 from typing import Any
@@ -124,9 +123,9 @@ def _finish(cell: Cell, run: Run, partition: Partition) -> dict[str, Any]:
     rounds = run.read_rows("rounds.parquet")
     largest = _largest(run)
     with run.timed("epsilon and bounds"):
-        epsilon = _spent(cell, partition, largest)
+        epsilon = cell_epsilon(cell.defense, cell.data, cell.settings, partition, largest).as_dict()
         epsilon["by_round"] = cell_curve(cell.defense, cell.data, cell.settings, partition)
-        limits = limits_of(cell, partial(_sent, cell, run), partition, largest)
+        limits = limits_of(cell, partial(_sent, cell, run), partition)
         seen = conspicuous_of(
             cell,
             lambda number, network: _sent(cell, run, number, network=network),
@@ -143,17 +142,6 @@ def _finish(cell: Cell, run: Run, partition: Partition) -> dict[str, Any]:
     run.save()
     run.forget("parts/")
     return dict(run.manifest["summary"])
-
-
-def _spent(cell: Cell, partition: Partition, largest: dict[str, int] | None) -> dict[str, Any]:
-    """Return the epsilon by what the run counted, which its reason says where it is more than was expected before the run."""
-    found = cell_epsilon(cell.defense, cell.data, cell.settings, partition, largest)
-    if largest and found.valid is not None:
-        before = cell_epsilon(cell.defense, cell.data, cell.settings, partition, None).valid
-        if before is not None and found.valid > 1.0001 * before:
-            reason = f"{found.reason}; {before:.4g} was expected before the run, which used an example more often"
-            found = dataclasses.replace(found, reason=reason)
-    return found.as_dict()
 
 
 def _joined(cell: Cell, run: Run) -> tuple[pd.DataFrame, dict[str, Tensor]]:

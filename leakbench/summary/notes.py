@@ -107,8 +107,12 @@ def training_notes(cell: Cell, rounds: pd.DataFrame) -> dict[str, str]:
 
 
 def epsilon_notes(cell: Cell, epsilon: dict[str, Any]) -> dict[str, str]:
-    """Return why an epsilon has no value, and of which network and how many looks those of the leakage points are."""
+    """Return why an epsilon has no value, and which network and how many rounds the epsilons of the leakage points describe."""
     notes = {} if epsilon["valid"] is not None else {"valid": epsilon["reason"]}
+    if epsilon.get("realised") is not None:
+        notes["realised"] = (
+            "the figure for the participations that this run counted for its worst unit; it is not an epsilon"
+        )
     if epsilon["claimed"] is None:
         notes["claimed"] = epsilon["claimed_formula"] or epsilon["reason"]
     if cell.settings.protocol == "paper":

@@ -7,16 +7,15 @@ section 3). It holds where the coupled check has shown the noise to be Gaussian 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import optimize
 from scipy.special import ndtri
 
 from leakbench.privacy.accountants import best, rdp
 from leakbench.privacy.audit.bounds import Rates, Reals, gaussian_shift
-from leakbench.privacy.mechanism import Mechanism
-from leakbench.privacy.pairs import fixed_size_epsilon, gaussian_delta
+from leakbench.privacy.mechanism import Mechanism, Mixture
+from leakbench.privacy.pairs import fixed_size_epsilon, gaussian_delta, losses, uses_of
 
 __all__ = ["family_epsilon", "gaussian_epsilon"]
 
@@ -36,21 +35,21 @@ def gaussian_epsilon(shift: float, delta: float) -> float:
     return float(optimize.brentq(excess, 0.0, most, xtol=1e-12))
 
 
-def family_epsilon(rates: tuple[Rates, Rates], mechanism: Mechanism, delta: float) -> float | None:
+def family_epsilon(rates: tuple[Rates, Rates], mechanism: Mechanism | Mixture, delta: float) -> float | None:
     """Return the least epsilon at `delta` among the family's members that allow both rates; None where it is out of reach.
 
     mechanism: the family's sampling, rate and steps; its noise is only where the search begins.
     """
-    if mechanism.sampling_rate == 1:
+    if isinstance(mechanism, Mechanism) and mechanism.sampling_rate == 1:
         return gaussian_epsilon(max(float(gaussian_shift(r)) for r in rates), delta)
     try:
         noise = _most_noise(rates, mechanism)
-        return 0.0 if noise == math.inf else best((replace(mechanism, noise_multiplier=noise),), delta)[0]
+        return 0.0 if noise == math.inf else best((mechanism.with_noise(noise),), delta)[0]
     except (ArithmeticError, MemoryError, ValueError):
         return None
 
 
-def _most_noise(rates: tuple[Rates, Rates], start: Mechanism) -> float:
+def _most_noise(rates: tuple[Rates, Rates], start: Mechanism | Mixture) -> float:
     """Return the largest noise multiplier, to 0.3 % and rounded down in epsilon, with which the rates are still possible."""
     strongest = max(rates, key=lambda r: float(gaussian_shift(r)))
     # A guess read the other way round is a guess too: slopes of the trade-off below 1 become slopes above it.
@@ -60,7 +59,7 @@ def _most_noise(rates: tuple[Rates, Rates], start: Mechanism) -> float:
     interval = max(2e-4, 4e-4 * rdp((start,), 1e-5))
 
     def possible(noise: float) -> bool:
-        epsilons, excess = _privacy_curve(replace(start, noise_multiplier=noise), deltas, interval)
+        epsilons, excess = _privacy_curve(start.with_noise(noise), deltas, interval)
         return all(bool(np.all(g.true_positive <= np.exp(epsilons) * g.false_positive + excess)) for g in guesses)
 
     if not deltas:
@@ -84,25 +83,22 @@ def _tangents(guess: Rates) -> list[float]:
     return [touching * share for share in (0.6, 0.85, 1.0, 1.15)] if loss >= 0 and touching > 0 else []
 
 
-def _privacy_curve(mechanism: Mechanism, deltas: list[float], interval: float) -> tuple[Reals, Reals]:
+def _privacy_curve(mechanism: Mechanism | Mixture, deltas: list[float], interval: float) -> tuple[Reals, Reals]:
     """Return epsilons and deltas, some points of a mechanism's privacy curve or above it (n,)."""
-    sigma, q, steps = mechanism.noise_multiplier, mechanism.sampling_rate, mechanism.steps
-    if mechanism.sampling == "fixed":
+    if isinstance(mechanism, Mechanism) and mechanism.sampling == "fixed":
+        sigma, q, steps = mechanism.noise_multiplier, mechanism.sampling_rate, mechanism.steps
         found = [fixed_size_epsilon(sigma, q, steps, d, interval) for d in deltas]
         return np.array(found), np.array(deltas)
     epsilons = np.concatenate([np.linspace(0, 2, 41), np.geomspace(2.1, 50, 40)])
-    if mechanism.sampling == "visible":
-        return epsilons, _visible_deltas(epsilons, sigma, q, steps)
-    from dp_accounting.pld import PLDAccountant  # noqa: PLC0415  (takes a second)
-
+    visible = uses_of(mechanism)
+    if visible is not None:
+        return epsilons, _visible_deltas(epsilons, *visible)
     with np.errstate(all="ignore"):
-        accountant = PLDAccountant(value_discretization_interval=interval)
-        accountant.compose(mechanism.event())
-        return epsilons, np.asarray(accountant.get_delta(epsilons))
+        return epsilons, np.asarray(losses((mechanism,), interval).get_delta_for_epsilon(epsilons))
 
 
-def _visible_deltas(epsilons: Reals, sigma: float, rate: float, steps: int) -> Reals:
-    uses = stats.binom(steps, rate)
-    counts = np.arange(int(uses.ppf(1e-12)), int(uses.isf(1e-12)) + 1)
+def _visible_deltas(epsilons: Reals, sigma: float, uses: Reals) -> Reals:
+    counts = np.flatnonzero(uses > 1e-14 * uses.max())
     shifts = np.sqrt(counts) / sigma
-    return np.array([float(uses.pmf(counts) @ gaussian_delta(float(e), shifts)) for e in epsilons]) + 2e-12
+    rest = 1e-12 + max(0.0, 1.0 - float(uses[counts].sum()))
+    return np.array([float(uses[counts] @ gaussian_delta(float(e), shifts)) for e in epsilons]) + rest

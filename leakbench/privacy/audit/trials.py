@@ -11,7 +11,8 @@ from torch import Tensor
 from leakbench.privacy.audit.bounds import Reals
 from leakbench.privacy.audit.canary import Neighbours
 from leakbench.privacy.audit.release import Release
-from leakbench.privacy.mechanism import Mechanism
+from leakbench.privacy.mechanism import Mechanism, Mixture
+from leakbench.privacy.pairs import sum_of
 
 __all__ = ["Scores", "affordable", "drawn", "executed"]
 
@@ -27,28 +28,42 @@ class Scores:
     absent: Reals
 
 
-def drawn(mechanism: Mechanism, trials: int, rng: torch.Generator) -> Scores:
+def drawn(mechanism: Mechanism | Mixture, trials: int, rng: torch.Generator) -> Scores:
     """Draw whole runs of a Gaussian mechanism: per run the sum of what its releases are along the canary.
 
     Lengths are in units of the canary's. `poisson`: without the canary a run is noise, with it, each of a binomial number of
     uses adds 1. `fixed`: whoever is drawn in the canary's stead points against it, the worst case for zero-out; the sum
     then moves by 2 for each use, and by 1 where the canary is zero. `visible`: the log-likelihood ratio, given the
-    number of uses, which shows.
+    number of uses, which shows. Of a mixture, the number of participations is drawn for each run and shows; it has one kind of
+    release.
     """
-    q, steps, sigma = mechanism.sampling_rate, mechanism.steps, mechanism.noise_multiplier
-    chance, count = (torch.full((trials,), float(x), dtype=torch.float64) for x in (q, steps))
+    one = mechanism.mechanisms[0] if isinstance(mechanism, Mixture) else mechanism
+    q, sigma, visible = one.sampling_rate, one.noise_multiplier, one.sampling == "visible"
+    chance = torch.full((trials,), q, dtype=torch.float64)
 
     def world(shift: float, base: float) -> Reals:
+        count = _releases(mechanism, trials, rng)
         uses = torch.binomial(count, chance, generator=rng) if q < 1 else count
         noise = sigma * torch.randn(trials, generator=rng, dtype=torch.float64)
-        several = uses.sqrt() if mechanism.sampling == "visible" else math.sqrt(steps)
-        scores: Reals = (uses * (shift + base) + several * noise).numpy()
+        several = (uses if visible else count).sqrt()
+        # Midway between both worlds, where the number of releases differs from run to run.
+        middle = q * (base + 0.5) * count if isinstance(mechanism, Mixture) and not visible else 0.0
+        scores: Reals = (uses * (shift + base) + several * noise - middle).numpy()
         return scores
 
-    if mechanism.sampling == "fixed" and q < 1:
+    if one.sampling == "fixed" and q < 1:
         return Scores(world(1.0, 1.0), world(0.0, 1.0))
-    base = -0.5 if mechanism.sampling == "visible" else 0.0
+    base = -0.5 if visible else 0.0
     return Scores(world(1.0, base), world(0.0, base))
+
+
+def _releases(mechanism: Mechanism | Mixture, trials: int, rng: torch.Generator) -> Tensor:
+    """Return (trials,), the number of releases of each run."""
+    if isinstance(mechanism, Mechanism):
+        return torch.full((trials,), float(mechanism.steps), dtype=torch.float64)
+    below = torch.from_numpy(sum_of(mechanism.weights, mechanism.steps)).cumsum(0)
+    drawn_at = torch.rand(trials, generator=rng, dtype=torch.float64) * below[-1]
+    return torch.searchsorted(below, drawn_at).double() * mechanism.mechanisms[0].steps
 
 
 def affordable(release: Release, pair: Neighbours, draws: float = 1e9) -> int:

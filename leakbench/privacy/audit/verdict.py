@@ -15,7 +15,7 @@ from leakbench.privacy.audit.coupled import Coupled
 from leakbench.privacy.audit.family import family_epsilon
 from leakbench.privacy.audit.release import Release
 from leakbench.privacy.audit.trials import Scores, affordable, drawn, executed
-from leakbench.privacy.mechanism import Mechanism
+from leakbench.privacy.mechanism import Mechanism, Mixture
 
 __all__ = ["Audit", "Stated", "judge", "lower_bounds"]
 
@@ -81,7 +81,7 @@ def _shown(value: float | None) -> str:
     return "none" if value is None else f"{value:.4g}"
 
 
-def lower_bounds(scores: Scores, delta: float, family: Mechanism | None) -> tuple[float, float | None]:
+def lower_bounds(scores: Scores, delta: float, family: Mechanism | Mixture | None) -> tuple[float, float | None]:
     """Return the lower bound without assumptions, and the one in a family; None where there is no family."""
     direct = both_ways(scores.present, scores.absent, lambda rates: direct_epsilon(rates, delta))
     lower = max(float(direct_epsilon(rates, delta)) for rates in direct)
@@ -93,7 +93,7 @@ def lower_bounds(scores: Scores, delta: float, family: Mechanism | None) -> tupl
 def judge(
     release: Release,
     found: Coupled,
-    mechanism: Mechanism,
+    mechanism: Mechanism | Mixture,
     stated: Stated,
     sigma_recipe: float | None,
     trials: int | None,
@@ -105,12 +105,12 @@ def judge(
     if found.sigma is not None and found.gaussian and release.seeded:
         # A slightly stronger noise than was measured keeps the bound one from below.
         sigma = min(found.sigma * (1 + 3 * found.error), 1e9)
-        family = dataclasses.replace(mechanism, noise_multiplier=sigma)
+        family = mechanism.with_noise(sigma)
         count = trials or DRAWN
         scores = drawn(family, count, rng)
     else:
         count = trials or affordable(release, found.telling)
-        family = dataclasses.replace(mechanism, noise_multiplier=1.0)
+        family = mechanism.with_noise(1.0)
         scores = executed(release, found.telling, count)
     lower, within = lower_bounds(scores, delta, family if noisy and found.gaussian else None)
     audited, how = lower, "audited"

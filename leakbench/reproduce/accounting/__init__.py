@@ -1,1 +1,1 @@
-"""Tables of accounting: printed epsilons and rounds, what the claim's own formula gives, and what is valid."""
+"""Tables of accounting: printed epsilons and rounds, what their formula gives, and what a tight accountant gives for it."""

@@ -1,4 +1,4 @@
-"""Printed epsilons of a training with one sigma: by the claim's own formula, and what is valid for the same steps."""
+"""Printed epsilons of a training with one sigma: by the claim's own formula, and the tight epsilon of the same steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["epsilons"]
 def epsilons(claim: Claim) -> Iterator[Row]:
     """Yield a row for each reading.
 
-    given: `within`, how near a formula's epsilon is that gives the printed one; `delta` of what is valid.
+    given: `within`, how near a formula's epsilon is that gives the printed one; `delta` of the tight epsilon.
     """
     within, delta = claim.given["within"], claim.given["delta"]
     for reading in readings(claim.given):
@@ -27,5 +27,5 @@ def epsilons(claim: Claim) -> Iterator[Row]:
         why = reading.because or steps_that_give(claim.claimed, within, reading.part, one)
         # Of a sum without sampling the amplified epsilon is that of the sum alone.
         alone = composition_costs((Mechanism(one.noise_multiplier, 1.0, 1),), reading.part.delta)[0, 0]
-        valid = rdp((one,), delta), pld((one,), delta)
-        yield row_of(reading.name, reading.stated, claimed.epsilon, valid, gives, why.format(alone=alone))
+        tight = rdp((one,), delta), pld((one,), delta)
+        yield row_of(reading.name, reading.stated, claimed.epsilon, tight, gives, why.format(alone=alone))

@@ -1,4 +1,6 @@
-"""What Flower's programs give as epsilon, beside what is valid: the script of its documentation, and its accountant since 1.35.
+"""What Flower's programs give as epsilon, and what a tight accountant gives for the same steps.
+
+The programs are the script of its documentation and its accountant since 1.35.
 
 The script gives Rényi divergences of sampling without replacement, a bound for who replaces one client, the noise multiplier z
 = noise / clip. To replace a client moves the clipped sum by up to two clips, so that z / 2 were right there. The accountant feeds
@@ -24,7 +26,7 @@ PROGRAMS = ("script", "without replacement", "poisson")
 
 
 def flower_epsilons(claim: Claim) -> Iterator[Row]:
-    """Yield what is valid under each adjacency; a number is reproduced where it is at least the valid epsilon by privacy losses.
+    """Yield the tight epsilon of each adjacency; a number is reproduced where it is at least that epsilon by privacy losses.
 
     given: `program`, one of `PROGRAMS`; `noise_multiplier` z; `delta`; `federation`; `within`, how near the formula is to what
     the program gave, which is the claim.  Raises InputError for another program, or where the formula is not that program's.

@@ -47,9 +47,9 @@ def geyer_rounds(claim: Claim) -> Iterator[Row]:
             longer = dataclasses.replace(schedule, clients_per_round=halves, rounds=LONG)
             last = rounds_within(part.deltas(longer), part.delta)
             one = Mechanism(least, longer.client_rate, releases * printed)
-            valid = rdp((one,), part.delta), pld((one,), part.delta)
+            tight = rdp((one,), part.delta), pld((one,), part.delta)
             name = f"{'sigma looked for' if part is found else 'released agent'}, {releases} a round"
-            yield row_of(name, False, last, valid, part is agent and last == printed, why)
+            yield row_of(name, False, last, tight, part is agent and last == printed, why)
 
 
 def excess(sigma: float, claim: GeyerClaim, schedule: Schedule) -> float:

@@ -15,15 +15,17 @@ __all__ = ["accounting_page"]
 
 RULE = (
     "A printed number is reproduced where the claim's own formula, as the paper states it, gives its digits, and contradicted where"
-    " it does not; numbers are exact, so there is no test. The columns are of that reading. Rényi and losses: the valid epsilon of"
-    " the same steps, by Rényi divergences with their tight conversion and by privacy loss distributions."
-    " [What the verdicts mean](../docs/papers.md#verdicts)."
+    " it does not; numbers are exact, so there is no test. The columns are of that reading. Same formula, tight accountant: the"
+    " epsilon of the noise, sampling and steps that the formula counts, by Rényi divergences with their tight conversion and by"
+    " privacy loss distributions. It is not the valid epsilon, which is of the mechanism as executed, with its clip, its draw of"
+    " clients and the copies of an example: [defenses.md](defenses.md). [What the verdicts mean](../docs/papers.md#verdicts)."
 )
 
 COVERS = (
-    "A number is reproduced where it is at least the valid epsilon, by privacy losses, under the adjacency that its formula is for,"
-    " and contradicted where it is less; numbers are exact, so there is no test. Rényi is the looser valid epsilon."
-    " [What the verdicts mean](../docs/papers.md#verdicts)."
+    "A number is reproduced where it is at least the epsilon of the same noise, sampling and steps by a tight accountant (privacy"
+    " losses) under the adjacency that its formula is for, and contradicted where it is less; numbers are exact, so there is no"
+    " test. By Rényi divergences that epsilon is a little looser. It is not the valid epsilon of a defense as executed:"
+    " [defenses.md](defenses.md). [What the verdicts mean](../docs/papers.md#verdicts)."
 )
 
 AGAIN = (
@@ -31,7 +33,12 @@ AGAIN = (
     " `--scale` quick and full are the same."
 )
 
-CLAIM_HEADS = ("claim", "claimed", "by the claim's own formula", "valid: Rényi", "valid: losses", "verdict", "reason")
+TIGHT = "same formula, tight accountant"
+"""Name of the epsilon of what a formula counts, by accountants of today; `valid` is of a mechanism as executed."""
+
+CLAIM_HEADS = (
+    *("claim", "claimed", "by the claim's own formula", f"{TIGHT}: Rényi", f"{TIGHT}: losses", "verdict", "reason"),
+)
 READING_HEADS = ("claim", "reading", "stated", "formula", "Rényi", "losses", "gives it", "reason")
 
 

@@ -104,8 +104,8 @@ def schedule_of(given: Mapping[str, Any], **changes: Any) -> Schedule:
         raise InputError(f"federation: {error}") from None
 
 
-def row_of(name: str, stated: bool, formula: float | None, valid: tuple[float, float], gives: bool, why: str) -> Row:
-    """Return the row of a reading. valid: by Rényi divergences, by losses; why: kept where the formula does not give the number."""
-    renyi, losses = valid
+def row_of(name: str, stated: bool, formula: float | None, tight: tuple[float, float], gives: bool, why: str) -> Row:
+    """Return the row of a reading. tight: by Rényi divergences, by losses; why: kept where the formula does not give the number."""
+    renyi, losses = tight
     same: Row = {"reading": name, "stated": int(stated), "formula": formula, "renyi": renyi, "losses": losses}
     return {**same, "gives": int(gives), "reason": "" if gives else why}

@@ -19,7 +19,7 @@ __all__ = ["rounds"]
 def rounds(claim: Claim) -> Iterator[Row]:
     """Yield a row for each reading; a round that is begun counts, and none (nan) where the budget outlasts all.
 
-    given: `budget`; `delta` and `losses` (whether privacy losses are computed) of what is valid after the printed round.
+    given: `budget`; `delta` and `losses` (whether privacy losses are computed) of the tight epsilon after the printed round.
     """
     given, printed = claim.given, int(claim.claimed)
     trained, each = schedule_of(given).rounds, schedule_of(given).local_iterations

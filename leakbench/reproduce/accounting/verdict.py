@@ -19,7 +19,7 @@ NO_READING = "given by no reading that was tried"
 
 @dataclass(frozen=True)
 class Judged:
-    """A printed number beside its formula's and the valid ones, of the reading that is stated, or else of the first."""
+    """A printed number, its formula's, and those of tight accountants, of the reading that is stated, or else of the first."""
 
     name: str
     claimed: float
