@@ -48,11 +48,16 @@ class Resolved(Protocol):
 
 @dataclass(frozen=True)
 class Use:
-    """What decides which shared pieces a cell uses. rounds: of training.  acts: whether the defense does anything."""
+    """What decides which shared pieces a cell uses.
+
+    rounds: of training.  acts: whether the defense does anything.  victims: of each leakage point; a cell with one victim measures
+    a training, and its rankings are no rates.
+    """
 
     engine: str
     rounds: int
     acts: bool
+    victims: int
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ SHARED = {
     "leakage": Shared(leakage),
     "metrics": Shared(metrics),
     "intervals": Shared(statistics),
-    "rankings": Shared(rankings),
+    "rankings": Shared(rankings, lambda use: use.victims > 1),
     "baseline guess": Shared(leakbench.attack.null),
     "accounting": Shared(leakbench.privacy, lambda use: use.acts),
     "bounds": Shared(leakbench.limits, lambda use: use.acts),
@@ -82,7 +87,7 @@ def behaviours_of(cell: Resolved) -> dict[str, int]:
     s = cell.settings
     networks = {s.leaking, *([s.model] if s.federation.rounds else [])}
     return {
-        **behaviours_without_data(cell.attack, cell.defense, cell.recipe, s.engine, s.federation.rounds),
+        **behaviours_without_data(cell.attack, cell.defense, cell.recipe, s.engine, s.federation.rounds, s.victims),
         **versions_of_parts(s.federation.partition),
         **{f"network {name}": MODELS[name].behaviour for name in networks},
         **({Attributes.__name__: behaviour_of(Attributes)} if cell.data.features else {}),
@@ -90,13 +95,13 @@ def behaviours_of(cell: Resolved) -> dict[str, int]:
 
 
 def behaviours_without_data(
-    attack: Attack, defense: Defense, dataset: DatasetRecipe, engine: str, rounds: int
+    attack: Attack, defense: Defense, dataset: DatasetRecipe, engine: str, rounds: int, victims: int
 ) -> dict[str, int]:
     """Return what of `behaviours_of` is known without the data: all but the networks and the ranking of attributes.
 
-    rounds: of training.
+    rounds: of training.  victims: of each leakage point.
     """
-    use = Use(engine, rounds, any(getattr(defense, station) for station in STATIONS))
+    use = Use(engine, rounds, any(getattr(defense, station) for station in STATIONS), victims)
     return {
         **versions_of_parts([attack, defense, dataset.format, dataset.federation.partition]),
         **{cls.__name__: behaviour_of(cls) for cls in (Candidates, Classes)},

@@ -76,7 +76,7 @@ def versions_asked(requests: Sequence[Request]) -> dict[str, int]:
         if request.clip_factor is not None:
             defense = wider(defense, request.clip_factor)
         rounds = dataset.federation.rounds if request.train_rounds is None else request.train_rounds
-        found |= behaviours_without_data(attack, defense, dataset, request.engine, rounds)
+        found |= behaviours_without_data(attack, defense, dataset, request.engine, rounds, request.victims)
     return found
 
 
