@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+import leakbench.privacy
 from leakbench.cell.accounting import schedule_of
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense, Probe, phases
@@ -31,8 +32,6 @@ __all__ = ["Row", "measured", "overview", "recorded", "write"]
 
 SHAPE, CLASSES, EXAMPLES = (1, 28, 28), 10, 60_000
 
-ACCOUNTING = 2
-"""Version of the rules by which a valid epsilon follows from a recipe; 2: the mixture over the draw of clients."""
 WORDS = ("title", "cite", "note", "printed", "printed_by")
 
 
@@ -97,7 +96,10 @@ def _number(value: float | None) -> str:
 def _hash(defense: Defense) -> str:
     """Return the hash of all that an epsilon may follow from: words, and numbers that a paper prints, are not among it."""
     return content_hash(
-        {"defense": {k: v for k, v in describe(defense).items() if k not in WORDS}, "accounting": ACCOUNTING}
+        {
+            "defense": {k: v for k, v in describe(defense).items() if k not in WORDS},
+            "accounting": leakbench.privacy.BEHAVIOUR,
+        }
     )[:12]
 
 

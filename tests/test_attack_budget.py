@@ -312,7 +312,7 @@ def test_a_run_with_a_budget_keeps_partial_answers_says_so_and_marks_its_rows(
 
 def test_an_interrupted_run_keeps_its_chunks_and_has_only_the_time_that_is_left(tmp_path: Path) -> None:
     """The first leakage point ended in time; before the second one, the manifest says, all of the budget was spent."""
-    asked = {**SMALL, "taps": ("type-2", "type-1"), "leak_batch": 2, "iterations": 3}
+    asked = {**SMALL, "taps": ("type-2", "type-1"), "leak_batch": 2, "iterations": 3, "networks": 1}
     cell = resolve_cell(Request(attack="cpl", budget=1000.0, **asked), None)
 
     def interrupted(phase: str, done: float, total: int | None) -> None:

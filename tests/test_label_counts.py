@@ -169,7 +169,7 @@ def test_from_the_command_line(
     """All labels of undefended batches are right, and the table says whether they were given."""
     (tmp_path / "mine.yaml").write_text(RECIPE.format(labels=labels))
     line = f"leakbench run --quiet --json --dataset {dataset} --attack {tmp_path / 'mine.yaml'} --iterations 1"
-    more = f"--victims 3 --leak-batch 4 --candidates 9 --taps type-1 --train-rounds 0 --out {tmp_path / 'run'}"
+    more = f"--victims 3 --networks 1 --leak-batch 4 --candidates 9 --taps type-1 --train-rounds 0 --out {tmp_path / 'run'}"
     monkeypatch.setattr("sys.argv", [*line.split(), *more.split()])
     main()
     summary = json.loads(capsys.readouterr().out)

@@ -262,7 +262,7 @@ def test_public_pictures_that_are_all_alike_give_no_floor(public: torch.Tensor) 
     alike = dataclasses.replace(some.data, test_inputs=public, test_targets=targets, public=None)
     some = dataclasses.replace(some, data=alike)
     model, weights = fresh_network(some, trained=False)
-    found = floor(some, Sent(Network(model, weights)), "type-2", 0, hand_out(some))
+    found = floor(some, lambda _: Sent(Network(model, weights)), "type-2", 0, hand_out(some))
     assert found.rmse is None
     assert found.note == "none: the public examples are all alike, so that their deviation is no prior"
 

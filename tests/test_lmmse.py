@@ -304,6 +304,8 @@ RUN = [
     "20",
     "--candidates",
     "30",
+    "--networks",
+    "1",
     "--train-rounds",
     "0",
 ]

@@ -146,7 +146,7 @@ def test_every_run_tells_members(
         "title: t\ncite: c\nunit: example\n"
         "example: [{clip_whole: {norm: 4.0}}, {gaussian_noise: {multiplier: 1.0, to: each}}]\n"
     )
-    options = "run --dataset digits --attack cpl --iterations 1 --train-rounds 0 --victims 30 --taps type-2,type-1"
+    options = "run --dataset digits --attack cpl --iterations 1 --train-rounds 0 --victims 30 --taps type-2,type-1 --networks 1"
     more = ["--leak-batch", "3", "--json", "--quiet", "--defense", str(recipe)]
     folder = tmp_path / "run"
     code, out, _ = called(monkeypatch, capsys, *options.split(), *more, "--out", str(folder))

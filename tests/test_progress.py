@@ -20,6 +20,7 @@ SMALL = {
     "dataset": "digits",
     "taps": ("type-1",),
     "victims": 3,
+    "networks": 1,
     "candidates": 9,
     "train_rounds": 0,
     "iterations": 8,

@@ -165,7 +165,7 @@ class Narrow:
 def small(**more: Any) -> Cell:
     asked = {
         "dataset": "digits", "attack": "inverting_gradients", "defense": "fed_sdp_client", "taps": ("type-2", "type-1"),
-        "victims": 5, "iterations": 2, "train_rounds": 0, "leak_batch": 1, "candidates": 10,
+        "victims": 5, "networks": 1, "iterations": 2, "train_rounds": 0, "leak_batch": 1, "candidates": 10,
     }  # fmt: skip
     return resolve_cell(Request(**{**asked, **more}), None)
 

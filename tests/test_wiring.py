@@ -46,7 +46,7 @@ def flat(gradients: Parameters) -> Tensor:
 
 
 def cell(**asked: object) -> Cell:
-    return resolve_cell(Request(**{"attack": "cpl", "victims": 4, "train_rounds": 0, **asked}), None)  # type: ignore[arg-type]
+    return resolve_cell(Request(**{"attack": "cpl", "victims": 4, "networks": 1, "train_rounds": 0, **asked}), None)  # type: ignore[arg-type]
 
 
 def test_a_cell_is_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
