@@ -185,7 +185,9 @@ def test_every_run_ranks_the_classes(
 ) -> None:
     """Beside an attack that searches, at noise that leaves little: right more often than the commonest class, under its bound."""
     run = runs_behind_flat_noise(monkeypatch, capsys, tmp_path)
-    options = "--attack inverting_gradients --iterations 1 --victims 100 --candidates 100 --taps type-2,type-1 --networks 1"
+    options = (
+        "--attack inverting_gradients --iterations 1 --victims 100 --candidates 100 --taps type-2,type-1 --networks 1"
+    )
     summary, folder = run("run", *options.split(), "--leak-batch", "3")
     alone, batch = summary["taps"]["type-2"], summary["taps"]["type-1"]
     rows = pd.read_parquet(folder / "rows.parquet")

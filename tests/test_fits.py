@@ -528,7 +528,9 @@ def go(cell: Cell, folder: Path, progress: Callable[..., None] = lambda *_: None
 def test_killed_between_two_chunks_it_goes_on_with_the_same_fit(learned, tmp_path, monkeypatch):
     """Six victims in chunks of two: one fit for all of them, for the run that was cut short and for the one that was not."""
     monkeypatch.setattr(stage_attack, "_chunk", lambda *_: 2)
-    request = Request(attack="lmmse", dataset="digits", taps=("type-2",), victims=6, networks=1, candidates=20, train_rounds=0)
+    request = Request(
+        attack="lmmse", dataset="digits", taps=("type-2",), victims=6, networks=1, candidates=20, train_rounds=0
+    )
     cell = resolve_cell(dataclasses.replace(request, defense="noise_gaussian"), None)
 
     def stop(phase: str, done: int, total: int | None) -> None:

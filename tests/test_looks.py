@@ -39,7 +39,15 @@ LANES = torch.arange(3)
 
 def cell(**asked: Any) -> Cell:
     """Three digits, each behind an update of two."""
-    plain = {"attack": "cpl", "dataset": "digits", "victims": 3, "networks": 1, "train_rounds": 0, "leak_batch": 2, "candidates": 20}
+    plain = {
+        "attack": "cpl",
+        "dataset": "digits",
+        "victims": 3,
+        "networks": 1,
+        "train_rounds": 0,
+        "leak_batch": 2,
+        "candidates": 20,
+    }
     return resolve_cell(Request(**{**plain, "defense": "fed_cdp", **asked}), None)
 
 

@@ -21,7 +21,20 @@ BAD = {
         ("defense", "model", "leak_model", "victim_mode", "init", "attack", "knows", "protocol"), "none_such"
     ),
     **dict.fromkeys(("client_optimizer", "reads", "engine", "device", "success", "threshold", "tracker"), "none_such"),
-    **dict.fromkeys(("clients", "clients_per_round", "local_iterations", "batch", "victims", "iterations"), "0"),
+    **dict.fromkeys(
+        (
+            "clients",
+            "clients_per_round",
+            "local_iterations",
+            "batch",
+            "victims",
+            "iterations",
+            "evaluations",
+            "networks",
+        ),
+        "0",
+    ),
+    "budget": "-1",
     **dict.fromkeys(
         ("leak_batch", "observations", "candidates", "seeds", "identify", "trials", "repeats", "outer"), "0"
     ),
@@ -37,7 +50,7 @@ BAD = {
 }
 """{parameter of a command: a value that no data set allows}."""
 
-NO_BAD_VALUE = {"as_json", "quiet", "help", "join_rounds", "pictures", "retry_failed", "again", "quick"}
+NO_BAD_VALUE = {"as_json", "quiet", "help", "join_rounds", "pictures", "retry_failed", "again", "quick", "stale"}
 """Parameters that are flags."""
 
 ELSEWHERE = {

@@ -43,7 +43,15 @@ def cell_of(tmp_path: Path, attack: str, defense: dict[str, Any] | None, tap: st
         Path(name).write_text(yaml.safe_dump(defense), encoding="utf-8")
     given: dict[str, Any] = {"iterations": None if attack == "analytic_fc" else 3, "train_rounds": 0, "candidates": 100}
     asked = Request(
-        dataset="digits", defense=name, attack=attack, taps=(tap,), victims=3, networks=1, leak_batch=batch, device="cpu", **given
+        dataset="digits",
+        defense=name,
+        attack=attack,
+        taps=(tap,),
+        victims=3,
+        networks=1,
+        leak_batch=batch,
+        device="cpu",
+        **given,
     )
     return prepare(asked, None, Reporter(quiet=True)), name
 
