@@ -16,7 +16,7 @@ from leakbench.errors import InputError
 from leakbench.federated.view import Public
 from leakbench.measure.metrics import success_threshold
 from leakbench.own.assumed import assumed, overlap
-from leakbench.own.attacked import told
+from leakbench.own.attacked import Attacker, told
 from leakbench.own.leak import Trained, leaked
 from leakbench.own.overlap import without_truth
 from leakbench.own.who import Who
@@ -83,7 +83,7 @@ def test_what_an_attack_draws_is_of_its_seed_and_the_victim() -> None:
 
 def test_the_threshold_of_success_is_the_data_s_or_what_was_asked() -> None:
     digits = attacked(gradients(), dataset="digits").rows["eta"]
-    data = Who("analytic_fc", dataset="digits")().data
+    data = of_digits().data
     assert data is not None
     assert set(digits) == {success_threshold(data.train_inputs[data.victims], generator(0, "eta"))}
     assert set(attacked(gradients()).rows["eta"]) == {0.1}
@@ -98,8 +98,14 @@ def test_made_up_pictures_are_no_black_ones() -> None:
     assert (torch.tensor(null.to_numpy(), dtype=torch.float32) < black).all()
 
 
+def of_digits() -> Attacker:
+    """The attacker with the public examples of digits."""
+    who = Who("analytic_fc", dataset="digits")
+    return who.with_public(who())
+
+
 def public_digits(n: int) -> tuple[Tensor, Tensor]:
-    public = Who("analytic_fc", dataset="digits")().public(SHAPE, CLASSES)
+    public = of_digits().public(SHAPE, CLASSES)
     return public.inputs[:n], public.labels[:n]
 
 
@@ -110,7 +116,7 @@ def test_a_truth_among_the_public_examples_is_none_of_them() -> None:
     rounded = (x[:, None] + 5e-5).clamp_max(1.0)
     summary = attacked(updates, truth=(rounded, y[:, None]), dataset="digits").summary
     assert (summary["candidates"], summary["identified"]) == (450, 1.0)
-    attacker = Who("analytic_fc", dataset="digits")()
+    attacker = of_digits()
     seen = leaked(model, updates, SHAPE, CLASSES, Trained(), tap="type-2", truth=(rounded, y[:, None]))
     own = "4 of the 450 public examples of 'digits' are the truth's own and left out, since nobody has private ones"
     assert overlap(seen, attacker) == own and own in assumed(seen, attacker, True)

@@ -70,8 +70,10 @@ def attack_update(
         arrays = {"inputs": torch.as_tensor(truth[0]).float(), "labels": torch.as_tensor(truth[1])}
         examples = 1 if tap == "type-2" else batch * local_iterations
         truth = truth_of(arrays, len(several), examples, shape, classes)
-    attacker = Who(attack, defense, dataset, data_dir, success, seed, knows, iterations)()
+    who = Who(attack, defense, dataset, data_dir, success, seed, knows, iterations)
+    attacker = who()
     seen = leaked(model, several, shape, classes, how, before, tap, truth, normal)
+    attacker = who.with_public(attacker)
     warn_of_contradiction(seen, attacker, stacklevel=3)
     return attack_seen(seen, suited(attacker, seen)[0])
 

@@ -116,7 +116,7 @@ class Probe:
         where several steps were not of one batch size by plain SGD or Adam.
         """
         who = Who(attack, defense, dataset, data_dir, success, seed, knows, iterations)
-        points = self._points(who(), shape, classes, victims, normalise, batch)
+        points = self._points(who.with_public(who()), shape, classes, victims, normalise, batch)
         if "type-2" not in points and self.observed.note:
             warnings.warn(f"type-2 is left out: {self.observed.note}", stacklevel=2)
         for seen, knowing in points.values():

@@ -87,6 +87,7 @@ def page_of(table: Table, rows: pd.DataFrame, elsewhere: bool = False) -> str:
             "",
             *_trial(table, rows),
             *stale_lines(list(rows_of(table, rows))),
+            *_on_one_network(table, rows),
             *_drawn(table),
             measured,
             "",
@@ -102,6 +103,23 @@ def page_of(table: Table, rows: pd.DataFrame, elsewhere: bool = False) -> str:
         untagged(f"{PUBLISHED}{table.found}" if elsewhere and table.found else table.found),
     ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _on_one_network(table: Table, rows: pd.DataFrame) -> list[str]:
+    """Return which rows of several victims were measured on one network, or in one training; nothing where none was."""
+    protocols = {line.name: line.requests("full", {})[0].protocol for line in table.lines}
+    several = rows[rows["victims"] > 1] if "victims" in rows else rows[:0]
+    alone = several[several["networks"].fillna(1) <= 1] if "networks" in several else several
+    found: dict[str, list[str]] = {}
+    for name in dict.fromkeys(alone["cell"]):
+        found.setdefault("one training" if protocols.get(name) == "live" else "one network", []).append(str(name))
+    every = set(several["cell"])
+    lines = (
+        f"Measured on {what}, so that the intervals say nothing of another: "
+        f"{'all rows' if set(names) == every else untagged('; '.join(_gathered(names)))}."
+        for what, names in found.items()
+    )
+    return [text for line in lines for text in (line, "")]
 
 
 def _trial(table: Table, rows: pd.DataFrame) -> list[str]:

@@ -121,7 +121,7 @@ def _recognised(group: pd.DataFrame) -> dict[str, float | int | None]:
     return {
         **dict(zip(fields, found, strict=True)),
         "null_recognised": guessed[0],
-        "gallery": int(group["gallery"].min()),
+        "gallery": int(group["gallery"].min()) if "gallery" in group else None,
     }
 
 
