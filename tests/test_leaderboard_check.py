@@ -59,13 +59,15 @@ def test_a_tampered_asr_fails_by_name(
     def lower(fields: dict[str, Any]) -> None:
         point = fields["cells"][1]["points"][0]
         point["asr"] = [0.0, *(round(end, 4) for end in wilson(0, point["victims"]))]
+        point["by_network"]["asr"] = [0.0] * point["networks"]
 
     path = changed(card, tmp_path, lower)
     code, out, _ = called(monkeypatch, capsys, "card", "--check", str(path), "--runs", str(runs), "--quiet")
     assert code == 1
     first, *more = out.splitlines()
     assert first.startswith("cells.aware.paper.points.type-2.asr: the card has [0.0, 0.0, ")
-    assert more == ["check: 1 difference"]
+    numbers = [line for line in more[:-1] if line.startswith("cells.aware.paper.points.type-2.by_network.asr.")]
+    assert numbers == more[:-1] != [] and more[-1] == f"check: {len(more)} differences"
 
 
 @pytest.mark.parametrize(

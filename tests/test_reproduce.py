@@ -368,7 +368,8 @@ def test_a_page_has_the_claims_with_their_verdicts(tmp_path: Path) -> None:
     table = read_table(str(tiny(tmp_path, rows=[{**claimed, "because": "too short"}])))
     _, rows = measure(table, tmp_path)
     [claim] = claims_of(table, rows)
-    assert (claim.row, claim.claimed, claim.verdict, claim.reason) == ("cpl", 0.985, "different setting", "one network")
+    assert (claim.row, claim.claimed, claim.verdict) == ("cpl", 0.985, "different setting")
+    assert claim.reason == "2 networks of at least 5"
     page = page_of(table, rows.assign(asr=0.1, asr_low=0.08, asr_high=0.12, networks=5))
     assert "Nobody, 2026" in page and "1 printed number: contradicted 1." in page
     assert "| cpl | ASR | 0.985 | 0.100 | [0.080, 0.120] | **contradicted** | too short |" in page
@@ -382,7 +383,7 @@ def test_claims_of_less_work_are_of_a_different_setting(tmp_path: Path) -> None:
     """Fewer victims are the same work, fewer iterations are not."""
     for quick, reason in (
         ({"victims": 1}, "one network"),
-        ({"iterations": 1}, "one network; scale quick: other iterations"),
+        ({"iterations": 1}, "2 networks of at least 5; scale quick: other iterations"),
     ):
         folder = tmp_path / str(len(reason))
         folder.mkdir()

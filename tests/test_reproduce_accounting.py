@@ -248,7 +248,7 @@ def test_a_claim_is_computed_once(tmp_path: Path) -> None:
 def test_another_version_computes_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = small(tmp_path)
     assert told_by(table, tmp_path) == ["a", "b"]
-    monkeypatch.setattr("leakbench.reproduce.accounting.table.versions", lambda: {"leakbench": "9", "torch": "1"})
+    monkeypatch.setattr("leakbench.reproduce.accounting.table.versions", lambda: {"dp-accounting": "9"})
     assert told_by(table, tmp_path) == ["a", "b"]
 
 

@@ -294,6 +294,8 @@ def test_one_victim_who_does_not_fit_is_one_line(
         "0",
         "--victims",
         "3",
+        "--networks",
+        "1",
         "--taps",
         "type-2",
     ]

@@ -31,7 +31,7 @@ ELSEWHERE = 0.05
 INTERVALS = ("asr", "null_asr", "identified", "label_ranked", "features", "records", "rmse", "value")
 """Fields of [value, low, high]."""
 
-FREE = ("warnings", "comment", "reason", "failures", "caveats", "label", "claimed_by")
+FREE = ("warnings", "comment", "reason", "failures", "caveats", "label", "claimed_by", "by_network")
 """Fields that follow from numbers, or are numbers without an interval, and so may differ where not all is made with the same."""
 
 
@@ -97,7 +97,7 @@ def _between(place: str, one: Any, other: Any, same: bool) -> Iterator[str]:
     field = place.rpartition(".")[2]
     if not same and field in FREE:
         return
-    if field in INTERVALS and isinstance(one, tuple) and isinstance(other, tuple):
+    if field in INTERVALS and ".by_network." not in place and isinstance(one, tuple) and isinstance(other, tuple):
         near = all(map(_near, one, other)) if same else _inside(one, other[0]) and _inside(other, one[0])
         if not near:
             yield from _unlike(place, one, other)

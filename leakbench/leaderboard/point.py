@@ -39,8 +39,8 @@ def point_of(name: str, summary: Mapping[str, Any], rows: pd.DataFrame) -> Point
         records=share_of(tap, "record_match"),
         verdict=tap["verdict"],
         same_as=same,
-        networks=tap["networks"],
-        by_network=_by_network(tap, rows) if tap["networks"] > 1 else {},
+        networks=tap.get("networks", 1),
+        by_network=_by_network(tap, rows) if tap.get("networks", 1) > 1 else {},
     )
 
 
@@ -72,8 +72,9 @@ def _median(rows: pd.DataFrame) -> tuple[float, float | None, float | None]:
     """Return the median RMSE over all examples, failures counting as the worst, with its interval over victims."""
     worst = rows["rmse"].fillna(math.inf)
     value = round(float(worst.median()), DIGITS)
-    by_victim = rows.assign(worst=worst).groupby("victim").agg({"worst": "median", "network": "first"})
-    _, low, high = median_interval(by_victim["worst"], network=by_victim["network"])
+    by_victim = worst.groupby(rows["victim"]).median()
+    network = rows.groupby("victim")["network"].first() if "network" in rows else None
+    _, low, high = median_interval(by_victim, network=network)
     # Of batches the median over all examples is not that of the victims' medians.
     return value, _around(value, low, min), _around(value, high, max)
 

@@ -156,7 +156,7 @@ def point_of(tap: dict[str, Any], rows: pd.DataFrame) -> Row:
     # A member without an answer, or never within eta, is the farthest and the latest of its batch; it is not left out.
     scores = rows[["rmse", "iterations_to_success"]].fillna(math.inf)
     by_victim = scores.groupby(rows["victim"]).median()
-    network = rows.groupby("victim")["network"].first()
+    network = rows.groupby("victim")["network"].first() if "network" in rows else None
     ends: dict[str, float] = {}
     for name, column in (("rmse", "rmse"), ("iterations", "iterations_to_success")):
         _, low, high = median_interval(by_victim[column], network=network)
@@ -164,7 +164,7 @@ def point_of(tap: dict[str, Any], rows: pd.DataFrame) -> Row:
     return {
         "batch": tap["batch"],
         "victims": tap["victims"],
-        "networks": tap["networks"],
+        "networks": tap.get("networks", 1),
         **{key: tap[key] for key in MEASURES},
         **ends,
         "minutes": minutes_of(tap),
