@@ -1,6 +1,7 @@
 """Smooth chains: their limit, their derivatives, and the search that uses them."""
 
 import dataclasses
+import itertools
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from leakbench.attack.features import read, readable
 from leakbench.attack.front import Front
 from leakbench.attack.methods.feature_inversion import FeatureInversion
 from leakbench.attack.slots.descent import AdamDescent
+from leakbench.attack.slots.priors import TotalVariation
 from leakbench.attack.slots.start import Constant
 from leakbench.attack.slots.stop import Iterations
 from leakbench.attack.smooth import smoothed
@@ -49,13 +51,16 @@ def test_features_and_gradients_tend_to_the_originals_as_the_sharpness_grows():
     front = Front.of(view.network, features.layer, SHAPE)
     entered, cotangents, lanes = features.entered[0], features.cotangents[0], torch.arange(V)
     apart = []
-    for sharpness in (3.0, 30.0, 300.0, 1e6):
+    for sharpness in (3.0, 30.0, 1e3, 1e6):
         h, gradients = front.smoothed(sharpness, entered)(x, cotangents, lanes)
-        pairs = [(h, entered), *((gradients[n], view.update[n]) for n in gradients)]
+        # The gradient of the last bias depends on nothing but which units are active, and that is known.
+        weights = [n for n in gradients if n.endswith("weight")]
+        pairs = [(h, entered), *((gradients[n], view.update[n]) for n in weights)]
         apart.append([float((one - other).norm() / other.norm()) for one, other in pairs])
-    for farther, nearer in zip(apart, apart[1:], strict=False):
+    for farther, nearer in itertools.pairwise(apart):
         assert all(b < a for a, b in zip(farther, nearer, strict=True))
-    assert max(apart[-1]) < 1e-4 < min(apart[0])
+    assert max(apart[-1]) < 1e-12
+    assert min(apart[0]) > 0.1
 
 
 @pytest.mark.parametrize("sharpness", [1.0, 20.0])
@@ -74,7 +79,9 @@ def test_the_way_back_is_the_derivative_by_finite_differences(sharpness):
         ahead, behind = (step({}, True, x + h * direction).answer for h in (1e-5, -1e-5))
         measured = (ahead - behind) / 2e-5
         delta = torch.randn(passed.answer.shape, dtype=torch.float64, generator=generator)
-        torch.testing.assert_close((delta * measured).sum(), (passed.back(delta) * direction).sum(), rtol=1e-4, atol=1e-7)
+        torch.testing.assert_close(
+            (delta * measured).sum(), (passed.back(delta) * direction).sum(), rtol=1e-4, atol=1e-7
+        )
         torch.testing.assert_close((delta * passed.push(direction)).sum(), (passed.back(delta) * direction).sum())
 
 
@@ -87,11 +94,14 @@ def test_a_search_through_relus_and_maxima_comes_closer_if_they_are_smooth_at_fi
     view, x = leaked()
     descent = AdamDescent(learning_rate=0.1, signed=True, box=True, factor=0.5, milestones=(0.4, 0.6, 0.75, 0.9))
     sharp = FeatureInversion(
-        start=Constant(value=0.5, deviation=0.02), descent=descent, stop=Iterations(limit=200), weight=0.1
+        start=Constant(value=0.5, deviation=0.02),
+        descent=descent,
+        priors=(TotalVariation(weight=0.02),),
+        stop=Iterations(limit=200),
+        weight=0.1,
     )
     smooth = dataclasses.replace(sharp, weight=3.0, sharpness=(1.0, 100.0), fading=(1 / 30, 0.1))
     missed = [
         (method((view,), generators()).inputs - x).flatten(1).square().mean(1).sqrt() for method in (sharp, smooth)
     ]
-    assert float(missed[1].mean()) < float(missed[0].mean())
-    assert float(missed[1].max()) < 0.05
+    assert float(missed[1].mean()) < 0.8 * float(missed[0].mean())

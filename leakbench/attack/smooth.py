@@ -108,8 +108,9 @@ class _SmoothMaxPool:
         read = entering[:, :, : down * rows, : right * columns]
         windows = read.reshape(lanes, members, down, rows, right, columns, channels)
         slope = _slope(self.sharpness, entering)[..., None, None]
-        shares = (slope * windows).movedim(3, 4).flatten(4, 5).softmax(4)
-        shares = shares.unflatten(4, (rows, columns)).movedim(4, 3)
+        # The places of a window, which are on two axes, share one softmax.
+        beside = (slope * windows).movedim(3, 4)
+        shares = beside.flatten(4, 5).softmax(4).reshape(beside.shape).movedim(4, 3)
         pooled = (shares * windows).sum((3, 5), keepdim=True)
         weights = shares * (1 + slope * (windows - pooled))
         rest = (0, 0, 0, width - right * columns, 0, height - down * rows)
@@ -120,6 +121,7 @@ class _SmoothMaxPool:
 
         def push(tangent: Tensor) -> Tensor:
             moved = tangent[:, :, : down * rows, : right * columns].reshape(windows.shape)
-            return (moved * weights).sum((3, 5))
+            left: Tensor = (moved * weights).sum((3, 5))
+            return left
 
         return Passed(pooled[:, :, :, 0, :, 0], back, push)
