@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
+from leakbench.attack.smooth import smoothed
 from leakbench.engine.chain import Chain, chain_of
 from leakbench.types import Network, Parameters
 
@@ -136,6 +137,10 @@ class Front:
                 if chain is not None and chain.takes(shape):
                     return cls(network, layer, chain, prefix)
         return cls(network, layer, None)
+
+    def smoothed(self, sharpness: float, features: Tensor) -> Front:
+        """Return a front with smooth ReLUs and pools for inputs whose features (v, M, d) are known; the same if not a chain."""
+        return self if self.chain is None else replace(self, chain=smoothed(self.chain, sharpness, features))
 
     def __call__(self, inputs: Tensor, cotangents: Tensor, lanes: Tensor) -> tuple[Tensor, Parameters]:
         """Return the features (v, M, d) of inputs (v, M, *s), and the derivatives {p: (v, *p)} of sum <cotangents, features> / M.

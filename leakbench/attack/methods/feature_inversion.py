@@ -18,11 +18,11 @@ from leakbench.attack.slots.descent import DESCENTS, Descent
 from leakbench.attack.slots.priors import PRIORS, Prior
 from leakbench.attack.slots.space import SPACES, Pixels, Space
 from leakbench.attack.slots.start import STARTS, Start
-from leakbench.attack.slots.stop import STOPS, Iterations, Stop
+from leakbench.attack.slots.stop import STOPS, Iterations, Stop, Watched
 from leakbench.engine.side_by_side import Cut
 from leakbench.errors import InputError
 from leakbench.federated.view import View
-from leakbench.part import NonNegative, part
+from leakbench.part import NonNegative, Positive, part
 from leakbench.recipe import slot
 from leakbench.types import Generators
 
@@ -39,8 +39,16 @@ class FeatureInversion:
 
         |h(x) - h|^2 / |h|^2  +  weight * mean over the tensors p of those layers of |g_p(x) - g_p|^2 / |g_p|^2
 
-    plus the priors. Where a layer without a bias leaves several candidates for h, each gets a search, and the answer is that of
+    plus the priors. With a `sharpness`, ReLUs and max pooling of the guess are smooth at first, since the gradients of a network
+    with kinks jump and a search stops at the jumps. The sharpness grows from iteration to iteration by a constant factor, and the
+    weights of gradients and priors shrink likewise.
+
+    Where a layer without a bias leaves several candidates for h, each gets a search, and the answer is that of
     least value. Only the first of several views is read, or the mean of the observations of its release.
+
+    weight: Weight of the gradients at the first iteration.
+    sharpness: Sharpness (`leakbench.attack.smooth`) at the first and at the last iteration; None keeps the network as it is.
+    fading: Factors by which the weights of gradients and of priors have been multiplied at the last iteration.
     """
 
     start: Annotated[Start, *slot("start", STARTS)]
@@ -49,6 +57,8 @@ class FeatureInversion:
     priors: tuple[Annotated[Prior, *slot("priors", PRIORS)], ...] = ()
     stop: Annotated[Stop, *slot("stop", STOPS)] = Iterations()
     weight: NonNegative = 1.0
+    sharpness: tuple[Positive, Positive] | None = None
+    fading: tuple[Positive, Positive] = (1.0, 1.0)
 
     def applies(self, view: View) -> bool:
         """Return whether the features can be read from a view."""
@@ -74,10 +84,13 @@ class FeatureInversion:
         targets = torch.nn.functional.one_hot(features.labels.flatten(0, 1), view.classes).to(z)
         points = Points(space, z.shape[1:], targets, joint=False)
         value = _Misfit(self, view, features)
-        # A front that is not a chain runs the network's own code, in which threads would meet.
-        cut = cut_of((view,)) if value.front.chain is not None else Cut(None)
+        # A front that is not a chain runs the network's own code, in which threads would meet. Searches whose value changes from
+        # iteration to iteration move together.
+        alone = value.front.chain is None or value.changes
         stop = begun(self.stop)
-        found = searched(points, points.joined(z).detach(), value, self.descent, stop, cut)
+        following = Watched(stop, value.reach) if value.changes else stop
+        cut = Cut(None) if alone else cut_of((view,))
+        found = searched(points, points.joined(z).detach(), value, self.descent, following, cut)
         best, chosen = best_of(found, restarts)
         answer = points.picture(best.best, best.value)
         unread = ~features.entered.flatten(2).isfinite().all(2).any(0)
@@ -103,17 +116,32 @@ class _Misfit:
         self.space = method.space(view)
         self.entered, self.cotangents = features.entered.flatten(0, 1), features.cotangents.flatten(0, 1)
         self.front = Front.of(view.network, features.layer, view.shape)
+        self.done = 0.0
+
+    @property
+    def changes(self) -> bool:
+        """Whether the value depends on the share of the iterations that are done."""
+        return self.method.sharpness is not None or self.method.fading != (1.0, 1.0)
+
+    def reach(self, share: float) -> None:
+        """Set the share of the iterations that are done, in [0, 1]."""
+        self.done = share
 
     def __call__(self, z: Tensor, targets: Tensor, lanes: Tensor) -> Tensor:
         """Return (v,) values of the coordinates (v, M, d) in the given lanes."""
         inputs, victims = self.space.decode(z), lanes % self.view.victims
-        entered, gradients = self.front(inputs, self.cotangents[lanes], victims)
+        front, method = self.front, self.method
+        if method.sharpness is not None:
+            first, last = method.sharpness
+            front = front.smoothed(first * (last / first) ** self.done, self.entered[lanes])
+        weight, shrunk = (factor**self.done for factor in method.fading)
+        entered, gradients = front(inputs, self.cotangents[lanes], victims)
         value = _apart(entered, self.entered[lanes]) + self.space.energy(z, targets)
         for name, gradient in gradients.items():
             apart = _apart(gradient, self.view.update[name][victims])
-            value = value + self.method.weight / len(gradients) * apart
-        for prior in self.method.priors:
-            value = value + prior(inputs, self.view, victims)
+            value = value + weight * method.weight / len(gradients) * apart
+        for prior in method.priors:
+            value = value + shrunk * prior(inputs, self.view, victims)
         return value
 
 

@@ -1,0 +1,127 @@
+"""A chain of layers with its kinks rounded off, so that a search can pass from one pattern of activations to another.
+
+The gradients of a network with ReLUs and max pooling jump where a unit becomes active or another place becomes the largest. A
+search stops at such jumps. The smooth chain has a(x) = x sigmoid(s x) in place of a ReLU, and the softmax-weighted mean of each
+window in place of its maximum. Both tend to the original as the sharpness grows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from leakbench.engine.chain import Chain
+from leakbench.engine.patches import Kernel
+from leakbench.engine.steps import Flatten, MaxPool, Passed, Pointwise, Step
+from leakbench.types import Parameters
+
+__all__ = ["smoothed"]
+
+
+def smoothed(chain: Chain, sharpness: float, answer: Tensor) -> Chain:
+    """Return the chain with smooth ReLUs and pools.
+
+    Args:
+        chain: Layers whose output (K, B, d) is known.
+        sharpness: Slope of the gates, in units of 1 / standard deviation of the numbers that enter them.
+        answer: The known output (K, B, d). If the last layer is a ReLU, the output shows which of its units are active, and
+            these units are linear.
+    """
+    steps: list[Step] = list(chain.steps)
+    last = next((n for n in reversed(range(len(steps))) if not isinstance(steps[n], Flatten)), 0)
+    known = _is_relu(steps[last])
+    soft = [_smooth(step, sharpness) for n, step in enumerate(steps) if not (known and n == last)]
+    return Chain((*soft, _KnownRelu(sharpness, answer > 0)) if known else tuple(soft))
+
+
+def _smooth(step: Step, sharpness: float) -> Step:
+    if _is_relu(step):
+        return _SmoothRelu(sharpness)
+    if _is_windowed(step):
+        assert isinstance(step, MaxPool)  # noqa: S101 - for mypy; true by `_is_windowed`
+        return _SmoothMaxPool(sharpness, step.kernel)
+    return step
+
+
+def _is_relu(step: Step) -> bool:
+    return isinstance(step, Pointwise) and type(step.function) is nn.ReLU
+
+
+def _is_windowed(step: Step) -> bool:
+    """Return whether a step pools windows that neither overlap nor reach beyond the picture; other pools stay as they are."""
+    return isinstance(step, MaxPool) and step.kernel.size == step.kernel.stride and step.kernel.padding == (0, 0)
+
+
+def _slope(sharpness: float, entering: Tensor) -> Tensor:
+    """Return (K, B, 1, ...): the sharpness in the units of each example's numbers."""
+    width = entering.detach().flatten(2).std(2, unbiased=False).clamp_min(torch.finfo(entering.dtype).tiny ** 0.5)
+    return sharpness / width.reshape(*width.shape, *[1] * (entering.dim() - 2))
+
+
+def _gated(sharpness: float, entering: Tensor) -> tuple[Tensor, Tensor]:
+    """Return x sigmoid(s x) and its derivative."""
+    slope = _slope(sharpness, entering)
+    gate = (slope * entering).sigmoid()
+    return entering * gate, gate * (1 + slope * entering * (1 - gate))
+
+
+@dataclass(frozen=True)
+class _SmoothRelu:
+    sharpness: float
+
+    def __call__(self, parameters: Parameters, shared: bool, entering: Tensor) -> Passed:
+        answer, derivative = _gated(self.sharpness, entering)
+
+        def through(delta: Tensor) -> Tensor:
+            return delta * derivative
+
+        return Passed(answer, through, through)
+
+
+@dataclass(frozen=True)
+class _KnownRelu:
+    """A ReLU of which is known which units are active (K, B, d)."""
+
+    sharpness: float
+    active: Tensor
+
+    def __call__(self, parameters: Parameters, shared: bool, entering: Tensor) -> Passed:
+        answer = torch.where(self.active, entering, _gated(self.sharpness, entering)[0])
+
+        def through(delta: Tensor) -> Tensor:
+            return delta * self.active
+
+        return Passed(answer, through, through)
+
+
+@dataclass(frozen=True)
+class _SmoothMaxPool:
+    sharpness: float
+    kernel: Kernel
+
+    def __call__(self, parameters: Parameters, shared: bool, entering: Tensor) -> Passed:
+        lanes, members, height, width, channels = entering.shape
+        rows, columns = self.kernel.size
+        down, right = self.kernel.places(height, width)
+        read = entering[:, :, : down * rows, : right * columns]
+        windows = read.reshape(lanes, members, down, rows, right, columns, channels)
+        slope = _slope(self.sharpness, entering)[..., None, None]
+        # The places of a window, which are on two axes, share one softmax.
+        beside = (slope * windows).movedim(3, 4)
+        shares = beside.flatten(4, 5).softmax(4).reshape(beside.shape).movedim(4, 3)
+        pooled = (shares * windows).sum((3, 5), keepdim=True)
+        weights = shares * (1 + slope * (windows - pooled))
+        rest = (0, 0, 0, width - right * columns, 0, height - down * rows)
+
+        def back(delta: Tensor) -> Tensor:
+            entered = (delta[:, :, :, None, :, None] * weights).reshape(read.shape)
+            return torch.nn.functional.pad(entered, rest)
+
+        def push(tangent: Tensor) -> Tensor:
+            moved = tangent[:, :, : down * rows, : right * columns].reshape(windows.shape)
+            left: Tensor = (moved * weights).sum((3, 5))
+            return left
+
+        return Passed(pooled[:, :, :, 0, :, 0], back, push)

@@ -1,0 +1,107 @@
+"""Smooth chains: their limit, their derivatives, and the search that uses them."""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from leakbench.attack.features import read, readable
+from leakbench.attack.front import Front
+from leakbench.attack.methods.feature_inversion import FeatureInversion
+from leakbench.attack.slots.descent import AdamDescent
+from leakbench.attack.slots.priors import TotalVariation
+from leakbench.attack.slots.start import Constant
+from leakbench.attack.slots.stop import Iterations
+from leakbench.attack.smooth import smoothed
+from leakbench.engine.chain import chain_of
+from leakbench.federated.view import View
+from leakbench.models import one_hot, parameters
+from leakbench.types import Network
+
+V, SHAPE, CLASSES = 3, (1, 9, 9), 4
+
+
+def network() -> nn.Sequential:
+    """Return a network whose pools leave a row and a column over."""
+    torch.manual_seed(2)
+    layers = [nn.Conv2d(1, 8, 3), nn.ReLU(), nn.MaxPool2d(3), nn.Conv2d(8, 16, 2, padding=1), nn.ReLU(), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(144, CLASSES, bias=False)).double().eval()
+
+
+def leaked() -> tuple[View, Tensor]:
+    """Return what leaks of V victims, and their inputs."""
+    model = network()
+    coarse = torch.rand(V, 1, 3, 3, generator=torch.Generator().manual_seed(3)).double()
+    x = nn.functional.interpolate(coarse, SHAPE[1:], mode="bilinear", align_corners=True)[:, None]
+    y = one_hot(torch.arange(V)[:, None] % CLASSES, CLASSES).double()
+    empty = {n: p.new_zeros(V, *p.shape) for n, p in model.named_parameters()}
+    blind = View("type-2", Network(model, parameters(model)), empty, 1, SHAPE, CLASSES, 0.1)
+    return dataclasses.replace(blind, update=blind.respond(x, y)), x
+
+
+def generators() -> tuple[torch.Generator, ...]:
+    return tuple(torch.Generator().manual_seed(v) for v in range(V))
+
+
+def test_features_and_gradients_tend_to_the_originals_as_the_sharpness_grows():
+    view, x = leaked()
+    features = read(view, readable(view), generators())
+    front = Front.of(view.network, features.layer, SHAPE)
+    entered, cotangents, lanes = features.entered[0], features.cotangents[0], torch.arange(V)
+    apart = []
+    for sharpness in (3.0, 30.0, 1e3, 1e6):
+        h, gradients = front.smoothed(sharpness, entered)(x, cotangents, lanes)
+        # The gradient of the last bias depends on nothing but which units are active, and that is known.
+        weights = [n for n in gradients if n.endswith("weight")]
+        pairs = [(h, entered), *((gradients[n], view.update[n]) for n in weights)]
+        apart.append([float((one - other).norm() / other.norm()) for one, other in pairs])
+    for farther, nearer in itertools.pairwise(apart):
+        assert all(b < a for a, b in zip(farther, nearer, strict=True))
+    assert max(apart[-1]) < 1e-12
+    assert min(apart[0]) > 0.1
+
+
+@pytest.mark.parametrize("sharpness", [1.0, 20.0])
+def test_the_way_back_is_the_derivative_by_finite_differences(sharpness):
+    """The scale of each layer counts as constant, so that a direction is taken in which it does not change."""
+    chain = chain_of(nn.Sequential(nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(2, 3, 1), nn.Flatten()).double())
+    soft = smoothed(chain, sharpness, torch.zeros(1, 1, 12, dtype=torch.float64))
+    generator = torch.Generator().manual_seed(5)
+    for step in soft.steps[:2]:
+        x = torch.randn(1, 1, 5, 5, 2, dtype=torch.float64, generator=generator)
+        direction = torch.randn(x.shape, dtype=torch.float64, generator=generator)
+        direction = direction - direction.mean()
+        direction = direction - x * (direction * (x - x.mean())).sum() / (x - x.mean()).square().sum()
+        direction = direction - direction.mean()
+        passed = step({}, True, x)
+        ahead, behind = (step({}, True, x + h * direction).answer for h in (1e-5, -1e-5))
+        measured = (ahead - behind) / 2e-5
+        delta = torch.randn(passed.answer.shape, dtype=torch.float64, generator=generator)
+        torch.testing.assert_close(
+            (delta * measured).sum(), (passed.back(delta) * direction).sum(), rtol=1e-4, atol=1e-7
+        )
+        torch.testing.assert_close((delta * passed.push(direction)).sum(), (passed.back(delta) * direction).sum())
+
+
+def test_a_chain_without_kinks_stays_as_it_is():
+    chain = chain_of(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sigmoid(), nn.Flatten()))
+    assert smoothed(chain, 1.0, torch.zeros(1, 1, 98)).steps == chain.steps
+
+
+def test_a_search_through_relus_and_maxima_comes_closer_if_they_are_smooth_at_first():
+    view, x = leaked()
+    descent = AdamDescent(learning_rate=0.1, signed=True, box=True, factor=0.5, milestones=(0.4, 0.6, 0.75, 0.9))
+    sharp = FeatureInversion(
+        start=Constant(value=0.5, deviation=0.02),
+        descent=descent,
+        priors=(TotalVariation(weight=0.02),),
+        stop=Iterations(limit=200),
+        weight=0.1,
+    )
+    smooth = dataclasses.replace(sharp, weight=3.0, sharpness=(1.0, 100.0), fading=(1 / 30, 0.1))
+    missed = [
+        (method((view,), generators()).inputs - x).flatten(1).square().mean(1).sqrt() for method in (sharp, smooth)
+    ]
+    assert float(missed[1].mean()) < 0.8 * float(missed[0].mean())
