@@ -10,8 +10,11 @@ from leakbench.inside import said
 
 __all__ = ["OF_ATTACK", "are_settings", "changed", "settings_of"]
 
-OF_ATTACK = ("protocol", "join_rounds", "reads", "observations")
-"""What the attacker sees of a gradient; a run with less of it shows less, whatever the defense."""
+OF_ATTACK = ("protocol", "join_rounds", "reads", "observations", "networks", "budget")
+"""What the attacker sees of a gradient, at which networks, and for how long; other values show other leaks, whatever the defense."""
+
+EARLIER = {"networks": 1, "budget": None}
+"""Values of settings that baselines from before there were these settings do not have."""
 
 OF_NO_MATTER = (
     "part",
@@ -39,6 +42,7 @@ def are_settings(value: Any) -> bool:
 
 def changed(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, str]:
     """Return {name: what it was and is} of the settings that both have and that differ."""
+    then = {**EARLIER, **then}
     return {
         name: f"{said(then[name])} before, {said(now[name])} now"
         for name in now
