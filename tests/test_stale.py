@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -152,11 +153,13 @@ def test_every_shared_piece_enters_the_identity_of_the_cells_that_use_it(monkeyp
     unused = {"none": {"training", "accounting", "bounds"}, "fed_cdp": set[str]()}
     for piece, shared in SHARED.items():
         with monkeypatch.context() as patch:
-            patch.setattr(shared.module, "BEHAVIOUR", 2)
+            patch.setattr(shared.module, "BEHAVIOUR", 9)
             for name, request in asked.items():
                 cell = resolve_cell(request, None)
                 assert (cell.hash == before[name].hash) == (piece in unused[name]), (name, piece)
-                assert raised(behaviours_of(cell)) == ({} if piece in unused[name] else {piece: 2})
+                now = raised(behaviours_of(before[name])) | ({} if piece in unused[name] else {piece: 9})
+                assert behaviours_of(cell).get(piece) == (None if piece in unused[name] else 9)
+                assert raised(behaviours_of(cell)) | now == raised(behaviours_of(cell))
 
 
 def test_a_network_has_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,23 +191,25 @@ def test_a_part_makes_exactly_the_rows_that_use_it_stale(
 ) -> None:
     """Frontiers and cards, whose rows are named by their defenses; which of them clip layer by layer, their recipes say."""
     of_defenses = [row for row in rows if row.page == "leaderboard" or row.page.startswith("frontier")]
-    before = {row.row for row in states(of_defenses)["stale"]}
-    monkeypatch.setattr(ClipLayers, "behaviour", 2, raising=False)
+    monkeypatch.setattr(ClipLayers, "behaviour", 9, raising=False)
     found = checked(of_defenses, KeptData(offline=True), Reporter(quiet=True))
-    stale = {each.published.row for each in found if each.state == "stale"} - before
-    assert stale == {row.row for row in of_defenses if uses(row, "{clip_layers:")} - before
+    stale = {each.published.row for each in found if "ClipLayers (then 1, today 9)" in each.reason}
+    assert stale == {row.row for row in of_defenses if uses(row, "{clip_layers:")}
     assert 0 < len(stale) < len(of_defenses)
-    for each in found:
-        if each.published.row in stale:
-            assert each.reason == "measured with another behaviour of ClipLayers (then 1, today 2)"
+    assert all(each.state == "stale" for each in found if each.published.row in stale)
 
 
 def test_the_accounting_makes_printed_epsilons_and_noisy_rows_stale(
     rows: list[Published], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some = [row for row in rows if not row.dataset or row.page == "frontier_cancer"]
-    monkeypatch.setattr(leakbench.privacy, "BEHAVIOUR", 2)
-    now = {(row.page, row.row) for row in states(some)["stale"]}
+    monkeypatch.setattr(leakbench.privacy, "BEHAVIOUR", 9)
+    found = checked(some, KeptData(offline=True), Reporter(quiet=True))
+    now = {
+        (each.published.page, each.published.row)
+        for each in found
+        if re.search(r"accounting \(.*today 9\)", each.reason)
+    }
     assert {(row.page, row.row) for row in rows if not row.dataset} <= now
     assert {row for page, row in now if page == "frontier_cancer"} == {row.row for row in some if row.dataset} - {
         "none",
@@ -218,20 +223,20 @@ def test_a_page_names_its_stale_rows_without_data(monkeypatch: pytest.MonkeyPatc
     table, kept = read_any("autoleak"), pd.read_csv(RESULTS / "autoleak.csv")
     assert isinstance(table, Table)
     monkeypatch.setattr(Cosine, "behaviour", 3, raising=False)
-    [line] = [line for line in page_of(table, kept).splitlines() if "of Cosine" in line]
-    assert line.startswith("- measured with another behaviour of Cosine (then 1, today 3): ")
-    named = set(line.partition("): ")[2].removesuffix(".").split("; "))
+    lines = [line for line in page_of(table, kept).splitlines() if "Cosine (then 1, today 3)" in line]
+    assert all(line.startswith("- measured with another behaviour of ") for line in lines)
+    named = {name for line in lines for name in line.rpartition("): ")[2].removesuffix(".").split("; ")}
     using = {
         name for name in kept["attack"] if "cosine" in (ROOT / "attacks" / f"{name}.yaml").read_text(encoding="utf-8")
     }
     assert named == set(kept.loc[kept["attack"].isin(using), "cell"]) and using == {"autoleak"}
-    assert "behaviour of" not in page_of(table, kept.assign(behaviours=json.dumps({"Cosine": 3})))
+    today = json.dumps({"Cosine": 3, "rankings": 2, "accounting": 2})
+    assert "Cosine (then" not in page_of(table, kept.assign(behaviours=today))
     found = {
         each.published.row: each
         for each in checked(published(table, RESULTS, None), KeptData(offline=True), Reporter(quiet=True))
     }
-    assert {name for name, each in found.items() if each.state == "stale"} == named
-    assert {each.state for name, each in found.items() if name not in named} == {"unknown"}
+    assert {name for name, each in found.items() if "Cosine (then 1, today 3)" in each.reason} == named
 
 
 TINY = """\
@@ -269,7 +274,7 @@ def test_stale_rows_of_a_table_are_measured_again_and_no_others(
 ) -> None:
     leakbench_reproduce()
     first = pd.read_csv(tmp_path / "tiny.csv").set_index("cell")
-    assert "behaviours" not in first and "Stale" not in (tmp_path / "tiny.md").read_text()
+    assert "Stale" not in (tmp_path / "tiny.md").read_text()
     assert "measured again: 0 of 2 rows" in leakbench_reproduce("--stale")
 
     monkeypatch.setattr("leakbench.defense.noise.GaussianNoise.behaviour", 2, raising=False)
@@ -280,8 +285,8 @@ def test_stale_rows_of_a_table_are_measured_again_and_no_others(
     assert "noise: measured with another behaviour of GaussianNoise (then 1, today 2)" in told
     assert "measured again: 1 of 2 rows" in told
     again = pd.read_csv(tmp_path / "tiny.csv").set_index("cell")
-    assert versions_in(again.loc["noise"].to_dict()) == {"GaussianNoise": 2}
-    assert again.loc["noise", "hash"] != first.loc["noise", "hash"] and pd.isna(again.loc["none", "behaviours"])
+    assert versions_in(again.loc["noise"].to_dict()) == versions_in(first.loc["noise"].to_dict()) | {"GaussianNoise": 2}
+    assert again.loc["noise", "hash"] != first.loc["noise", "hash"]
     assert again.loc["none", "hash"] == first.loc["none", "hash"]
     assert "Stale" not in (tmp_path / "tiny.md").read_text()
     assert "measured again: 0 of 2 rows" in leakbench_reproduce("--stale")
