@@ -202,6 +202,10 @@ UNSAID = ("rmse_floor", "rmse_floor_unbiased", "seen")
 """Fields whose absence has the reason of the bounds beside them."""
 
 
+SAID_BY_VERDICT = ("verdict_command", "guaranteed", "gallery", "identified_by_reconstruction")
+"""Fields of which the verdict, or a column next to them, says why they have no value."""
+
+
 def notes(summary: Summary, without: Collection[str] = ()) -> list[tuple[str, str]]:
     """Return [(what has no value, or needs a word, and where; the reason)], equal reasons together.
 
@@ -222,6 +226,8 @@ def notes(summary: Summary, without: Collection[str] = ()) -> list[tuple[str, st
             continue  # said among the bounds
         if field in ("asr_ideal", "rmse_ideal", "alone_expected"):
             continue  # said among the bounds where there are such
+        if area == "taps" and (field in SAID_BY_VERDICT or field.startswith("excluded_")):
+            continue
         if reason in (NO_FEATURES, LEARNS_NOTHING, HONEST) or (area == "taps" and field.partition(".")[0] in without):
             continue  # pictures, who does not learn, and who does not lie have no such number
         what, where = (field, name) if area == "taps" else (key, "")
