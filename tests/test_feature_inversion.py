@@ -6,12 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from leakbench.answers import Reconstruction
 from leakbench.attack.features import read, readable
 from leakbench.attack.front import Front, fully_connected
 from leakbench.attack.methods.autoleak import AutoLeak
 from leakbench.attack.methods.feature_inversion import FeatureInversion
 from leakbench.attack.methods.gradient_matching import GradientMatching
-from leakbench.attack.methods.stage import Stage
+from leakbench.attack.methods.stage import Reconstructs, Stage
+from leakbench.attack.posterior import missed, posterior_of_features, prior_of
 from leakbench.attack.slots.descent import LbfgsDescent
 from leakbench.attack.slots.distance import SquaredL2
 from leakbench.attack.slots.labels import LastLayer
@@ -24,7 +26,7 @@ from leakbench.errors import InputError
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Knowledge, View
 from leakbench.models import build, one_hot, parameters
-from leakbench.types import Clock, Network
+from leakbench.types import Clock, Generators, Network
 
 V, SHAPE, CLASSES = 4, (1, 6, 6), 5
 
@@ -201,3 +203,122 @@ def test_finding_the_layers_leaves_no_hook_in_the_network():
     model = network()
     fully_connected(Network(model, parameters(model)), SHAPE)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def reconstruction(inputs: Tensor, labels: Tensor) -> Reconstruction:
+    one = torch.ones(len(inputs), dtype=torch.int64)
+    nothing = torch.zeros(len(inputs), 1).double()
+    return Reconstruction(inputs, labels, nothing, nothing.mT, one, one, inputs[None], (1,), one[None])
+
+
+@dataclasses.dataclass
+class Fixed:
+    """Reconstructs the same inputs, whatever leaked."""
+
+    inputs: Tensor
+    labels: Tensor
+
+    def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
+        return reconstruction(self.inputs, self.labels)
+
+
+def at_a_kink() -> tuple[View, Fixed, Fixed]:
+    """Return what leaks at a kink, a good reconstruction beyond it and a bad one before it.
+
+    The last unit is inactive while the first pixel is darker than the second. If it is active, it dominates the gradients of
+    the first layer, since its weight in the last layer is large.
+    """
+    first, last = nn.Linear(4, 5, bias=False), nn.Linear(5, 2)
+    model = nn.Sequential(nn.Flatten(), first, nn.ReLU(), last).double()
+    with torch.no_grad():
+        first.weight.copy_(torch.cat([torch.eye(4), torch.tensor([[1.0, -1.0, 0.0, 0.0]])]))
+        last.weight.copy_(torch.tensor([[1.0, -1.0, 1.0, -1.0, 100.0], [-1.0, 1.0, -1.0, 1.0, -100.0]]) / 4)
+        last.bias.zero_()
+    shape, labels = (1, 2, 2), torch.tensor([[0]])
+    x = torch.tensor([0.8, 0.801, 0.1, 0.9]).double().reshape(1, 1, *shape)
+    empty = {n: p.new_zeros(1, *p.shape) for n, p in model.named_parameters()}
+    blind = View("type-2", Network(model, parameters(model)), empty, 1, shape, 2, 0.1)
+    leaked = dataclasses.replace(blind, update=blind.respond(x, one_hot(labels, 2).double()))
+    good = x + torch.tensor([0.002, 0.0, 0.0, 0.0]).double().reshape(shape)
+    bad = x + torch.tensor([-0.2, 0.1, 0.2, -0.2]).double().reshape(shape)
+    return leaked, Fixed(good, labels), Fixed(bad, labels)
+
+
+def test_on_a_network_with_kinks_the_features_choose_among_the_reconstructions():
+    """A good reconstruction beyond a kink misses the gradients by more than a bad one, and the features by less."""
+    leaked, good, bad = at_a_kink()
+    far = [float(apart / length) for apart, length in (missed(leaked, each((leaked,), ())) for each in (good, bad))]
+    assert far[0] > 10 * far[1]
+    inversion = FeatureInversion(start=Constant(value=0.5), descent=LbfgsDescent(inner=1), stop=Iterations(limit=1))
+
+    def chosen(*methods: Reconstructs) -> Tensor:
+        return AutoLeak(stages=tuple(Stage(method=m) for m in methods))((leaked,), generators(1)).inputs
+
+    for stages in ((good, bad), (bad, good)):
+        assert torch.equal(chosen(*stages), bad.inputs)  # Without a stage that reads features the gradients choose.
+        assert torch.equal(chosen(*stages, inversion), good.inputs)
+
+
+def test_a_reconstruction_whose_gradient_is_exact_is_kept():
+    """A network with kinks changes nothing about what is taken for right."""
+    leaked, good, bad = at_a_kink()
+    inversion = FeatureInversion(start=Constant(value=0.5), descent=LbfgsDescent(inner=1), stop=Iterations(limit=1))
+    exact = Fixed(good.inputs - torch.tensor([0.002, 0.0, 0.0, 0.0]).double().reshape(1, 2, 2), good.labels)
+    found = AutoLeak(stages=tuple(Stage(method=m) for m in (bad, exact, inversion)))((leaked,), generators(1))
+    assert torch.equal(found.inputs, exact.inputs)
+    assert found.steps.tolist() == [2]  # The inversion did not run.
+
+
+def features_posterior(leaked: View, inputs: Tensor, labels: Tensor) -> Tensor | None:
+    return posterior_of_features((leaked,), reconstruction(inputs, labels), prior_of(leaked))
+
+
+def test_the_posterior_of_features_counts_the_units_that_are_active():
+    model = network(nn.ReLU)
+    leaked = view(model)
+    x, y = truth()
+    guesses = [(x + 0.1).clamp(0, 1), (x - 0.2).clamp(0, 1)]
+    h = entering(model, x).flatten(1)
+    shares = [(entering(model, x_).flatten(1) - h).square().sum(1) / h.square().sum(1) for x_ in guesses]
+    prior = prior_of(leaked)
+    energies = [prior.energy(prior.encode(x_), one_hot(y, CLASSES).double()) for x_ in guesses]
+    one, other = (features_posterior(leaked, x_, y) for x_ in guesses)
+    assert one is not None
+    assert other is not None
+    active = (h > 0).sum(1)
+    assert (active < h.shape[1]).all()
+    expected = active / 2 * (shares[0] / shares[1]).log() + energies[0] - energies[1]
+    torch.testing.assert_close(one - other, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_several_candidates_are_judged_by_the_likeliest():
+    """Without a bias and with two classes, one of several candidates for the features is exact."""
+    model = network(nn.ReLU, bias=False, classes=2)
+    leaked = view(model, labels=(1,), classes=2)
+    x, y = truth(1, (1,))
+    assert len(read(leaked, readable(leaked), generators()).entered) > 1
+    right, wrong = (features_posterior(leaked, x_, y) for x_ in (x, (x + 0.1).clamp(0, 1)))
+    assert (right < wrong).all()
+
+
+def test_a_victim_whose_features_do_not_show_is_not_judged_by_them():
+    leaked = view(network(nn.ReLU))
+    blank = dataclasses.replace(leaked, update={n: torch.cat([u[:1] * 0, u[1:]]) for n, u in leaked.update.items()})
+    x, y = truth()
+    found = features_posterior(blank, torch.cat([x[:3], x[3:] * torch.nan]), y)
+    assert found.isnan().tolist() == [True, False, False, False]
+    assert found.isinf().tolist() == [False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    "leaked",
+    [
+        pytest.param(lambda: view(network(nn.Sigmoid)), id="smooth"),
+        pytest.param(lambda: view(network(nn.ReLU), 3, (0, 2, 3)), id="several examples"),
+        pytest.param(lambda: view(network(nn.ReLU), noise=0.1), id="noise"),
+    ],
+)
+def test_features_do_not_choose_where_they_are_not_exact_or_gradients_do_not_jump(leaked):
+    shown = leaked()
+    x, y = truth(shown.examples, (0, 2, 3) if shown.examples == 3 else None)
+    assert features_posterior(shown, x, y) is None

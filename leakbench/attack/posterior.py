@@ -6,14 +6,18 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
+from leakbench.attack.features import read, readable
+from leakbench.attack.front import Front
+from leakbench.attack.looks import averaged
 from leakbench.attack.search.coordinates import Coordinates
 from leakbench.attack.slots.distance import Likelihood, SquaredL2
 from leakbench.attack.slots.space_whitened import Whitened
 from leakbench.federated.view import View
 from leakbench.models import one_hot
+from leakbench.models.kinks import kinked
 from leakbench.types import Parameters
 
-__all__ = ["missed", "posterior", "prior_of"]
+__all__ = ["missed", "posterior", "posterior_of_features", "prior_of"]
 
 
 def prior_of(view: View) -> Coordinates:
@@ -33,6 +37,44 @@ def posterior(views: tuple[View, ...], answer: Reconstruction, prior: Coordinate
     with torch.no_grad():
         value = torch.stack(told).sum(0) + prior.energy(prior.encode(answer.inputs), _targets(views[0], answer))
     return value.nan_to_num(nan=torch.inf)
+
+
+def posterior_of_features(views: tuple[View, ...], answer: Reconstruction, prior: Coordinates) -> Tensor | None:
+    """Return minus the logarithm of the posterior (V,) of a reconstruction x given features h that were read, up to a constant.
+
+    On a network with ReLUs or maxima, features compare reconstructions better than gradients do. They change little where x
+    changes little, but the gradients jump, so that a good reconstruction can miss them by more than a wrong one does. The
+    deviation of h(x) from h is unknown and has its most likely value, (n / 2) log(|h(x) - h|^2 / |h|^2), where n counts the
+    nonzero features. A feature of zero only says that a unit is inactive. Of several candidates for h the most likely one counts.
+
+    Args:
+        views: The views of V victims; the first of them, or the mean of its release, is read.
+        answer: The reconstruction.
+        prior: The Gaussian prior of inputs.
+
+    Returns:
+        NaN for a victim whose features could not be read, infinite where there is no reconstruction. None where features do not
+        decide: they cannot be read, the network is smooth, the features have fewer numbers than an input, or an update is of
+        several examples, which a reconstruction may have in another order.
+    """
+    view = averaged(views)[0][0]
+    layer = readable(view) if view.examples == 1 else None
+    if layer is None or not kinked(view.network.model, view.shape):
+        return None
+    features = read(view, layer, ())
+    seen = features.entered.flatten(2)
+    if seen.shape[-1] < answer.inputs[0].numel():
+        return None
+    front, lanes = Front.of(view.network, layer, view.shape), torch.arange(view.victims, device=seen.device)
+    with torch.no_grad():
+        entered, _ = front(answer.inputs, features.cotangents[0], lanes)
+        energy = prior.energy(prior.encode(answer.inputs), _targets(view, answer))
+    length = seen.square().sum(2)
+    share = ((entered.flatten(1) - seen).square().sum(2) / length).clamp_min(Likelihood().floor ** 2)
+    value = seen.count_nonzero(2) / 2 * share.log() + energy
+    shown = length.isfinite() & (length > 0)
+    least = value.nan_to_num(nan=torch.inf).masked_fill(~shown, torch.inf).amin(0)
+    return least.masked_fill(~shown.any(0), torch.nan)
 
 
 def missed(view: View, answer: Reconstruction) -> tuple[Tensor, Tensor]:

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from leakbench.answers import Reconstruction
 from leakbench.attack.doubts import BUDGET, OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN, stuck, twins
+from leakbench.attack.methods.feature_inversion import FeatureInversion
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.methods.stage import Reconstructs, Stage
-from leakbench.attack.posterior import missed, posterior, prior_of
+from leakbench.attack.posterior import missed, posterior, posterior_of_features, prior_of
+from leakbench.attack.search.coordinates import Coordinates
 from leakbench.attack.slots.distance import Likelihood
 from leakbench.attack.slots.stop import watched
 from leakbench.errors import InputError
@@ -28,6 +30,9 @@ __all__ = ["AutoLeak"]
 @part
 class AutoLeak:
     """Run the stages in order and answer each victim by the likeliest of their answers, as `posterior` judges them.
+
+    On networks with ReLUs or maxima, where a stage of `feature_inversion` runs, the answer is the likeliest given the features
+    that were read, as `posterior_of_features` judges them.
 
     Where the defense adds no noise that the attacker is told of, an answer whose gradient misses what leaked by less than the
     share `broken` of its squared length is taken for right, and later stages leave the victim alone. Under noise, and where fewer
@@ -65,6 +70,7 @@ class AutoLeak:
         first, *others = self._stages(views[0])
         best, prior = first(views, rngs), prior_of(views[0])
         value = posterior(views, best, prior)
+        rank, least = self._rank(views, best, value, prior), value.clone()
         never, cut = stuck(best), best.doubts.get(BUDGET, torch.zeros_like(best.steps, dtype=torch.bool))
         sought = torch.full_like(value, _by_likelihood(first), dtype=torch.bool)
         judged = value.masked_fill(~sought, torch.inf)
@@ -80,10 +86,28 @@ class AutoLeak:
                 judged[left], sought[left] = torch.minimum(judged[left], new), True
             never[left] |= stuck(found)
             cut = cut.index_put((left,), cut[left] | found.doubts.get(BUDGET, torch.zeros_like(cut[left])))
-            better = new < value[left]
-            best, value = followed(best, found, left, better), value.index_put((left[better],), new[better])
-        doubts = {STUCK: never, OUTDONE: sought & (value < judged - 1), BUDGET: cut}
+            least[left] = torch.minimum(least[left], new)
+            ranks = self._rank(few, found, new, prior)
+            better = ranks < rank[left]
+            best, taken = followed(best, found, left, better), left[better]
+            value, rank = value.index_put((taken,), new[better]), rank.index_put((taken,), ranks[better])
+        doubts = {STUCK: never, OUTDONE: sought & (least < judged - 1), BUDGET: cut}
         return dataclasses.replace(best, certainty=-value[:, None].expand_as(best.certainty), doubts=doubts)
+
+    def _rank(self, views: tuple[View, ...], answer: Reconstruction, value: Tensor, prior: Coordinates) -> Tensor:
+        """Return (V,) by which reconstructions are compared; the least is the best, and one that is taken for right is -inf.
+
+        Args:
+            views: The views of V victims.
+            answer: Their reconstructions.
+            value: What `posterior` says of these (V,), which compares them where features do not.
+            prior: The prior of both.
+        """
+        reads = any(isinstance(method, FeatureInversion) for method in self._stages(views[0]))
+        likely = posterior_of_features(views, answer, prior) if reads else None
+        if likely is None:
+            return value
+        return torch.where(likely.isnan(), value, likely).masked_fill(self._is_broken(views, answer), -torch.inf)
 
     def _stages(self, view: View) -> tuple[Reconstructs, ...]:
         """Return the methods that run on the view's network and can read what they need from it."""
