@@ -11,7 +11,7 @@ from leakbench.inside import said
 __all__ = ["OF_ATTACK", "are_settings", "changed", "settings_of"]
 
 OF_ATTACK = ("protocol", "join_rounds", "reads", "observations", "networks", "budget")
-"""What the attacker sees of a gradient, at which networks, and for how long; other values show other leaks, whatever the defense."""
+"""What the attacker sees of a gradient, at which networks, and for how long; with other values it is another attack."""
 
 EARLIER = {"networks": 1, "budget": None}
 """Values of settings that baselines from before there were these settings do not have."""
