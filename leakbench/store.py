@@ -198,8 +198,12 @@ def open_run(folder: Path, identity: dict[str, Any], own: bool = False, say: Say
 
 def check_out(folder: Path) -> None:
     """Raise InputError for a folder in which no run can begin, before anything is computed; `open_run` checks it again."""
-    _check_parts(folder)
-    if folder.exists() and not folder.is_dir():
+    try:
+        _check_parts(folder)
+        is_file = folder.exists() and not folder.is_dir()
+    except OSError as error:  # A name that is too long, or a folder that may not be read.
+        raise InputError(f"out: {str(folder)!r}: {error.strerror}; give another --out") from None
+    if is_file:
         raise InputError(f"out: {str(folder)!r} is a file, expected a folder; give another --out")
     if folder.is_dir() and not (folder / "manifest.json").exists() and _left(folder):
         raise _not_empty(folder)

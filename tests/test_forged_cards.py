@@ -83,9 +83,19 @@ ENOUGH = {
 
 def hidden(card: dict[str, Any], changes: dict[str, Any], cell: int = 2, networks: int = 5, attack: str = "") -> None:
     """Make the first point of a cell, by default the aware attacker's in the paper protocol, one with no leak found."""
-    card["settings"]["networks"] = networks
     card["attack"]["name"] = attack or card["attack"]["name"]
-    card["cells"][cell]["points"][0].update({**ENOUGH, "candidates": 50, "chance": 0.02, **changes})
+    point = card["cells"][cell]["points"][0]
+    live = card["cells"][cell]["protocol"] == "live"
+    point.update({**ENOUGH, "candidates": 50, "chance": 0.02, "networks": 1 if live else networks, **changes})
+    shares = [name for name in ("asr", "identified", "label_ranked") if point[name] is not None]
+    counted = {name: _by_network(point[name][0], point["victims"], networks) for name in shares}
+    point["by_network"] = {} if live else counted
+
+
+def _by_network(share: float, victims: int, networks: int) -> list[int]:
+    """Return how many of `victims` are counted on each network, spread as evenly as they can be."""
+    right = round(share * victims)
+    return [len(range(first, right, networks)) for first in range(networks)]
 
 
 def test_no_leak_found_is_accepted_with_enough_evidence(tmp_path: Path) -> None:

@@ -277,7 +277,8 @@ def test_every_defense_has_a_bound_or_a_reason(monkeypatch: pytest.MonkeyPatch) 
         for tap, guard in of(some).items():
             assert (guard.sigma is None) == guard.reason.startswith("none: "), (entry["name"], tap)
         for tap in some.settings.taps:
-            found = floor(some, Sent(Network(model, weights)), tap, 0, hand_out(some))
+            sent = Sent(Network(model, weights))
+            found = floor(some, lambda _, sent=sent: sent, tap, 0, hand_out(some))
             assert (found.rmse is None) == found.note.startswith("none: ")
             if found.rmse is not None:
                 assert 0 < found.rmse <= float(some.data.test_inputs.var(0).mean()) ** 0.5 + 1e-6

@@ -186,7 +186,7 @@ def test_n_looks_are_n_releases_and_leave_1_over_root_n_of_the_noise() -> None:
     assert together([sure, dataclasses.replace(sure, sigma=None, reason="none: x")], 3).views == 6
     one, many = cell(), cell(observations=16)
     sent = Sent(Network(*fresh_network(one, trained=False)))
-    once, often = (floor(c, sent, "type-2", 0, hand_out(one)) for c in (one, many))
+    once, often = (floor(c, lambda _: sent, "type-2", 0, hand_out(one)) for c in (one, many))
     assert often.unbiased == pytest.approx(once.unbiased / 4)  # type: ignore[operator]
     assert often.rmse < once.rmse  # type: ignore[operator]
 

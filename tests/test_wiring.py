@@ -49,7 +49,7 @@ def cell(**asked: object) -> Cell:
     return resolve_cell(Request(**{"attack": "cpl", "victims": 4, "networks": 1, "train_rounds": 0, **asked}), None)  # type: ignore[arg-type]
 
 
-def test_a_cell_is_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_is_what_was_asked_for() -> None:
     """Each option is in the numbers that are run and changes the hash, as other data and another recipe do."""
     plain = cell()
     asked = {
@@ -71,8 +71,8 @@ def test_a_cell_is_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert short.hash != plain.hash
     found = load_dataset("faces")
     changed = (*found[:2], dataclasses.replace(found[2], content="other"))
-    monkeypatch.setattr("leakbench.cell.resolve.load_dataset", lambda *_, **__: changed)
-    assert cell().hash != plain.hash
+    asked = Request(attack="cpl", victims=4, networks=1, train_rounds=0)
+    assert resolve_cell(asked, None, load=lambda *_, **__: changed).hash != plain.hash
 
 
 def test_the_same_victims_stand_first_at_every_tap() -> None:

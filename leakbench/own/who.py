@@ -62,6 +62,8 @@ class Who:
             raise InputError(f"success: got rmse<={self.success:g}, expected 0 < RMSE <= 1")
         if self.seed < 0:
             raise InputError(f"seed: got {self.seed}, expected at least 0")
+        if self.evaluations is not None and self.evaluations < 1:
+            raise InputError(f"evaluations: got {self.evaluations}, expected at least 1")
         if self.dataset is not None:
             resolve("datasets", DatasetRecipe, self.dataset)
         return Attacker(

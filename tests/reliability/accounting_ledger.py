@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from leakbench.privacy.curve import epsilon_curve
 from leakbench.privacy.ledger import Phase, Schedule, Unit, first_rounds
-from leakbench.privacy.mechanism import gathered
+from leakbench.privacy.mechanism import Mixture, gathered
 from leakbench.privacy.observers import OBSERVERS, observations
 from leakbench.privacy.release import Observation, Released
 from leakbench.types import Fact
@@ -156,7 +156,8 @@ def _one_adjacency(unit_and_run: tuple[Unit, tuple[Schedule, tuple[Phase, ...]]]
     for name, seen in observations(phases, unit, schedule).items():
         if isinstance(seen, str):
             continue
-        sampled = {ADJACENCIES[m.sampling] for m in seen.mechanisms if m.sampling_rate < 1}
+        releases = [each for m in seen.mechanisms for each in (m.mechanisms if isinstance(m, Mixture) else (m,))]
+        sampled = {ADJACENCIES[each.sampling] for each in releases if each.sampling_rate < 1}
         said = {word for word in ("add-or-remove", "zero-out") if word in seen.sentence}
         assert len(sampled) <= 1 and len(said) == 1, f"{name}: {sampled}, said {said}: {seen.sentence}"
         assert not sampled or sampled == said, f"{name}: {sampled}, said {said}: {seen.sentence}"
