@@ -15,7 +15,8 @@ from leaderboard_cards import changed, small_card, with_points
 from leakbench import recipe
 from leakbench.errors import InputError
 from leakbench.leaderboard.card import Card
-from leakbench.leaderboard.check import check, differences
+from leakbench.leaderboard.cells import asking
+from leakbench.leaderboard.check import check, differences, identity_differences
 from leakbench.leaderboard.read import read_card, write_card
 from leakbench.measure.statistics import wilson
 from leakbench.progress import Reporter
@@ -80,7 +81,6 @@ def test_a_tampered_asr_fails_by_name(
         (lambda f: f["dataset"].update(content="0" * 64), "dataset.content"),
         (lambda f: f["cells"][0].update(command="rm -rf /"), "cells.oblivious.paper.command"),
         (lambda f: f["settings"].update(clients=7), "settings.clients"),
-        (lambda f: f["made_with"].update(leakbench="0.0.1"), "made_with.leakbench"),
         (lambda f: f["cells"].pop(), "cells"),
         (lambda f: f.update(repeat="leakbench card sign faces"), "repeat"),
         (lambda f: f["epsilon"]["audited"].update(command="leakbench audit"), "epsilon.audited.command"),
@@ -93,6 +93,12 @@ def test_a_card_of_other_cells_fails_by_name_before_anything_is_run(
     found = check(tampered, tmp_path / "runs", None, QUIET, no_measuring)
     assert [line.partition(":")[0] for line in found] == [named]
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_card_of_another_release_is_of_the_same_cells_unless_a_behaviour_changed(card: Card) -> None:
+    older = dataclasses.replace(card, made_with={**card.made_with, "leakbench": "0.0.1"})
+    names = (card.defense.name, card.dataset.name, card.attack.name)
+    assert list(identity_differences(older, asking(card.asked, *names, None))) == []
 
 
 def test_other_sizes_than_the_hashes_are_of_fail(card: Card, tmp_path: Path, no_measuring: Callable[..., Card]) -> None:

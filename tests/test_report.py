@@ -288,27 +288,24 @@ def printed(summary: dict[str, Any], width: int) -> str:
 
 
 def test_the_terminal_table_stands_on_one_line_a_point_at_120_columns() -> None:
-    text = printed(summary_of(), 120)
+    summary = summary_of()
+    for tap in summary["taps"].values():
+        tap.update(recognised=0.9, null_recognised=0.02)
+    text = printed(summary, 120)
     row = next(line for line in text.splitlines() if line.startswith(" type-2"))
-    assert row.split() == [
-        "type-2",
-        "0.85",
-        "[0.64,",
-        "0.95]",
-        "0.05",
-        "0.0193",
-        "0.1823",
-        "34.3",
-        "0.97",
-        "n/a",
-        "1.00",
-        "0.95",
-        "0.93",
-        "25",
-    ]
+    expected = "type-2 0.85 [0.64, 0.95] 0.05 0.90 (0.02) 0.0193 0.1823 34.3 0.97 1.00 0.95 0.93 25"
+    assert row.split() == expected.split()
     assert "epsilon: claimed 0.599 | valid 8.02: Gaussian" in text
     assert "valid against an attacker at type-1: none: trusts the server" in text
     assert "lpips at type-2, type-1, type-0: backbone weights not found" in text
+
+
+def test_a_column_of_the_terminal_is_left_out_only_where_it_has_no_number_at_all() -> None:
+    summary = summary_of()
+    assert "LPIPS" not in printed(summary, 120)
+    summary["taps"]["type-0"]["lpips"] = 0.125
+    text = printed(summary, 120)
+    assert "LPIPS" in text and "0.125" in text and "n/a" in text
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100])

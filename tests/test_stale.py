@@ -34,6 +34,7 @@ from leakbench.reproduce.read import read_any
 from leakbench.reproduce.recorded import changes, versions_in
 from leakbench.reproduce.stale import Published, checked, published, published_rows
 from leakbench.reproduce.table import Table
+from leakbench.scripts import untagged
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -178,6 +179,8 @@ def test_no_published_row_is_stale_unless_its_page_names_it(rows: list[Published
     for row in found["stale"]:
         page = (RESULTS / f"{row.page}.md").read_text(encoding="utf-8")
         assert "another behaviour" in page or "today's cell is another one" in page or "recipe has changed" in page, row
+        name = row.row.partition(",")[0] if row.page == "leaderboard" else row.row
+        assert untagged(name) in page, row
 
 
 def uses(row: Published, text: str) -> bool:

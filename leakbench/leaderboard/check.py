@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from leakbench import __version__
 from leakbench.errors import InputError
 from leakbench.leaderboard.asked import audit_command, card_command
 from leakbench.leaderboard.card import Card
@@ -61,7 +60,6 @@ def identity_differences(card: Card, cells: list[Asking]) -> Iterator[str]:
         on_card = getattr(card, what)
         for field in dataclasses.fields(source):
             yield from _unlike(f"{what}.{field.name}", getattr(on_card, field.name), getattr(source, field.name))
-    yield from _unlike("made_with.leakbench", card.made_with.get("leakbench"), __version__)
     settings = settings_of(cells)
     for name in sorted({*settings, *card.settings}):
         yield from _unlike(f"settings.{name}", card.settings.get(name), settings.get(name))

@@ -25,11 +25,14 @@ def print_table(summary: Mapping[str, Any], console: Console) -> None:
     """Print the summary of a run: leakage points, accuracy, epsilon, and the reason for every n/a.
 
     summary: as `run --json` prints it; nothing in it is taken as markup. A table wider than the terminal is printed in
-    pieces, each with the leakage points, for a number that is cut short is another number.
+    pieces, each with the leakage points, for a number that is cut short is another number. A column that has no number at
+    any leakage point is left out; the lines below the table have its reason.
     """
     _print_hanging(reading(summary), console)
     _print_verdicts(summary, console)
-    for table in _tables(summary["taps"], columns(summary), console):
+    taps = summary["taps"]
+    shown = [column for column in columns(summary) if any(column.text(tap) != "n/a" for tap in taps.values())]
+    for table in _tables(taps, shown, console):
         console.print(table)
     for line in violations(summary):
         _print_hanging(line, console, style="bold red")
