@@ -18,7 +18,6 @@ from leakbench.attack.front import FullyConnected, fully_connected
 from leakbench.attack.search.label_counts import label_counts
 from leakbench.attack.slots.labels import LastLayer
 from leakbench.defense.clip import ClipWhole
-from leakbench.defense.transform import STATIONS
 from leakbench.federated.view import View
 from leakbench.models import one_hot
 from leakbench.models.batch_norm import mixes_examples
@@ -52,8 +51,7 @@ def readable(view: View) -> FullyConnected | None:
     quotients of gradients do not change under it. A network that normalises over its batch is left out. For M > 1 examples only
     the last layer can be read, and only if there are more than M classes, at most `MOST` examples and no defense.
     """
-    stations = view.stations.before(view.tap)
-    transforms = tuple(t for name in STATIONS for t in getattr(stations, name))
+    transforms = view.stations.before(view.tap).transforms
     plain = view.of_gradients and view.local_steps == 1 and not view.noise and not view.unknown and view.secret is None
     if not plain or mixes_examples(view.network.model) or not all(isinstance(t, ClipWhole) for t in transforms):
         return None

@@ -10,7 +10,7 @@ from itertools import pairwise
 from torch import Tensor
 
 from leakbench.defense.guess import Chooses
-from leakbench.defense.transform import STATIONS, Stations
+from leakbench.defense.transform import Stations
 from leakbench.engine.budget import ALL_CACHES, lanes_within
 from leakbench.engine.side_by_side import Cut
 from leakbench.federated.client import runs_apart
@@ -55,7 +55,7 @@ def _mean(looks: tuple[View, ...]) -> View:
 
 def chooses(stations: Stations) -> bool:
     """Say whether the stations make a choice that differs from look to look and shows in each, as of coordinates to send."""
-    return any(isinstance(transform, Chooses) for name in STATIONS for transform in getattr(stations, name))
+    return any(isinstance(transform, Chooses) for transform in stations.transforms)
 
 
 def cut_of(views: tuple[View, ...]) -> Cut:

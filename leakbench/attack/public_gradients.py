@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakbench.defense.guess import Surviving, on_a_guess
-from leakbench.defense.transform import STATIONS, RunsNetwork, Stations
+from leakbench.defense.transform import RunsNetwork, Stations
 from leakbench.errors import InputError
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Public, View
@@ -48,9 +48,7 @@ def before_mask(view: View) -> View | None:
     well.
     """
     acting = view.stations.before(view.tap)
-    each = [t for name in STATIONS for t in getattr(acting, name)]
-    guessed = on_a_guess(acting, view.update)
-    masks = [t for name in STATIONS for t in getattr(guessed, name)]
+    each, masks = acting.transforms, on_a_guess(acting, view.update).transforms
     shown = all(isinstance(t, RunsNetwork) for t in each) and all(isinstance(t, Surviving) for t in masks)
     return replace(view, stations=Stations()) if each and shown and view.examples == 1 else None
 

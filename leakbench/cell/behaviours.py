@@ -23,12 +23,11 @@ from leakbench.cell.settings import Settings
 from leakbench.data.dataset import Dataset
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
-from leakbench.defense.transform import STATIONS
 from leakbench.federated import leakage, simulate
 from leakbench.measure import metrics, rankings, statistics
 from leakbench.models import MODELS
 
-__all__ = ["behaviours_of", "behaviours_without_data"]
+__all__ = ["behaviours_of"]
 
 
 class Resolved(Protocol):
@@ -47,63 +46,39 @@ class Resolved(Protocol):
 
 
 @dataclass(frozen=True)
-class Use:
-    """What decides which shared pieces a cell uses.
-
-    rounds: of training.  acts: whether the defense does anything.  victims: of each leakage point; a cell with one victim measures
-    a training, and its rankings are no rates.
-    """
-
-    engine: str
-    rounds: int
-    acts: bool
-    victims: int
-
-
-@dataclass(frozen=True)
 class Shared:
     """A module whose constant `BEHAVIOUR` is the version of a piece that cells share, and which cells use it."""
 
     module: ModuleType
-    used: Callable[[Use], bool] = lambda _: True
+    used: Callable[[Resolved], bool] = lambda _: True
 
 
 SHARED = {
-    "engine": Shared(leakbench.engine, lambda use: use.engine == "fast"),
-    "training": Shared(simulate, lambda use: use.rounds > 0),
+    "engine": Shared(leakbench.engine, lambda cell: cell.settings.engine == "fast"),
+    "training": Shared(simulate, lambda cell: cell.settings.federation.rounds > 0),
     "leakage": Shared(leakage),
     "metrics": Shared(metrics),
     "intervals": Shared(statistics),
-    "rankings": Shared(rankings, lambda use: use.victims > 1),
+    "rankings": Shared(rankings, lambda cell: cell.settings.victims > 1),
     "baseline guess": Shared(leakbench.attack.null),
-    "accounting": Shared(leakbench.privacy, lambda use: use.acts),
-    "bounds": Shared(leakbench.limits, lambda use: use.acts),
+    "accounting": Shared(leakbench.privacy, lambda cell: bool(cell.defense.stations.transforms)),
+    "bounds": Shared(leakbench.limits, lambda cell: bool(cell.defense.stations.transforms)),
 }
 """{name: a piece that cells share}."""
 
 
 def behaviours_of(cell: Resolved) -> dict[str, int]:
-    """Return {name: version} of everything that the numbers of a cell depend on, with its networks as `network NAME`."""
+    """Return {name: version} of everything that the numbers of a cell depend on, with its networks as `network NAME`.
+
+    A cell that is planned without its data has the same versions.
+    """
     s = cell.settings
     networks = {s.leaking, *([s.model] if s.federation.rounds else [])}
+    ranks = (Candidates, Classes, *([Attributes] if cell.data.kind == "tabular" else []))
     return {
-        **behaviours_without_data(cell.attack, cell.defense, cell.recipe, s.engine, s.federation.rounds, s.victims),
+        **versions_of_parts([cell.attack, cell.defense, cell.recipe.format, cell.recipe.federation.partition]),
         **versions_of_parts(s.federation.partition),
+        **{cls.__name__: behaviour_of(cls) for cls in ranks},
         **{f"network {name}": MODELS[name].behaviour for name in networks},
-        **({Attributes.__name__: behaviour_of(Attributes)} if cell.data.features else {}),
-    }
-
-
-def behaviours_without_data(
-    attack: Attack, defense: Defense, dataset: DatasetRecipe, engine: str, rounds: int, victims: int
-) -> dict[str, int]:
-    """Return what of `behaviours_of` is known without the data: all but the networks and the ranking of attributes.
-
-    rounds: of training.  victims: of each leakage point.
-    """
-    use = Use(engine, rounds, any(getattr(defense, station) for station in STATIONS), victims)
-    return {
-        **versions_of_parts([attack, defense, dataset.format, dataset.federation.partition]),
-        **{cls.__name__: behaviour_of(cls) for cls in (Candidates, Classes)},
-        **{name: shared.module.BEHAVIOUR for name, shared in SHARED.items() if shared.used(use)},
+        **{name: shared.module.BEHAVIOUR for name, shared in SHARED.items() if shared.used(cell)},
     }

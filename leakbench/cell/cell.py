@@ -12,13 +12,12 @@ from leakbench.attack import Attack
 from leakbench.behaviour import raised
 from leakbench.cell.behaviours import behaviours_of
 from leakbench.cell.device import conditions
-from leakbench.cell.request import ENGINES, READS, Request
+from leakbench.cell.request import Request
 from leakbench.cell.settings import Settings
 from leakbench.data.dataset import Dataset
 from leakbench.data.recipe import DatasetRecipe, Federation
 from leakbench.defense import Defense
 from leakbench.measure.metrics import Score
-from leakbench.models.initialise import DEFAULT
 from leakbench.provenance import versions
 from leakbench.recipe import describe
 from leakbench.store import SCHEMA, content_hash
@@ -75,20 +74,9 @@ def identified(cell: Cell) -> Cell:
         del content["settings"]["federation"]["dropout"], content["recipes"][1]["on_dropout"]
     if content["settings"]["federation"]["client_optimizer"] == "sgd":
         del content["settings"]["federation"]["client_optimizer"]
-    for name, usual in (
-        ("stop_after", None),
-        ("victim_mode", None),
-        ("init", DEFAULT),
-        ("join_rounds", False),
-        ("pictures", True),
-        ("reads", READS[0]),
-        ("observations", 1),
-        ("engine", ENGINES[0]),
-        ("networks", 1),
-        ("budget", None),
-    ):
-        if content["settings"][name] == usual:
-            del content["settings"][name]
+    for setting in dataclasses.fields(cell.settings):  # A setting that came later is left out at its default.
+        if content["settings"][setting.name] == setting.default:
+            del content["settings"][setting.name]
     if versions := raised(behaviours_of(cell)):
         content["behaviours"] = versions
     return dataclasses.replace(cell, hash=content_hash(content))

@@ -13,7 +13,7 @@ import click
 
 from leakbench.data.kept import KeptData
 from leakbench.errors import InputError
-from leakbench.frontier.published import published_points
+from leakbench.frontier.stale import published_points
 from leakbench.leaderboard.stale import published_cards
 from leakbench.progress import Reporter
 from leakbench.reproduce.accounting.reproduce import account

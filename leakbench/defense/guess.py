@@ -74,7 +74,7 @@ def on_a_guess(stations: Stations, seen: Parameters) -> Stations:
 
 def unlikelihood(stations: Stations, guess: Parameters, seen: Parameters) -> Tensor | None:
     """Return what the first transform that explains what leaked says of a guess, see `Explains`; None where none does."""
-    several = (t for name in STATIONS for t in getattr(stations, name) if isinstance(t, Explains))
+    several = (t for t in stations.transforms if isinstance(t, Explains))
     told = (transform.unlikelihood(guess, seen) for transform in several)
     return next((each for each in told if each is not None), None)
 

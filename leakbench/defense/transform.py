@@ -46,6 +46,11 @@ class Stations:
     client: tuple[Transform, ...] = ()
     server: tuple[Transform, ...] = ()
 
+    @property
+    def transforms(self) -> tuple[Transform, ...]:
+        """The transforms of all stations, in the order in which they act."""
+        return self.example + self.batch + self.client + self.server
+
     def before(self, tap: str) -> Stations:
         """Return what of it acts on what leaks at a tap; the stations behind the tap are empty."""
         return Stations(**{name: getattr(self, name) for name in stations_before(tap)})

@@ -15,7 +15,7 @@ from leakbench.data.find import Load, load_dataset
 from leakbench.defense import facts_at
 from leakbench.frontier.null import null_interval
 from leakbench.reproduce.rows import Row
-from leakbench.summary.verdict import above_chance, by_chance
+from leakbench.summary.verdict import above_chance, by_chance, whole_victims
 from leakbench.summary.verdict_words import IDENTIFIES, RECONSTRUCTS
 
 __all__ = ["UNLIMITED", "identified_by", "identify_cell", "told_from_chance"]
@@ -67,9 +67,8 @@ def told_from_chance(tap: Mapping[str, Any]) -> float:
 
 
 def _trials(tap: Mapping[str, Any]) -> tuple[int, int, float]:
-    # Of equally likely candidates each counts as a part; parts that make no whole victim count as none, as in the verdict.
     victims = int(tap["victims"])
-    return math.floor(tap["identified"] * victims + 1e-6), victims, 1.0 / tap["candidates"]
+    return whole_victims(tap["identified"] * victims), victims, 1.0 / tap["candidates"]
 
 
 def _facts(cell: Cell) -> Any:

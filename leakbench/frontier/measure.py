@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
 from leakbench.data.find import Load, load_dataset
@@ -20,7 +22,7 @@ from leakbench.reproduce.recorded import recorded_in
 from leakbench.reproduce.rows import Row, executed, limit_of
 from leakbench.store import Run
 
-__all__ = ["SAME", "asked_of", "cells_at", "left_out", "measured"]
+__all__ = ["SAME", "SIZES", "asked_of", "cells_at", "command_of", "left_out", "measured"]
 
 SAME = (
     *("dataset", "model", "leak_model", "clients", "clients_per_round", "train_rounds", "local_iterations", "batch"),
@@ -41,6 +43,48 @@ def asked_of(request: Request, seeds: int, identify: int) -> str:
     return json.dumps(
         {**shared, **limits, "taps": list(request.taps), "seeds": seeds, "identify": identify}, sort_keys=True
     )
+
+
+SIZES = {
+    "clients": "{} clients",
+    "clients_per_round": "{} of them a round",
+    "train_rounds": "{} rounds",
+    "local_iterations": "{} local iterations",
+    "batch": "batches of {}",
+    "learning_rate": "learning rate {}",
+    "model": "trained network `{}`",
+    "leak_model": "leaking network `{}`",
+    "victims": "{} victims of `autoleak`",
+    "identify": "up to {} of identification",
+    "iterations": "{} iterations of the attack at most",
+    "evaluations": "{} gradient evaluations of each victim at most",
+    "budget": "{} seconds of each point's attack at most (numbers depend on the machine)",
+    "candidates": "up to {} candidates",
+    "seeds": "{} seeds",
+}
+
+
+def command_of(rows: pd.DataFrame, asked: dict[str, Any]) -> str:
+    """Return the command that measures all rows again."""
+    defenses = ",".join(dict.fromkeys(rows["defense"]))
+    factors = sorted(set(rows.loc[rows["noise"].astype(bool), "factor"]), reverse=True)
+    words = [f"--dataset {asked['dataset']}", f"--defenses {defenses}"]
+    words += [f"--noise-factors {','.join(f'{f:g}' for f in factors)}"] if factors else []
+    words += [f"--taps {','.join(asked['taps'])}"]
+    keys = (
+        "victims",
+        "identify",
+        "iterations",
+        "evaluations",
+        "budget",
+        "candidates",
+        "leak_batch",
+        "seeds",
+        "seed",
+        *SIZES,
+    )
+    words += [f"--{key.replace('_', '-')} {asked[key]}" for key in dict.fromkeys(keys) if asked.get(key) is not None]
+    return " ".join(["leakbench frontier", *words])
 
 
 def cells_at(

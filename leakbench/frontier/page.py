@@ -10,6 +10,7 @@ import pandas as pd
 from leakbench.frontier.answer import answer_of, epsilon_text, share_text
 from leakbench.frontier.choose import Choice, first_point, main_rows, qualifies
 from leakbench.frontier.limits import limits_of
+from leakbench.frontier.measure import SIZES, command_of
 from leakbench.frontier.stale import points_in
 from leakbench.reproduce.columns import text_of
 from leakbench.reproduce.stale import stale_lines
@@ -74,7 +75,7 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "") ->
         "",
         untagged(answer_of(main, choice)),
         "",
-        *stale_lines(list(points_in(name, rows, command_of(rows, asked)))),
+        *stale_lines(list(points_in(name, rows))),
         *limits_of(rows, main),
         *_recipe(choice, name, unnamed, asked["dataset"]),
         "",
@@ -195,25 +196,6 @@ def _left_out(rows: pd.DataFrame) -> list[str]:
     return ["Left out:", "", *lines, ""] if lines else []
 
 
-SIZES = {
-    "clients": "{} clients",
-    "clients_per_round": "{} of them a round",
-    "train_rounds": "{} rounds",
-    "local_iterations": "{} local iterations",
-    "batch": "batches of {}",
-    "learning_rate": "learning rate {}",
-    "model": "trained network `{}`",
-    "leak_model": "leaking network `{}`",
-    "victims": "{} victims of `autoleak`",
-    "identify": "up to {} of identification",
-    "iterations": "{} iterations of the attack at most",
-    "evaluations": "{} gradient evaluations of each victim at most",
-    "budget": "{} seconds of each point's attack at most (numbers depend on the machine)",
-    "candidates": "up to {} candidates",
-    "seeds": "{} seeds",
-}
-
-
 def _sizes(asked: dict[str, Any]) -> str:
     texts = {**SIZES, "seeds": "one seed"} if asked.get("seeds") == 1 else SIZES
     said = [text.format(asked[key]) for key, text in texts.items() if asked.get(key) is not None]
@@ -221,26 +203,3 @@ def _sizes(asked: dict[str, Any]) -> str:
         f"Sizes: {', '.join(said)}; what is not named is the data set's own. Smaller sizes than the papers' make wider intervals "
         "and lower accuracies."
     )
-
-
-def command_of(rows: pd.DataFrame, asked: dict[str, Any]) -> str:
-    """Return the command that measures all rows again."""
-    defenses = ",".join(dict.fromkeys(rows["defense"]))
-    factors = sorted(set(rows.loc[rows["noise"].astype(bool), "factor"]), reverse=True)
-    words = [f"--dataset {asked['dataset']}", f"--defenses {defenses}"]
-    words += [f"--noise-factors {','.join(f'{f:g}' for f in factors)}"] if factors else []
-    words += [f"--taps {','.join(asked['taps'])}"]
-    keys = (
-        "victims",
-        "identify",
-        "iterations",
-        "evaluations",
-        "budget",
-        "candidates",
-        "leak_batch",
-        "seeds",
-        "seed",
-        *SIZES,
-    )
-    words += [f"--{key.replace('_', '-')} {asked[key]}" for key in dict.fromkeys(keys) if asked.get(key) is not None]
-    return " ".join(["leakbench frontier", *words])

@@ -6,14 +6,13 @@ from typing import Any
 
 from leakbench.decay import Scaled
 from leakbench.defense import Defense
-from leakbench.defense.transform import STATIONS
 
 __all__ = ["sigma_of"]
 
 
 def sigma_of(defense: Defense) -> str:
     """Return the noise multipliers, as `0.6`; of a schedule its name and ends, as `exponential 1.5 to 0.485`; empty for none."""
-    transforms = [t for station in STATIONS for t in getattr(defense, station)]
+    transforms = defense.stations.transforms
     found = [_said(t.multiplier) for t in transforms if getattr(t, "multiplier", None) is not None]
     return " and ".join(dict.fromkeys(found))
 

@@ -11,20 +11,25 @@ import pandas as pd
 
 from leakbench.cell import Request
 from leakbench.data.find import Load
+from leakbench.frontier.frontier import read_rows
 from leakbench.frontier.grid import Point
-from leakbench.frontier.measure import SAME, cells_at
+from leakbench.frontier.measure import LIMITS, SAME, cells_at, command_of
 from leakbench.reproduce.measure import hash_of
 from leakbench.reproduce.recorded import together, versions_asked, versions_in
 from leakbench.reproduce.stale import Published, Today
 
-__all__ = ["points_in"]
+__all__ = ["points_in", "published_points"]
 
 
-def points_in(page: str, rows: pd.DataFrame, again: str, data_dir: Path | None = None) -> Iterator[Published]:
-    """Yield the measured points among the rows of a frontier.
+def published_points(out: Path, data_dir: Path | None) -> Iterator[Published]:
+    """Yield the measured points of every frontier that has a CSV in `out`."""
+    for path in sorted(out.glob("frontier_*.csv")):
+        yield from points_in(path.stem, read_rows(path), data_dir)
 
-    page: its name.  again: the command that measures it.
-    """
+
+def points_in(page: str, rows: pd.DataFrame, data_dir: Path | None = None) -> Iterator[Published]:
+    """Yield the measured points among the rows of a frontier; page: its name."""
+    again = command_of(rows, json.loads(rows["asked"].iloc[0])) if len(rows) else ""
     for row in rows[rows["left_out"].isna()].drop_duplicates("cell").to_dict("records"):
         yield _published(page, row, again, data_dir)
 
@@ -52,7 +57,7 @@ def _asked(row: Mapping[Any, Any]) -> tuple[Point, Request, dict[str, Any]]:
     """Return the point of a row, the request that it was measured from, and what all rows of its frontier share."""
     asked = json.loads(row["asked"])
     point = Point(str(row["defense"]), float(row["factor"]), bool(row["noise"]))
-    shared = {name: asked[name] for name in SAME if name in asked}
+    shared = {name: asked[name] for name in (*SAME, *LIMITS) if name in asked}
     factor = None if point.factor == 1.0 else point.factor
     request = Request(**shared, defense=point.defense, noise_factor=factor, taps=tuple(asked["taps"]), knows="defense")
     return point, request, asked

@@ -9,7 +9,14 @@ from collections.abc import Iterator, Sequence
 
 from leakbench.errors import InputError
 from leakbench.leaderboard.card import Card, Measured, Point
-from leakbench.summary.verdict import LEAST_NETWORKS, LEAST_VICTIMS, STRONGEST, above_chance, above_null
+from leakbench.summary.verdict import (
+    LEAST_NETWORKS,
+    LEAST_VICTIMS,
+    STRONGEST,
+    above_baseline,
+    above_chance,
+    whole_victims,
+)
 from leakbench.summary.verdict_words import FAILED, IDENTIFIES, LEAKING, NO_LEAK, RECONSTRUCTS
 
 __all__ = ["check_once", "check_verdicts"]
@@ -52,7 +59,7 @@ def _against(point: Point) -> Iterator[str]:
     """Yield what rules a point's verdict out."""
     if abs(point.chance - 1 / point.candidates) > HALF_DIGIT:
         yield f"chance is {point.chance:g}, expected {1 / point.candidates:.4f}, one of {point.candidates} candidates"
-    rebuilt = point.asr is not None and above_null(_loosely(point.asr, point.null_asr))
+    rebuilt = point.asr is not None and above_baseline([end - HALF_DIGIT for end in point.asr], point.null_asr)
     if rebuilt and point.verdict != RECONSTRUCTS:
         yield f"the ASR {_text(point.asr)} is above the baseline guess's {_text(point.null_asr)}, expected {RECONSTRUCTS!r}"
     told = _told(point)
@@ -85,15 +92,11 @@ def _against_no_leak(point: Point, cell: Measured, card: Card) -> Iterator[str]:
         yield f"the median RMSE {point.rmse[0]:g} is below the baseline guess's, {_number(point.null_rmse)}"
 
 
-def _loosely(asr: tuple[float, float, float], null: tuple[float, float, float]) -> dict[str, float]:
-    """Return the numbers that decide whether an ASR is above the null's, as far below as rounding may have moved them."""
-    low = {"asr": asr[0] - HALF_DIGIT, "asr_low": asr[1] - HALF_DIGIT}
-    return {**low, "null_asr": null[0], "null_asr_high": null[2]}
-
-
 def _told(point: Point) -> bool:
     share = None if point.identified is None else point.identified[0]
-    return share is not None and above_chance(round(share * point.victims), point.victims, 1 / point.candidates)
+    return share is not None and above_chance(
+        whole_victims((share + HALF_DIGIT) * point.victims), point.victims, 1 / point.candidates
+    )
 
 
 def _text(share: tuple[float, float, float] | None) -> str:

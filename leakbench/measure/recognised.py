@@ -27,7 +27,6 @@ __all__ = [
     "RECOGNISED_COLUMNS",
     "Gallery",
     "gallery_of",
-    "high_passed",
     "recognised",
     "score_recognised",
     "ssim_to_all",

@@ -18,7 +18,7 @@ import pandas as pd
 from leakbench.errors import InputError
 from leakbench.reproduce.checked import unchecked
 from leakbench.reproduce.recorded import parsed_versions
-from leakbench.summary.verdict import above_chance
+from leakbench.summary.verdict import above_chance, whole_victims
 from leakbench.summary.verdict_words import IDENTIFIES, RANKED_ONLY, current_word, resilient
 
 __all__ = ["CURE", "FRONTIER", "OF_ACCOUNTING", "Kept", "kept", "of_table"]
@@ -139,7 +139,7 @@ def _with_current_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
         right = row.get("identified", math.nan)
         if before == RANKED_ONLY and not math.isnan(right):
             victims, chance = int(row["victims"]), 1 / row["candidates"]
-            words[place] = IDENTIFIES if above_chance(int(right * victims + 1e-6), victims, chance) else words[place]
+            words[place] = IDENTIFIES if above_chance(whole_victims(right * victims), victims, chance) else words[place]
     rows = rows.assign(verdict=words)
     if "resilient" in rows:
         rows["resilient"] = [resilient(word) if isinstance(word, str) else math.nan for word in words]

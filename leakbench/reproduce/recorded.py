@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
-from leakbench.attack import Attack
 from leakbench.behaviour import FIRST, raised
 from leakbench.cell import Cell, Request
-from leakbench.cell.behaviours import behaviours_of, behaviours_without_data
-from leakbench.cell.factors import louder, wider
-from leakbench.data.recipe import DatasetRecipe
-from leakbench.defense import Defense
+from leakbench.cell.behaviours import behaviours_of
+from leakbench.cell.budget import plan
 from leakbench.errors import InputError
-from leakbench.recipe import resolve
 
 __all__ = ["COLUMN", "changes", "parsed_versions", "recorded_in", "together", "versions_asked", "versions_in"]
 
@@ -67,24 +62,5 @@ def changes(recorded: Mapping[str, int], today: Mapping[str, int]) -> list[str]:
 
 
 def versions_asked(requests: Sequence[Request]) -> dict[str, int]:
-    """Return today's versions of the cells of these requests, as far as they are known without their data."""
-    found: dict[str, int] = {}
-    for request in requests:
-        attack, defense, dataset = _recipes(request.attack, request.defense, request.dataset)
-        if request.noise_factor is not None:
-            defense = louder(defense, request.noise_factor)
-        if request.clip_factor is not None:
-            defense = wider(defense, request.clip_factor)
-        rounds = dataset.federation.rounds if request.train_rounds is None else request.train_rounds
-        found |= behaviours_without_data(attack, defense, dataset, request.engine, rounds, request.victims)
-    return found
-
-
-@lru_cache(maxsize=256)
-def _recipes(attack: str, defense: str, dataset: str) -> tuple[Attack, Defense, DatasetRecipe]:
-    """Return the recipes of a cell; kept, since the rows of a page share a few."""
-    return (
-        resolve("attacks", Attack, attack)[1],
-        resolve("defenses", Defense, defense)[1],
-        resolve("datasets", DatasetRecipe, dataset)[1],
-    )
+    """Return today's versions of the cells of these requests, for which no data are looked for."""
+    return together(plan(request) for request in requests)

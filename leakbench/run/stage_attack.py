@@ -101,12 +101,12 @@ class Leak:
         return f"{self.tap}.round{self.round}{several}"
 
 
-def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress, clock: AttackTime | None = None) -> None:
+def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress, clock: AttackTime) -> None:
     """Attack the victims of one leakage point at one draw of the first weights, in chunks that the run's folder lacks.
 
     A chunk for which memory does not suffice is halved, and so are those after it; raises InputError where it does not suffice
     for one victim. progress: of victims; within a chunk a victim counts by the share of its most iterations.
-    clock: How long the attacks may still take; None for no limit.
+    clock: How long the attacks may still take.
     """
     victims, own = leak.victims(), leak.lanes
     total = len(victims.indices)
@@ -120,7 +120,6 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress, clock: A
     missing = _missing(leak, run, len(own))
     progress(phase, before + (missing[0].start if missing else len(own)), total)
     left = sum(gap.stop - gap.start for gap in missing)
-    clock = clock or AttackTime(None, run, left)
     clock.done(len(own) - left)
 
     def attacked(where: slice) -> tuple[pd.DataFrame, dict[str, Tensor]]:

@@ -14,13 +14,12 @@ from leakbench.attack import Attack
 from leakbench.attack.servers.server import lies
 from leakbench.cell import Cell
 from leakbench.cell.command import run_words
-from leakbench.defense.transform import STATIONS
 from leakbench.measure.scores import RANKS_ONLY
 from leakbench.measure.statistics import exact_low, proportion
 from leakbench.recipe import resolve
 from leakbench.summary.notes import doubt
 from leakbench.summary.tables import comes_back
-from leakbench.summary.verdict import LEAST_NETWORKS, LEAST_VICTIMS, STRONGEST, Evidence, above_null
+from leakbench.summary.verdict import LEAST_NETWORKS, LEAST_VICTIMS, STRONGEST, Evidence, above_baseline, whole_victims
 from leakbench.summary.warnings import WORDS
 
 __all__ = ["Setup", "evidence_of", "is_strongest", "networks_in", "setup_of"]
@@ -51,7 +50,7 @@ def setup_of(cell: Cell, batch: int) -> Setup:
     gaps = [doubt(cell, batch)]
     if lies(cell.attack.server):
         gaps.append("another tampered model may show more")
-    undefended = not (cell.defense.network or any(getattr(cell.defense, station) for station in STATIONS))
+    undefended = not (cell.defense.network or cell.defense.stations.transforms)
     setup = Setup(
         attack=cell.names["attack"],
         strongest=is_strongest(cell.attack),
@@ -107,8 +106,7 @@ def evidence_of(group: pd.DataFrame, found: dict[str, Any], setup: Setup) -> Evi
         unanswered=float(group["failure"].mean()),
         above=() if ranks_only else tuple(_above(group, found)),
         higher=() if ranks_only else tuple(_higher(found)),
-        # Equally likely candidates each count in part. Parts that make no whole victim count as none.
-        identified=int(first.sum() + 1e-6),
+        identified=whole_victims(first.sum()),
         ranked=len(first),
         candidates=int(found["candidates"]),
         gaps=setup.gaps,
@@ -120,7 +118,7 @@ def evidence_of(group: pd.DataFrame, found: dict[str, Any], setup: Setup) -> Evi
 def _above(group: pd.DataFrame, found: dict[str, Any]) -> Iterator[str]:
     """Yield which measurements of the reconstructions are significantly above the baseline guess's."""
     batch, network = group["batch"].to_numpy(), group.get("network")
-    if above_null(found):
+    if above_baseline(*([found[f"{name}{end}"] for end in ("", "_low", "_high")] for name in ("asr", "null_asr"))):
         yield f"the ASR {found['asr']:.2f} is significantly above the baseline guess's {found['null_asr']:.2f}"
     closer, low, _ = proportion((group["rmse"] < group["null_rmse"]).to_numpy(), batch, network=network)
     if low > 0.5:
@@ -128,14 +126,11 @@ def _above(group: pd.DataFrame, found: dict[str, Any]) -> Iterator[str]:
     if comes_back(group):
         yield "features or whole records are right significantly more often than in the baseline guess and at random"
     if "recognised" in group and group["recognised"].notna().any():
-        share, low, _ = proportion(group["recognised"].to_numpy(dtype=float), batch, network=network)
-        null, _, null_high = proportion(group["null_recognised"].to_numpy(dtype=float), batch)
-        if low > null and share > null_high:
-            shares = (
-                f"{100 * share:.0f} % of the reconstructions are recognised",
-                f"baseline guess's {100 * null:.0f} %",
-            )
-            yield f"{shares[0]}, significantly more than the {shares[1]}"
+        share = proportion(group["recognised"].to_numpy(dtype=float), batch, network=network)
+        guess = proportion(group["null_recognised"].to_numpy(dtype=float), batch)
+        if above_baseline(share, guess):
+            recognised = f"{100 * share[0]:.0f} % of the reconstructions are recognised"
+            yield f"{recognised}, significantly more than the baseline guess's {100 * guess[0]:.0f} %"
 
 
 def _higher(found: dict[str, Any]) -> Iterator[str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from scipy.stats import beta, binomtest
 
@@ -18,11 +17,12 @@ __all__ = [
     "STRONGEST",
     "Evidence",
     "Verdict",
+    "above_baseline",
     "above_chance",
-    "above_null",
     "by_chance",
     "upper_limit",
     "verdict",
+    "whole_victims",
     "within_chance",
 ]
 
@@ -166,9 +166,14 @@ def _count(number: int, name: str) -> str:
     return f"{number} {name}{'' if number == 1 else 's'}"
 
 
-def above_null(found: Mapping[str, Any]) -> bool:
-    """Return whether the ASR's interval is above the baseline guess's estimate, and the baseline's interval below the ASR."""
-    return bool(found["asr_low"] > found["null_asr"] and found["asr"] > found["null_asr_high"])
+def above_baseline(share: Sequence[float], guess: Sequence[float]) -> bool:
+    """Return whether a share's interval is above the baseline guess's estimate, and the baseline's interval below the share."""
+    return share[1] > guess[0] and share[0] > guess[2]
+
+
+def whole_victims(identified: float) -> int:
+    """Return how many victims were identified: equally likely candidates count in part, parts that make no whole victim as none."""
+    return int(identified + 1e-6)
 
 
 def by_chance(right: int, victims: int, chance: float) -> float:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
-from leakbench.attack.clock import begun, cut_short
+from leakbench.attack.clock import begun
 from leakbench.attack.features import Features, read, readable
 from leakbench.attack.front import Front
 from leakbench.attack.looks import averaged, cut_of
@@ -90,22 +91,13 @@ class FeatureInversion:
         stop = begun(self.stop)
         following = Watched(stop, value.reach) if value.changes else stop
         cut = Cut(None) if alone else cut_of((view,))
-        found = searched(points, points.joined(z).detach(), value, self.descent, following, cut)
-        best, chosen = best_of(found, restarts)
+        ended = searched(points, points.joined(z).detach(), value, self.descent, following, cut)
+        best, chosen = best_of(ended, restarts)
         answer = points.picture(best.best, best.value)
         unread = ~features.entered.flatten(2).isfinite().all(2).any(0)
-        return Reconstruction(
-            inputs=answer,
-            labels=features.labels.flatten(0, 1)[chosen],
-            certainty=-best.value[:, None].expand(-1, view.examples),
-            trajectory=best.trajectory,
-            steps=best.steps.masked_fill(unread, 0),
-            evaluations=best.evaluations.masked_fill(unread, 0),
-            iterates=torch.stack([*(points.picture(some, best.value) for some in best.snapshots[:-1]), answer]),
-            snapshots=best.at,
-            spent=best.spent.masked_fill(unread, 0),
-            doubts=cut_short(stop, best.steps),
-        )
+        found = points.reconstruction(best, answer, features.labels.flatten(0, 1)[chosen], stop)
+        work = {name: getattr(found, name).masked_fill(unread, 0) for name in ("steps", "evaluations", "spent")}
+        return replace(found, **work)
 
 
 class _Misfit:

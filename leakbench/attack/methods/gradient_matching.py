@@ -86,19 +86,8 @@ class GradientMatching:
         searches = (self.restarts, view.victims)
         pooled = self.pooling(guesses.reshape(*searches, *guesses.shape[1:]), found.value.reshape(searches), view)
         answer = points.answered(pooled, best.value)
-        return Reconstruction(
-            inputs=answer,
-            labels=points.split(best.best, chosen)[1].argmax(-1),
-            certainty=-best.value[:, None].expand(-1, view.examples),
-            trajectory=best.trajectory,
-            steps=best.steps,
-            evaluations=best.evaluations,
-            iterates=torch.stack([*(points.picture(some, best.value) for some in best.snapshots[:-1]), answer]),
-            snapshots=best.at,
-            spent=best.spent,
-            fit=asked.fit,
-            doubts=cut_short(stop, best.steps),
-        )
+        labels = points.split(best.best, chosen)[1].argmax(-1)
+        return replace(points.reconstruction(best, answer, labels, stop), fit=asked.fit)
 
     def _searched(self, views: tuple[View, ...], points: Points, start: Tensor, stop: Stop) -> Descended:
         def value(z: Tensor, targets: Tensor, lanes: Tensor) -> Tensor:
@@ -181,6 +170,21 @@ class Points:
         """Return what is answered of V inputs."""
         x = self.space.answer(inputs)
         return torch.where(value.isfinite().reshape(-1, *[1] * (x.dim() - 1)), x, torch.nan)
+
+    def reconstruction(self, best: Descended, answer: Tensor, labels: Tensor, stop: Stop) -> Reconstruction:
+        """Return the answer (V, M, *s) of the best searches with their labels (V, M), and how the searches went."""
+        return Reconstruction(
+            inputs=answer,
+            labels=labels,
+            certainty=-best.value[:, None].expand(-1, labels.shape[1]),
+            trajectory=best.trajectory,
+            steps=best.steps,
+            evaluations=best.evaluations,
+            iterates=torch.stack([*(self.picture(some, best.value) for some in best.snapshots[:-1]), answer]),
+            snapshots=best.at,
+            spent=best.spent,
+            doubts=cut_short(stop, best.steps),
+        )
 
     def inputs(self, points: Tensor) -> Tensor:
         """Return the inputs that the points stand for."""

@@ -21,7 +21,8 @@ ROUNDING = 1e-6
 
 def selects(view: View) -> bool:
     """Return whether a known defense sent only some coordinates, and what leaked shows which."""
-    return any(isinstance(transform, Surviving) for transform in _on_what_leaked(view))
+    guessed = on_a_guess(view.stations.before(view.tap), view.update)
+    return any(isinstance(transform, Surviving) for transform in guessed.transforms)
 
 
 def without_selection(view: View) -> Stations:
@@ -79,11 +80,6 @@ def value_likelihood(observed: Tensor, guesses: Tensor, noise: float | None) -> 
     power = observed.double().square().sum(1, keepdim=True) / sent.clamp_min(1)
     variance = torch.maximum(missed / sent.clamp_min(1), ROUNDING**2 * power)
     return torch.where(sent > 0, -sent / 2 * variance.log(), torch.zeros_like(missed))
-
-
-def _on_what_leaked(view: View) -> list[object]:
-    guessed = on_a_guess(view.stations.before(view.tap), view.update)
-    return [transform for name in STATIONS for transform in getattr(guessed, name)]
 
 
 def _entropy(hits: Tensor, trials: Tensor) -> Tensor:
