@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from leakbench.summary.verdict import above_chance, above_null
+from leakbench.summary.verdict import above_baseline, above_chance
 
 __all__ = ["CLIP", "PICTURES", "SIGMAS", "UNDER", "Number", "digits", "number", "rows_at"]
 
@@ -67,9 +67,8 @@ def number(rows: pd.DataFrame, under: str, sigma: float) -> Number | None:
         return None
     if under == "asr":
         row = found.sort_values(["asr", "victims", "rmse"], ascending=[False, False, True]).iloc[0]
-        return _number(
-            row, "asr", "asr", row["null_asr"], above_null({str(name): value for name, value in row.items()})
-        )
+        share, guess = ([row[f"{name}{end}"] for end in ("", "_low", "_high")] for name in ("asr", "null_asr"))
+        return _number(row, "asr", "asr", row["null_asr"], above_baseline(share, guess))
     row = found.iloc[0]
     value = {"identified": "identified", "label": "label_accuracy"}[under]
     guess = {"identified": 1 / row["candidates"], "label": row["null_label"]}[under]

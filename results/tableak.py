@@ -31,6 +31,7 @@ from leakbench.measure.scores_tables import TABLE_COLUMNS
 from leakbench.models import parameters
 from leakbench.progress import Reporter
 from leakbench.reproduce.choose import chosen
+from leakbench.run.attack_time import AttackTime
 from leakbench.run.experiment import hand_out
 from leakbench.run.stage_attack import Judge, Leak, attack_leak
 from leakbench.run.stage_train import fresh_network
@@ -113,7 +114,7 @@ def measure(cell: Cell, standardized: bool) -> pd.DataFrame:
                 model = Standardized(columns, model)
                 start = dict(zip(parameters(model), start.values(), strict=True))
             leak = Leak(cell, hand_out(cell), {0: Sent(Network(model, start))}, "type-1", number)
-            attack_leak(leak, run, Judge(0.1, "n/a: a table"), Reporter(quiet=True))
+            attack_leak(leak, run, Judge(0.1, "n/a: a table"), Reporter(quiet=True), AttackTime(None, run, 0))
         pieces = [run.read_rows(name) for name in sorted(run.manifest["files"]) if name.endswith(".parquet")]
     return pd.concat(pieces, ignore_index=True)[[*TABLE_COLUMNS, "victim", "example"]]
 

@@ -8,15 +8,13 @@ scalar (the first step of R-GAP: Zhu and Blaschko, ICLR 2021, section 3.2).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from leakbench.attack.batch_features import separable, separated
 from leakbench.attack.front import FullyConnected, fully_connected
-from leakbench.attack.search.label_counts import label_counts
-from leakbench.attack.slots.labels import LastLayer
 from leakbench.defense.clip import ClipWhole
 from leakbench.federated.view import View
 from leakbench.models import one_hot
@@ -24,10 +22,6 @@ from leakbench.models.batch_norm import mixes_examples
 from leakbench.types import Generators
 
 __all__ = ["Features", "read", "readable"]
-
-
-MOST = 16
-"""How many examples of a batch are separated: their M^2 unknowns are solved for with matrices of as many rows."""
 
 
 @dataclass(frozen=True)
@@ -48,22 +42,19 @@ def readable(view: View) -> FullyConnected | None:
     """Return the first fully connected layer whose input a view shows, None where it shows none or no search is needed.
 
     One gradient is needed, of one local iteration, without noise, and no transform of a defense but one scale for all tensors:
-    quotients of gradients do not change under it. A network that normalises over its batch is left out. For M > 1 examples only
-    the last layer can be read, and only if there are more than M classes, at most `MOST` examples and no defense.
+    quotients of gradients do not change under it. A network that normalises over its batch is left out. For M > 1 examples see
+    `leakbench.attack.batch_features`.
     """
+    if view.examples > 1:
+        return separable(view)
     transforms = view.stations.before(view.tap).transforms
     plain = view.of_gradients and view.local_steps == 1 and not view.noise and not view.unknown and view.secret is None
     if not plain or mixes_examples(view.network.model) or not all(isinstance(t, ClipWhole) for t in transforms):
         return None
     layers = fully_connected(view.network, view.shape)
-    if view.examples > 1:
-        mixed = view.network.draws or transforms
-        few = view.examples < view.classes and view.examples <= MOST
-        usable = tuple(a for a in layers if a.last and few and not mixed)
-    else:
-        labelled = bool(layers) and layers[-1].last
-        # Without a bias the length of h follows only from a gradient that nothing has scaled.
-        usable = tuple(a for a in layers if labelled and not a.drawn and (a.biased or (a.last and not transforms)))
+    labelled = bool(layers) and layers[-1].last
+    # Without a bias the length of h follows only from a gradient that nothing has scaled.
+    usable = tuple(a for a in layers if labelled and not a.drawn and (a.biased or (a.last and not transforms)))
     # What enters a layer before all parameters is the input itself, which `analytic_fc` reads.
     return usable[0] if usable and usable[0].names else None
 
@@ -72,7 +63,8 @@ def read(view: View, layer: FullyConnected, rngs: Generators) -> Features:
     """Return what entered a layer that is `readable`."""
     with torch.no_grad():
         if view.examples > 1:
-            return _of_batch(view, layer, rngs)
+            entered, cotangents, labels = separated(view, layer, rngs)
+            return Features(layer, entered[None], cotangents[None], labels[None])
         if layer.last:
             return _of_last(view, layer)
         entered, delta = _quotient(view, layer)
@@ -198,97 +190,3 @@ def _crossings(view: View, layer: FullyConnected, v: Tensor, length: Tensor, lab
             low, high = torch.where(same, middle, low), torch.where(same, high, middle)
         found.append(torch.where(exists, ((low + high) / 2)[:, 0], torch.nan))
     return found
-
-
-ITERATIONS = 60
-"""Steps of Levenberg and Marquardt's method at most."""
-EXACT = 1e-3
-"""Root of the mean squared residual, in units of what leaked, up to which separated features are taken for right."""
-
-
-def _of_batch(view: View, layer: FullyConnected, rngs: Generators) -> Features:
-    """Return what entered the last layer for each of M examples, in ascending order of their labels.
-
-    M dW = D^T H and M db = D^T 1, with D = softmax(H W^T + b) - Y. The rows of H are in the span of the first M right singular
-    vectors of dW, H = A V^T, so that the M^2 numbers A are to be found: by Levenberg and Marquardt's method, from the D
-    in which all examples have the mean probabilities. NaN where the equations are missed by more than the share `EXACT`.
-    """
-    like = view.update[f"{layer.name}weight"]
-    targets = _counted(view, rngs).double()
-    found = [
-        _separated(view.of(torch.tensor([lane], device=like.device)), layer, targets[lane])
-        for lane in range(view.victims)
-    ]
-    entered = torch.stack([h for h, _ in found]).to(like)
-    delta = torch.stack([d for _, d in found]).to(like)
-    weight = view.network.parameters[f"{layer.name}weight"]
-    cotangents = delta @ weight
-    return Features(layer, entered[None], cotangents[None], targets.argmax(-1)[None])
-
-
-def _counted(view: View, rngs: Generators) -> Tensor:
-    """Return the labels (V, M, classes) in ascending order, by public examples where there are any."""
-    if view.public is None or not len(view.public.labels):
-        return LastLayer()(view, rngs).targets
-    counts = label_counts(view, rngs)
-    classes = torch.arange(view.classes, device=counts.device).expand_as(counts)
-    return one_hot(
-        classes.flatten().repeat_interleave(counts.flatten()).reshape(len(counts), view.examples), view.classes
-    )
-
-
-def _separated(view: View, layer: FullyConnected, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the features (M, d) and the derivatives of the loss by the logits (M, classes) for one victim."""
-    examples = view.examples
-    seen = examples * view.update[f"{layer.name}weight"][0].double()
-    shown = examples * view.update[f"{layer.name}bias"][0].double() if layer.biased else None
-    basis = torch.linalg.svd(seen, full_matrices=False)[2][:examples]
-    onto = seen @ basis.mT  # (classes, M)
-    scale = onto.square().mean().sqrt()
-
-    def delta_of(a: Tensor) -> Tensor:
-        return _logits(view, layer, (a @ basis)[None])[0].softmax(-1) - targets
-
-    def residual(a: Tensor) -> Tensor:
-        delta = delta_of(a.reshape(examples, examples))
-        parts = [(delta.mT @ a.reshape(examples, examples) - onto).flatten() / scale]
-        if shown is not None:
-            parts.append((delta.sum(0) - shown) / shown.square().mean().sqrt())
-        return torch.cat(parts)
-
-    mean = (
-        (shown + targets.sum(0)) / examples
-        if shown is not None
-        else targets.new_full((view.classes,), 1 / view.classes)
-    )
-    start = torch.linalg.lstsq((mean - targets).mT, onto, driver="gelsd").solution.flatten()
-    a, rest = _least_squares(residual, start)
-    a = a.reshape(examples, examples)
-    exact = rest.square().mean().sqrt() <= EXACT
-    entered = torch.where(exact, a @ basis, torch.nan)
-    return entered, torch.where(exact, delta_of(a), torch.nan)
-
-
-def _least_squares(residual: Callable[[Tensor], Tensor], start: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the point (n,) of least |residual|^2 near a start, and the residual there, by Levenberg and Marquardt's method."""
-    point, rest, damping = start, residual(start), 1e-3
-    for _ in range(ITERATIONS):
-        slope: Tensor = torch.func.jacrev(residual)(point)
-        normal, down = slope.mT @ slope, slope.mT @ rest
-        better = False
-        for _ in range(10):
-            step = torch.linalg.lstsq(
-                normal + damping * torch.diag(normal.diagonal().clamp_min(1e-12)), -down[:, None], driver="gelsd"
-            ).solution[:, 0]
-            new = residual(point + step)
-            if new.square().sum() < rest.square().sum():
-                better = True
-                break
-            damping *= 4
-        if not better:
-            break
-        converged = rest.square().sum() - new.square().sum() <= 1e-9 * rest.square().sum()
-        point, rest, damping = point + step, new, damping / 5
-        if converged or new.abs().max() < 1e-10:
-            break
-    return point, rest

@@ -14,7 +14,7 @@ import leakbench.attack.null
 import leakbench.engine
 import leakbench.limits
 import leakbench.privacy
-from leakbench.attack import Attack
+from leakbench.attack import Attack, batch_features
 from leakbench.attack.rankings.attributes import Attributes
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.classes import Classes
@@ -60,11 +60,19 @@ SHARED = {
     "metrics": Shared(metrics),
     "intervals": Shared(statistics),
     "rankings": Shared(rankings, lambda cell: cell.settings.victims > 1),
+    "batches": Shared(batch_features, lambda cell: cell.settings.victims > 1 and _together(cell)),
     "baseline guess": Shared(leakbench.attack.null),
     "accounting": Shared(leakbench.privacy, lambda cell: bool(cell.defense.stations.transforms)),
     "bounds": Shared(leakbench.limits, lambda cell: bool(cell.defense.stations.transforms)),
 }
 """{name: a piece that cells share}."""
+
+
+def _together(cell: Resolved) -> bool:
+    """Say whether what leaks at any leakage point is of several examples."""
+    s = cell.settings
+    of_client = s.leak_batch * (s.federation.local_iterations if s.protocol == "live" else 1)
+    return any(tap != "type-2" and (of_client > 1 or cell.defense.shows_sum(tap)) for tap in s.taps)
 
 
 def behaviours_of(cell: Resolved) -> dict[str, int]:

@@ -12,8 +12,8 @@ __all__ = ["sigma_of"]
 
 def sigma_of(defense: Defense) -> str:
     """Return the noise multipliers, as `0.6`; of a schedule its name and ends, as `exponential 1.5 to 0.485`; empty for none."""
-    transforms = defense.stations.transforms
-    found = [_said(t.multiplier) for t in transforms if getattr(t, "multiplier", None) is not None]
+    multipliers = [getattr(transform, "multiplier", None) for transform in defense.stations.transforms]
+    found = [_said(multiplier) for multiplier in multipliers if multiplier is not None]
     return " and ".join(dict.fromkeys(found))
 
 

@@ -1,8 +1,9 @@
 """Identification: which of k candidate examples stands behind a leaked gradient? A Ranking, by likelihood.
 
-For equal priors and Gaussian noise the likelihood is the best rule there is (Hayes, Mahloujifar, Balle, NeurIPS 2023): no attack
-identifies more among the same k. With isotropic noise of any standard deviation it ranks by squared distance, so that one rule
-serves every defense, and without noise it is exact.
+For equal priors and Gaussian noise the likelihood of one example is the best rule there is (Hayes, Mahloujifar, Balle, NeurIPS
+2023): no attack identifies more among the same k. With isotropic noise of any standard deviation it ranks by squared distance, so
+that one rule serves every defense, and without noise it is exact. Of one of a batch, the likelihood takes the unknown others for
+Gaussian, so that other rules can identify more.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Ranking
+from leakbench.attack.batch_features import in_span, spanned
 from leakbench.attack.looks import averaged
 from leakbench.attack.needs import Needs
 from leakbench.attack.public import FEW, public_of
@@ -42,8 +44,10 @@ class Candidates:
     are taken as draws from the public gradients' Gaussian (mean m, covariance S), so that y given c is Gaussian with mean
     g(c) / M + (M - 1) / M * m and covariance (M - 1) / M^2 * S + s^2, s the deviation of a known noise, else 0; all gradients are
     taken at the model that was sent. S is that of the public sample plus, in every direction, the energy that half of the sample
-    leaves unexplained of the other. Of an imprint's bins behind M > 1 only that counts which holds the candidate (`in_bins`).
-    Behind a defense that sends only some coordinates, the score is that of the sent ones (`leakbench.attack.rankings.selected`).
+    leaves unexplained of the other. Where what leaked shows the span of the features of the batch, and a candidate clearly lies in
+    it, that decides (`leakbench.attack.batch_features`). Of an imprint's bins behind M > 1 only that counts which holds the candidate
+    (`in_bins`). Behind a defense that sends only some coordinates, the score is that of the sent ones
+    (`leakbench.attack.rankings.selected`).
     chunk: how many candidates' gradients are held at once; fewer of a large network, and fewer public examples then too.
     """
 
@@ -68,7 +72,12 @@ class Candidates:
             return in_bins(view, view.secret, view.candidates.inputs)
         if selects(view) and before_mask(view) is None:
             return self._selected(view, view.candidates)
-        return looks * self._gradients(view, view.candidates)
+        if view.examples == 1 or (layer := spanned(view)) is None:
+            return looks * self._gradients(view, view.candidates)
+        scores, sure = in_span(view, layer, view.candidates, public_of(view, "candidates"))
+        return (
+            scores if sure.all() else torch.where(sure[:, None], scores, looks * self._gradients(view, view.candidates))
+        )
 
     def _gradients(self, view: View, shown: Public) -> Tensor:
         """Return the scores (V, k) of the candidates by their whole gradients, of one look."""

@@ -1,0 +1,295 @@
+"""What the gradient of a fully connected layer shows of a batch: the span of what entered it, who lies in it, and each member.
+
+M examples with the features H (M, d) and the derivatives D (M, k) of their losses by the layer's output give dW = D^T H / M. Where
+D has rank M, the rows of dW and of H span the same space (Kariyappa et al., ICML 2023, section 4; Dimitrov et al., SPEAR, NeurIPS
+2024, section 3). So an example whose features lie outside that space is not in the batch, and H = A V^T for the first M right
+singular vectors V of dW, which leaves M^2 unknown numbers A for as many equations as the gradients of the layer and of those behind
+it have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import combinations_with_replacement
+from math import comb
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, jacfwd
+
+from leakbench.attack.front import FullyConnected, fully_connected
+from leakbench.attack.search.label_counts import label_counts
+from leakbench.attack.slots.labels import LastLayer
+from leakbench.defense.by_norm import ByNorm
+from leakbench.federated.view import Public, View
+from leakbench.models import one_hot
+from leakbench.models.batch_norm import mixes_examples
+from leakbench.types import Generators, Parameters
+
+__all__ = ["in_span", "separable", "separated", "spanned"]
+
+BEHAVIOUR = 2
+"""Raised when what is read of batches changes, see `leakbench.behaviour`."""
+
+MOST = 16
+"""How many examples of a batch are separated: their M^2 unknowns are solved for with matrices of as many rows."""
+
+
+def spanned(view: View) -> FullyConnected | None:
+    """Return the first fully connected layer whose gradient shows the span of the features of a batch; None where none does.
+
+    What leaked has to be made of gradients at one set of weights, or the layer has to read the inputs, which stay the same while
+    a client trains. It has no noise, and nothing acted on it but scales of examples, clients or layers. The layer has at least as
+    many outputs as there are examples, and more inputs. The derivatives by the outputs of the last layer sum to zero for each
+    example, so that it needs one output more.
+    """
+    known = view.of_gradients and not view.noise and not view.unknown and view.secret is None
+    if not known or mixes_examples(view.network.model):
+        return None
+    if not all(isinstance(transform, ByNorm) for transform in view.stations.before(view.tap).transforms):
+        return None
+    for layer in fully_connected(view.network, view.shape):
+        outputs, inputs = view.network.parameters[f"{layer.name}weight"].shape[-2:]
+        shown = view.local_steps == 1 or not layer.names
+        if shown and not layer.drawn and view.examples <= outputs - layer.last and view.examples < inputs:
+            return layer
+    return None
+
+
+def separable(view: View) -> FullyConnected | None:
+    """Return the layer of `spanned` for at most `MOST` examples of one local iteration and no defense; None else."""
+    plain = view.local_steps == 1 and not view.stations.before(view.tap).transforms and not view.network.draws
+    return spanned(view) if plain and view.examples <= MOST else None
+
+
+def in_span(view: View, layer: FullyConnected, shown: Public, public: Public) -> tuple[Tensor, Tensor]:
+    """Score candidates by how far their features lie outside the span that a layer shows.
+
+    Args:
+        view: What leaked of V victims.
+        layer: A layer of `spanned`.
+        shown: The k candidates.
+        public: P public examples, none of which is in a batch.
+
+    Returns:
+        Minus the logarithm (V, k) of the share of their features' length that lies outside; and (V,) bool, whether the least share
+        decides: it is below `CLEAR` times that of all but a hundredth of the public examples.
+    """
+    scores, sure = [], []
+    for lane in range(view.victims):
+        one = view.of(torch.tensor([lane], device=shown.inputs.device))
+        basis = _basis(one.update[f"{layer.name}weight"][0].double(), view.examples)
+        behind = _Behind(one, layer)
+        own, others = (_outside(behind.features(some.inputs), basis) for some in (shown, public))
+        scores.append(-own.clamp_min(LEAST).log())
+        sure.append(own.min() < CLEAR * others.quantile(0.01))
+    return torch.stack(scores), torch.stack(sure)
+
+
+CLEAR = 0.1
+"""By which factor the features of a member lie nearer to the span than those of public examples."""
+LEAST = 1e-12
+"""Share outside the span below which there is only rounding."""
+
+
+def _outside(features: Tensor, basis: Tensor) -> Tensor:
+    """Return the share (n,) of the length of features (n, d) outside the span of orthonormal rows (M, d)."""
+    left = features - features @ basis.mT @ basis
+    share: Tensor = left.norm(dim=1) / features.norm(dim=1).clamp_min(LEAST)
+    return share
+
+
+def _basis(seen: Tensor, many: int) -> Tensor:
+    """Return the first right singular vectors (many, d) of a matrix (k, d), orthonormal rows."""
+    basis: Tensor = torch.linalg.svd(seen, full_matrices=False)[2][:many]
+    return basis
+
+
+ITERATIONS = 60
+"""Steps of Levenberg and Marquardt's method at most."""
+EXACT = 1e-3
+"""Root of the mean squared residual, in units of what leaked, up to which separated features are taken for right."""
+STARTS = 8
+"""From how many starts the search for one victim begins, for each assignment of labels."""
+LABELS = 20
+"""Up to how many possible numbers of examples of each class all are tried."""
+
+
+def separated(view: View, layer: FullyConnected, rngs: Generators) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what entered a layer for each of M examples, in ascending order of their labels.
+
+    The M^2 numbers A are found by Levenberg and Marquardt's method, so that the gradients of the layer and of those behind it are
+    those that leaked. It starts at public examples in the span; for the last layer first at the D in which all examples have the
+    mean probabilities. The labels are those counted in what leaked. Where none of the starts explains what leaked and there are few
+    ways to share the examples out over the classes, the others are tried as well.
+
+    Args:
+        view: What leaked of V victims.
+        layer: A layer of `separable`.
+        rngs: Victim v draws its starts from rngs[v].
+
+    Returns:
+        Features (V, M, d) and derivatives (V, M, d) of each example's loss by them, NaN where the equations are missed by more than
+        the share `EXACT`; and labels (V, M).
+    """
+    counted = _counted(view, rngs)
+    found = []
+    for lane in range(view.victims):
+        one = _Behind(view.of(torch.tensor([lane], device=counted.device)), layer)
+        found.append(_separated(one, counted[lane], rngs[lane]))
+    like = view.update[f"{layer.name}weight"]
+    entered, cotangents, labels = (torch.stack(each) for each in zip(*found, strict=True))
+    return entered.to(like), cotangents.to(like), labels
+
+
+def _counted(view: View, rngs: Generators) -> Tensor:
+    """Return the labels (V, M) in ascending order, by public examples where there are any."""
+    if view.public is None or not len(view.public.labels):
+        return LastLayer()(view, rngs).targets.argmax(-1)
+    counts = label_counts(view, rngs)
+    classes = torch.arange(view.classes, device=counts.device).expand_as(counts)
+    return classes.flatten().repeat_interleave(counts.flatten()).reshape(len(counts), view.examples)
+
+
+def _separated(behind: _Behind, counted: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the features (M, d), the derivatives (M, d) and the labels (M,) for one victim."""
+    basis = _basis(behind.seen[behind.weight], behind.examples)
+    best = (torch.inf, torch.full_like(basis, torch.nan), counted)
+    for labels in _assignments(counted, behind.view.classes):
+        residual = behind.residual(basis, labels)
+        for start in behind.starts(basis, labels, rng):
+            a, rest = _least_squares(residual, start.flatten())
+            missed = float(rest.square().mean().sqrt())
+            if missed < best[0]:
+                best = (missed, a.reshape(start.shape) @ basis, labels)
+            if missed <= EXACT / 100:
+                break
+        if best[0] <= EXACT / 100:
+            break
+    missed, entered, labels = best
+    if not missed <= EXACT:
+        entered = torch.full_like(entered, torch.nan)
+    return entered, behind.cotangents(entered, labels), labels
+
+
+def _assignments(counted: Tensor, classes: int) -> Iterator[Tensor]:
+    """Yield labels (M,) in ascending order: first the counted ones, then all others if there are few, the likest first."""
+    yield counted
+    if comb(classes + len(counted) - 1, len(counted)) > LABELS:
+        return
+    every = combinations_with_replacement(range(classes), len(counted))
+    ways = [torch.tensor(way, device=counted.device) for way in every]
+    for way in sorted(ways, key=lambda way: int((way - counted).abs().sum())):
+        if not torch.equal(way, counted):
+            yield way
+
+
+class _Behind:
+    """The layers from a fully connected layer on, of one victim's network, in double precision."""
+
+    def __init__(self, view: View, layer: FullyConnected) -> None:
+        network = view.network
+        self.view, self.layer, self.examples = view, layer, view.examples
+        self.model, self.weight = network.model, f"{layer.name}weight"
+        lanes = {n: p if network.shared else p[0] for n, p in network.parameters.items()}
+        self.tensors = {
+            n: t.double() if t.is_floating_point() else t for n, t in {**network.statistics, **lanes}.items()
+        }
+        self.zero = next(iter(self.tensors.values())).new_zeros(view.examples, *view.shape, dtype=torch.float64)
+        # No loss depends on what does not stand behind the layer.
+        self.seen = {n: view.examples * u[0].double() for n, u in view.update.items() if n not in layer.names}
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """Return what enters the layer (n, d) for inputs (n, *s)."""
+        entered: list[Tensor] = []
+        self._run(inputs.double(), {}, entered.append)
+        return entered[0]
+
+    def residual(self, basis: Tensor, labels: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the function of A, flat (M^2,), that tells how far the gradients of H = A V^T are from what leaked.
+
+        Of each tensor in units of its root mean square. Of a matrix only the part in the span of its own first M right singular
+        vectors, since nothing of what leaked lies outside, and larger ones would not fit into memory.
+        """
+        onto = {n: _basis(g, self.examples) for n, g in self.seen.items() if g.dim() == 2}
+        aims = {n: g @ onto[n].mT if n in onto else g for n, g in self.seen.items()}
+        scales = {n: aim.square().mean().sqrt() for n, aim in aims.items()}
+
+        def apart(a: Tensor) -> Tensor:
+            gradients = grad(self._loss)({n: self.tensors[n] for n in aims}, a.reshape(len(basis), -1) @ basis, labels)
+            guesses = ((n, gradients[n] @ onto[n].mT if n in onto else gradients[n]) for n in aims if scales[n] > 0)
+            return torch.cat([((guess - aims[n]) / scales[n]).flatten() for n, guess in guesses])
+
+        return apart
+
+    def starts(self, basis: Tensor, labels: Tensor, rng: torch.Generator) -> Iterator[Tensor]:
+        """Yield the A (M, M) at which a search begins."""
+        if self.layer.last:
+            targets = one_hot(labels, self.view.classes).to(basis)
+            bias = self.seen.get(f"{self.layer.name}bias")
+            sums = targets.sum(0)
+            mean = (bias + sums) / len(labels) if bias is not None else torch.full_like(sums, 1 / len(sums))
+            yield torch.linalg.lstsq((mean - targets).mT, self.seen[self.weight] @ basis.mT, driver="gelsd").solution
+        if self.view.public is None or not len(self.view.public.labels):
+            return
+        known = self.view.public.labels
+        for _ in range(STARTS):
+            order = torch.randperm(len(known), generator=rng)
+            # Of each class as many as are wanted, others where there are not enough.
+            rank = [order[(known[order] == label).nonzero()[:, 0]] for label in labels.tolist()]
+            taken: dict[int, int] = {}
+            picks = []
+            for place, (label, own) in enumerate(zip(labels.tolist(), rank, strict=True)):
+                number = taken.get(label, 0)
+                taken[label] = number + 1
+                picks.append(own[number % len(own)] if len(own) else order[place % len(order)])
+            yield self.features(self.view.public.inputs[torch.stack(picks)]) @ basis.mT
+
+    def cotangents(self, entered: Tensor, labels: Tensor) -> Tensor:
+        """Return the derivatives (M, d) of each example's loss by what enters the layer."""
+        answer: Tensor = grad(self._loss, argnums=1)({}, entered, labels)
+        return answer
+
+    def _loss(self, own: Parameters, entered: Tensor, labels: Tensor) -> Tensor:
+        """Return the sum of the examples' losses."""
+        logits = self._run(self.zero, own, lambda _: entered)
+        return -logits.log_softmax(-1).gather(1, labels[:, None]).sum()
+
+    def _run(self, inputs: Tensor, own: Parameters, seen: Callable[[Tensor], Tensor | None]) -> Tensor:
+        """Run the network; `seen` is called with what enters the layer, and may return something else to enter."""
+
+        def hook(module: torch.nn.Module, entered: tuple[Tensor, ...]) -> tuple[Tensor] | None:
+            other = seen(entered[0])
+            return None if other is None else (other,)
+
+        handle = self.model.get_submodule(self.layer.name.removesuffix(".")).register_forward_pre_hook(hook)
+        try:
+            logits: Tensor = functional_call(self.model, {**self.tensors, **own}, (inputs,))
+            return logits
+        finally:
+            handle.remove()
+
+
+def _least_squares(residual: Callable[[Tensor], Tensor], start: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the point (n,) of least |residual|^2 near a start, and the residual there, by Levenberg and Marquardt's method."""
+    point, rest, damping = start, residual(start), 1e-3
+    for _ in range(ITERATIONS):
+        slope: Tensor = jacfwd(residual)(point)
+        normal, down = slope.mT @ slope, slope.mT @ rest
+        better = False
+        for _ in range(10):
+            step = torch.linalg.lstsq(
+                normal + damping * torch.diag(normal.diagonal().clamp_min(1e-12)), -down[:, None], driver="gelsd"
+            ).solution[:, 0]
+            new = residual(point + step)
+            if new.square().sum() < rest.square().sum():
+                better = True
+                break
+            damping *= 4
+        if not better:
+            break
+        converged = rest.square().sum() - new.square().sum() <= 1e-9 * rest.square().sum()
+        point, rest, damping = point + step, new, damping / 5
+        if converged or new.abs().max() < 1e-10:
+            break
+    return point, rest
