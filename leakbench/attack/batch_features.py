@@ -9,8 +9,9 @@ it have.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, islice
 from math import comb
 
 import torch
@@ -109,8 +110,8 @@ ITERATIONS = 60
 """Steps of Levenberg and Marquardt's method at most."""
 EXACT = 1e-3
 """Root of the mean squared residual, in units of what leaked, up to which separated features are taken for right."""
-STARTS = 8
-"""From how many starts the search for one victim begins, for each assignment of labels."""
+STARTS, FEWER = 8, 2
+"""From how many starts the search for one victim begins, with the counted labels and with others."""
 LABELS = 20
 """Up to how many possible numbers of examples of each class all are tried."""
 
@@ -157,7 +158,7 @@ def _separated(behind: _Behind, counted: Tensor, rng: torch.Generator) -> tuple[
     best = (torch.inf, torch.full_like(basis, torch.nan), counted)
     for labels in _assignments(counted, behind.view.classes):
         residual = behind.residual(basis, labels)
-        for start in behind.starts(basis, labels, rng):
+        for start in islice(behind.starts(basis, labels, rng), STARTS if labels is counted else FEWER):
             a, rest = _least_squares(residual, start.flatten())
             missed = float(rest.square().mean().sqrt())
             if missed < best[0]:
@@ -223,7 +224,7 @@ class _Behind:
         return apart
 
     def starts(self, basis: Tensor, labels: Tensor, rng: torch.Generator) -> Iterator[Tensor]:
-        """Yield the A (M, M) at which a search begins."""
+        """Yield the A (M, M) at which searches begin, without an end where there are public examples."""
         if self.layer.last:
             targets = one_hot(labels, self.view.classes).to(basis)
             bias = self.seen.get(f"{self.layer.name}bias")
@@ -233,7 +234,7 @@ class _Behind:
         if self.view.public is None or not len(self.view.public.labels):
             return
         known = self.view.public.labels
-        for _ in range(STARTS):
+        while True:
             order = torch.randperm(len(known), generator=rng)
             # Of each class as many as are wanted, others where there are not enough.
             rank = [order[(known[order] == label).nonzero()[:, 0]] for label in labels.tolist()]
@@ -274,13 +275,16 @@ def _least_squares(residual: Callable[[Tensor], Tensor], start: Tensor) -> tuple
     """Return the point (n,) of least |residual|^2 near a start, and the residual there, by Levenberg and Marquardt's method."""
     point, rest, damping = start, residual(start), 1e-3
     for _ in range(ITERATIONS):
-        slope: Tensor = jacfwd(residual)(point)
+        with warnings.catch_warnings():
+            # PyTorch scripts parts of its own forward mode when it is first used.
+            warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", FutureWarning)
+            slope: Tensor = jacfwd(residual)(point)
         normal, down = slope.mT @ slope, slope.mT @ rest
         better = False
         for _ in range(10):
-            step = torch.linalg.lstsq(
-                normal + damping * torch.diag(normal.diagonal().clamp_min(1e-12)), -down[:, None], driver="gelsd"
-            ).solution[:, 0]
+            damped = normal + damping * torch.diag(normal.diagonal().clamp_min(1e-12))
+            # A singular matrix gives no number, which is no better.
+            step = torch.linalg.solve_ex(damped, -down)[0]
             new = residual(point + step)
             if new.square().sum() < rest.square().sum():
                 better = True

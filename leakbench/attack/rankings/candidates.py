@@ -45,8 +45,8 @@ class Candidates:
     g(c) / M + (M - 1) / M * m and covariance (M - 1) / M^2 * S + s^2, s the deviation of a known noise, else 0; all gradients are
     taken at the model that was sent. S is that of the public sample plus, in every direction, the energy that half of the sample
     leaves unexplained of the other. Where what leaked shows the span of the features of the batch, and a candidate clearly lies in
-    it, that decides (`leakbench.attack.batch_features`). Of an imprint's bins behind M > 1 only that counts which holds the candidate
-    (`in_bins`). Behind a defense that sends only some coordinates, the score is that of the sent ones
+    it, that decides (`leakbench.attack.batch_features`). Of an imprint's bins behind M > 1 only that counts which holds the
+    candidate (`in_bins`). Behind a defense that sends only some coordinates, the score is that of the sent ones
     (`leakbench.attack.rankings.selected`).
     chunk: how many candidates' gradients are held at once; fewer of a large network, and fewer public examples then too.
     """

@@ -1,0 +1,168 @@
+"""What a fully connected layer's gradient shows of a batch: the span of the features, its members, and their features."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from leakbench.attack.batch_features import in_span, separable, separated, spanned
+from leakbench.attack.methods.feature_inversion import FeatureInversion
+from leakbench.attack.rankings.candidates import Candidates
+from leakbench.attack.slots.descent import LbfgsDescent
+from leakbench.attack.slots.start import Constant
+from leakbench.attack.slots.stop import Iterations
+from leakbench.cell import Request
+from leakbench.cell.behaviours import behaviours_of
+from leakbench.cell.budget import plan
+from leakbench.defense.clip import ClipLayers, ClipWhole
+from leakbench.defense.noise import GaussianNoise
+from leakbench.defense.transform import Stations
+from leakbench.federated.leakage import leak
+from leakbench.federated.view import Public, View
+from leakbench.models import one_hot, parameters
+from leakbench.types import Clock, Generators, Network
+
+V, FEATURES, NONE = 3, 20, Stations()
+
+
+def generators() -> Generators:
+    return tuple(torch.Generator().manual_seed(v) for v in range(V))
+
+
+def examples(many: int, classes: int, seed: int) -> Public:
+    rng = torch.Generator().manual_seed(seed)
+    return Public(torch.rand(many, FEATURES, generator=rng), torch.randint(classes, (many,), generator=rng))
+
+
+def perceptron(hidden: int = 24, classes: int = 2, activation: type[nn.Module] = nn.Sigmoid) -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(FEATURES, hidden), activation(), nn.Linear(hidden, classes)).eval()
+
+
+def view(
+    model: nn.Module, batch: int, classes: int = 2, steps: int = 1, stations: Stations = NONE, **changes
+) -> tuple[View, Public]:
+    """Return what leaks of batches that are the first examples of a list of candidates, victim by victim; and the list."""
+    shown = examples(V * steps * batch + 40, classes, 2)
+    count = V * steps * batch
+    x, y = shown.inputs[:count], one_hot(shown.labels[:count], classes)
+    grid = (V, 1, steps, batch)
+    network = Network(model, parameters(model))
+    update = leak(
+        "type-1", network, x.reshape(*grid, FEATURES), y.reshape(*grid, classes), 0.1, stations, Clock(0, 0, 1, 1), None
+    )
+    found = View(
+        "type-1", network, {n: u.detach() for n, u in update.items()}, batch, (FEATURES,), classes, 0.1,
+        local_steps=steps, stations=stations, public=examples(200, classes, 1), candidates=shown, **changes,
+    )  # fmt: skip
+    return found, shown
+
+
+def ranked_first(scores: Tensor, members: int) -> bool:
+    """Say whether each victim's own examples, and nobody else's, have its highest scores."""
+    first = scores.topk(members, dim=1).indices.sort(1).values
+    return bool((first == torch.arange(V * members).reshape(V, members)).all())
+
+
+SCALES = (
+    Stations(),
+    Stations(example=(ClipLayers(0.01),)),
+    Stations(example=(ClipWhole(0.01),), client=(ClipWhole(0.001),)),
+)
+
+
+@pytest.mark.parametrize("stations", SCALES)
+@pytest.mark.parametrize("steps", [1, 3])
+def test_exactly_the_members_of_a_batch_lie_in_the_span(stations: Stations, steps: int) -> None:
+    """Whatever scales examples, tensors or clients; in the first layer also over several local iterations."""
+    leaked, shown = view(perceptron(), 4, steps=steps, stations=stations)
+    layer = spanned(leaked)
+    assert layer is not None and layer.name == "0."
+    scores, sure = in_span(leaked, layer, shown, leaked.public)
+    assert sure.all() and ranked_first(scores, 4 * steps)
+
+
+def test_candidates_are_ranked_by_the_span_where_it_shows_them() -> None:
+    """Twelve of a batch and two classes, where a likelihood that takes the others for Gaussian finds few."""
+    leaked, _ = view(perceptron(), 12)
+    assert ranked_first(Candidates()((leaked,), generators()).scores, 12)
+
+
+def test_candidates_outside_the_span_leave_the_likelihood_to_decide() -> None:
+    leaked, _ = view(perceptron(), 4)
+    strangers = examples(30, 2, 7)
+    _, sure = in_span(leaked, spanned(leaked), strangers, leaked.public)
+    assert not sure.any()
+    others = dataclasses.replace(leaked, candidates=strangers)
+    expected = Candidates()._gradients(others, strangers)
+    assert torch.equal(Candidates()((others,), generators()).scores, expected)
+
+
+@pytest.mark.parametrize(
+    ("batch", "change"),
+    [
+        (4, {"noise": 0.1}),
+        (4, {"unknown": "it is secret"}),
+        (4, {"stations": Stations(example=(GaussianNoise(multiplier=1.0, to="each"),))}),
+        (20, {}),
+        (25, {}),
+    ],
+)
+def test_nothing_is_read_through_noise_or_of_more_examples_than_the_layer_tells_apart(batch: int, change) -> None:
+    leaked, _ = view(perceptron(), batch)
+    assert spanned(dataclasses.replace(leaked, **change)) is None
+
+
+def test_a_last_layer_tells_fewer_examples_apart_than_it_has_classes() -> None:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(FEATURES, 5)).eval()
+    assert spanned(view(model, 4, 5)[0]) is not None and spanned(view(model, 5, 5)[0]) is None
+
+
+@pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh])
+def test_the_inputs_of_a_hidden_layer_are_separated_for_more_examples_than_classes(activation: type[nn.Module]) -> None:
+    leaked, shown = view(perceptron(activation=activation), 5)
+    layer = separable(leaked)
+    entered, cotangents, labels = separated(leaked, layer, generators())
+    truth = shown.inputs[: V * 5].reshape(V, 5, FEATURES)
+    apart, whose = torch.cdist(entered, truth).min(2)
+    assert apart.max() < 1e-3 and (whose.sort(1).values == torch.arange(5)).all()
+    assert torch.equal(labels, shown.labels[: V * 5].reshape(V, 5).gather(1, whose))
+    # What enters has the derivatives that make the layers before it have their gradients.
+    weight = leaked.network.parameters["0.weight"]
+    for lane in range(V):
+        x = truth[lane, whose[lane]].requires_grad_()
+        loss = nn.functional.cross_entropy(leaked.network.model(x), labels[lane], reduction="sum")
+        assert torch.allclose(cotangents[lane], torch.autograd.grad(loss, x)[0], atol=1e-3 * float(weight.abs().max()))
+
+
+def test_what_the_equations_miss_is_no_number() -> None:
+    leaked, _ = view(perceptron(), 3)
+    broken = {n: u + (0.3 * u.std() if n == "2.bias" else 0.0) for n, u in leaked.update.items()}
+    entered, cotangents, _ = separated(dataclasses.replace(leaked, update=broken), separable(leaked), generators())
+    assert entered.isnan().all() and cotangents.isnan().all()
+
+
+def test_feature_inversion_reconstructs_a_batch_of_two_classes() -> None:
+    leaked, shown = view(perceptron(), 4)
+    method = FeatureInversion(start=Constant(0.5, 0.02), descent=LbfgsDescent(), stop=Iterations(30))
+    answer = method((leaked,), generators())
+    apart, whose = torch.cdist(answer.inputs, shown.inputs[: V * 4].reshape(V, 4, FEATURES)).min(2)
+    assert apart.max() < 1e-2 and (whose.sort(1).values == torch.arange(4)).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "together"),
+    [
+        ({"leak_batch": 2}, True),
+        ({"leak_batch": 2, "taps": ("type-2",)}, False),
+        ({"leak_batch": 1}, False),
+        ({"leak_batch": 1, "protocol": "live", "train_rounds": 1, "local_iterations": 2, "networks": 1}, True),
+        ({"leak_batch": 2, "victims": 1, "networks": 1}, False),
+    ],
+)
+def test_only_cells_in_which_several_examples_leak_together_depend_on_how_batches_are_read(settings, together) -> None:
+    request = Request(defense="none", attack="cpl", dataset="digits", victims=settings.pop("victims", 5), **settings)
+    cell = plan(request)
+    assert ("batches" in behaviours_of(cell)) == together
