@@ -358,15 +358,15 @@ def test_what_is_missed_is_held_against_what_leaked():
 def test_noise_in_one_of_several_views_leaves_nothing_certain():
     plain, noisy = view(), view(noise=0.1)
     judged = leaking(Stub(torch.zeros(V).double(), []))
-    assert judged._is_broken((plain, plain), of_truth()).all()
-    assert not judged._is_broken((plain, noisy), of_truth()).any()
+    assert judged._is_broken((plain, plain), of_truth(), prior_of(view())).all()
+    assert not judged._is_broken((plain, noisy), of_truth(), prior_of(view())).any()
 
 
 def test_an_answer_that_misses_at_one_of_several_views_breaks_nobody():
     other = dataclasses.replace(view(), update={n: u + 1 for n, u in view().update.items()})
     judged = leaking(Stub(torch.zeros(V).double(), []))
-    assert judged._is_broken((view(),), of_truth()).all()
-    assert not judged._is_broken((view(), other), of_truth()).any()
+    assert judged._is_broken((view(),), of_truth(), prior_of(view())).all()
+    assert not judged._is_broken((view(), other), of_truth(), prior_of(view())).any()
 
 
 def test_only_those_who_are_left_are_doubted_where_others_broke():
@@ -438,5 +438,35 @@ def test_what_leaves_more_unknowns_than_numbers_certifies_nothing():
         some[name].flatten(1)[:, :kept] = view().update[name].flatten(1)[:, :kept]
         shown = dataclasses.replace(view(), update=some)
         assert (missed(shown, exact)[1] > 0).all()
-        found = AutoLeak(stages=judged.stages, broken=1e6)._is_broken((shown,), exact)
+        found = AutoLeak(stages=judged.stages, broken=1e6)._is_broken((shown,), exact, prior_of(shown))
         assert found.tolist() == [certain] * V
+
+
+def test_an_answer_that_few_coordinates_certify_has_to_be_plausible():
+    """Fifteen coordinates are fewer than four times the four numbers. Public examples here lie near the middle of the range."""
+    generator = torch.Generator().manual_seed(0)
+    near = Public(0.5 + 0.01 * torch.randn(50, *SHAPE, generator=generator).double(), torch.arange(50) % 3)
+    x, labels = truth()
+    middling = torch.full_like(x, 0.5)
+    for inputs, certain in ((x, False), (middling, True)):
+        blind = dataclasses.replace(view(), public=near)
+        shown = dataclasses.replace(blind, update=blind.respond(inputs, one_hot(labels, 3).double()))
+        answer = dataclasses.replace(of_truth(), inputs=inputs)
+        assert missed(shown, answer)[0].max() < 1e-20
+        assert (
+            leaking(Stub(torch.zeros(V).double(), []))._is_broken((shown,), answer, prior_of(shown)).tolist()
+            == [certain] * V
+        )
+
+
+def test_an_answer_that_many_coordinates_certify_may_be_unlike_public_examples():
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 12), nn.Sigmoid(), nn.Linear(12, 3)).double()
+    x, labels = truth()
+    near = Public(
+        torch.full((50, *SHAPE), 0.5).double() + 1e-3 * torch.arange(50).reshape(-1, 1, 1, 1), torch.arange(50) % 3
+    )
+    empty = {n: p.new_zeros(V, *p.shape) for n, p in model.named_parameters()}
+    blind = View("type-2", Network(model, parameters(model)), empty, 1, SHAPE, 3, 0.1, public=near)
+    shown = dataclasses.replace(blind, update=blind.respond(x, one_hot(labels, 3).double()))
+    assert leaking(Stub(torch.zeros(V).double(), []))._is_broken((shown,), of_truth(), prior_of(shown)).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from own_network import CLASSES, SHAPE, batch, build, gradient
 from torch import Tensor
 
 import leakbench
+from leakbench.cell import Request, resolve_cell
 from leakbench.errors import InputError
 from leakbench.federated.view import Public
 from leakbench.measure.metrics import success_threshold
@@ -49,6 +51,23 @@ def test_every_victim_is_told_from_all_candidates(dataset: str | None, candidate
     """Its own place among them is where it was shuffled to."""
     found = attacked(gradients(), dataset=dataset)
     assert (found.summary["candidates"], found.summary["identified"]) == (candidates, 1.0)
+
+
+def test_victims_are_identified_by_the_reconstruction_too_and_pictures_recognised_as_in_a_run() -> None:
+    """Recognition needs other pictures of the same shape, which only a data set has."""
+    torch.manual_seed(0)
+    faces = resolve_cell(Request(dataset="faces", attack="identification", train_rounds=0), None).data
+    shape, x, y = faces.shape, faces.train_inputs[:VICTIMS, None], faces.train_targets[:VICTIMS, None]
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(math.prod(shape), faces.classes))
+    updates = [gradient(model, x[i], y[i]) for i in range(VICTIMS)]
+    given = {"shape": shape, "classes": faces.classes, "truth": (x, y), "tap": "type-2"}
+    found = leakbench.attack_update(model, updates, attack="analytic_fc", dataset="faces", **given).summary
+    assert [found[way] for way in ("identified_by_likelihood", "identified_by_reconstruction", "recognised")] == [
+        1.0
+    ] * 3
+    assert found["null_recognised"] < 1.0
+    unnamed = leakbench.attack_update(model, updates, attack="analytic_fc", **given).summary
+    assert unnamed["recognised"] is None and unnamed["identified_by_reconstruction"] == 1.0
 
 
 def test_candidates_are_ranked_by_what_clients_do_whatever_the_attack_knows(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from leakbench.answers import Reconstruction
 from leakbench.attack.features import read, readable
 from leakbench.attack.front import Front
 from leakbench.attack.looks import averaged
+from leakbench.attack.public import public_of
 from leakbench.attack.search.coordinates import Coordinates
 from leakbench.attack.slots.distance import Likelihood, SquaredL2
 from leakbench.attack.slots.space_whitened import Whitened
@@ -17,7 +18,7 @@ from leakbench.models import one_hot
 from leakbench.models.kinks import kinked
 from leakbench.types import Parameters
 
-__all__ = ["missed", "posterior", "posterior_of_features", "prior_of"]
+__all__ = ["missed", "plausible", "posterior", "posterior_of_features", "prior_of"]
 
 
 def prior_of(view: View) -> Coordinates:
@@ -37,6 +38,22 @@ def posterior(views: tuple[View, ...], answer: Reconstruction, prior: Coordinate
     with torch.no_grad():
         value = torch.stack(told).sum(0) + prior.energy(prior.encode(answer.inputs), _targets(views[0], answer))
     return value.nan_to_num(nan=torch.inf)
+
+
+def plausible(view: View, answer: Reconstruction, prior: Coordinates) -> Tensor:
+    """Return (V,) bool, whether each victim's answer is about as likely under the prior as public examples are.
+
+    Its minus-log-likelihood is at most twice that of as many of the least likely public example. Without public examples every
+    answer is plausible.
+    """
+    if view.public is None or not len(view.public.labels):
+        return torch.ones(len(answer.inputs), dtype=torch.bool, device=answer.inputs.device)
+    few = public_of(view, "autoleak")
+    with torch.no_grad():
+        energy = prior.energy(prior.encode(answer.inputs), _targets(view, answer))
+        targets = one_hot(few.labels, view.classes).to(answer.inputs)[:, None]
+        usual = prior.energy(prior.encode(few.inputs.to(answer.inputs)[:, None]), targets)
+    return energy <= 2 * answer.inputs.shape[1] * usual.amax()
 
 
 def posterior_of_features(views: tuple[View, ...], answer: Reconstruction, prior: Coordinates) -> Tensor | None:

@@ -26,6 +26,7 @@ __all__ = [
     "membership",
     "score_attributes",
     "score_rankings",
+    "score_ways",
 ]
 
 IDENTIFIED_BY = ("identified_by_likelihood", "identified_by_reconstruction")
@@ -52,15 +53,21 @@ def score_rankings(rankings: Mapping[str, Ranking], shown: Tensor, public_labels
     labels = truth.labels.cpu()
     several = 1.0 if labels.shape[1] > 1 else torch.nan
     shares = torch.bincount(public_labels.cpu(), minlength=expected.shape[1]).to(expected).expand_as(expected)
-    nobody = torch.full((len(labels),), torch.nan, dtype=torch.float64)
     columns = {
-        **{way: identified_first(rankings[way].scores, truth) if way in rankings else nobody for way in IDENTIFIED_BY},
         "member_above": above,
         "member_found": found,
         "label_counts": counted(expected, labels) * several,
         "null_label_counts": counted(shares, labels) * several,
     }
-    return pd.DataFrame({name: _on_first(values, labels.shape[1]) for name, values in columns.items()})
+    rows = pd.DataFrame({name: _on_first(values, labels.shape[1]) for name, values in columns.items()})
+    return score_ways(rankings, truth).join(rows)
+
+
+def score_ways(rankings: Mapping[str, Ranking], truth: Truth) -> pd.DataFrame:
+    """Return the columns `IDENTIFIED_BY` alone, as `score_rankings` does."""
+    nobody = torch.full((len(truth.labels),), torch.nan, dtype=torch.float64)
+    ways = {way: identified_first(rankings[way].scores, truth) if way in rankings else nobody for way in IDENTIFIED_BY}
+    return pd.DataFrame({name: _on_first(values, truth.labels.shape[1]) for name, values in ways.items()})
 
 
 def score_attributes(

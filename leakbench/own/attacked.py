@@ -13,13 +13,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from leakbench.answers import Ranking, Reconstruction
+from leakbench.answers import Reconstruction
 from leakbench.attack import Attack
 from leakbench.attack.doubts import BUDGET
 from leakbench.attack.evaluations import with_evaluations
 from leakbench.attack.isolation import answered
 from leakbench.attack.null.pictures import null_attack
 from leakbench.attack.rankings.candidates import Candidates
+from leakbench.attack.rankings.reconstructed import CALIBRATION, by_both
 from leakbench.data.dataset import Dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense, Probe
@@ -28,7 +29,9 @@ from leakbench.errors import InputError
 from leakbench.federated.view import Public, View
 from leakbench.fit_store import FitStore, fit_folder
 from leakbench.measure.metrics import success_threshold
+from leakbench.measure.recognised import gallery_of, score_recognised
 from leakbench.measure.scores import Truth, score
+from leakbench.measure.scores_rankings import score_ways
 from leakbench.own.overlap import without_truth
 from leakbench.own.seen import Seen
 from leakbench.progress import Reporter
@@ -135,7 +138,10 @@ def attack_seen(seen: Seen, attacker: Attacker) -> Outcome:
         return Outcome(None, answer, -answer.certainty[:, 0])
     # Whatever the attack knows, as in every run.
     informed = dataclasses.replace(_aware(seen, attacker.defense), public=view.public, fits=view.fits)
-    ranking, own = _identified(informed, seen.inputs, seen.labels, public, attacker, rngs)
+    shown, own = _candidates(seen.inputs, seen.labels, public, attacker)
+    likelihood = Candidates()((dataclasses.replace(_of_one(informed), candidates=shown),), rngs)
+    ranked = {"identified": likelihood}
+    ranked |= by_both((informed,), likelihood, shown, public.inputs[:CALIBRATION], answer)
     labels, victims = seen.labels.flatten(), torch.arange(view.victims)
     null = null_attack(
         public.inputs, public.labels, len(labels), labels, attacker.eta, generator(attacker.seed, "null")
@@ -145,12 +151,16 @@ def attack_seen(seen: Seen, attacker: Attacker) -> Outcome:
         view.tap,
         view.clock.round + 1,
         answer,
-        {"identified": ranking},
+        ranked,
         null,
         truth,
         attacker.eta,
         "no weights were given",
     )
+    gallery = None if attacker.data is None else gallery_of(attacker.data, attacker.seed)
+    # Which training examples they are is unknown; pictures that equal a victim's are left out of the gallery by themselves.
+    strangers = dataclasses.replace(truth, examples=torch.full_like(seen.labels, -1))
+    rows = rows.join(score_ways(ranked, truth)).join(score_recognised(matched, strangers, null, gallery))
     summary = tap_summary(rows, time.monotonic() - began, _setup(attacker))
     if summary["candidates"] < 2:  # Nothing is needed to pick the only one.
         summary |= dict.fromkeys(("identified", "identified_low", "identified_high"))
@@ -202,16 +212,13 @@ def _aware(seen: Seen, defense: Defense | None) -> View:
     return dataclasses.replace(view, stations=defense.stations, noise=noise, unknown=unknown, knowledge=known)
 
 
-def _identified(
-    view: View, inputs: Tensor, labels: Tensor, public: Public, attacker: Attacker, rngs: tuple[torch.Generator, ...]
-) -> tuple[Ranking, Tensor]:
-    """Return who of k candidates each victim's first example was, and which it is: all victims' and, of a data set, public ones."""
+def _candidates(inputs: Tensor, labels: Tensor, public: Public, attacker: Attacker) -> tuple[Public, Tensor]:
+    """Return k candidates, all victims' first examples and, of a data set, public ones; and which each victim's is (V,)."""
     few = _first(public, 0 if attacker.data is None else max(0, 1000 - len(inputs)))
     pool = torch.cat([inputs[:, 0], few.inputs])
     order = torch.randperm(len(pool), generator=generator(attacker.seed, "candidates"))
     shown = Public(pool[order], torch.cat([labels[:, 0], few.labels])[order])
-    ranking = Candidates()((dataclasses.replace(_of_one(view), candidates=shown),), rngs)
-    return ranking, order.argsort()[: len(inputs)]
+    return shown, order.argsort()[: len(inputs)]
 
 
 def _of_one(view: View) -> View:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from leakbench.answers import Ranking, Reconstruction
-from leakbench.attack.rankings.reconstructed import certain, chosen, explains, nearest
+from leakbench.attack.rankings.reconstructed import CALIBRATION, by_both
 from leakbench.cell import Cell
 from leakbench.data.dataset import Feature
 from leakbench.federated.view import Public, View
@@ -15,9 +15,6 @@ from leakbench.run.victims import aware, public_examples
 from leakbench.types import Generators
 
 __all__ = ["rankings"]
-
-CALIBRATION = 1000
-"""Largest number of public examples by which the evidence of a reconstruction is judged."""
 
 
 def rankings(
@@ -51,22 +48,5 @@ def rankings(
             public = public_examples(cell, rank.needs.public)
             told = tuple(dataclasses.replace(view, public=public) for view in informed)
         found[name] = rank(told, rngs)
-    return found | _by_both(cell, informed, found["identified"], shown, answer)
-
-
-def _by_both(
-    cell: Cell,
-    views: tuple[View, ...],
-    likelihood: Ranking,
-    shown: Public,
-    answer: Reconstruction | Ranking,
-) -> dict[str, Ranking]:
-    """Return who was identified by either way and by the one that the attacker chooses; by the likelihood without the other."""
-    alone = {"identified_by_likelihood": likelihood}
-    if isinstance(answer, Ranking):
-        return alone
-    near, public = nearest(answer.inputs, shown.inputs), public_examples(cell, CALIBRATION).inputs
-    sure = certain(near, public, shown.inputs)
-    if views[0].examples > 1:  # The likelihood of one example is exact; that of one of a batch is not.
-        sure = sure | explains(views, answer, public)
-    return {**alone, "identified_by_reconstruction": near, "identified": chosen(likelihood, near, sure)}
+    calibration = public_examples(cell, CALIBRATION).inputs
+    return found | by_both(informed, found["identified"], shown, calibration, answer)

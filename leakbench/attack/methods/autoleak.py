@@ -13,7 +13,7 @@ from leakbench.attack.doubts import BUDGET, OUTDONE, STUCK, UNCHECKED, UNCONVERG
 from leakbench.attack.methods.feature_inversion import FeatureInversion
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.methods.stage import Reconstructs, Stage
-from leakbench.attack.posterior import missed, posterior, posterior_of_features, prior_of
+from leakbench.attack.posterior import missed, plausible, posterior, posterior_of_features, prior_of
 from leakbench.attack.search.coordinates import Coordinates
 from leakbench.attack.slots.distance import Likelihood
 from leakbench.attack.slots.stop import watched
@@ -27,6 +27,10 @@ from leakbench.types import Generators
 __all__ = ["AutoLeak"]
 
 
+AMPLE = 4
+"""How many coordinates have to leak for each number of an answer, so that any answer that explains them is taken for right."""
+
+
 @part
 class AutoLeak:
     """Run the stages in order and answer each victim by the likeliest of their answers, as `posterior` judges them.
@@ -35,14 +39,17 @@ class AutoLeak:
     that were read, as `posterior_of_features` judges them.
 
     Where the defense adds no noise that the attacker is told of, an answer whose gradient misses what leaked by less than the
-    share `broken` of its squared length is taken for right, and later stages leave the victim alone. Under noise, and where fewer
-    coordinates leaked than an answer has numbers, nothing certifies it, and all stages run that are made for the network.
+    share `broken` of its squared length is taken for right, and later stages leave the victim alone. It has to be about as likely
+    as public examples are where fewer coordinates leaked than `AMPLE` times its numbers. Under noise, and where fewer coordinates
+    leaked than it has numbers, nothing certifies it, and all stages run that are made for the network.
 
     Evidence that an attack is weak goes with the answer of each unbroken victim as a doubt: a search that never came closer than
     its start, one by likelihood that ends at a less likely answer than another stage's, a defense that draws at random what has no
     known likelihood, and stages that miss the undefended gradients of most of `twins` groups of public examples by more than the
     share `converged` of their squared length, so that a failure behind a defense says nothing.
     """
+
+    behaviour = 2
 
     stages: tuple[Annotated[Stage, nested(Stage)], ...]
     broken: Positive = 1e-6
@@ -56,7 +63,7 @@ class AutoLeak:
         asked = Asked(views[0].fits)
         views = tuple(dataclasses.replace(view, fits=asked) for view in views)
         found = dataclasses.replace(self._answered(views, rngs), fit=asked.fit)
-        left = ~self._is_broken(views, found)
+        left = ~self._is_broken(views, found, prior_of(views[0]))
         if not left.any():
             return dataclasses.replace(found, doubts={})
         # After a search that the clock stopped there is no time to try the same searches on public examples.
@@ -75,7 +82,7 @@ class AutoLeak:
         sought = torch.full_like(value, _by_likelihood(first), dtype=torch.bool)
         judged = value.masked_fill(~sought, torch.inf)
         for stage in others:
-            left = (~self._is_broken(views, best)).nonzero()[:, 0]
+            left = (~self._is_broken(views, best, prior)).nonzero()[:, 0]
             if not len(left):
                 break
             few = tuple(view.of(left) for view in views)
@@ -107,7 +114,7 @@ class AutoLeak:
         likely = posterior_of_features(views, answer, prior) if reads else None
         if likely is None:
             return value
-        return torch.where(likely.isnan(), value, likely).masked_fill(self._is_broken(views, answer), -torch.inf)
+        return torch.where(likely.isnan(), value, likely).masked_fill(self._is_broken(views, answer, prior), -torch.inf)
 
     def _stages(self, view: View) -> tuple[Reconstructs, ...]:
         """Return the methods that run on the view's network and can read what they need from it."""
@@ -127,13 +134,15 @@ class AutoLeak:
         lost = ~(apart <= self.converged * length)
         return {UNCONVERGED: everyone & (lost.double().mean() > 0.5)}
 
-    def _is_broken(self, views: tuple[View, ...], answer: Reconstruction) -> Tensor:
+    def _is_broken(self, views: tuple[View, ...], answer: Reconstruction, prior: Coordinates) -> Tensor:
         if any(view.noise for view in views):
             return torch.zeros(views[0].victims, dtype=torch.bool, device=answer.inputs.device)
         apart, length = (sum(each) for each in zip(*(missed(view, answer) for view in views), strict=True))
-        # What leaves more unknowns than it has numbers is met by many answers.
+        # What leaves more unknowns than it has numbers is met by many answers, and by many nearly where it has few more.
         shown = sum(u.flatten(1).count_nonzero(1) for view in views for u in view.update.values())
-        return torch.as_tensor((apart <= self.broken * length) & (shown >= answer.inputs[0].numel()))
+        many = answer.inputs[0].numel()
+        enough = (shown >= AMPLE * many) | ((shown >= many) & plausible(views[0], answer, prior))
+        return torch.as_tensor((apart <= self.broken * length) & enough)
 
 
 def _by_likelihood(stage: Reconstructs) -> bool:

@@ -13,11 +13,14 @@ from torch import Tensor
 
 from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.posterior import missed
-from leakbench.federated.view import View
+from leakbench.federated.view import Public, View
 from leakbench.measure.high_pass import high_passed, scaled
 from leakbench.measure.metrics import pairwise_rmse
 
-__all__ = ["certain", "chosen", "explains", "nearest"]
+__all__ = ["CALIBRATION", "by_both", "certain", "chosen", "explains", "nearest"]
+
+CALIBRATION = 1000
+"""Largest number of public examples by which the evidence of a reconstruction is judged."""
 
 PICTURE = 4
 """Dimensions of several pictures, (n, C, H, W)."""
@@ -27,6 +30,32 @@ SAME = 1e-6
 
 EXPLAINED = 0.01
 """Share of what mean pictures leave unexplained that a reconstruction may leave, to be taken for right."""
+
+
+def by_both(
+    views: tuple[View, ...],
+    likelihood: Ranking,
+    shown: Public,
+    public: Tensor,
+    answer: Reconstruction | Ranking,
+) -> dict[str, Ranking]:
+    """Return who was identified by either way and by the one that the attacker chooses; by the likelihood without the other.
+
+    Args:
+        views: of V victims, shown to an attacker that knows the defense.
+        likelihood: the scores of the candidates by what leaked.
+        shown: the k candidates.
+        public: (P, *s) public examples, of which no more than `CALIBRATION` are needed.
+        answer: of the attack.
+    """
+    alone = {"identified_by_likelihood": likelihood}
+    if isinstance(answer, Ranking):
+        return alone
+    near = nearest(answer.inputs, shown.inputs)
+    sure = certain(near, public, shown.inputs)
+    if views[0].examples > 1:  # The likelihood of one example is exact; that of one of a batch is not.
+        sure = sure | explains(views, answer, public)
+    return {**alone, "identified_by_reconstruction": near, "identified": chosen(likelihood, near, sure)}
 
 
 def nearest(inputs: Tensor, candidates: Tensor) -> Ranking:
