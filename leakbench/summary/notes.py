@@ -141,7 +141,7 @@ def tap_notes(key: str, tap: dict[str, Any], group: pd.DataFrame, cell: Cell) ->
     if tap["precision"] is None:
         notes[f"taps.{key}.precision"] = "no answer was given"
     if tap["asr_above_null"] is None:
-        notes[f"taps.{key}.asr_above_null"] = "the null attacker alone succeeds everywhere"
+        notes[f"taps.{key}.asr_above_null"] = "the baseline guess alone succeeds everywhere"
     if tap["iterations"] is None:
         notes[f"taps.{key}.iterations"] = "fewer than half of the examples were reconstructed within eta"
     if key.partition("@")[0] == "type-0" and cell.defense.aggregation == "secure":
