@@ -52,10 +52,13 @@ class AttackTime:
         return self.left * victims / max(victims, self.pending)
 
     def passed(self, victims: int, since: float) -> float:
-        """Return which share of the seconds for the next so many victims has passed since then; 0 without a limit."""
+        """Return which share of the seconds for the next so many victims has passed since then; 0 without a limit.
+
+        It stays below 1, since a search that is late still has an iteration to end.
+        """
         if self.limit is None:
             return 0.0
-        return min(1.0, (self.now() - since) / max(self.share(victims), 1e-9))
+        return min(0.99, (self.now() - since) / max(self.share(victims), 1e-9))
 
     def done(self, victims: int) -> None:
         """Take so many victims off the pending ones."""

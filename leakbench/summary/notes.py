@@ -165,7 +165,7 @@ def _verdict_notes(key: str, tap: dict[str, Any]) -> dict[str, str]:
     )
     if tap["verdict_command"] is None:
         notes["verdict_command"] = (
-            "the verdict needs no other run" if decided else "a longer run of autoleak would not supply what is missing"
+            "the verdict needs no other run" if decided else "a longer run of autoleak may not supply what is missing"
         )
     if tap["identified_by_reconstruction"] is None:
         notes["identified_by_reconstruction"] = "no reconstruction was compared with the candidates"
