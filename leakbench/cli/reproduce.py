@@ -52,7 +52,7 @@ __all__ = ["reproduce"]
     "--stale",
     is_flag=True,
     help="published rows that are not of today's cells: list those of all tables, frontiers and cards, with the command that "
-    "measures each again; with TABLE, measure its own again, each at its scale; TABLE is the name of a table, not of a frontier or a card",
+    "measures each again; with TABLE (the name of a table, not of a frontier or a card), measure its own again, each at its scale",
 )
 @click.option("--page", is_flag=True, help="measure nothing, write the page of the rows that are there")
 def reproduce(
