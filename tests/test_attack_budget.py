@@ -31,7 +31,7 @@ from leakbench.rng import generators
 from leakbench.run.attack_time import AttackTime, estimate_line
 from leakbench.run.experiment import execute
 from leakbench.store import Run, open_run
-from leakbench.summary.warnings import WORDS
+from leakbench.summary.warnings import WORDS, doubts
 from leakbench.types import Network
 from leakbench.words import seconds
 
@@ -86,7 +86,7 @@ def rngs() -> tuple[torch.Generator, ...]:
     return generators(0, "attack", [(v,) for v in range(V)])
 
 
-def unsaid(each: float, more: int) -> None:
+def unsaid(most: float, least: float, more: int) -> None:
     pass
 
 
@@ -156,11 +156,9 @@ def test_without_time_for_its_own_checks_an_ensemble_says_that_the_budget_stoppe
 
 def test_the_prediction_is_the_measured_speed_times_the_most_evaluations() -> None:
     """One evaluation takes one tick for all victims together, a third for each."""
-    clock, told = Ticks(), list[tuple[float, int]]()
-    WithinSeconds(worst_case(40, 20), 1000.0, lambda each, more: told.append((each, more)), clock)(
-        (slow_view(clock),), rngs()
-    )
-    assert told == [(pytest.approx((41 + 21) / V), 3)]
+    clock, told = Ticks(), list[tuple[float, ...]]()
+    WithinSeconds(worst_case(40, 20), 1000.0, lambda *each: told.append(each), clock)((slow_view(clock),), rngs())
+    assert told == [pytest.approx(((41 + 21) / V, (2 + 2) / V, 3))]
 
 
 def test_the_share_of_a_search_is_what_is_left_over_those_that_follow() -> None:
@@ -174,9 +172,24 @@ def test_the_share_of_a_search_is_what_is_left_over_those_that_follow() -> None:
 
 def test_the_estimate_of_a_leakage_point_is_one_line() -> None:
     assert (
-        estimate_line(15.38, 10, 3, 60.0, 60.0) == "estimated at most 3:20 for 10 victims; --budget 60 stops it at 1:00"
+        estimate_line(15.38, 0.1, 10, 3, 60.0, 60.0)
+        == "estimated at most 3:20 for 10 victims; --budget 60 stops it at 1:00"
     )
-    assert estimate_line(1.0, 1, 0, 30.0, 60.0) == "estimated at most 0:01 for 1 victim; --budget 60 leaves it 0:30"
+    assert (
+        estimate_line(1.0, 0.1, 1, 0, 30.0, 60.0) == "estimated at most 0:01 for 1 victim; --budget 60 leaves it 0:30"
+    )
+    assert (
+        estimate_line(15.38, 0.9, 10, 3, 2.0, 3.0)
+        == "estimated at most 3:20 for 10 victims; --budget 3 stops it at 0:02, "
+        "but one iteration of every search takes 0:09"
+    )
+
+
+def test_a_search_that_the_budget_stopped_is_a_warning_also_where_it_succeeded() -> None:
+    """What else an attack doubts of itself concerns its failures alone."""
+    rows = pd.DataFrame({"victim": [0, 1, 2], "member": 0, "success": [True, True, False]})
+    rows["doubts"] = ["stuck; budget", "", "stuck; budget"]
+    assert doubts(rows) == {BUDGET: 2, "stuck": 1}
 
 
 def test_leakage_points_share_the_time_by_their_victims_and_a_resumed_run_has_what_is_left(tmp_path: Path) -> None:
@@ -190,6 +203,14 @@ def test_leakage_points_share_the_time_by_their_victims_and_a_resumed_run_has_wh
     assert left.share(10) == pytest.approx(10.0)
     manifest["phases"]["attack type-1"] = 30.0
     assert left.share(10) == 0.0
+
+
+def test_the_progress_of_a_limited_attack_is_at_least_the_share_of_its_time(tmp_path: Path) -> None:
+    """Half of the time of one leakage point has passed after 20 of 40 seconds; a search that is late has not ended."""
+    now = iter([20.0, 60.0])
+    limited = AttackTime(120.0, Run(tmp_path, {"phases": {}}), 30, lambda: next(now))
+    assert [limited.passed(10, 0.0), limited.passed(10, 0.0)] == [0.5, 0.99]
+    assert AttackTime(None, Run(tmp_path, {"phases": {}}), 30).passed(10, 0.0) == 0.0
 
 
 @pytest.mark.parametrize("most", [44, 100, 1000, 3000, 10_000])

@@ -235,3 +235,20 @@ def test_uses_that_show_are_counted_over_the_draw() -> None:
     assert uses.sum() == pytest.approx(1.0)
     assert uses @ np.arange(uses.size) == pytest.approx(3 * 2 * 2.0)  # rounds, mean participations, mean uses of each
     assert uses_of(Mixture((Mechanism(5.0, 0.1, 20),), 20, 10, 4, "fixed", 3)) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"clients": 40, "rounds": 40}, "which 1 of 40 clients holds, takes part once on average"),
+        ({"clients": 40, "rounds": 80}, "which 1 of 40 clients holds, takes part 2 times on average"),
+        ({"clients": 1, "rounds": 1}, "which 1 of 1 clients holds, takes part once: all clients take part"),
+        (
+            {"clients": 40, "rounds": 40, "copies": 2, "most_copies": 2},
+            "which 2 of 40 clients hold, takes part 2 times",
+        ),
+    ],
+)
+def test_participations_are_worded(changes: dict[str, Any], words: str) -> None:
+    plain = {"clients_per_round": 1, "copies": 1.0, "most_copies": 1}
+    assert words in fed_cdp(schedule_of("cancer", **{**plain, **changes})).reason

@@ -2,6 +2,7 @@
 
 import math
 
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -142,6 +143,9 @@ def test_the_rows_have_each_member_of_a_batch_and_the_baseline() -> None:
     assert rows["recognised"].tolist() == [1, 0, 1, 1, 0, 0]
     assert rows["null_recognised"].tolist() == [0, 1, 0, 0, 0, 0]
     assert (rows["gallery"] == len(GALLERY.inputs) - 1).all()
+    ranked = score_recognised(None, real, null, GALLERY)
+    assert ranked["recognised"].isna().all()
+    pd.testing.assert_frame_equal(ranked.drop(columns="recognised"), rows.drop(columns="recognised"))
     absent = score_recognised(ordered, real, null, None)
     assert absent.isna().all(axis=None) and len(absent) == 6
 

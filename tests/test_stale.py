@@ -22,7 +22,7 @@ from leakbench.cell.behaviours import SHARED, behaviours_of
 from leakbench.cli.reproduce import reproduce as command
 from leakbench.data.kept import KeptData
 from leakbench.defense.clip import ClipLayers
-from leakbench.errors import InputError
+from leakbench.errors import AbsentError, InputError
 from leakbench.frontier.stale import published_points
 from leakbench.leaderboard.stale import published_cards
 from leakbench.models import MODELS
@@ -32,7 +32,7 @@ from leakbench.recipe import describe
 from leakbench.reproduce.page import page_of
 from leakbench.reproduce.read import read_any
 from leakbench.reproduce.recorded import changes, versions_in
-from leakbench.reproduce.stale import Published, checked, published, published_rows
+from leakbench.reproduce.stale import Published, checked, published, published_rows, rows_of
 from leakbench.reproduce.table import Table
 from leakbench.scripts import untagged
 
@@ -256,7 +256,7 @@ def leakbench_reproduce(tmp_path: Path) -> Callable[..., str]:
     """Return what runs `leakbench reproduce` on a tiny table in a folder of its own, and returns what it prints."""
     (tmp_path / "tiny.yaml").write_text(TINY, encoding="utf-8")
 
-    def run(*words: str) -> str:
+    def run(*words: str, code: int = 0) -> str:
         given = [
             str(tmp_path / "tiny.yaml"),
             "--out",
@@ -266,7 +266,7 @@ def leakbench_reproduce(tmp_path: Path) -> Callable[..., str]:
             *words,
         ]
         result = CliRunner().invoke(command, given)
-        assert result.exit_code == 0, result.output
+        assert result.exit_code == code, result.output
         return result.stdout
 
     return run
@@ -295,6 +295,44 @@ def test_stale_rows_of_a_table_are_measured_again_and_no_others(
     assert "measured again: 0 of 2 rows" in leakbench_reproduce("--stale")
 
 
+def test_stale_rows_without_data_are_counted_with_the_command_that_brings_them(
+    leakbench_reproduce: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a change of behaviour makes such a row stale or its state is unknown: nothing is measured, and the exit is 1."""
+    leakbench_reproduce()
+    before = (tmp_path / "tiny.csv").read_text()
+
+    def absent(*_: Any, **__: Any) -> Any:
+        raise AbsentError("not here")
+
+    monkeypatch.setattr("leakbench.data.kept.load_dataset", absent)
+    monkeypatch.setattr("leakbench.defense.noise.GaussianNoise.behaviour", 2, raising=False)
+    told = leakbench_reproduce("--stale", code=1)
+    assert "none: data not on this machine: digits" in told
+    assert "noise: measured with another behaviour of GaussianNoise (then 1, today 2)" in told
+    assert "measured again: 0 of 2 rows" in told
+    assert (
+        "not measured: 2 rows: the data of digits are not on this machine; `leakbench data fetch digits` brings them, "
+        "`--data-dir FOLDER` names their folder"
+    ) in told
+    assert (tmp_path / "tiny.csv").read_text() == before
+
+
+def test_the_recipe_of_a_data_set_is_named_by_its_path_from_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "mine.yaml").write_text(
+        "title: Mine\ngiven: {dataset: ../recipes/own.yaml, attack: lmmse}\nrows: [{name: none}]\n", encoding="utf-8"
+    )
+    table = read_any(str(tmp_path / "tables" / "mine.yaml"))
+    [row] = rows_of(table, pd.DataFrame([{"cell": "none", "scale": "full"}]))
+    assert row.data == "recipes/own.yaml"
+    monkeypatch.chdir(tmp_path / "tables")
+    assert row.data == str(tmp_path / "recipes" / "own.yaml")
+
+
 def test_versions_that_went_back_are_changes_too() -> None:
     assert changes({"A": 2}, {"A": 1, "B": 1}) == ["A (then 2, today 1)"]
 
@@ -306,6 +344,10 @@ def test_versions_that_went_back_are_changes_too() -> None:
         (("--stale", "--again"), "stale: got --again"),
         (("--stale", "--only", "x"), "only: got no TABLE beside --stale"),
         (("--stale", "--out", "nowhere"), "stale: no published rows in 'nowhere'"),
+        (
+            ("frontier_cancer", "--stale", "--out", str(RESULTS)),
+            "table: got 'frontier_cancer', expected a table; it is a frontier, which `leakbench frontier .*` measures again",
+        ),
     ],
 )
 def test_wrong_input_is_one_line(words: tuple[str, ...], says: str) -> None:

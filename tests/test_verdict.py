@@ -70,6 +70,7 @@ def first(count: int, value: Any = True, other: Any = False, of: int = 100) -> l
         ({"failure_reason": RANKS_ONLY, "failure": True, "identified": 1.0}, "identifies", "100 of 100 victims"),
         ({"recognised": first(20, 1.0, 0.0), "null_recognised": 0.0}, "reconstructs", "20 % of the reconstructions are recog"),
         ({"recognised": first(20, 1.0, 0.0), "null_recognised": first(18, 1.0, 0.0)}, "no leak found", ""),
+        ({"doubts": first(1, "budget", "")}, "inconclusive", "warning of the search for 1 victim: a search was stopped by"),
     ],
 )  # fmt: skip
 def test_each_verdict_from_rows(changes: dict[str, Any], word: str, reason: str) -> None:
@@ -86,6 +87,10 @@ def test_each_verdict_from_rows(changes: dict[str, Any], word: str, reason: str)
         (100, 5, dataclasses.replace(STRONG, live=True), "1 training, at least 5 are needed", False),
         (100, 5, dataclasses.replace(STRONG, adaptive=False), "the attacker does not know the defense", True),
         (100, 5, dataclasses.replace(STRONG, strongest=False), "not the catalog's autoleak", True),
+        (
+            *(100, 5, dataclasses.replace(STRONG, attack="autoleak", strongest=False, shortened="--evaluations 200")),
+            *("autoleak was limited by --evaluations 200", True),
+        ),
         (100, 5, dataclasses.replace(STRONG, gaps=("the ranking is blind",)), "the ranking is blind", False),
     ],
 )
@@ -96,6 +101,20 @@ def test_less_evidence_is_inconclusive_with_its_reason(
     assert (found["verdict"], found["networks"]) == ("inconclusive", networks)
     assert reason in found["verdict_reason"]
     assert found["verdict_command"] == ("leakbench run" if decidable else None)
+
+
+def test_a_run_without_the_budget_that_stopped_a_search_would_decide() -> None:
+    """Another doubt of the search is not removed by a longer run; that of the budget is."""
+    cut, stuck = (tap_summary(rows(doubts=why), 0.0, STRONG) for why in ("budget", "stuck; budget"))
+    assert (cut["verdict_command"], stuck["verdict_command"]) == ("leakbench run", None)
+
+
+def test_an_attack_that_only_ranks_has_no_limit_of_what_it_reconstructs() -> None:
+    ranked = rows(failure_reason=RANKS_ONLY, failure=True, recognised=np.nan, null_recognised=0.0, gallery=1000)
+    found = tap_summary(ranked, 0.0, STRONG)
+    assert (found["excluded_asr"], found["excluded_recognised"], found["recognised"]) == (None, None, None)
+    assert (found["null_recognised"], found["gallery"]) == (0.0, 1000)
+    assert found["excluded_identified"] == pytest.approx(1 - 0.05 ** (1 / 100))
 
 
 def test_all_reasons_are_given_the_most_important_first() -> None:
@@ -123,11 +142,26 @@ def test_the_excluded_rates_are_one_sided_limits_of_clopper_and_pearson() -> Non
     assert found["excluded_recognised"] is None
     [said] = verdicts({"taps": {"type-1": found}})
     assert said.sentences == (
-        "This attacker could still reconstruct up to 3 % and identify up to 3 % of victims (95 % confidence).",
+        "Evidence from 100 victims alone does not exclude rates of up to 3 % reconstructed and 3 % identified "
+        "(one-sided limits, 95 % confidence, if other networks leak as these 5 do).",
+    )
+    [said] = verdicts({"taps": {"type-1": {**found, "networks": 1, "victims": 1, "excluded_recognised": 0.031}}})
+    assert said.sentences == (
+        "Evidence from 1 victim alone does not exclude rates of up to 3 % reconstructed, 3 % identified and 4 % recognisable "
+        "(one-sided limits, 95 % confidence).",
     )
     assert upper_limit(1, 20) == pytest.approx(0.2161, abs=5e-5)
     assert upper_limit(5, 5) == 1.0
     assert tap_summary(rows(success=True), 0.0, STRONG)["excluded_asr"] is None  # A leak excludes nothing.
+
+
+def test_a_limit_of_the_evidence_and_a_guarantee_that_is_lower_do_not_contradict_each_other() -> None:
+    found = tap_summary(rows(10), 0.0, STRONG) | {"guaranteed": 0.005}
+    [said] = verdicts({"taps": {"type-1": found}})
+    assert said.sentences[0].startswith(
+        "Evidence from 10 victims alone does not exclude rates of up to 26 % reconstructed"
+    )
+    assert "no attacker identifies more than 0.005 of victims" in said.sentences[1]
 
 
 def test_members_of_a_batch_are_one_trial_of_the_excluded_rate() -> None:
@@ -165,6 +199,7 @@ ANY = st.builds(
     ranked=st.integers(10, 5000),
     candidates=st.integers(2, 1000),
     gaps=st.sampled_from([(), ("g",)]),
+    cuts=st.sampled_from([{}, {"c": 1}]),
     doubts=st.sampled_from([{}, {"d": 1}]),
 )
 
@@ -176,7 +211,7 @@ def test_no_leak_found_takes_every_requirement(found: Evidence) -> None:
     enough = (
         found.victims >= 100 and found.networks >= 5 and found.strongest and found.adaptive and not found.ranks_only
     )
-    nothing = not (found.above or found.higher or found.gaps or found.doubts) and found.unanswered < 0.5
+    nothing = not (found.above or found.higher or found.gaps or found.cuts or found.doubts) and found.unanswered < 0.5
     chance = within_chance(found.identified, found.ranked, 1 / found.candidates)
     assert (word == "no leak found") == (enough and nothing and chance)
 
@@ -216,6 +251,46 @@ def test_the_deciding_command_repeats_the_settings_of_the_run() -> None:
         "leakbench run --defense noise_gaussian --dataset digits --train-rounds 0 --no-pictures --success 'rmse<=0.2' "
         "--noise-factor 2.0 --victims 100 --networks 5 --knows defense --attack autoleak"
     )
+
+
+@pytest.mark.parametrize(
+    ("victims", "networks", "more"),
+    [(10, 5, 100), (100, 5, 100), (250, 3, 250)],
+)
+def test_the_deciding_command_has_no_budget_and_as_many_victims_as_are_needed(
+    victims: int, networks: int, more: int
+) -> None:
+    asked = Request(dataset="digits", train_rounds=0, victims=victims, networks=networks, budget=60.0)
+    words = shlex.split(setup_of(resolve_cell(asked, None), 1).command)
+    assert "--budget" not in words
+    assert words[words.index("--victims") + 1] == str(more)
+    assert words[words.index("--networks") + 1] == "5"
+
+
+def test_a_data_set_with_too_few_victims_is_named() -> None:
+    small, large = (
+        setup_of(resolve_cell(Request(dataset=name, train_rounds=0), None), 1) for name in ("faces", "digits")
+    )
+    assert small.gaps == ("faces holds 75 victims, fewer than 100: use a larger data set, such as digits or mnist",)
+    assert (small.command, large.gaps) == ("", ())
+    found = tap_summary(rows(75), 0.0, dataclasses.replace(STRONG, gaps=small.gaps))
+    assert small.gaps[0] in found["verdict_reason"]
+    assert found["verdict_command"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "shortened"),
+    [
+        ({"evaluations": 200}, "--evaluations 200"),
+        ({"iterations": 5}, "--iterations 5"),
+        ({"iterations": 5, "evaluations": 200}, "--iterations 5 --evaluations 200"),
+        ({}, ""),
+        ({"attack": "cpl", "iterations": 5}, ""),
+    ],
+)
+def test_what_shortened_autoleak_is_named(changes: dict[str, Any], shortened: str) -> None:
+    asked = Request(**{"dataset": "digits", "train_rounds": 0, **changes})
+    assert setup_of(resolve_cell(asked, None), 1).shortened == shortened
 
 
 @pytest.mark.parametrize(
@@ -268,7 +343,10 @@ def test_a_run_prints_its_verdict_with_reason_and_command(tmp_path: Any, monkeyp
     assert code == 0, err
     reason = "the attacker does not know the defense; the attack is cpl, not the catalog's autoleak with its own budget; 10 victims"
     assert f"type-2: inconclusive: {reason}" in printed
-    assert "This attacker could still reconstruct up to 26 % and identify up to 26 % of victims" in printed
+    assert (
+        "Evidence from 10 victims alone does not exclude rates of up to 26 % reconstructed and 26 % identified"
+        in printed
+    )
     assert (
         "To decide: leakbench run --defense fed_alpha_cdp --dataset digits --taps type-2 --train-rounds 0 --victims 100"
         in printed

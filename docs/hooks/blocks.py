@@ -83,19 +83,21 @@ def _stations() -> str:
 
 
 def _of(verdict: str) -> Callable[[], str]:
-    """Return the block of the measured numbers with a verdict, from every page on which a paper's cells have one."""
+    """Return the block of the numbers with a verdict, from every page on which a paper's cells have one: the measured ones in
+    a table, the computed ones by their number."""
 
     def block() -> str:
-        lines = []
+        lines, computed = [], 0
         for page, title in _pages():
+            computed += sum(cells[-2] == f"**{verdict}**" for cells in _table(page, COMPUTED))
             for row, what, printed, measured, interval, word, reason in _table(page, MEASURED):
                 if word == f"**{verdict}**":
                     cell = f"{row}, {what} | {printed} | {measured} {interval} | {reason}"
                     lines.append(f"| [{title}](../results/{page.name}) | {cell} |")
-        if not lines:
-            return f"None of the measured numbers is {verdict}.\n"
-        heads = ["| page | cell | printed | measured [95 % CI] | why |", "| --- | --- | --- | --- | --- |"]
-        return "\n".join([*heads, *lines]) + "\n"
+        below = "[below](#epsilons-that-do-not-follow)"
+        counts = f"{computed} computed epsilons and rounds ({below}) and {len(lines)} measured numbers are {verdict}."
+        heads = ["", "| page | cell | printed | measured [95 % CI] | why |", "| --- | --- | --- | --- | --- |"]
+        return "\n".join([counts, *(heads if lines else ()), *lines]) + "\n"
 
     return block
 

@@ -136,19 +136,20 @@ class WithinSeconds:
     """An attack that ends its searches within `seconds` from the moment it is called.
 
     First it measures one evaluation of each search: of one victim, and where that is quick of all victims together. It calls
-    `tell` with the seconds that one victim would take at most without a limit, runs stages in the order of that cost, and marks
-    every victim whose search was stopped. Closed forms and fits are not stopped.
+    `tell` with the seconds that one victim takes at most without a limit and at least with any. It runs stages in the order of
+    their cost without a limit, and marks every victim whose search was stopped. Closed forms and fits are not stopped.
 
     Args:
         method: The attack.
         seconds: The limit.
-        tell: Called once with (predicted seconds of one victim, number of victims that the attack also tries for its own doubts).
+        tell: Called once with (predicted seconds of one victim, its seconds for one iteration of every search, number of victims
+            that the attack also tries for its own doubts).
         now: The clock.
     """
 
     method: Any
     seconds: float
-    tell: Callable[[float, int], None]
+    tell: Callable[[float, float, int], None]
     now: Now
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Any:
@@ -157,15 +158,18 @@ class WithinSeconds:
         searches = searches_of(self.method)
         each = [self._each(number, search, views) for number, search in enumerate(searches)]
         costs = [cost * most_evaluations(search) if cost else 0.0 for cost, search in zip(each, searches, strict=True)]
-        self.tell(sum(costs), getattr(self.method, "twins", 0))
+        # The last point of a search is evaluated once more.
+        single = [
+            cost * (evaluations_each(search.descent) + 1) * restarts_of(search) if cost else 0.0
+            for cost, search in zip(each, searches, strict=True)
+        ]
+        self.tell(sum(costs), sum(single), getattr(self.method, "twins", 0))
         order = sorted(range(len(searches)), key=lambda number: costs[number])
         running = [number for number in order if each[number]]
         timed = list(searches)
         for place, number in enumerate(running):
             search = searches[number]
-            # The last point of a search is evaluated once more.
-            one = each[number] * (evaluations_each(search.descent) + 1) * restarts_of(search)
-            stop = Timed(search.stop, self.now, until, len(running) - place - 1, one)
+            stop = Timed(search.stop, self.now, until, len(running) - place - 1, single[number])
             # What watches a stop stays outside.
             timed[number] = dataclasses.replace(search, stop=_inside(search.stop, stop))
         return with_searches(self.method, timed, order)(views, rngs)

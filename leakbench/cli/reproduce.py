@@ -51,8 +51,8 @@ __all__ = ["reproduce"]
 @click.option(
     "--stale",
     is_flag=True,
-    help="published rows that are not of today's cells: list those of all tables, frontiers and cards; with TABLE, "
-    "measure its own again, each at its scale",
+    help="published rows that are not of today's cells: list those of all tables, frontiers and cards, with the command that "
+    "measures each again; with TABLE (the name of a table, not of a frontier or a card), measure its own again, each at its scale",
 )
 @click.option("--page", is_flag=True, help="measure nothing, write the page of the rows that are there")
 def reproduce(
@@ -74,7 +74,8 @@ def reproduce(
 
     A row is stale where today's cell has another identity than the row was published with: a part, the engine, the training or
     the metrics have another behaviour now, or the settings, a recipe or the data are others. --stale alone measures nothing and
-    exits with 0; rows whose data are not on this machine are listed as unknown.
+    exits with 0; rows whose data are not on this machine are listed as unknown. --stale with TABLE exits with 1 where data of its
+    rows are not on this machine.
     """
     from leakbench.errors import InputError, nearest  # noqa: PLC0415
     from leakbench.progress import Reporter  # noqa: PLC0415
@@ -129,7 +130,7 @@ def reproduce(
 
 def _stale(table: str | None, only: str, runs: Path, out: Path | None, data_dir: Path | None, beside: bool) -> None:
     """List the stale rows of all pages, or measure those of a table again; beside: whether options were given that do not fit."""
-    from leakbench.cli.stale import list_stale, measure_stale  # noqa: PLC0415
+    from leakbench.cli.stale import check_table, list_stale, measure_stale  # noqa: PLC0415
     from leakbench.errors import InputError  # noqa: PLC0415
     from leakbench.reproduce.accounting.table import AccountingTable  # noqa: PLC0415
     from leakbench.reproduce.columns import measures_of  # noqa: PLC0415
@@ -145,6 +146,7 @@ def _stale(table: str | None, only: str, runs: Path, out: Path | None, data_dir:
             raise InputError("only: got no TABLE beside --stale; give the table whose rows are meant")
         list_stale(out, data_dir)
         return
+    check_table(table, out or Path("results"))
     asked = read_any(table)
 
     def say(row: dict[str, Any]) -> None:
@@ -153,7 +155,8 @@ def _stale(table: str | None, only: str, runs: Path, out: Path | None, data_dir:
         else:
             click.echo(f"{row['row']}: {measures_of(row, asked.columns)}")
 
-    measure_stale(asked, only, out or Path("results"), runs, data_dir, say)
+    if not measure_stale(asked, only, out or Path("results"), runs, data_dir, say):
+        click.get_current_context().exit(1)
 
 
 def _tell(row: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ HEADINGS = {
     "epsilon_valid": "epsilon",
     "point": "point",
     "asr": "ASR",
-    "null_asr": "null ASR",
+    "null_asr": "baseline ASR",
 }
 
 

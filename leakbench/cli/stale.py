@@ -23,7 +23,7 @@ from leakbench.reproduce.read import AnyTable
 from leakbench.reproduce.reproduce import reproduce
 from leakbench.reproduce.stale import Checked, checked, published, published_rows
 
-__all__ = ["list_stale", "measure_stale"]
+__all__ = ["check_table", "list_stale", "measure_stale"]
 
 CARDS = Path("leaderboard")
 """Folder of published cards in a checkout."""
@@ -42,14 +42,18 @@ def list_stale(out: Path | None, data_dir: Path | None) -> None:
         raise InputError(f"stale: no published rows in {str(folder)!r}; run it in a checkout, or give --out FOLDER")
     found = checked(rows, KeptData(offline=True), Reporter())
     _print([each for each in found if each.state == "stale"])
-    for dataset, many in sorted(Counter(each.published.dataset for each in found if each.state == "unknown").items()):
-        click.echo(
-            f"unknown: {many} rows of {dataset}: the data are not on this machine; `leakbench data fetch {dataset}` brings them"
-        )
+    _print_absent("unknown", [each for each in found if each.state == "unknown"])
     if other := sorted(_unlisted(folder, {row.page for row in rows})):
         click.echo(f"not checked, since scripts of their own write them: {', '.join(other)}")
     count = Counter(each.state for each in found)
     click.echo(f"{len(found)} rows: {count['current']} current, {count['stale']} stale, {count['unknown']} unknown")
+
+
+def check_table(name: str, out: Path) -> None:
+    """Raise InputError, with the command that measures it again, where a name is that of a frontier in the folder of rows."""
+    again = next((point.again for point in published_points(out, None) if point.page == name), "")
+    if again:
+        raise InputError(f"table: got {name!r}, expected a table; it is a frontier, which `{again}` measures again")
 
 
 def measure_stale(
@@ -59,10 +63,10 @@ def measure_stale(
     runs: Path,
     data_dir: Path | None,
     say: Callable[[dict[str, Any]], None],
-) -> None:
-    """Measure the stale rows of a table again, each at the scale that it was measured at.
+) -> bool:
+    """Measure the stale rows of a table again, each at the scale that it was measured at; return whether all could be.
 
-    only: text that the names contain.  A row of which today's table has no cell is named and left.
+    only: text that the names contain.  A row of which today's table has no cell is named and left, and so is one without data.
     """
     found = checked(published(table, out, data_dir, only), KeptData(), Reporter())
     if not found:
@@ -77,6 +81,19 @@ def measure_stale(
     click.echo(f"measured again: {len(stale)} of {len(found)} rows")
     if stale:
         click.echo(f"rows: {out / table.name}.csv   page: {out / table.name}.md")
+    absent = [each for each in found if each.absent]
+    _print_absent("not measured", absent)
+    return not absent
+
+
+def _print_absent(state: str, found: Sequence[Checked]) -> None:
+    """Print how many of these rows lack data, of each data set, and the command that brings them."""
+    for data, many in sorted(Counter(each.published.data for each in found).items()):
+        rows = "1 row" if many == 1 else f"{many} rows"
+        click.echo(
+            f"{state}: {rows}: the data of {data} are not on this machine; `leakbench data fetch {data}` brings them, "
+            "`--data-dir FOLDER` names their folder"
+        )
 
 
 def _print(found: Sequence[Checked]) -> None:

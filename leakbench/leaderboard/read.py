@@ -21,8 +21,10 @@ __all__ = ["path_of", "read_card", "read_cards", "text_of", "write_card"]
 
 FORMER_WARNINGS = {
     ": leaks at ": ": reconstructs at ",
-    ": tells who the victims are at ": ": identifies the victims at ",
-    ": half of the victims got no answer at ": ": the attack has no answer for half of the examples or more at ",
+    ": tells who the victims are at ": ": identifies at ",
+    ": identifies the victims at ": ": identifies at ",
+    ": half of the victims got no answer at ": ": attack failed at ",
+    ": the attack has no answer for half of the examples or more at ": ": attack failed at ",
 }
 """{how a warning of an earlier version words a verdict: how it is worded today}."""
 

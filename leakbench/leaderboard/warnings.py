@@ -11,12 +11,8 @@ from leakbench.summary.verdict_words import FAILED, IDENTIFIES, RECONSTRUCTS
 
 __all__ = ["warnings_of"]
 
-SHOWN = {
-    RECONSTRUCTS: "reconstructs",
-    IDENTIFIES: "identifies the victims",
-    FAILED: "the attack has no answer for half of the examples or more",
-}
-"""{verdict of a leakage point: what is said of it}."""
+SHOWN = (RECONSTRUCTS, IDENTIFIES, FAILED)
+"""Verdicts on a leakage point that are warnings of its card."""
 
 
 def warnings_of(cells: Sequence[Measured], summaries: Sequence[Mapping[str, Any]], epsilon: Epsilon) -> tuple[str, ...]:
@@ -51,7 +47,7 @@ def _shown(cell: Measured) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for point in cell.points:
         if point.verdict in SHOWN:
-            found.setdefault(SHOWN[point.verdict], []).append(point.name)
+            found.setdefault(point.verdict, []).append(point.name)
     return found
 
 

@@ -64,11 +64,12 @@ def gallery_of(data: Dataset, seed: int) -> Gallery | None:
     return Gallery(data.train_inputs[chosen], chosen)
 
 
-def score_recognised(ordered: Tensor, truth: Truth, null: NullAttack, gallery: Gallery | None) -> pd.DataFrame:
+def score_recognised(ordered: Tensor | None, truth: Truth, null: NullAttack, gallery: Gallery | None) -> pd.DataFrame:
     """Return the columns RECOGNISED_COLUMNS of V * M rows, in the order of `leakbench.measure.scores.score`.
 
     Args:
-        ordered: (V, M, *s) reconstructions in the order of the truth; NaN where there is none.
+        ordered: (V, M, *s) reconstructions in the order of the truth, NaN where there is none; None for an attack that only ranks,
+            so that `recognised` is NaN.
         truth: what really was behind what leaked.
         null: guesses for all V * M examples of the cell's victims.
         gallery: None where recognition is not defined, so that all columns are NaN.
@@ -79,8 +80,11 @@ def score_recognised(ordered: Tensor, truth: Truth, null: NullAttack, gallery: G
     own, examples = truth.inputs.flatten(0, 1).cpu(), truth.examples.flatten().cpu()
     guesses = null.guesses[null.best_for_success]
     guesses = guesses.reshape(-1, truth.labels.shape[1], *guesses.shape[1:])[truth.lanes.cpu()].flatten(0, 1).cpu()
-    found, others = recognised(ordered.flatten(0, 1).cpu(), own, examples, gallery)
-    guessed, _ = recognised(guesses, own, examples, gallery)
+    guessed, others = recognised(guesses, own, examples, gallery)
+    if ordered is None:
+        found = torch.full((many,), torch.nan)
+    else:
+        found = recognised(ordered.flatten(0, 1).cpu(), own, examples, gallery)[0]
     columns = (found.double(), guessed.double(), others)
     return pd.DataFrame({name: np.asarray(c) for name, c in zip(RECOGNISED_COLUMNS, columns, strict=True)})
 

@@ -42,14 +42,17 @@ def _participations(guarded: tuple[Guarded, ...], schedule: Schedule) -> str:
     whole = sum(s.rounds * s.clients_per_round for s in stretches)
     expected = whole / schedule.clients * schedule.most_copies
     mean, most = f"{schedule.copies:.4g}", f"{schedule.most_copies}"
-    held = f"the worst example, which {most} of {schedule.clients} clients hold" + f" ({mean} on average)" * (
-        mean != most
-    )
+    held = f"the worst example, which {most} of {schedule.clients} clients hold{'s' * (schedule.most_copies == 1)}"
+    held += f" ({mean} on average)" * (mean != most)
     if all(s.clients_per_round == schedule.clients for s in stretches):
-        return f"{held}, takes part {expected:.6g} times: all clients take part in every round"
-    return (
-        f"{held}, takes part {expected:.4g} times on average: the draw of clients is random, and the observer sees it"
-    )
+        return f"{held}, takes part {_times(expected, 6)}: all clients take part in every round"
+    often = _times(expected, 4)
+    return f"{held}, takes part {often} on average: the draw of clients is random, and the observer sees it"
+
+
+def _times(number: float, digits: int) -> str:
+    text = f"{number:.{digits}g}"
+    return "once" if text == "1" else f"{text} times"
 
 
 def _visible(guarded: tuple[Guarded, ...], schedule: Schedule) -> bool:

@@ -30,23 +30,24 @@ COLUMNS = (
         "ASR [95% CI]",
         "Attack success rate: the share of attacked examples rebuilt to an RMSE of at most eta, where two different "
         "examples of this data set come that close once in a thousand pairs. A search that fails or diverges counts as "
-        "a failure. The interval is Wilson's; members of one batch are not counted as independent.",
+        "a failure. The interval is Wilson's on one network. Over several networks it comes from the variance between their "
+        "means. Members of one batch are not counted as independent.",
         lambda tap: interval(tap, "asr"),
     ),
     Column(
-        "null ASR",
-        "The same for the null attacker, who reads no gradient: the best guess from public data and the victim's label. Only what "
+        "baseline ASR",
+        "The same for the baseline guess: the best guess from public data and the victim's label, without any gradient. Only what "
         "lies above it has leaked.",
         _plain("null_asr"),
     ),
     Column(
         "RMSE",
         "Median root mean squared error of pixels or features in [0, 1]; lower is a better reconstruction. Of failed "
-        "attacks it measures how the search ended, not protection: a higher RMSE than the null attacker's protects no "
+        "attacks it measures how the search ended, not protection: a higher RMSE than the baseline guess's protects no "
         "better than an equal one.",
         _plain("rmse", 4),
     ),
-    Column("null RMSE", "Median RMSE of the null attacker's guess.", _plain("null_rmse", 4)),
+    Column("baseline RMSE", "Median RMSE of the baseline guess.", _plain("null_rmse", 4)),
     Column("PSNR", "Median peak signal-to-noise ratio in dB, capped at 100; higher is closer.", _plain("psnr", 1)),
     Column("SSIM", "Median structural similarity (Wang et al. 2004), 1 for equal pictures.", _plain("ssim")),
     Column(
@@ -75,7 +76,7 @@ COLUMNS = (
 """As in the terminal; the leakage point stands before them."""
 
 RECOGNISED = Column(
-    "recognised (null)",
+    "recognised (baseline)",
     "Share of attacked examples whose reconstruction is closer to its own original than to up to 1,000 other pictures of the "
     "data set, both by SSIM and by the RMSE of the high-passed pictures, scaled to equal contrast; in brackets the same share for "
     "the baseline guess. A person may recognise a picture whose RMSE is above eta.",
@@ -99,8 +100,8 @@ TABLE_COLUMNS = (
         lambda tap: number(tap.get("random_feature_accuracy")),
     ),
     Column(
-        "null features",
-        "The same for the null attacker's best guess from public records and the label. What lies below it has not leaked.",
+        "baseline features",
+        "The same for the best guess from public records and the label, without any gradient. What lies below it has not leaked.",
         lambda tap: number(tap.get("null_feature_accuracy")),
     ),
     Column(
@@ -111,7 +112,7 @@ TABLE_COLUMNS = (
     Column(
         "random records", "The same for the random baseline.", lambda tap: number(tap.get("random_record_match"), 3)
     ),
-    Column("null records", "The same for the null attacker.", lambda tap: number(tap.get("null_record_match"), 3)),
+    Column("baseline records", "The same for the baseline guess.", lambda tap: number(tap.get("null_record_match"), 3)),
 )
 
 PAGE_COLUMNS = (
@@ -134,7 +135,7 @@ PAGE_COLUMNS = (
         lambda tap: interval(tap, "label_counts"),
     ),
     Column(
-        "null counted",
+        "baseline counted",
         "The same by the public shares of the classes alone. What lies below it has not leaked.",
         lambda tap: number(tap.get("null_label_counts")),
     ),
@@ -189,6 +190,6 @@ def _attribute(name: str) -> Column:
             return "n/a"
         limit = "" if found["bound"] is None else f", at most {number(found['bound'])}"
         share = interval({"right": found["right"], "right_low": found["low"], "right_high": found["high"]}, "right")
-        return f"{share} (null {number(found['null'])}{limit})"
+        return f"{share} (baseline {number(found['null'])}{limit})"
 
     return Column(f"{name} ranked", meaning, text)

@@ -48,7 +48,7 @@ ANYTIME_MEANS = (
     "in the table of leakage points."
 )
 THRESHOLD_MEANS = (
-    "Attack success rate against the RMSE that counts as success, for each leakage point and the null attacker; the values at "
+    "Attack success rate against the RMSE that counts as success, for each leakage point and the baseline guess; the values at "
     "eta stand in the table of leakage points."
 )
 
@@ -118,9 +118,9 @@ def anytime_figure(taps: Mapping[str, Mapping[str, Any]]) -> Markup | None:
 def threshold_figure(
     groups: Mapping[str, pd.DataFrame], seen: Mapping[str, Seen] | None = None, name: str = "threshold-curve"
 ) -> Markup | None:
-    """Return ASR against the RMSE that counts as success, one line a leakage point, the null attacker grey.
+    """Return ASR against the RMSE that counts as success, one line a leakage point, the baseline guess grey.
 
-    groups: {leakage point: its rows}. The cross is the null attacker's best guess for success at eta, which need not be
+    groups: {leakage point: its rows}. The cross is the guess that is best for success at eta, which need not be
     the guess of least RMSE that its line shows.  seen: {leakage point: what was seen there}; its bound is a thin line.
     name: apart from that of any other figure on the page.
     """
@@ -150,7 +150,7 @@ def threshold_figure(
 def bound_curve(rows: pd.DataFrame, seen: Seen, thresholds: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the most (k,) that the ASR of one leakage point may be at each threshold (k,), by what was seen there.
 
-    thresholds: rising.  Its kappa is the upper limit of the null attacker's ASR at that threshold, times the guesses in
+    thresholds: rising.  Its kappa is the upper limit of the baseline guess's ASR at that threshold, times the guesses in
     one answer.
     """
     scores, chances = _floats(rows["null_rmse"]), int(rows["member"].max()) + 1
@@ -163,8 +163,10 @@ def bound_curve(rows: pd.DataFrame, seen: Seen, thresholds: NDArray[np.float64])
 
 def _draw_null(axes: Axes, rows: pd.DataFrame, thresholds: NDArray[np.float64], eta: float) -> None:
     curve = threshold_curve(_floats(rows["null_rmse"]), thresholds)
-    axes.step(thresholds, curve, where="post", label="null attacker", color=QUIET, linewidth=2.5, alpha=0.7)
-    axes.plot([eta], [np.nan_to_num(_floats(rows["null_success"])).mean()], "x", color=INK, label="null at eta")
+    axes.step(thresholds, curve, where="post", label="baseline guess", color=QUIET, linewidth=2.5, alpha=0.7)
+    axes.plot(
+        [eta], [np.nan_to_num(_floats(rows["null_success"])).mean()], "x", color=INK, label="baseline guess at eta"
+    )
     axes.axvline(eta, color=INK, linewidth=0.8, linestyle=":", label=f"eta {eta:.3f}")
 
 

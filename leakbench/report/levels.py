@@ -24,7 +24,7 @@ from leakbench.report.words import number, reading, training
 
 __all__ = ["levels_page", "noise_of", "ordered"]
 
-BESIDE = ("ASR [95% CI]", "null ASR", "RMSE", "identified", "label acc.", "label ranked")
+BESIDE = ("ASR [95% CI]", "baseline ASR", "RMSE", "identified", "label acc.", "label ranked")
 """Columns of the table that stand beside the pictures."""
 
 ALIKE_ENOUGH = ("device", "engine", "lpips", "taps")

@@ -23,7 +23,7 @@ __all__ = ["OWN", "SHOWN", "own_report_into", "write_own_report"]
 OWN = "own update"
 """What the manifest of such a folder calls itself, in `kind`."""
 
-SHOWN = ("ASR [95% CI]", "null ASR", "RMSE", "null RMSE", "PSNR", "SSIM", "label acc.", "identified")
+SHOWN = ("ASR [95% CI]", "baseline ASR", "RMSE", "baseline RMSE", "PSNR", "SSIM", "label acc.", "identified")
 """The columns of `leakbench run` that an update of one's own has."""
 
 
@@ -69,7 +69,7 @@ def _reading(summary: dict[str, Any]) -> str:
     if not summary["taps"]:
         return f"What {cell['attack']} makes of the update. No truth was given, so that nothing is scored: look at the pictures."
     said = (
-        f"{name}: ASR {number(tap['asr'])}, null attacker {number(tap['null_asr'])}"
+        f"{name}: ASR {number(tap['asr'])}, baseline guess {number(tap['null_asr'])}"
         for name, tap in summary["taps"].items()
     )
     return f"What {cell['attack']} makes of the update, at {'; '.join(said)}."

@@ -71,7 +71,7 @@ COLUMNS = (
     _Column("rebuilt", lambda row: "no answer" if row["failure"] else _yes(row["success"]), numeric=False),
     _Column("recognised", lambda row: _yes(row["recognised"]), _has("recognised"), numeric=False),
     _plain("RMSE", "rmse", 4),
-    _plain("null RMSE", "null_rmse", 4),
+    _plain("baseline RMSE", "null_rmse", 4),
     _plain("PSNR", "psnr", 1),
     _plain("SSIM", "ssim", 2),
     _plain("LPIPS", "lpips", 3),

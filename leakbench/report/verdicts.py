@@ -22,11 +22,11 @@ STYLES = {
 """{verdict: its style on a terminal}. The word is always printed too."""
 
 RATES = {
-    "excluded_asr": "reconstruct",
-    "excluded_identified": "identify",
-    "excluded_recognised": "give a recognisable reconstruction of",
+    "excluded_asr": "reconstructed",
+    "excluded_identified": "identified",
+    "excluded_recognised": "recognisable",
 }
-"""{field of a leakage point: what its attacker may still do to its victims}."""
+"""{field of a leakage point: what the share of victims is that the field limits}."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,24 @@ def verdicts(summary: Mapping[str, Any]) -> list[Said]:
 
 
 def _excluded(tap: Mapping[str, Any]) -> str:
-    """Return which rates are not excluded, rounded up to whole percents."""
+    """Return up to which rates the evidence excludes nothing, in whole percents, rounded up.
+
+    The limits are of the measurement alone: a bound by a valid epsilon may be lower, and has a sentence of its own.
+    """
     rates = [
-        f"{what} up to {min(100, math.ceil(100 * tap[field]))} %"
+        f"{min(100, math.ceil(100 * tap[field]))} % {what}"
         for field, what in RATES.items()
         if tap.get(field) is not None
     ]
-    return f"This attacker could still {' and '.join(rates)} of victims (95 % confidence)." if rates else ""
+    if not rates:
+        return ""
+    *others, last = rates
+    listed = f"{', '.join(others)} and {last}" if others else last
+    victims, networks = tap["victims"], tap.get("networks", 1)
+    evidence = f"{victims} victim{'' if victims == 1 else 's'}"
+    # Where all networks show the same, no variance between them enters the limit.
+    alike = f", if other networks leak as these {networks} do" if networks > 1 else ""
+    return f"Evidence from {evidence} alone does not exclude rates of up to {listed} (one-sided limits, 95 % confidence{alike})."
 
 
 def _guaranteed(tap: Mapping[str, Any]) -> str:

@@ -83,15 +83,26 @@ class Published:
     scale: str = ""
     changed: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def data(self) -> str:
+        """The name of the data set, or the path of its recipe, from the working folder where the recipe is in it."""
+        path = Path(self.dataset)
+        return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
 
 @dataclass(frozen=True)
 class Checked:
-    """A published row beside today's cell: current, stale or unknown, and why; today: its hash, empty where it is unknown."""
+    """A published row compared with today's cell: current, stale or unknown, and why.
+
+    today: The hash of today's cell; empty where it is unknown.
+    absent: Whether the row's data are not on this machine, so that it cannot be measured here.
+    """
 
     published: Published
     state: Literal["current", "stale", "unknown"]
     today: str = ""
     reason: str = ""
+    absent: bool = False
 
 
 def checked(rows: Iterable[Published], load: Load, progress: Progress) -> list[Checked]:
@@ -110,8 +121,8 @@ def _checked(row: Published, load: Load) -> Checked:
     except AbsentError:
         changed = changes(row.recorded, row.without_data())
         if changed:
-            return Checked(row, "stale", reason=f"{BEHAVIOUR} {', '.join(changed)}")
-        return Checked(row, "unknown", reason=f"data not on this machine: {row.dataset}")
+            return Checked(row, "stale", reason=f"{BEHAVIOUR} {', '.join(changed)}", absent=True)
+        return Checked(row, "unknown", reason=f"data not on this machine: {row.data}", absent=True)
     except InputError as error:
         return Checked(row, "stale", reason=f"today's catalog has no such cell: {error}")
     if today.hash == row.hash:

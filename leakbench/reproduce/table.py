@@ -23,6 +23,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from os.path import normpath
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +204,7 @@ def _line(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Line:
     quick = None if quick is False else {**body.get("quick", {}), **quick}
     check_given(where, given, quick)
     check_claims(where, claims, given, bool(body.get("repeats")))
-    own = {slot: str(path.parent / given[slot]) for slot in RECIPES if str(given.get(slot, "")).endswith(".yaml")}
+    own = {slot: normpath(path.parent / given[slot]) for slot in RECIPES if str(given.get(slot, "")).endswith(".yaml")}
     seeds = row.get("seeds", body.get("seeds", 1))
     words = row.get("because", "")
     samples = _samples(where, body.get("samples", {}), given)

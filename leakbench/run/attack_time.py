@@ -51,6 +51,15 @@ class AttackTime:
         """Return the seconds for the next so many of the pending victims."""
         return self.left * victims / max(victims, self.pending)
 
+    def passed(self, victims: int, since: float) -> float:
+        """Return which share of the seconds for the next so many victims has passed since then; 0 without a limit.
+
+        It stays below 1, since a search that is late still has an iteration to end.
+        """
+        if self.limit is None:
+            return 0.0
+        return min(0.99, (self.now() - since) / max(self.share(victims), 1e-9))
+
     def done(self, victims: int) -> None:
         """Take so many victims off the pending ones."""
         self.pending -= victims
@@ -74,20 +83,24 @@ def within_seconds(
     if not any(hasattr(search, "stop") for search in searches_of(method)):
         say(f"the attack does not search, so that --budget {limit:g} cannot stop it")
         return method
-    return WithinSeconds(method, seconds, lambda each, more: say(estimate_line(each, victims, more, share, limit)), now)
+    return WithinSeconds(
+        method, seconds, lambda most, least, more: say(estimate_line(most, least, victims, more, share, limit)), now
+    )
 
 
-def estimate_line(each: float, victims: int, more: int, share: float, limit: float) -> str:
+def estimate_line(most: float, least: float, victims: int, more: int, share: float, limit: float) -> str:
     """Return what a user is told before an attack with a limit starts.
 
     Args:
-        each: Predicted seconds of one victim, at most.
+        most: Predicted seconds of one victim, at most.
+        least: Predicted seconds of one iteration of every search for one victim, which no limit prevents.
         victims: Number of victims.
         more: Number of public examples that the attack also tries, for its doubts.
         share: Seconds of the limit that these victims have.
         limit: Seconds of the limit, as the user gave it.
     """
-    longest = each * (victims + more)
+    longest, shortest = most * (victims + more), least * victims
     many = "1 victim" if victims == 1 else f"{victims} victims"
     stops = "stops it at" if longest > share else "leaves it"
-    return f"estimated at most {minutes(longest)} for {many}; --budget {limit:g} {stops} {minutes(share)}"
+    floor = f", but one iteration of every search takes {minutes(shortest)}" if shortest > share else ""
+    return f"estimated at most {minutes(longest)} for {many}; --budget {limit:g} {stops} {minutes(share)}{floor}"

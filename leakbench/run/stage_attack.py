@@ -131,6 +131,8 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress, clock: A
                 return run.read_rows(f"{twin}.parquet").assign(tap=leak.tap), run.read_tensors(f"{twin}.safetensors")
 
             def tell(share: float) -> None:
+                # A search that the clock will stop has done as much of its work as of its time.
+                share = max(share, clock.passed(len(lanes), since))
                 progress(phase, before + where.start + share * len(lanes), total)
 
             def estimated(line: str) -> None:
@@ -228,7 +230,7 @@ def _attack_chunk(
     rows = explained(rows, _silent(views), _refuses(cell), fished(cell.attack.server), read)
     rows = rows.join(score_rankings(ranked, candidate_examples(cell, victims), cell.data.public_targets, real))
     rows = rows.join(score_attributes(ranked, features, [commonest(cell.data, f) for f in features], real))
-    rows = rows.join(score_recognised(ordered, real, null, gallery))
+    rows = rows.join(score_recognised(None if rebuilt is None else ordered, real, null, gallery))
     if table is not None:
         draws = generators(cell.settings.seed, "random records", [(leak.round, int(v)) for v in lanes])
         rows = rows.join(score_table(reconstruction.inputs, real, table, draws))

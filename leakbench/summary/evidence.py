@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from leakbench.attack import Attack
+from leakbench.attack.doubts import BUDGET
 from leakbench.attack.servers.server import lies
 from leakbench.cell import Cell
 from leakbench.cell.command import run_words
@@ -27,13 +28,19 @@ __all__ = ["Setup", "evidence_of", "is_strongest", "networks_in", "setup_of"]
 CONFIDENCE = 0.95
 """Of the rates that a verdict excludes, one-sided."""
 
+LARGER = "use a larger data set, such as digits or mnist"
+"""What helps where a data set holds fewer victims than a verdict needs."""
+
+SHORTER = ("iterations", "evaluations")
+"""Fields of a request that give an attack less work than its recipe does."""
+
 
 @dataclass(frozen=True)
 class Setup:
     """How a leakage point was measured, as far as rows do not say it; without arguments, what shows least.
 
     Args:
-        attack, strongest, adaptive, live, gaps: As in `Evidence`.
+        attack, strongest, adaptive, live, shortened, gaps: As in `Evidence`.
         command: Command of the run that would decide an inconclusive verdict; empty where there is none.
     """
 
@@ -41,6 +48,7 @@ class Setup:
     strongest: bool = False
     adaptive: bool = False
     live: bool = False
+    shortened: str = ""
     gaps: tuple[str, ...] = ()
     command: str = ""
 
@@ -50,15 +58,26 @@ def setup_of(cell: Cell, batch: int) -> Setup:
     gaps = [doubt(cell, batch)]
     if lies(cell.attack.server):
         gaps.append("another tampered model may show more")
+    if (pool := len(cell.data.victims)) < LEAST_VICTIMS:
+        gaps.append(f"{cell.names['dataset']} holds {pool} victims, fewer than {LEAST_VICTIMS}: {LARGER}")
     undefended = not (cell.defense.network or cell.defense.stations.transforms)
     setup = Setup(
         attack=cell.names["attack"],
         strongest=is_strongest(cell.attack),
         adaptive=undefended or cell.attack.knows == "defense",
         live=cell.settings.protocol == "live",
+        shortened=_shortened(cell),
         gaps=tuple(filter(None, gaps)),
     )
     return dataclasses.replace(setup, command=_command(cell, setup))
+
+
+def _shortened(cell: Cell) -> str:
+    """Return the option that gives `autoleak` less work than it has in the catalog; empty where none does."""
+    if cell.request is None or cell.names["attack"] != STRONGEST or is_strongest(cell.attack):
+        return ""
+    limits = {name: getattr(cell.request, name) for name in SHORTER}
+    return " ".join(f"--{name} {value}" for name, value in limits.items() if value is not None)
 
 
 def _command(cell: Cell, setup: Setup) -> str:
@@ -66,12 +85,13 @@ def _command(cell: Cell, setup: Setup) -> str:
     if cell.request is None:
         return ""
     asked, networks = cell.settings.victims, cell.settings.networks
-    enough = setup.strongest and setup.adaptive and asked >= LEAST_VICTIMS and networks >= LEAST_NETWORKS
+    complete = setup.strongest and setup.adaptive and cell.settings.budget is None
+    enough = complete and asked >= LEAST_VICTIMS and networks >= LEAST_NETWORKS
     victims = min(4 * asked if enough else max(asked, LEAST_VICTIMS), len(cell.data.victims))
     if victims < LEAST_VICTIMS or (enough and victims <= asked):
         return ""
     decided = {"victims": victims, "networks": max(networks, LEAST_NETWORKS), "knows": "defense", "attack": STRONGEST}
-    words = run_words(cell.request, (*decided, "iterations", "evaluations", "budget"))
+    words = run_words(cell.request, (*decided, *SHORTER, "budget"))
     return shlex.join([*words, *(word for name, value in decided.items() for word in (f"--{name}", str(value)))])
 
 
@@ -109,8 +129,10 @@ def evidence_of(group: pd.DataFrame, found: dict[str, Any], setup: Setup) -> Evi
         identified=whole_victims(first.sum()),
         ranked=len(first),
         candidates=int(found["candidates"]),
+        shortened=setup.shortened,
         gaps=setup.gaps,
-        doubts={WORDS.get(why, why): victims for why, victims in found["doubts"].items()},
+        cuts={WORDS[why]: victims for why, victims in found["doubts"].items() if why == BUDGET},
+        doubts={WORDS.get(why, why): victims for why, victims in found["doubts"].items() if why != BUDGET},
         limits=dict(_limits(group, ranks_only)),
     )
 
@@ -144,10 +166,10 @@ def _higher(found: dict[str, Any]) -> Iterator[str]:
 def _limits(group: pd.DataFrame, ranks_only: bool) -> Iterator[tuple[str, float]]:
     if not ranks_only:
         yield "asr", _limit(group, "success")
+        if "recognised" in group and group["recognised"].notna().any():
+            yield "recognised", _limit(group, "recognised")
     if group["identified"].notna().any():
         yield "identified", _limit(group.dropna(subset=["identified"]), "identified")
-    if "recognised" in group and group["recognised"].notna().any():
-        yield "recognised", _limit(group, "recognised")
 
 
 def _limit(group: pd.DataFrame, column: str) -> float:

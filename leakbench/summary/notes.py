@@ -141,7 +141,7 @@ def tap_notes(key: str, tap: dict[str, Any], group: pd.DataFrame, cell: Cell) ->
     if tap["precision"] is None:
         notes[f"taps.{key}.precision"] = "no answer was given"
     if tap["asr_above_null"] is None:
-        notes[f"taps.{key}.asr_above_null"] = "the null attacker alone succeeds everywhere"
+        notes[f"taps.{key}.asr_above_null"] = "the baseline guess alone succeeds everywhere"
     if tap["iterations"] is None:
         notes[f"taps.{key}.iterations"] = "fewer than half of the examples were reconstructed within eta"
     if key.partition("@")[0] == "type-0" and cell.defense.aggregation == "secure":
@@ -165,7 +165,7 @@ def _verdict_notes(key: str, tap: dict[str, Any]) -> dict[str, str]:
     )
     if tap["verdict_command"] is None:
         notes["verdict_command"] = (
-            "the verdict needs no other run" if decided else "a longer run of autoleak would not supply what is missing"
+            "the verdict needs no other run" if decided else "a longer run of autoleak may not supply what is missing"
         )
     if tap["identified_by_reconstruction"] is None:
         notes["identified_by_reconstruction"] = "no reconstruction was compared with the candidates"

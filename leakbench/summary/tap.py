@@ -111,12 +111,16 @@ def _precision(group: pd.DataFrame) -> float | None:
 
 
 def _recognised(group: pd.DataFrame) -> dict[str, float | int | None]:
-    """Return the share recognised with its interval, the baseline's share, and the fewest other pictures; None without pictures."""
-    shares, fields = ("recognised", "null_recognised"), ("recognised", "recognised_low", "recognised_high")
-    if any(name not in group or group[name].isna().any() for name in shares):
+    """Return the share recognised with its interval, the baseline's share, and the fewest other pictures.
+
+    None without pictures, and for the first three where the attack only ranks.
+    """
+    fields = ("recognised", "recognised_low", "recognised_high")
+    if "null_recognised" not in group or group["null_recognised"].isna().any():
         return dict.fromkeys((*fields, "null_recognised", "gallery"))
     batch, network = group["batch"].to_numpy(), group.get("network")
-    found = proportion(group["recognised"].to_numpy(), batch, network=network)
+    ranks_only = group["recognised"].isna().any()
+    found = (None, None, None) if ranks_only else proportion(group["recognised"].to_numpy(), batch, network=network)
     guessed = proportion(group["null_recognised"].to_numpy(), batch)
     return {
         **dict(zip(fields, found, strict=True)),

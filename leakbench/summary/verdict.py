@@ -61,8 +61,10 @@ class Evidence:
         identified: Number of victims that were identified.
         ranked: Number of victims for which candidates were ranked.
         candidates: Number of candidates, among them the victim.
-        gaps: Other reasons why a failure of the attack is weak evidence, which more victims do not remove.
-        doubts: {warning of the search: number of victims}.
+        shortened: Option that gave `autoleak` less work than it has in the catalog, with its value; empty for none.
+        gaps: Other reasons why a failure of the attack is weak evidence, which another run with these data does not remove.
+        cuts: {warning of a search that a budget stopped: number of victims}; a run without the budget does not have it.
+        doubts: {other warning of the search: number of victims}.
         limits: {measurement: upper limit of its rate}, one-sided at 95 %.
     """
 
@@ -79,7 +81,9 @@ class Evidence:
     identified: int = 0
     ranked: int = 0
     candidates: int = 1000
+    shortened: str = ""
     gaps: tuple[str, ...] = ()
+    cuts: Mapping[str, int] = field(default_factory=dict)
     doubts: Mapping[str, int] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
 
@@ -131,12 +135,15 @@ def _lacking(evidence: Evidence) -> Iterator[tuple[str, bool]]:
         yield "the attacker does not know the defense", True
     if evidence.ranks_only:
         yield f"the attack {evidence.attack} only ranks candidates and reconstructs nothing", True
+    elif evidence.shortened:
+        yield f"{evidence.attack} was limited by {evidence.shortened}", True
     elif not evidence.strongest:
         yield f"the attack is {evidence.attack}, not the catalog's autoleak with its own budget", True
     for gap in evidence.gaps:
         yield gap, False
-    for doubt, victims in evidence.doubts.items():
-        yield f"warning of the search for {_count(victims, 'victim')}: {doubt}", False
+    for warnings, supplied in ((evidence.cuts, True), (evidence.doubts, False)):
+        for warning, victims in warnings.items():
+            yield f"warning of the search for {_count(victims, 'victim')}: {warning}", supplied
     if not evidence.ranked:
         yield "no candidates were ranked", False
     if evidence.victims < LEAST_VICTIMS:

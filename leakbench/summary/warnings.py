@@ -15,7 +15,8 @@ from leakbench.cell import Cell, leak_key, looks_at, random_at
 __all__ = ["WORDS", "doubts", "warnings"]
 
 WORDS = {
-    BUDGET: "a search was stopped by the budget before it had ended, so that its failure says nothing about the defense",
+    BUDGET: "a search was stopped by the budget before it had ended: its failure says nothing about the defense, its success may"
+    " be closer without the budget",
     STUCK: "a search never came closer than its start: its gradients may vanish",
     UNCONVERGED: "the same searches miss most of a few public examples without any defense: they do not converge",
     OUTDONE: "the search by likelihood ended at a less likely answer than another stage found",
@@ -26,14 +27,19 @@ WORDS = {
 
 
 def doubts(group: pd.DataFrame) -> dict[str, int]:
-    """Return {doubt: of how many victims} from a leakage point's rows, of victims who did not all come back.
+    """Return {doubt: of how many victims} from a leakage point's rows, of victims who did not all come back; `BUDGET` of all.
 
     Those of `WORDS` in their order, then others, as a method of one's own may have, by name.
-    The attacker does not know whom it rebuilt; we do, and of a success nothing has to be doubted.
+    The attacker does not know whom it rebuilt; we do, and of a success nothing has to be doubted but how close it is.
     """
-    back = group.groupby("victim")["success"].transform("all")
-    whole = group[(group["member"] == 0) & ~back.astype(bool)]["doubts"]
-    each = [why for text in whole for why in text.split("; ") if why]
+    back = group.groupby("victim")["success"].transform("all").astype(bool)
+    firsts = group["member"] == 0
+    each = [
+        why
+        for text, success in zip(group["doubts"][firsts], back[firsts], strict=True)
+        for why in text.split("; ")
+        if why and (not success or why == BUDGET)
+    ]
     others = sorted(set(each) - set(WORDS))
     return {why: each.count(why) for why in (*WORDS, *others) if why in each}
 
