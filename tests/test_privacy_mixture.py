@@ -184,6 +184,15 @@ def test_every_accountant_of_a_mixture_is_an_upper_bound_of_the_same() -> None:
         moments_2017((mixture,), DELTA)
 
 
+def test_a_mixture_tells_as_much_as_its_most_revealing_mechanism() -> None:
+    silent, loud = Mechanism(math.inf, 0.5, 1), Mechanism(2.0, 0.1, 1)
+    assert not Mixture((silent, loud), 10, 2, 5, "fixed", 3).idle
+    assert Mixture((silent, silent), 10, 2, 5, "fixed", 3).idle
+    assert Mixture((silent, loud), 10, 2, 5, "fixed", 0).idle
+    both = Mixture((Mechanism(3.0, 0.3, 1), loud), 10, 2, 5, "fixed", 3)
+    assert (both.sampling_rate, both.noise_multiplier) == (0.3, 2.0)
+
+
 def test_more_copies_and_larger_cohorts_are_never_better() -> None:
     def at(**changes: Any) -> float:
         found = fed_cdp(schedule_of("cancer", **{"copies": 1.0, "most_copies": 10, **changes}))
