@@ -31,7 +31,7 @@ from leakbench.progress import Reporter
 from leakbench.recipe import describe
 from leakbench.reproduce.page import page_of
 from leakbench.reproduce.read import read_any
-from leakbench.reproduce.recorded import changes, versions_in
+from leakbench.reproduce.recorded import changes, versions_asked, versions_in
 from leakbench.reproduce.stale import Published, checked, published, published_rows
 from leakbench.reproduce.table import Table
 from leakbench.scripts import untagged
@@ -163,6 +163,15 @@ def test_every_shared_piece_enters_the_identity_of_the_cells_that_use_it(monkeyp
                 assert raised(behaviours_of(cell)) | now == raised(behaviours_of(cell))
 
 
+def test_a_partition_has_a_version_that_is_known_without_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = Request(attack="cpl", train_rounds=0)
+    before = resolve_cell(request, None)
+    piece = type(before.recipe.federation.partition)
+    monkeypatch.setattr(piece, "behaviour", 2, raising=False)
+    assert resolve_cell(request, None).hash != before.hash
+    assert versions_asked([request])[piece.__name__] == behaviours_of(before)[piece.__name__] == 2
+
+
 def test_a_network_has_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
     request = Request(attack="cpl", train_rounds=0)
     before = resolve_cell(request, None).hash
@@ -178,7 +187,7 @@ def test_no_published_row_is_stale_unless_its_page_names_it(rows: list[Published
     assert not found["unknown"]
     for row in found["stale"]:
         page = (RESULTS / f"{row.page}.md").read_text(encoding="utf-8")
-        assert "another behaviour" in page or "today's cell is another one" in page or "recipe has changed" in page, row
+        assert "another behaviour" in page or "today's cell is another one" in page or "has changed since" in page, row
         name = row.row.partition(",")[0] if row.page == "leaderboard" else row.row
         assert untagged(name) in page, row
 
