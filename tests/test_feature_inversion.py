@@ -97,6 +97,39 @@ def test_fully_connected_layers_are_found_in_the_order_in_which_they_run():
     assert [a.last for a in only] == [True]  # The others read one vector per token.
 
 
+class Twice(nn.Module):
+    """A network one of whose linear layers runs twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Conv2d(1, 1, 1), nn.Linear(36, 36), nn.Linear(36, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = self.last(self.middle(self.middle(self.first(x).flatten(1)).sigmoid()))
+        return answer
+
+
+def test_layers_that_run_twice_or_are_not_trained_are_left_out():
+    def found(model: nn.Module) -> list[tuple[str, bool]]:
+        return [(layer.name, layer.biased) for layer in fully_connected(Network(model, parameters(model)), SHAPE)]
+
+    assert found(Twice().double()) == [("last.", True)]
+    frozen = network()
+    frozen[-1].bias.requires_grad_(False)
+    assert found(frozen) == [("3.", False)]
+    frozen[-1].weight.requires_grad_(False)
+    assert found(frozen) == []
+
+
+def test_a_network_with_hooks_is_run_by_its_own_code():
+    """A chain would leave the hooks out."""
+    model = network()
+    layer = readable(view(model))
+    assert Front.of(Network(model, parameters(model)), layer, SHAPE).chain is not None
+    model.register_forward_pre_hook(lambda *_: None)
+    assert Front.of(Network(model, parameters(model)), layer, SHAPE).chain is None
+
+
 @pytest.mark.parametrize("activation", [nn.Sigmoid, nn.ReLU, nn.Tanh])
 def test_with_a_bias_features_derivatives_and_labels_are_exact(activation):
     """Behind tanh features are negative too, where the sign rule for labels fails."""

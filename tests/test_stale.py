@@ -172,6 +172,21 @@ def test_a_partition_has_a_version_that_is_known_without_data(monkeypatch: pytes
     assert versions_asked([request])[piece.__name__] == behaviours_of(before)[piece.__name__] == 2
 
 
+def test_versions_are_those_of_the_pieces_that_a_cell_uses() -> None:
+    """The network that is trained, the rankings of several victims, the fast engine, and the attributes of a table."""
+
+    def used(**asked: Any) -> set[str]:
+        return set(behaviours_of(resolve_cell(Request(attack="cpl", **asked), None)))
+
+    plain = used(dataset="digits", train_rounds=0, victims=2)
+    assert {"rankings", "engine", "Candidates", "Classes", "network lenet_cpl"} <= plain
+    assert not {"training", "network mlp", "Attributes", "accounting", "bounds"} & plain
+    assert used(dataset="digits", train_rounds=1, victims=2) - plain == {"training", "network mlp"}
+    assert plain - used(dataset="digits", train_rounds=0, victims=1) == {"rankings"}
+    assert plain - used(dataset="digits", train_rounds=0, victims=2, engine="reference") == {"engine"}
+    assert "Attributes" in used(dataset="cancer", train_rounds=0)
+
+
 def test_a_network_has_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
     request = Request(attack="cpl", train_rounds=0)
     before = resolve_cell(request, None).hash
