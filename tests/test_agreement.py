@@ -97,6 +97,27 @@ def test_the_interval_is_that_of_one_more_training() -> None:
     assert found.p >= on_shares
 
 
+def test_the_sampling_error_counts_for_both_numbers() -> None:
+    """Ten examples each, of the larger of the two variances p (1 - p); the interval and the p-value on shares by hand."""
+    found = agreement(*mean_interval([0.5, 0.6, 0.7]), 3, 0.5, HALF, 10)
+    half = student.ppf(0.975, 2) * math.sqrt(0.01 * (1 + 1 / 3) + 2 * 0.25 / 10)
+    assert (found.low, found.high) == pytest.approx((0.1 - half, 0.1 + half))
+
+
+def test_a_printed_share_of_all_is_half_an_example_from_one_on_log_odds() -> None:
+    """All of ten counts as .95 and all of 10,000 as 1 - HALF: shares closer to 1 are not told apart."""
+    ours = np.array([0.48, 0.5, 0.51, 0.49, 0.52])
+    spread = ours.std(ddof=1) * math.sqrt(1 + 1 / 5)
+    for samples, there in ((10, 0.95), (10_000, 1 - HALF)):
+        odds = math.log(there / (1 - there))
+        error = math.hypot(spread / 0.25, math.sqrt((1 / 0.25 + 1 / (there * (1 - there))) / samples))
+        on_shares = 2 * student.sf((0.5 - HALF) / math.hypot(spread, math.sqrt(2 * 0.25 / samples)), 4)
+        on_odds = 2 * student.sf(odds / error, 4)
+        found = agreement(*mean_interval(ours), 5, 1.0, HALF, samples)
+        assert found.p == pytest.approx(max(on_shares, on_odds))
+        assert on_odds > on_shares
+
+
 def test_fewer_examples_and_fewer_digits_tell_less_apart() -> None:
     measured = mean_interval([0.90, 0.91, 0.92])
     p = {n: agreement(*measured, 3, 0.99, HALF, n).p for n in (100, 10_000, None)}

@@ -12,13 +12,16 @@ from command_line import called
 from torch import Tensor, nn
 
 from leakbench.attack import Attack
-from leakbench.attack.clock import Timed, WithinSeconds
+from leakbench.attack.clock import Timed, WithinSeconds, begun
 from leakbench.attack.doubts import BUDGET
 from leakbench.attack.evaluations import most_evaluations, with_evaluations
 from leakbench.attack.methods.autoleak import AutoLeak
+from leakbench.attack.methods.feature_inversion import FeatureInversion
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.methods.stage import Stage
-from leakbench.attack.slots.stop import Iterations, searches_of
+from leakbench.attack.slots.descent import AdamDescent
+from leakbench.attack.slots.start import Constant
+from leakbench.attack.slots.stop import Iterations, Watched, searches_of
 from leakbench.cell import Request, identity
 from leakbench.cell.resolve import resolve_cell
 from leakbench.errors import InputError
@@ -62,10 +65,23 @@ class Slow(nn.Module):
         return answer
 
 
-def slow_view(clock: Ticks) -> View:
+class SlowConvolution(Slow):
+    """The same with a convolution in front of its only fully connected layer."""
+
+    def __init__(self, clock: Ticks) -> None:
+        super().__init__(clock)
+        self.hidden, self.last = nn.Conv2d(1, 6, 3, padding=1), nn.Linear(96, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.clock.time += 1.0
+        answer: Tensor = self.last(self.hidden(x).sigmoid().flatten(1))
+        return answer
+
+
+def slow_view(clock: Ticks, network: type[Slow] = Slow) -> View:
     """Gradients of three random examples on the slow network, and public examples for the attack's own checks."""
     torch.manual_seed(0)
-    model = Slow(clock).double()
+    model = network(clock).double()
     rng = torch.Generator().manual_seed(1)
     x, labels = torch.rand(V, 1, *SHAPE, generator=rng).double(), torch.tensor([[0], [1], [2]])
     public = Public(torch.rand(40, *SHAPE, generator=rng).double(), torch.arange(40) % CLASSES)
@@ -162,12 +178,68 @@ def test_the_prediction_is_the_measured_speed_times_the_most_evaluations() -> No
 
 
 def test_the_share_of_a_search_is_what_is_left_over_those_that_follow() -> None:
-    now = iter([10.0, 24.9, 25.1])
+    now = iter([10.0, 24.9, 25.1, 26.0])
     stop = Timed(Iterations(limit=100), lambda: next(now), 40.0, later=1).begin()
     assert stop.ends == 25.0
     assert not stop(1, torch.zeros(2)).any()
     assert stop(2, torch.zeros(2)).all()
+    assert stop(5, torch.zeros(2)).all()  # Another chunk of the victims, which is stopped later.
     assert stop.cut == 2
+
+
+def test_a_search_ends_where_another_iteration_of_all_its_victims_would_be_late() -> None:
+    times = iter([9.0, 9.1, 9.1])
+    stop = Timed(Iterations(limit=100), lambda: next(times), 15.0, each=3.0)
+    assert not stop(1, torch.zeros(2)).any()
+    assert stop(2, torch.zeros(2)).all()
+    assert not stop(3, torch.zeros(1)).any()
+
+
+def test_what_watches_a_stop_is_kept_where_its_share_begins() -> None:
+    watched = Watched(Timed(Iterations(limit=100), lambda: 10.0, 40.0, later=1), lambda share: None)
+    begins = begun(watched)
+    assert (begins.tell, begins.stop.ends) == (watched.tell, 25.0)
+
+
+@pytest.mark.parametrize("sharpness", [None, (1.0, 10.0)])
+def test_a_feature_inversion_has_its_share_and_says_that_the_clock_stopped_it(
+    sharpness: tuple[float, float] | None,
+) -> None:
+    clock = Ticks()
+    view = slow_view(clock, SlowConvolution)
+    stop = Timed(Iterations(limit=10_000), clock, 60.0, later=1)
+    inversion = FeatureInversion(start=Constant(value=0.5), descent=AdamDescent(), sharpness=sharpness)
+    found = dataclasses.replace(inversion, stop=stop)((view,), rngs())
+    assert 25 <= clock.time <= 35
+    assert found.doubts[BUDGET].all()
+
+
+@pytest.mark.parametrize(("limit", "takes", "each"), [(100.0, 6.0, 3.0), (1000.0, 6.0, 1.0), (100.0, 0.0, 1e-9)])
+def test_the_speed_of_a_search_that_settles_at_once_is_that_of_its_two_evaluations(
+    limit: float, takes: float, each: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial of one victim takes `takes` seconds. Where 3 x 3 evaluations are less than a tenth of the limit, all three victims
+    are tried together. The iteration of three restarts of twenty evaluations each, and their last points, are 3 x 21."""
+    clock, trials, timed = Ticks(), [], []
+
+    def settles(method: GradientMatching, views: Any, rngs: Any) -> None:
+        (timed if isinstance(method.stop, Timed) else trials).append(method)
+        clock.time += 0 if isinstance(method.stop, Timed) else takes
+
+    view = slow_view(clock)
+    monkeypatch.setattr(GradientMatching, "__call__", settles)
+    WithinSeconds(search(50, "lbfgs", restarts=3), limit, unsaid, clock)((view,), rngs())
+    assert [method.stop.each for method in timed] == [pytest.approx(each * 3 * 21)]
+    assert all((method.restarts, method.descent.inner) == (1, 1) for method in trials)
+
+
+def test_a_stage_that_does_not_apply_takes_no_time() -> None:
+    clock, told = Ticks(), list[float]()
+    inversion = FeatureInversion(start=Constant(value=0.5), descent=AdamDescent(), stop=Iterations(limit=10))
+    noisy = dataclasses.replace(slow_view(clock, SlowConvolution), noise=0.1)
+    method = AutoLeak((Stage(search(5)), Stage(inversion)))
+    WithinSeconds(method, 1000.0, lambda each, more: told.append(each), clock)((noisy,), rngs())
+    assert told == [pytest.approx(6 / V)]
 
 
 def test_the_estimate_of_a_leakage_point_is_one_line() -> None:

@@ -1,14 +1,16 @@
 """Features that entered a fully connected layer, read from gradients, and inputs that are searched behind them."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from leakbench.answers import Reconstruction
-from leakbench.attack.features import read, readable
+from leakbench.attack.features import Features, read, readable
 from leakbench.attack.front import Front, fully_connected
+from leakbench.attack.methods import feature_inversion
 from leakbench.attack.methods.autoleak import AutoLeak
 from leakbench.attack.methods.feature_inversion import FeatureInversion
 from leakbench.attack.methods.gradient_matching import GradientMatching
@@ -17,11 +19,13 @@ from leakbench.attack.posterior import missed, posterior_of_features, prior_of
 from leakbench.attack.slots.descent import LbfgsDescent
 from leakbench.attack.slots.distance import SquaredL2
 from leakbench.attack.slots.labels import LastLayer
+from leakbench.attack.slots.priors import TotalVariation
 from leakbench.attack.slots.start import Constant
 from leakbench.attack.slots.stop import Iterations
 from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.precode import Precode
 from leakbench.defense.transform import Stations
+from leakbench.engine.side_by_side import Cut
 from leakbench.errors import InputError
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Knowledge, View
@@ -91,6 +95,39 @@ def test_fully_connected_layers_are_found_in_the_order_in_which_they_run():
     vit = build("vit_tiny", (3, 32, 32), 10, torch.Generator().manual_seed(0))
     only = fully_connected(Network(vit, parameters(vit)), (3, 32, 32))
     assert [a.last for a in only] == [True]  # The others read one vector per token.
+
+
+class Twice(nn.Module):
+    """A network one of whose linear layers runs twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Conv2d(1, 1, 1), nn.Linear(36, 36), nn.Linear(36, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = self.last(self.middle(self.middle(self.first(x).flatten(1)).sigmoid()))
+        return answer
+
+
+def test_layers_that_run_twice_or_are_not_trained_are_left_out():
+    def found(model: nn.Module) -> list[tuple[str, bool]]:
+        return [(layer.name, layer.biased) for layer in fully_connected(Network(model, parameters(model)), SHAPE)]
+
+    assert found(Twice().double()) == [("last.", True)]
+    frozen = network()
+    frozen[-1].bias.requires_grad_(False)
+    assert found(frozen) == [("3.", False)]
+    frozen[-1].weight.requires_grad_(False)
+    assert found(frozen) == []
+
+
+def test_a_network_with_hooks_is_run_by_its_own_code():
+    """A chain would leave the hooks out."""
+    model = network()
+    layer = readable(view(model))
+    assert Front.of(Network(model, parameters(model)), layer, SHAPE).chain is not None
+    model.register_forward_pre_hook(lambda *_: None)
+    assert Front.of(Network(model, parameters(model)), layer, SHAPE).chain is None
 
 
 @pytest.mark.parametrize("activation", [nn.Sigmoid, nn.ReLU, nn.Tanh])
@@ -196,7 +233,85 @@ def test_a_victim_whose_features_do_not_show_is_not_answered_and_not_called_stuc
         (dataclasses.replace(leaked, update=blank),), generators()
     )
     assert found.inputs.isfinite().flatten(1).all(1).tolist() == [False, True, True, True]
-    assert found.steps[0] == 0
+    assert found.steps[0] == found.evaluations[0] == 0 and not found.spent[..., 0].any()
+    assert (found.steps[1:] > 0).all() and (found.evaluations[1:] > 0).all() and (found.spent[..., 1:] > 0).all()
+    assert (found.certainty[1:] < 0).all()  # Minus the value of the search.
+
+
+INVERSION = FeatureInversion(start=Constant(value=0.5), descent=LbfgsDescent(), stop=Iterations(limit=5))
+
+
+@pytest.mark.parametrize("first", ["right", "wrong"])
+@pytest.mark.parametrize("wrong", [3.0, torch.nan])
+def test_the_candidate_of_least_value_is_the_answer_in_any_order(
+    first: str, wrong: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two candidates for the features one is far off, or could not be read; its label is another."""
+    leaked = view(network())
+
+    def two(*arguments: Any) -> Features:
+        right = read(*arguments)
+        other = right.entered * wrong, right.cotangents, (right.labels + 1) % CLASSES
+        pairs = zip((right.entered, right.cotangents, right.labels), other, strict=True)
+        several = [torch.cat(pair if first == "right" else pair[::-1]) for pair in pairs]
+        return dataclasses.replace(right, **dict(zip(("entered", "cotangents", "labels"), several, strict=True)))
+
+    alone = INVERSION((leaked,), generators())
+    monkeypatch.setattr(feature_inversion, "read", two)
+    found = INVERSION((leaked,), generators())
+    assert torch.equal(found.labels, truth()[1])
+    torch.testing.assert_close(found.inputs, alone.inputs)
+    assert (found.steps > 0).all()
+
+
+class Doubled:
+    """A space whose coordinates are the inputs, with an energy of 7."""
+
+    def decode(self, z: Tensor) -> Tensor:
+        return z
+
+    def energy(self, z: Tensor, targets: Tensor) -> float:
+        return 7.0
+
+
+@pytest.mark.parametrize("sharpness", [None, (1.0, 100.0)])
+def test_the_value_is_that_of_the_docstring_with_weights_that_fade(sharpness: tuple[float, float] | None) -> None:
+    """Half way the gradients' weight of 3 is halved, the prior's is a third, and the sharpness is 10; a tensor of zeros counts
+    by its distance."""
+    leaked = view(network(nn.ReLU))
+    leaked = dataclasses.replace(leaked, update={**leaked.update, "0.bias": 0 * leaked.update["0.bias"]})
+    features = read(leaked, readable(leaked), generators())
+    prior = TotalVariation(weight=0.5)
+    method = dataclasses.replace(INVERSION, weight=3.0, priors=(prior,), fading=(1 / 4, 1 / 9), sharpness=sharpness)
+    misfit = feature_inversion._Misfit(method, leaked, features)
+    misfit.space = Doubled()
+    misfit.reach(0.5)
+    x, lanes = (truth()[0] + 0.1).clamp(0, 1), torch.tensor([2, 0])
+    entered, cotangents = features.entered[0], features.cotangents[0]
+    front = Front.of(leaked.network, features.layer, SHAPE)
+    front = front if sharpness is None else front.smoothed(10.0, entered[lanes])
+    h, gradients = front(x[lanes], cotangents[lanes], lanes)
+
+    def apart(guess: Tensor, seen: Tensor) -> Tensor:
+        return (guess - seen).flatten(1).square().sum(1)
+
+    weight, bias = (leaked.update[name][lanes] for name in ("0.weight", "0.bias"))
+    of_weight = apart(gradients["0.weight"], weight) / weight.flatten(1).square().sum(1)
+    of_gradients = (of_weight + apart(gradients["0.bias"], bias)) / 2
+    of_features = apart(h, entered[lanes]) / entered[lanes].flatten(1).square().sum(1)
+    expected = of_features + 7 + 3 / 2 * of_gradients + prior(x[lanes], leaked, lanes) / 3
+    torch.testing.assert_close(misfit(x[lanes], one_hot(truth()[1][lanes], CLASSES), lanes), expected)
+
+
+@pytest.mark.parametrize("sharpness", [None, (1.0, 100.0)])
+def test_searches_whose_value_changes_are_not_cut_into_chunks(
+    sharpness: tuple[float, float] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All searches of a value that depends on the share of the iterations that are done read the same share."""
+    calls: list[Any] = []
+    monkeypatch.setattr(feature_inversion, "cut_of", lambda views: calls.append(views) or Cut(None))
+    dataclasses.replace(INVERSION, sharpness=sharpness)((view(network(nn.ReLU)),), generators())
+    assert len(calls) == (1 if sharpness is None else 0)
 
 
 def test_finding_the_layers_leaves_no_hook_in_the_network():

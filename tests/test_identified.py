@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Ranking, Reconstruction
+from leakbench.attack.posterior import missed
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.reconstructed import certain, chosen, explains, nearest
 from leakbench.attack.rankings.selected import mask_likelihood, selects, value_likelihood, without_selection
@@ -191,6 +192,25 @@ def test_a_reconstruction_of_a_batch_that_explains_what_leaked_is_believed_unles
         assert not explains((seen,), answer_of(other, labels), public).any()
     noisy = {n: u + torch.randn(u.shape, generator=generator(7, n)) for n, u in seen.update.items()}
     assert not explains((dataclasses.replace(seen, update=noisy),), answer, public).any()
+
+
+def test_what_a_reconstruction_explains_is_at_least_99_percent_and_all_members() -> None:
+    """Of what the public mean leaves unexplained; a member without a label lacks an answer."""
+    view, _ = shown(PruneThreshold(0.0))
+    real, public = pictures_of_digits(VICTIMS).reshape(VICTIMS, 1, *view.shape), pictures_of_digits(100)
+    labels = torch.zeros(VICTIMS, 1, dtype=torch.int64)
+    targets = torch.nn.functional.one_hot(labels, view.classes).float()
+    seen = dataclasses.replace(view, update=view.respond(real, targets))
+    mean = public.mean(0).expand_as(real)
+    most = missed(seen, answer_of(mean.contiguous(), labels))[0]
+    verdicts: dict[bool, set[bool]] = {True: set(), False: set()}
+    for towards in (0.01, 0.3, 0.6):
+        answer = answer_of(torch.lerp(real, mean, towards), labels)
+        left = missed(seen, answer)[0] / most
+        for explained, share in zip(explains((seen,), answer, public).tolist(), left.tolist(), strict=True):
+            verdicts[share <= 0.01].add(explained)
+    assert verdicts == {True: {True}, False: {False}}
+    assert not explains((seen,), answer_of(real, labels - 1), public).any()
 
 
 def pictures_of_digits(many: int) -> Tensor:

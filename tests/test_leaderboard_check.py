@@ -12,6 +12,8 @@ import pytest
 from command_line import called
 from leaderboard_cards import changed, small_card, with_points
 
+import leakbench.federated.leakage
+import leakbench.privacy
 from leakbench import recipe
 from leakbench.errors import InputError
 from leakbench.leaderboard.card import Card
@@ -99,6 +101,21 @@ def test_a_card_of_another_release_is_of_the_same_cells_unless_a_behaviour_chang
     older = dataclasses.replace(card, made_with={**card.made_with, "leakbench": "0.0.1"})
     names = (card.defense.name, card.dataset.name, card.attack.name)
     assert list(identity_differences(older, asking(card.asked, *names, None))) == []
+
+
+def test_a_stale_card_names_the_behaviours_that_changed_and_how_to_measure_it_again(
+    card: Card, tmp_path: Path, no_measuring: Callable[..., Card], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In place of the hashes, which all differ; what else is not of these cells follows."""
+    accounting, training = leakbench.privacy.BEHAVIOUR, leakbench.federated.leakage.BEHAVIOUR
+    monkeypatch.setattr("leakbench.privacy.BEHAVIOUR", accounting + 1)
+    monkeypatch.setattr("leakbench.federated.leakage.BEHAVIOUR", training + 1)
+    changed = f"accounting {accounting} -> {accounting + 1}, leakage {training} -> {training + 1}"
+    line = f"the card is stale: {changed}; measure it again: {card.repeat}"
+    assert check(card, tmp_path, None, QUIET, no_measuring) == [line]
+    other = dataclasses.replace(card, settings={**card.settings, "clients": 7})
+    first, second = check(other, tmp_path, None, QUIET, no_measuring)
+    assert first == line and second.startswith("settings.clients: the card has 7, here it is ")
 
 
 def test_other_sizes_than_the_hashes_are_of_fail(card: Card, tmp_path: Path, no_measuring: Callable[..., Card]) -> None:

@@ -141,15 +141,38 @@ def test_warnings_say_what_leaks_what_is_not_as_claimed_and_what_the_evidence_la
     assert warnings_of(everywhere(card, "x", 0, 0.1, 0.5, "no leak found").cells, [{"accuracy": 0.5}] * 2, quiet) == ()
 
 
-def test_a_card_of_another_recipe_or_version_is_said_to_be(card: Card) -> None:
-    assert stale(card) == []
-    other = dataclasses.replace(
-        card,
-        defense=dataclasses.replace(card.defense, content="0" * 64),
-        made_with={**card.made_with, "leakbench": "0.0.1"},
+def test_a_card_of_another_release_is_not_stale_by_that(card: Card) -> None:
+    assert stale(dataclasses.replace(card, made_with={**card.made_with, "leakbench": "0.0.1"})) == []
+
+
+@pytest.mark.parametrize("what", ["defense", "dataset", "attack"])
+def test_a_card_of_another_defense_attack_or_data_set_is_stale(card: Card, what: str) -> None:
+    def of(**changes: str) -> Card:
+        return dataclasses.replace(card, **{what: dataclasses.replace(getattr(card, what), **changes)})
+
+    assert stale(of(content="0" * 64)) == [f"its {what} has changed since the card was measured"]
+    assert stale(of(name="of_nobody")) == [f"its {what} is not in the catalog"]
+
+
+def test_the_page_names_stale_cards_under_its_title_by_their_reasons(
+    card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "Stale" not in markdown_of([card], "cards")
+    gone, changed = (
+        dataclasses.replace(card, defense=dataclasses.replace(card.defense, **fields))
+        for fields in ({"name": "of_nobody"}, {"content": "0" * 64})
     )
-    assert stale(other) == ["its recipe has changed since the card was measured"]
-    assert "recipe has changed" in markdown_of([other], "cards")
+    monkeypatch.setattr("leakbench.privacy.BEHAVIOUR", 9)
+    pages = [markdown_of([gone, card, changed], "cards"), html_of([gone, card, changed], "cards")]
+    title, rule, bullets, *_ = pages[0].split("\n\n")
+    lines = bullets.splitlines()
+    assert (title, rule) == ("# Leaderboard", "Stale cards, which the commands below each table measure again:")
+    assert lines[0] == "- its defense is not in the catalog: digits/of_nobody."
+    assert lines[2] == "- its defense has changed since the card was measured: digits/sign."
+    assert lines[1].startswith("- measured with another behaviour of accounting (then ")
+    assert lines[1].endswith("today 9): digits/sign; digits/sign.")
+    assert len(lines) == 3
+    assert all(text in pages[1] for text in ("Stale cards", "its defense is not in the catalog: digits/of_nobody."))
 
 
 def test_the_published_page_is_what_the_published_cards_render() -> None:

@@ -16,11 +16,14 @@ from leakbench.privacy.accountants import best, moments_2017, pld, rdp
 from leakbench.privacy.audit.trials import drawn
 from leakbench.privacy.audit.verdict import lower_bounds
 from leakbench.privacy.bounds import gaussian_robustness, reconstruction_robustness
+from leakbench.privacy.calibration import Noise
 from leakbench.privacy.claim import NoClaim
 from leakbench.privacy.epsilon import Epsilon, epsilon
-from leakbench.privacy.ledger import Phase, Schedule
+from leakbench.privacy.ledger import Phase, Schedule, Stretch
 from leakbench.privacy.mechanism import Mechanism, Mixture, participations
 from leakbench.privacy.pairs import gaussian_delta, losses, sum_of, uses_of
+from leakbench.privacy.release import Part, Released, multiplier, span
+from leakbench.privacy.release import drawn as drawn_of
 from leakbench.rng import generator
 from leakbench.types import Fact
 
@@ -184,6 +187,15 @@ def test_every_accountant_of_a_mixture_is_an_upper_bound_of_the_same() -> None:
         moments_2017((mixture,), DELTA)
 
 
+def test_a_mixture_tells_as_much_as_its_most_revealing_mechanism() -> None:
+    silent, loud = Mechanism(math.inf, 0.5, 1), Mechanism(2.0, 0.1, 1)
+    assert not Mixture((silent, loud), 10, 2, 5, "fixed", 3).idle
+    assert Mixture((silent, silent), 10, 2, 5, "fixed", 3).idle
+    assert Mixture((silent, loud), 10, 2, 5, "fixed", 0).idle
+    both = Mixture((Mechanism(3.0, 0.3, 1), loud), 10, 2, 5, "fixed", 3)
+    assert (both.sampling_rate, both.noise_multiplier) == (0.3, 2.0)
+
+
 def test_more_copies_and_larger_cohorts_are_never_better() -> None:
     def at(**changes: Any) -> float:
         found = fed_cdp(schedule_of("cancer", **{"copies": 1.0, "most_copies": 10, **changes}))
@@ -252,3 +264,47 @@ def test_uses_that_show_are_counted_over_the_draw() -> None:
 def test_participations_are_worded(changes: dict[str, Any], words: str) -> None:
     plain = {"clients_per_round": 1, "copies": 1.0, "most_copies": 1}
     assert words in fed_cdp(schedule_of("cancer", **{**plain, **changes})).reason
+
+
+def part_of(sigma: float, rounds: int) -> Part:
+    """Rounds in which a unit takes part at most once each, with probability .5."""
+    one = (Mechanism(sigma, 1.0, 1),)
+    return Part(rounds, (Mechanism(sigma, 0.5, rounds),), (Mechanism(sigma, 1.0, rounds),), one, rounds)
+
+
+def test_the_realised_count_is_of_the_rounds_with_the_least_noise() -> None:
+    """Three participations, two of which can be in the two rounds with noise 1."""
+    released = Released((part_of(3.0, 4), part_of(1.0, 2)), "", "client")
+    assert released.realised(3) == (Mechanism(1.0, 1.0, 2), Mechanism(3.0, 1.0, 1))
+    assert released.realised(1) == (Mechanism(1.0, 1.0, 1), Mechanism(3.0, 1.0, 0))
+    assert released.mechanisms == (Mechanism(3.0, 0.5, 4), Mechanism(1.0, 0.5, 2))
+    assert released.without_draw == (Mechanism(3.0, 1.0, 4), Mechanism(1.0, 1.0, 2))
+    assert span(released.parts) == "1 (least, in round 5) to 3"
+    assert span(released.parts[:1]) == "3"
+
+
+def test_noises_of_a_part_add_up_in_squares_and_the_strongest_part_counts() -> None:
+    def noise(std: float, bound: float, part: int) -> Noise:
+        return Noise("batch", std, False, bound, part, False, None)
+
+    noises = (noise(6.0, 2.0, 0), noise(8.0, 2.0, 0), noise(4.0, 1.0, 1))
+    assert multiplier(noises, lambda each: each.std) == 5.0
+    assert multiplier(noises[1:], lambda each: each.std) == 4.0
+    assert multiplier(noises[:1] + noises[2:], lambda each: each.std) == 4.0
+
+
+def test_what_a_stretch_releases_depends_on_the_clients_that_hold_the_unit() -> None:
+    """Three copies of an example; a client is held by itself."""
+    schedule = schedule_of("cancer", clients=20, clients_per_round=4, most_copies=3)
+    some, every = (Stretch((Phase({}, 5, 100, True, cohort),), 0, 5) for cohort in (4, 20))
+    once, sampled, both = (
+        Mechanism(2.0, 1.0, 1),
+        Mechanism(2.0, 0.1, 1),
+        (Mechanism(2.0, 1.0, 1), Mechanism(3.0, 1.0, 1)),
+    )
+    assert drawn_of((once,), "client", every, schedule) == (Mechanism(2.0, 1.0, 5),)
+    assert drawn_of((once,), "example", every, schedule) == (Mechanism(2.0, 1.0, 15),)
+    assert drawn_of((once,), "client", some, schedule) == (Mechanism(2.0, 0.2, 5, "visible"),)
+    assert drawn_of((once,), "example", some, schedule) == (Mixture((once,), 20, 3, 4, "fixed", 5),)
+    assert drawn_of((sampled,), "client", some, schedule) == (Mixture((sampled,), 20, 1, 4, "fixed", 5),)
+    assert drawn_of(both, "client", some, schedule) == (Mixture(both, 20, 1, 4, "fixed", 5),)

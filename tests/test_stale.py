@@ -31,7 +31,7 @@ from leakbench.progress import Reporter
 from leakbench.recipe import describe
 from leakbench.reproduce.page import page_of
 from leakbench.reproduce.read import read_any
-from leakbench.reproduce.recorded import changes, versions_in
+from leakbench.reproduce.recorded import changes, versions_asked, versions_in
 from leakbench.reproduce.stale import Published, checked, published, published_rows, rows_of
 from leakbench.reproduce.table import Table
 from leakbench.scripts import untagged
@@ -163,6 +163,30 @@ def test_every_shared_piece_enters_the_identity_of_the_cells_that_use_it(monkeyp
                 assert raised(behaviours_of(cell)) | now == raised(behaviours_of(cell))
 
 
+def test_a_partition_has_a_version_that_is_known_without_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = Request(attack="cpl", train_rounds=0)
+    before = resolve_cell(request, None)
+    piece = type(before.recipe.federation.partition)
+    monkeypatch.setattr(piece, "behaviour", 2, raising=False)
+    assert resolve_cell(request, None).hash != before.hash
+    assert versions_asked([request])[piece.__name__] == behaviours_of(before)[piece.__name__] == 2
+
+
+def test_versions_are_those_of_the_pieces_that_a_cell_uses() -> None:
+    """The network that is trained, the rankings of several victims, the fast engine, and the attributes of a table."""
+
+    def used(**asked: Any) -> set[str]:
+        return set(behaviours_of(resolve_cell(Request(attack="cpl", **asked), None)))
+
+    plain = used(dataset="digits", train_rounds=0, victims=2)
+    assert {"rankings", "engine", "Candidates", "Classes", "network lenet_cpl"} <= plain
+    assert not {"training", "network mlp", "Attributes", "accounting", "bounds"} & plain
+    assert used(dataset="digits", train_rounds=1, victims=2) - plain == {"training", "network mlp"}
+    assert plain - used(dataset="digits", train_rounds=0, victims=1) == {"rankings"}
+    assert plain - used(dataset="digits", train_rounds=0, victims=2, engine="reference") == {"engine"}
+    assert "Attributes" in used(dataset="cancer", train_rounds=0)
+
+
 def test_a_network_has_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
     request = Request(attack="cpl", train_rounds=0)
     before = resolve_cell(request, None).hash
@@ -178,7 +202,7 @@ def test_no_published_row_is_stale_unless_its_page_names_it(rows: list[Published
     assert not found["unknown"]
     for row in found["stale"]:
         page = (RESULTS / f"{row.page}.md").read_text(encoding="utf-8")
-        assert "another behaviour" in page or "today's cell is another one" in page or "recipe has changed" in page, row
+        assert "another behaviour" in page or "today's cell is another one" in page or "has changed since" in page, row
         name = row.row.partition(",")[0] if row.page == "leaderboard" else row.row
         assert untagged(name) in page, row
 

@@ -53,6 +53,8 @@ def first(count: int, value: Any = True, other: Any = False, of: int = 100) -> l
     [
         ({}, "no leak found", "100 victims over 5 networks"),
         ({"success": first(60)}, "reconstructs", "the ASR 0.60 is significantly above the baseline guess's 0.00"),
+        # The baseline guess's interval reaches .037: an ASR of .03 is above its estimate, not above its interval.
+        ({"success": first(3)}, "no leak found", ""),
         ({"rmse": 0.3}, "reconstructs", "100 % of the reconstructions are closer than the baseline guess"),
         ({"identified": first(2, 1.0, 0.0)}, "identifies", "2 of 100 victims are identified among 1000 candidates"),
         ({"failure": first(50), "rmse": first(50, np.nan, 0.5)}, "attack failed", "no answer for 50 % of the examples"),
@@ -167,6 +169,30 @@ def test_a_limit_of_the_evidence_and_a_guarantee_that_is_lower_do_not_contradict
 def test_members_of_a_batch_are_one_trial_of_the_excluded_rate() -> None:
     found = tap_summary(rows(400).assign(batch=np.arange(400) // 4, victim=np.arange(400) // 4), 0.0, STRONG)
     assert found["excluded_asr"] == pytest.approx(1 - 0.05 ** (1 / 100))
+
+
+def test_successes_on_one_network_exclude_less_than_as_many_on_several() -> None:
+    """Victim v is at network v modulo 5: three successes on the first network, or one on each of three."""
+    on_one, spread = (
+        tap_summary(rows(success=np.isin(np.arange(100), which)), 0.0, STRONG) for which in ([0, 5, 10], range(3))
+    )
+    assert on_one["asr"] == spread["asr"]
+    assert on_one["excluded_asr"] > 1.2 * spread["excluded_asr"]
+
+
+def test_one_network_alone_on_which_reconstructions_are_closer_is_no_leak() -> None:
+    """70 of 100 victims, all on one network or on five: only over several networks it is significantly more than half."""
+    closer = {"rmse": first(70, 0.3, 0.5)}
+    one = np.array(first(70, 0, 1)) * (1 + np.arange(100) % 4)
+    assert tap_summary(rows(**closer), 0.0, STRONG)["verdict"] == "reconstructs"
+    assert tap_summary(rows(**closer, network=one), 0.0, STRONG)["verdict"] == "inconclusive"
+
+
+@pytest.mark.parametrize(("shares", "word"), [([0.5, 0.4], "no leak found"), ([1 / 17] * 17, "identifies")])
+def test_ties_count_as_identified_where_they_make_a_whole_victim(shares: list[float], word: str) -> None:
+    """One of 100 victims among 20,000 candidates has p = .005. Seventeen parts of 1 / 17 have a sum below 1 in double precision."""
+    identified = [*shares, *[0.0] * (100 - len(shares))]
+    assert tap_summary(rows(identified=identified, candidates=20_000), 0.0, STRONG)["verdict"] == word
 
 
 def evidence(**changes: Any) -> Evidence:

@@ -16,6 +16,7 @@ from leakbench.leaderboard.sources import sources_of
 from leakbench.progress import Reporter
 from leakbench.recipe import catalog_folder
 from leakbench.recipe import names as catalog_names
+from leakbench.reproduce.recorded import COLUMN, changed_versions, together, versions_in
 
 __all__ = ["check", "differences", "identity_differences"]
 
@@ -54,26 +55,35 @@ def check(card: Card, runs: Path, data_dir: Path | None, reporter: Reporter, mak
 
 
 def identity_differences(card: Card, cells: list[Asking]) -> Iterator[str]:
-    """Yield in what a card is not of the cells that it asks for here, the cause before the hash that follows from it."""
+    """Yield in what a card is not of the cells that it asks for here, the cause before the hash that follows from it.
+
+    Of a card that was measured with other behaviour versions no hash is compared: all of them differ.
+    """
     cell = cells[-1].cell
+    of = (card.asked, card.defense.name, card.dataset.name)
+    repeat = card_command(*of, card.attack.name)
+    versions = changed_versions(versions_in(card.settings), together(each.cell for each in cells))
+    if versions:
+        changed = ", ".join(f"{name} {then} -> {now}" for name, (then, now) in versions.items())
+        yield f"the card is stale: {changed}; measure it again: {repeat}"
     for what, source in sources_of(cell).items():
         on_card = getattr(card, what)
         for field in dataclasses.fields(source):
             yield from _unlike(f"{what}.{field.name}", getattr(on_card, field.name), getattr(source, field.name))
     settings = settings_of(cells)
-    for name in sorted({*settings, *card.settings}):
+    for name in sorted({*settings, *card.settings} - ({COLUMN} if versions else set())):
         yield from _unlike(f"settings.{name}", card.settings.get(name), settings.get(name))
     on_card = [(f"cells.{c.attacker}.{c.protocol}", c) for c in card.cells]
     here = [(f"cells.{c.attacker}.{c.protocol}", c) for c in cells]
     yield from _unlike("cells", [name for name, _ in on_card], [name for name, _ in here])
     for (name, measured), (_, each) in zip(on_card, here, strict=False):
-        yield from _unlike(f"{name}.hash", measured.hash, each.cell.hash)
+        if not versions:
+            yield from _unlike(f"{name}.hash", measured.hash, each.cell.hash)
         yield from _unlike(f"{name}.command", measured.command, each.command)
         yield from _unlike(f"{name}.network", measured.network, each.cell.settings.leaking)
-    yield from _unlike("hash", card.hash, hash_of(cells, card.asked))
-    of = (card.asked, card.defense.name, card.dataset.name)
+    if not versions:
+        yield from _unlike("hash", card.hash, hash_of(cells, card.asked))
     yield from _unlike("epsilon.audited.command", card.epsilon.audited.command, audit_command(*of))
-    repeat = card_command(*of, card.attack.name)
     yield from _unlike("repeat", card.repeat, repeat)
 
 

@@ -49,6 +49,7 @@ def html_of(cards: Sequence[Card], place: str) -> str:
 
 def _page(cards: Sequence[Card], place: str) -> Iterator[Block]:
     yield Heading(1, TITLE)
+    yield from _stale(cards)
     for rule in RULES:
         yield Text(_with_code(rule))
     groups = comparable(cards)
@@ -67,11 +68,22 @@ def _page(cards: Sequence[Card], place: str) -> Iterator[Block]:
         yield _details(ranked)
         yield Heading(3, f"{first.dataset.name}: warnings")
         yield Bullets(
-            tuple((f"{each.card.defense.name}: {'; '.join(_warned(each.card)) or 'none'}.",) for each in ranked)
+            tuple((f"{each.card.defense.name}: {'; '.join(each.card.warnings) or 'none'}.",) for each in ranked)
         )
         yield from _reported(ranked)
         yield Heading(3, f"{first.dataset.name}: again")
         yield Bullets(tuple((Code(each.card.repeat),) for each in ranked))
+
+
+def _stale(cards: Sequence[Card]) -> Iterator[Block]:
+    """Yield which cards are stale, a reason each; nothing where none is."""
+    found: dict[str, list[str]] = {}
+    for card in cards:
+        for reason in stale(card):
+            found.setdefault(reason, []).append(f"{card.dataset.name}/{card.defense.name}")
+    if found:
+        yield Text(("Stale cards, which the commands below each table measure again:",))
+        yield Bullets(tuple((f"{reason}: {'; '.join(names)}.",) for reason, names in found.items()))
 
 
 def _with_code(rule: str) -> tuple[str | Code, ...]:
@@ -138,7 +150,7 @@ def _ranking(ranked: Sequence[Standing], place: str) -> Grid:
                 *points,
                 _share(card.accuracy.value, 3) if card.accuracy.value else "not trained",
                 *_epsilons(card.epsilon),
-                str(len(_warned(card))),
+                str(len(card.warnings)),
             )
         )
     return Grid(heads, tuple(rows))
@@ -230,10 +242,6 @@ def _reported(ranked: Sequence[Standing]) -> Iterator[Block]:
     if rows:
         yield Heading(3, f"{ranked[0].card.dataset.name}: what papers print")
         yield Grid(("defense", "what", "printed", "measured here", "by", "to be known"), rows)
-
-
-def _warned(card: Card) -> list[str]:
-    return [*stale(card), *card.warnings]
 
 
 def _share(share: tuple[float, float, float] | None, digits: int = 2) -> str:

@@ -6,37 +6,55 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from leakbench.cell import Request
-from leakbench.cell.budget import prepare
+from leakbench.cell.budget import plan, prepare
+from leakbench.cell.resolve import with_examples
 from leakbench.data.find import Load
 from leakbench.data.kept import KeptData
-from leakbench.defense import Defense
 from leakbench.errors import InputError
 from leakbench.leaderboard.asked import request_of
 from leakbench.leaderboard.card import Card, Measured
 from leakbench.leaderboard.read import read_cards
-from leakbench.recipe import describe, resolve
+from leakbench.leaderboard.sources import sources_of
+from leakbench.recipe import names
 from leakbench.reproduce.recorded import together, versions_asked, versions_in
 from leakbench.reproduce.stale import Published, Today, stale_reason
-from leakbench.store import content_hash
 
 __all__ = ["published_cards", "stale"]
 
 
-def stale(card: Card) -> list[str]:
-    """Return in what a card was not measured with the catalog and the behaviour of today, a sentence each; reads no data.
+KINDS = {"defense": "defenses", "dataset": "datasets", "attack": "attacks"}
+"""{what a card is of: the part of the catalog that it is in}."""
 
-    Another release alone is no reason: what it changed has another behaviour version.
+
+def stale(card: Card) -> list[str]:
+    """Return in what a card was not measured with the catalog and the behaviour of today, a sentence each.
+
+    Only data that come with leakbench are read. Another release alone is no reason: what it changed has another behaviour version.
     """
-    try:
-        recipe = resolve("defenses", Defense, card.defense.name)[1]
-    except InputError:
-        return ["its recipe is not in the catalog"]
-    found = []
-    if content_hash(describe(recipe)) != card.defense.content:
-        found.append("its recipe has changed since the card was measured")
+    for what, kind in KINDS.items():
+        if getattr(card, what).name not in names(kind):
+            return [f"its {what} is not in the catalog"]
     load = KeptData(offline=True)
+    changed = [
+        f"its {what} has changed since the card was measured"
+        for what, content in _contents(card, load).items()
+        if content != getattr(card, what).content
+    ]
     reasons = dict.fromkeys(stale_reason(_published(card, cell, None), load) for cell in card.cells)
-    return [*found, *filter(None, reasons)]
+    return [*changed, *filter(None, reasons)]
+
+
+def _contents(card: Card, load: Load) -> dict[str, str]:
+    """Return {`defense`, `dataset`, `attack`: the hash of its content today}, as far as every machine knows it."""
+    request = _request(card, card.cells[-1])
+    try:
+        cell = plan(request, load=load)
+        if cell.recipe.origin is None:
+            cell = with_examples(cell, request.dataset, None, load=load)
+    except InputError:  # What is asked for is refused today, which `stale_reason` states.
+        return {}
+    # Data that were not read have no content.
+    return {what: source.content for what, source in sources_of(cell).items() if source.content}
 
 
 def published_cards(folder: Path, data_dir: Path | None) -> Iterator[Published]:
@@ -64,5 +82,5 @@ def _published(card: Card, cell: Measured, data_dir: Path | None) -> Published:
 
 
 def _request(card: Card, cell: Measured) -> Request:
-    names = (card.defense.name, card.dataset.name, card.attack.name)
-    return request_of(card.asked, *names, cell.attacker, cell.protocol)
+    of = (card.defense.name, card.dataset.name, card.attack.name)
+    return request_of(card.asked, *of, cell.attacker, cell.protocol)

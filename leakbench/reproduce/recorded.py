@@ -12,7 +12,16 @@ from leakbench.cell.behaviours import behaviours_of
 from leakbench.cell.budget import plan
 from leakbench.errors import InputError
 
-__all__ = ["COLUMN", "changes", "parsed_versions", "recorded_in", "together", "versions_asked", "versions_in"]
+__all__ = [
+    "COLUMN",
+    "changed_versions",
+    "changes",
+    "parsed_versions",
+    "recorded_in",
+    "together",
+    "versions_asked",
+    "versions_in",
+]
 
 COLUMN = "behaviours"
 """Column of a CSV with the versions above 1 as JSON; a row without it was measured with versions of 1 alone."""
@@ -49,16 +58,18 @@ def parsed_versions(text: str) -> dict[str, int] | None:
     return found if whole else None
 
 
-def changes(recorded: Mapping[str, int], today: Mapping[str, int]) -> list[str]:
-    """Return the pieces whose version has changed since a row was measured, as `ClipWhole (then 1, today 2)`.
+def changed_versions(recorded: Mapping[str, int], today: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Return {name: (version then, version today)} of the pieces whose version has changed since a row was measured.
 
     recorded: the versions above 1 of the row.  today: all versions of the cell.
     """
-    return [
-        f"{name} (then {then}, today {version})"
-        for name, version in sorted(today.items())
-        if (then := recorded.get(name, FIRST)) != version
-    ]
+    both = {name: (recorded.get(name, FIRST), version) for name, version in sorted(today.items())}
+    return {name: (then, now) for name, (then, now) in both.items() if then != now}
+
+
+def changes(recorded: Mapping[str, int], today: Mapping[str, int]) -> list[str]:
+    """Return the pieces of `changed_versions` in words, as `ClipWhole (then 1, today 2)`."""
+    return [f"{name} (then {then}, today {now})" for name, (then, now) in changed_versions(recorded, today).items()]
 
 
 def versions_asked(requests: Sequence[Request]) -> dict[str, int]:
