@@ -96,7 +96,8 @@ CELLS: dict[str, dict[str, Any]] = {
 
 SHARES = (
     *("asr", "asr_low", "asr_high", "null_asr", "identified", "identified_low", "identified_high"),
-    *("label_accuracy", "label_ranked"),
+    *("label_accuracy", "label_ranked", "recognised", "null_recognised"),
+    *("excluded_asr", "excluded_identified", "excluded_recognised"),
 )
 """Counts of victims and what follows from them, which are equal."""
 

@@ -24,8 +24,9 @@ from leakbench.data.dataset import Dataset
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
 from leakbench.federated import leakage, simulate
-from leakbench.measure import metrics, rankings, statistics
+from leakbench.measure import metrics, rankings, recognised, statistics
 from leakbench.models import MODELS
+from leakbench.summary import verdict
 
 __all__ = ["behaviours_of"]
 
@@ -59,6 +60,8 @@ SHARED = {
     "leakage": Shared(leakage),
     "metrics": Shared(metrics),
     "intervals": Shared(statistics),
+    "recognition": Shared(recognised),
+    "verdicts": Shared(verdict),
     "rankings": Shared(rankings, lambda cell: cell.settings.victims > 1),
     "batches": Shared(batch_features, lambda cell: cell.settings.victims > 1 and _together(cell)),
     "baseline guess": Shared(leakbench.attack.null),

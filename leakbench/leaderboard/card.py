@@ -46,6 +46,8 @@ class Point:
     same_as: the leakage point that showed the same bits; empty where there is none.
     networks: over how many draws of the first weights the victims are spread, victim v at draw v modulo this number; one training
     counts as one.  by_network: {a share: how many victims of each network it counts}, from which its interval follows.
+    excluded: the rate of reconstruction, identification or recognition above which the evidence excludes every one at 95 %; None
+    where a leak is stated, and on cards from before.
     """
 
     name: Annotated[str, Field(pattern=r"^(type-[012]|global)(@\d+)?$")]
@@ -68,6 +70,7 @@ class Point:
     same_as: Sentence
     networks: Count = 1
     by_network: dict[Literal["asr", "identified", "label_ranked"], tuple[Amount, ...]] = field(default_factory=dict)
+    excluded: Chance | None = None
 
 
 @part

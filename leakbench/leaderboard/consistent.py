@@ -47,6 +47,12 @@ def _interval(place: str, share: float, number: int, right: tuple[float, ...]) -
 def _shares(card: Card) -> Iterator[tuple[str, tuple[float, float, float], int, tuple[float, ...]]]:
     for cell in card.cells:
         for point in cell.points:
+            shares = [share[0] for share in (point.asr, point.identified) if share is not None]
+            if point.excluded is not None and point.excluded < max(shares, default=0.0) - HALF_DIGIT:
+                raise InputError(
+                    f"cells.{cell.attacker}.{cell.protocol}.{point.name}.excluded: got {point.excluded:g}, expected at least the"
+                    f" rate that was measured, {max(shares):g}"
+                )
             for name in SHARES:
                 share = getattr(point, name)
                 if share is not None and (name != "asr" or point.batch == 1):

@@ -9,7 +9,7 @@ from leakbench.leaderboard.blocks import Block, Bullets, Code, Grid, Heading, In
 from leakbench.leaderboard.card import Card, Epsilon, Point
 from leakbench.leaderboard.rank import EVERYWHERE, Standing, comparable, points_of, standings
 from leakbench.leaderboard.stale import stale
-from leakbench.summary.verdict import LEAST_NETWORKS, LEAST_VICTIMS, upper_limit
+from leakbench.summary.verdict import LEAST_NETWORKS, LEAST_VICTIMS
 from leakbench.summary.verdict_words import INCONCLUSIVE, NO_LEAK
 
 __all__ = ["html_of", "markdown_of"]
@@ -168,13 +168,14 @@ def _verdict(point: Point) -> str:
     """Return the verdict; where no leak is stated, with the rate that so many victims do not exclude."""
     if point.verdict not in (NO_LEAK, INCONCLUSIVE):
         return point.verdict
-    return f"{point.verdict}: up to {100 * _not_excluded(point):.0f} % of victims not excluded"
+    if point.excluded is None:
+        return f"{point.verdict}: the card does not say which rates are excluded"
+    return f"{point.verdict}: up to {100 * point.excluded:.0f} % of victims not excluded"
 
 
 def _not_excluded(point: Point) -> float:
-    """Return the largest rate, of reconstruction or identification, that is not excluded at 95 %; 1 where none was measured."""
-    shares = [share[0] for share in (point.asr, point.identified) if share is not None]
-    return max((upper_limit(share * point.victims, point.victims) for share in shares), default=1.0)
+    """Return the largest rate that is not excluded at 95 %; 1 where the card has none."""
+    return 1.0 if point.excluded is None else point.excluded
 
 
 def _short(points: Sequence[Point]) -> str:

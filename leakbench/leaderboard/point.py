@@ -10,6 +10,7 @@ import pandas as pd
 
 from leakbench.leaderboard.card import Point
 from leakbench.measure.statistics import median_interval
+from leakbench.summary.tap import EXCLUDED
 
 __all__ = ["point_of", "rounded", "share_of"]
 
@@ -19,6 +20,7 @@ DIGITS = 4
 def point_of(name: str, summary: Mapping[str, Any], rows: pd.DataFrame) -> Point:
     """Return a leakage point of a summary, whose rows are these."""
     tap = summary["taps"][name]
+    excluded = [tap[f"excluded_{what}"] for what in EXCLUDED if tap.get(f"excluded_{what}") is not None]
     same = str(summary["notes"].get(f"taps.{name}", "")).partition("the same bits as ")[2].partition(":")[0]
     return Point(
         name=name,
@@ -41,6 +43,7 @@ def point_of(name: str, summary: Mapping[str, Any], rows: pd.DataFrame) -> Point
         same_as=same,
         networks=tap.get("networks", 1),
         by_network=_by_network(tap, rows) if tap.get("networks", 1) > 1 else {},
+        excluded=rounded(max(excluded, default=None)),
     )
 
 

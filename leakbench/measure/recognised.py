@@ -35,6 +35,9 @@ __all__ = [
 RECOGNISED_COLUMNS = ("recognised", "null_recognised", "gallery")
 """Columns of the rows: whether the reconstruction and the baseline guess are recognised, and among how many other pictures."""
 
+BEHAVIOUR = 1
+"""Raised when the rule of recognition changes, see `leakbench.behaviour`."""
+
 MOST = 1000
 """Largest number of other pictures that a reconstruction is compared with."""
 

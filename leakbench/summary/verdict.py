@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scipy.stats import beta, binomtest
+from scipy.stats import binomtest
 
 from leakbench.summary.verdict_words import FAILED, IDENTIFIES, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS
 
@@ -20,7 +20,6 @@ __all__ = [
     "above_baseline",
     "above_chance",
     "by_chance",
-    "upper_limit",
     "verdict",
     "whole_victims",
     "within_chance",
@@ -34,6 +33,9 @@ LEAST_VICTIMS = 100
 
 LEAST_NETWORKS = 5
 """How much leaks differs between draws of the first weights; fewer draws say little about another network."""
+
+BEHAVIOUR = 1
+"""Raised when the rules of verdicts change, see `leakbench.behaviour`."""
 
 LEVEL = 0.01
 """A leak is stated where chance reaches as many identified victims less often than this."""
@@ -196,8 +198,3 @@ def above_chance(right: int, victims: int, chance: float) -> bool:
 def within_chance(right: int, victims: int, chance: float) -> bool:
     """Return whether so many identified victims are not significantly more than by chance, at `CAUTION`."""
     return by_chance(right, victims, chance) >= CAUTION
-
-
-def upper_limit(successes: float, trials: int, confidence: float = 0.95) -> float:
-    """Return the rate above which independent trials exclude it: one-sided limit by Clopper and Pearson (Biometrika 26, 1934)."""
-    return float(beta.ppf(confidence, successes + 1, trials - successes)) if successes < trials else 1.0
