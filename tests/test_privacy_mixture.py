@@ -295,7 +295,7 @@ def test_noises_of_a_part_add_up_in_squares_and_the_strongest_part_counts() -> N
 
 def test_what_a_stretch_releases_depends_on_the_clients_that_hold_the_unit() -> None:
     """Three copies of an example; a client is held by itself."""
-    schedule = schedule_of("cancer", clients=20, clients_per_round=4, most_copies=3)
+    schedule = schedule_of("cancer", clients=20, clients_per_round=4, copies=3.0, most_copies=3)
     some, every = (Stretch((Phase({}, 5, 100, True, cohort),), 0, 5) for cohort in (4, 20))
     once, sampled, both = (
         Mechanism(2.0, 1.0, 1),
