@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leakbench.attack.batch_features import in_span, separable, separated, spanned
+from leakbench.answers import Reconstruction
+from leakbench.attack.batch_features import decided, in_span, separable, separated, spanned
 from leakbench.attack.methods.feature_inversion import FeatureInversion
 from leakbench.attack.rankings.candidates import Candidates
+from leakbench.attack.rankings.reconstructed import by_both
 from leakbench.attack.slots.descent import LbfgsDescent
 from leakbench.attack.slots.start import Constant
 from leakbench.attack.slots.stop import Iterations
@@ -97,6 +99,62 @@ def test_candidates_outside_the_span_leave_the_likelihood_to_decide() -> None:
     others = dataclasses.replace(leaked, candidates=strangers)
     expected = Candidates()._gradients(others, strangers)
     assert torch.equal(Candidates()((others,), generators()).scores, expected)
+
+
+def test_a_black_candidate_lies_in_every_span_and_says_nothing() -> None:
+    leaked, shown = view(perceptron(), 4)
+    stranger, member = V * 4 + 3, 1
+    inputs = shown.inputs.clone()
+    inputs[stranger] = 0.0
+    scores, sure = in_span(leaked, spanned(leaked), Public(inputs, shown.labels), leaked.public)
+    assert sure.all() and ranked_first(scores, 4)
+    inputs[member] = 0.0
+    _, unsure = in_span(leaked, spanned(leaked), Public(inputs[[member, stranger]], shown.labels[:2]), leaked.public)
+    assert not unsure.any()
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 0.0])
+def test_an_update_without_numbers_or_of_zeros_shows_nothing(value: float) -> None:
+    """As of a training that has diverged."""
+    leaked, shown = view(perceptron(), 4)
+    blank = dataclasses.replace(leaked, update={n: torch.full_like(u, value) for n, u in leaked.update.items()})
+    assert not in_span(blank, spanned(blank), shown, blank.public)[1].any()
+    assert not decided(blank, shown).any()
+    entered, cotangents, _ = separated(blank, separable(blank), generators())
+    assert entered.isnan().all() and cotangents.isnan().all()
+
+
+def test_equal_examples_are_not_separated() -> None:
+    """Their derivatives show only as a sum, so that the gradient has fewer directions than there are examples."""
+    model = perceptron(activation=nn.ReLU)
+    leaked, shown = view(model, 4)
+    x, y = shown.inputs[: V * 4].clone(), shown.labels[: V * 4].clone()
+    x[1::4], y[1::4] = x[0::4], y[0::4]
+    update = leaked.respond(x.reshape(V, 4, FEATURES), one_hot(y, 2).reshape(V, 4, 2))
+    equal = dataclasses.replace(leaked, update={n: u.detach() for n, u in update.items()})
+    assert separated(equal, separable(equal), generators())[0].isnan().all()
+
+
+def test_a_reconstruction_does_not_overrule_the_span() -> None:
+    leaked, shown = view(perceptron(), 4)
+    assert decided(leaked, shown).all()
+    likely = Candidates()((leaked,), generators())
+    others = torch.arange(V * 4, V * 4 + 4).expand(V, -1)
+    none = torch.zeros(V, dtype=torch.int64)
+    answer = Reconstruction(
+        inputs=shown.inputs[others],
+        labels=shown.labels[others],
+        certainty=torch.zeros(V, 4),
+        trajectory=torch.zeros(1, V),
+        steps=none,
+        evaluations=none,
+        iterates=shown.inputs[others][None],
+        snapshots=(0,),
+        spent=none[None],
+    )
+    found = by_both((leaked,), likely, shown, leaked.public.inputs, answer)
+    assert torch.equal(found["identified"].scores, likely.scores)
+    assert not torch.equal(found["identified_by_reconstruction"].scores.argmax(1), likely.scores.argmax(1))
 
 
 @pytest.mark.parametrize(

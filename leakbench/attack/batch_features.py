@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, jacfwd
 
 from leakbench.attack.front import FullyConnected, fully_connected
+from leakbench.attack.public import public_of
 from leakbench.attack.search.label_counts import label_counts
 from leakbench.attack.slots.labels import LastLayer
 from leakbench.defense.by_norm import ByNorm
@@ -27,13 +28,14 @@ from leakbench.models import one_hot
 from leakbench.models.batch_norm import mixes_examples
 from leakbench.types import Generators, Parameters
 
-__all__ = ["in_span", "separable", "separated", "spanned"]
+__all__ = ["decided", "in_span", "separable", "separated", "spanned"]
 
 BEHAVIOUR = 2
 """Raised when what is read of batches changes, see `leakbench.behaviour`."""
 
-MOST = 16
-"""How many examples of a batch are separated: their M^2 unknowns are solved for with matrices of as many rows."""
+MOST, MOST_HIDDEN = 16, 8
+"""How many examples of a batch are separated at the last layer and at others: M^2 unknowns are solved for with matrices of as
+many rows, and at a layer before others every equation needs a pass through these."""
 
 
 def spanned(view: View) -> FullyConnected | None:
@@ -58,9 +60,10 @@ def spanned(view: View) -> FullyConnected | None:
 
 
 def separable(view: View) -> FullyConnected | None:
-    """Return the layer of `spanned` for at most `MOST` examples of one local iteration and no defense; None else."""
+    """Return the layer of `spanned` for few enough examples of one local iteration and no defense; None else."""
     plain = view.local_steps == 1 and not view.stations.before(view.tap).transforms and not view.network.draws
-    return spanned(view) if plain and view.examples <= MOST else None
+    layer = spanned(view) if plain else None
+    return layer if layer is not None and view.examples <= (MOST if layer.last else MOST_HIDDEN) else None
 
 
 def in_span(view: View, layer: FullyConnected, shown: Public, public: Public) -> tuple[Tensor, Tensor]:
@@ -74,30 +77,49 @@ def in_span(view: View, layer: FullyConnected, shown: Public, public: Public) ->
 
     Returns:
         Minus the logarithm (V, k) of the share of their features' length that lies outside; and (V,) bool, whether the least share
-        decides: it is below `CLEAR` times that of all but a hundredth of the public examples.
+        decides: it is below `CLEAR` times that of all but a hundredth of the public examples. Nothing decides where numbers are not
+        finite, as of a model that has diverged. Features without a length, as of a black picture, lie in every span, so that they
+        say nothing and count as outside.
     """
     scores, sure = [], []
     for lane in range(view.victims):
         one = view.of(torch.tensor([lane], device=shown.inputs.device))
-        basis = _basis(one.update[f"{layer.name}weight"][0].double(), view.examples)
         behind = _Behind(one, layer)
-        own, others = (_outside(behind.features(some.inputs), basis) for some in (shown, public))
+        seen = behind.seen[behind.weight]
+        entered, usual = behind.features(shown.inputs), behind.features(public.inputs)
+        if not all(bool(numbers.isfinite().all()) for numbers in (seen, entered, usual)):
+            scores.append(seen.new_full((len(entered),), torch.nan))
+            sure.append(torch.zeros((), dtype=torch.bool, device=seen.device))
+            continue
+        basis, least = _basis(seen, view.examples), SHORT * usual.norm(dim=1).median()
+        own, others = (_outside(features, basis, least) for features in (entered, usual))
         scores.append(-own.clamp_min(LEAST).log())
         sure.append(own.min() < CLEAR * others.quantile(0.01))
     return torch.stack(scores), torch.stack(sure)
+
+
+def decided(view: View, shown: Public) -> Tensor:
+    """Return (V,) bool, whose batch shows by its span who of the candidates is in it."""
+    layer = spanned(view) if view.examples > 1 else None
+    if layer is None or view.public is None or not len(view.public.labels):
+        return torch.zeros(view.victims, dtype=torch.bool, device=shown.inputs.device)
+    return in_span(view, layer, shown, public_of(view, "candidates"))[1]
 
 
 CLEAR = 0.1
 """By which factor the features of a member lie nearer to the span than those of public examples."""
 LEAST = 1e-12
 """Share outside the span below which there is only rounding."""
+SHORT = 1e-3
+"""Share of the usual length below which features say nothing."""
+RANK = 1e-7
+"""Share of the first singular value below which another is rounding, so that fewer directions than examples are known."""
 
 
-def _outside(features: Tensor, basis: Tensor) -> Tensor:
-    """Return the share (n,) of the length of features (n, d) outside the span of orthonormal rows (M, d)."""
-    left = features - features @ basis.mT @ basis
-    share: Tensor = left.norm(dim=1) / features.norm(dim=1).clamp_min(LEAST)
-    return share
+def _outside(features: Tensor, basis: Tensor, least: Tensor) -> Tensor:
+    """Return the share (n,) of the length of features (n, d) outside the span of orthonormal rows (M, d); 1 below `least`."""
+    left, length = features - features @ basis.mT @ basis, features.norm(dim=1)
+    return torch.where(length > least, left.norm(dim=1) / length, 1.0)
 
 
 def _basis(seen: Tensor, many: int) -> Tensor:
@@ -154,18 +176,27 @@ def _counted(view: View, rngs: Generators) -> Tensor:
 
 def _separated(behind: _Behind, counted: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """Return the features (M, d), the derivatives (M, d) and the labels (M,) for one victim."""
-    basis = _basis(behind.seen[behind.weight], behind.examples)
-    best = (torch.inf, torch.full_like(basis, torch.nan), counted)
+    seen = behind.seen[behind.weight]
+    none = seen.new_full((behind.examples, seen.shape[1]), torch.nan)
+    if not all(bool(g.isfinite().all()) for g in behind.seen.values()) or not seen.any():
+        return none, none, counted
+    sizes = torch.linalg.svdvals(seen)
+    if sizes[behind.examples - 1] <= RANK * sizes[0]:  # As of two equal examples: their sum is all that shows.
+        return none, none, counted
+    basis = _basis(seen, behind.examples)
+    best = (torch.inf, none, counted)
     for labels in _assignments(counted, behind.view.classes):
         residual = behind.residual(basis, labels)
         for start in islice(behind.starts(basis, labels, rng), STARTS if labels is counted else FEWER):
             a, rest = _least_squares(residual, start.flatten())
             missed = float(rest.square().mean().sqrt())
+            # Two starts that end at the same small residual show where what leaked was rounded.
+            again = missed <= EXACT and abs(missed - best[0]) <= 0.01 * missed
             if missed < best[0]:
                 best = (missed, a.reshape(start.shape) @ basis, labels)
-            if missed <= EXACT / 100:
+            if again or missed <= EXACT / 100:
                 break
-        if best[0] <= EXACT / 100:
+        if best[0] <= EXACT:
             break
     missed, entered, labels = best
     if not missed <= EXACT:

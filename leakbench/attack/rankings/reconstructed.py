@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Ranking, Reconstruction
+from leakbench.attack.batch_features import decided
 from leakbench.attack.posterior import missed
 from leakbench.federated.view import Public, View
 from leakbench.measure.high_pass import high_passed, scaled
@@ -54,7 +55,7 @@ def by_both(
     near = nearest(answer.inputs, shown.inputs)
     sure = certain(near, public, shown.inputs)
     if views[0].examples > 1:  # The likelihood of one example is exact; that of one of a batch is not.
-        sure = sure | explains(views, answer, public)
+        sure = (sure | explains(views, answer, public)) & ~decided(views[0], shown).to(sure.device)
     return {**alone, "identified_by_reconstruction": near, "identified": chosen(likelihood, near, sure)}
 
 
