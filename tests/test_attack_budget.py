@@ -238,7 +238,7 @@ def test_a_stage_that_does_not_apply_takes_no_time() -> None:
     inversion = FeatureInversion(start=Constant(value=0.5), descent=AdamDescent(), stop=Iterations(limit=10))
     noisy = dataclasses.replace(slow_view(clock, SlowConvolution), noise=0.1)
     method = AutoLeak((Stage(search(5)), Stage(inversion)))
-    WithinSeconds(method, 1000.0, lambda each, more: told.append(each), clock)((noisy,), rngs())
+    WithinSeconds(method, 1000.0, lambda each, least, more: told.append(each), clock)((noisy,), rngs())
     assert told == [pytest.approx(6 / V)]
 
 

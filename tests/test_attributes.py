@@ -277,7 +277,7 @@ def test_the_page_has_a_column_for_each() -> None:
     summary = {"taps": {"type-2": {"attributes": told}, "type-1": {"attributes": None}}}
     column = page_columns(summary)[-1]
     assert column.heading == "work ranked"
-    assert column.text(summary["taps"]["type-2"]) == "0.50 [0.40, 0.60] (null 0.30, at most 0.90)"
+    assert column.text(summary["taps"]["type-2"]) == "0.50 [0.40, 0.60] (baseline 0.30, at most 0.90)"
     assert column.text(summary["taps"]["type-1"]) == "n/a"
 
 
