@@ -177,7 +177,7 @@ def _count(number: int, name: str) -> str:
 
 def above_baseline(share: Sequence[float], guess: Sequence[float]) -> bool:
     """Return whether a share's interval is above the baseline guess's estimate, and the baseline's interval below the share."""
-    return share[1] > guess[0] and share[0] > guess[2]
+    return bool(share[1] > guess[0] and share[0] > guess[2])
 
 
 def whole_victims(identified: float) -> int:
