@@ -182,7 +182,8 @@ def test_versions_are_those_of_the_pieces_that_a_cell_uses() -> None:
     assert {"rankings", "engine", "Candidates", "Classes", "network lenet_cpl"} <= plain
     assert not {"training", "network mlp", "Attributes", "accounting", "bounds"} & plain
     assert used(dataset="digits", train_rounds=1, victims=2) - plain == {"training", "network mlp"}
-    assert plain - used(dataset="digits", train_rounds=0, victims=1) == {"rankings"}
+    assert plain - used(dataset="digits", train_rounds=0, victims=1) == {"rankings", "batches"}
+    assert plain - used(dataset="digits", train_rounds=0, victims=2, leak_batch=1) == {"batches"}
     assert plain - used(dataset="digits", train_rounds=0, victims=2, engine="reference") == {"engine"}
     assert "Attributes" in used(dataset="cancer", train_rounds=0)
 
