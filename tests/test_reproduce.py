@@ -496,7 +496,7 @@ def test_many_cells_that_lack_are_named_together() -> None:
     [one] = [line for line in table.lines if line.name == "N = 100, 10 %, Fed-CDP"]
     rows = pd.DataFrame([{"row": one.name, "cell": one.name, "point": "type-2", "scale": "full"}])
     page = page_of(table, rows)
-    assert "N = 100, 10 % (3 cells)" in page
+    assert "N = 100, 10 % (6 cells)" in page
     assert "N = 10000, 50 % (4 cells)" in page
 
 
