@@ -20,6 +20,7 @@ NONE = CARDS / "cancer" / "none.json"
 
 VERDICTS = ("reconstructs", "identifies", "no leak found", "inconclusive", "attack failed")
 
+ONE_NETWORK = {"victims": 10, "networks": 1, "by_network": {}, "label_ranked": None}
 LEAKS = {"asr": [0.9, 0.5958, 0.9821], "null_asr": [0.0, 0.0, 0.2775], "rmse": [0.01, 0.0, 0.02], "null_rmse": 0.09}
 NOTHING = {"asr": [0.0, 0.0, 0.2775], "null_asr": [0.0, 0.0, 0.2775], "rmse": [0.2, 0.1, 0.3], "null_rmse": 0.09}
 TOLD = {"identified": [0.9, 0.5958, 0.9821], "candidates": 50, "chance": 0.02}
@@ -59,7 +60,8 @@ def forged(folder: Path, change: Callable[[Any], None]) -> Path:
 def test_a_verdict_follows_from_the_numbers(
     numbers: dict[str, Any], allowed: set[str], verdict: str, tmp_path: Path
 ) -> None:
-    path = forged(tmp_path, lambda card: card["cells"][0]["points"][0].update({**numbers, "verdict": verdict}))
+    changed = {**ONE_NETWORK, **numbers, "verdict": verdict}
+    path = forged(tmp_path, lambda card: card["cells"][0]["points"][0].update(changed))
     if verdict in allowed:
         read_card(path)
         return
@@ -128,7 +130,7 @@ def test_a_card_of_an_earlier_version_is_read_with_the_words_of_today(tmp_path: 
         for cell in card["cells"]:
             for point, word in zip(cell["points"], ("leaks", "protected", "unclear"), strict=True):
                 numbers = LEAKS if word == "leaks" else NOTHING
-                point.update({**numbers, **UNTOLD, "verdict": word})
+                point.update({**ONE_NETWORK, **numbers, **UNTOLD, "verdict": word})
         card["warnings"] = ["aware attacker, protocol paper: leaks at type-2"]
 
     card = read_card(forged(tmp_path, earlier))
@@ -190,7 +192,7 @@ def test_the_page_says_which_rate_the_evidence_excludes(excluded: float | None, 
     def change(fields: Any) -> None:
         for cell in fields["cells"]:
             for point in cell["points"]:
-                point.update({**NOTHING, **UNTOLD, "verdict": "inconclusive", "excluded": excluded})
+                point.update({**ONE_NETWORK, **NOTHING, **UNTOLD, "verdict": "inconclusive", "excluded": excluded})
 
     read_card(forged(tmp_path, change))
     page = markdown_of(read_cards(tmp_path), "cards")
