@@ -178,6 +178,33 @@ def test_a_last_layer_tells_fewer_examples_apart_than_it_has_classes() -> None:
     assert spanned(view(model, 4, 5)[0]) is not None and spanned(view(model, 5, 5)[0]) is None
 
 
+class Shared(nn.Module):
+    """A network one of whose weights is used twice: by two layers, or by one layer that runs twice."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.again, self.last = (nn.Linear(FEATURES, FEATURES) for _ in range(3))
+        if tied:
+            self.again.weight = self.first.weight
+        else:
+            self.again = self.first
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = self.last(self.again(self.first(x).sigmoid()).sigmoid())
+        return answer
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_weight_that_is_used_twice_shows_no_span_and_separates_nothing(tied: bool) -> None:
+    """The layer behind it does, so that exactly the members lie in its span."""
+    leaked, shown = view(Shared(tied), 4, FEATURES)
+    layer = spanned(leaked)
+    assert layer is not None and layer.name == "last." and separable(leaked) == layer
+    scores, sure = in_span(leaked, layer, shown, leaked.public)
+    assert sure.all() and ranked_first(scores, 4)
+
+
 @pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh])
 def test_the_inputs_of_a_hidden_layer_are_separated_for_more_examples_than_classes(activation: type[nn.Module]) -> None:
     leaked, shown = view(perceptron(activation=activation), 5)
