@@ -120,7 +120,7 @@ def test_an_update_without_numbers_or_of_zeros_shows_nothing(value: float) -> No
     blank = dataclasses.replace(leaked, update={n: torch.full_like(u, value) for n, u in leaked.update.items()})
     assert not in_span(blank, spanned(blank), shown, blank.public)[1].any()
     assert not decided(blank, shown).any()
-    entered, cotangents, _ = separated(blank, separable(blank), generators())
+    entered, cotangents, *_ = separated(blank, separable(blank), generators())
     assert entered.isnan().all() and cotangents.isnan().all()
 
 
@@ -209,7 +209,7 @@ def test_a_weight_that_is_used_twice_shows_no_span_and_separates_nothing(tied: b
 def test_the_inputs_of_a_hidden_layer_are_separated_for_more_examples_than_classes(activation: type[nn.Module]) -> None:
     leaked, shown = view(perceptron(activation=activation), 5)
     layer = separable(leaked)
-    entered, cotangents, labels = separated(leaked, layer, generators())
+    entered, cotangents, labels, _ = separated(leaked, layer, generators())
     truth = shown.inputs[: V * 5].reshape(V, 5, FEATURES)
     apart, whose = torch.cdist(entered, truth).min(2)
     assert apart.max() < 1e-3 and (whose.sort(1).values == torch.arange(5)).all()
@@ -225,7 +225,7 @@ def test_the_inputs_of_a_hidden_layer_are_separated_for_more_examples_than_class
 def test_what_the_equations_miss_is_no_number() -> None:
     leaked, _ = view(perceptron(), 3)
     broken = {n: u + (0.3 * u.std() if n == "2.bias" else 0.0) for n, u in leaked.update.items()}
-    entered, cotangents, _ = separated(dataclasses.replace(leaked, update=broken), separable(leaked), generators())
+    entered, cotangents, *_ = separated(dataclasses.replace(leaked, update=broken), separable(leaked), generators())
     assert entered.isnan().all() and cotangents.isnan().all()
 
 
