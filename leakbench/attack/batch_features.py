@@ -210,12 +210,13 @@ def _separated(behind: _Behind, counted: Tensor, rng: torch.Generator, late: Unt
         return none
     if over():
         return replace(none, cut=True)
-    sizes = torch.linalg.svdvals(seen)
+    sizes, basis = behind.directions(behind.weight)
     if sizes[behind.examples - 1] <= RANK * sizes[0]:  # As of two equal examples: their sum is all that shows.
         return none
-    basis = _basis(seen, behind.examples)
     best = (torch.inf, unread, counted)
     for labels in _assignments(counted, behind.view.classes):
+        if over():
+            break
         residual = behind.residual(basis, labels)
         for start in islice(behind.starts(basis, labels, rng), STARTS if labels is counted else FEWER):
             a, rest = _least_squares(residual, start.flatten(), over)
@@ -226,7 +227,7 @@ def _separated(behind: _Behind, counted: Tensor, rng: torch.Generator, late: Unt
                 best = (missed, a.reshape(start.shape) @ basis, labels)
             if again or missed <= EXACT / 100 or over():
                 break
-        if best[0] <= EXACT or over():
+        if best[0] <= EXACT:
             break
     missed, entered, labels = best
     solved = missed <= EXACT
@@ -265,6 +266,14 @@ class _Behind:
         self.zero = next(iter(self.tensors.values())).new_zeros(view.examples, *view.shape, dtype=torch.float64)
         # No loss depends on what does not stand behind the layer.
         self.seen = {n: view.examples * u[0].double() for n, u in view.update.items() if n not in layer.names}
+        self._directions: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def directions(self, name: str) -> tuple[Tensor, Tensor]:
+        """Return the singular values of a gradient and its first M right singular vectors, which take long and are kept."""
+        if name not in self._directions:
+            _, sizes, vectors = torch.linalg.svd(self.seen[name], full_matrices=False)
+            self._directions[name] = sizes, vectors[: self.examples]
+        return self._directions[name]
 
     def features(self, inputs: Tensor) -> Tensor:
         """Return what enters the layer (n, d) for inputs (n, *s)."""
@@ -278,7 +287,7 @@ class _Behind:
         Of each tensor in units of its root mean square. Of a matrix only the part in the span of its own first M right singular
         vectors, since nothing of what leaked lies outside, and larger ones would not fit into memory.
         """
-        onto = {n: _basis(g, self.examples) for n, g in self.seen.items() if g.dim() == 2}
+        onto = {n: self.directions(n)[1] for n, g in self.seen.items() if g.dim() == 2}
         aims = {n: g @ onto[n].mT if n in onto else g for n, g in self.seen.items()}
         scales = {n: aim.square().mean().sqrt() for n, aim in aims.items()}
 
