@@ -63,7 +63,7 @@ def test_a_verdict_follows_from_the_numbers(
     changed = {**ONE_NETWORK, **numbers, "verdict": verdict}
     path = forged(tmp_path, lambda card: card["cells"][0]["points"][0].update(changed))
     if verdict in allowed:
-        read_card(path)
+        assert read_card(path).cells[0].points[0].verdict == verdict
         return
     with pytest.raises(
         InputError, match=rf"none\.json: cells\.oblivious\.paper\.type-2\.verdict: got '{verdict}', but"
@@ -101,7 +101,8 @@ def _by_network(share: float, victims: int, networks: int) -> list[int]:
 
 
 def test_no_leak_found_is_accepted_with_enough_evidence(tmp_path: Path) -> None:
-    read_card(forged(tmp_path, lambda card: hidden(card, {})))
+    card = read_card(forged(tmp_path, lambda card: hidden(card, {})))
+    assert card.cells[2].points[0].verdict == "no leak found"
 
 
 @pytest.mark.parametrize(
