@@ -21,8 +21,8 @@ from leakbench.report.words import batches, notes, over_rounds, reading, trainin
 __all__ = ["print_table"]
 
 UNTRAINED = (
-    "nothing was trained (--train-rounds 0): these epsilons are for 0 rounds, in which no model is released. Guarantees and bounds at"
-    " a leakage point are for what leaked there. `leakbench epsilon` computes the epsilons of a training"
+    "nothing was trained (--train-rounds 0): these epsilons are for 0 rounds, in which no model is released. Guarantees and bounds"
+    " at a leakage point are for what leaked there. `leakbench epsilon` computes the epsilons of a training"
 )
 """Line below the epsilons of a run without a training."""
 
