@@ -63,7 +63,7 @@ def test_a_verdict_follows_from_the_numbers(
     changed = {**ONE_NETWORK, **numbers, "verdict": verdict}
     path = forged(tmp_path, lambda card: card["cells"][0]["points"][0].update(changed))
     if verdict in allowed:
-        read_card(path)
+        assert read_card(path).cells[0].points[0].verdict == verdict
         return
     with pytest.raises(
         InputError, match=rf"none\.json: cells\.oblivious\.paper\.type-2\.verdict: got '{verdict}', but"
@@ -101,19 +101,21 @@ def _by_network(share: float, victims: int, networks: int) -> list[int]:
 
 
 def test_no_leak_found_is_accepted_with_enough_evidence(tmp_path: Path) -> None:
-    read_card(forged(tmp_path, lambda card: hidden(card, {})))
+    card = read_card(forged(tmp_path, lambda card: hidden(card, {})))
+    assert card.cells[2].points[0].verdict == "no leak found"
 
 
 @pytest.mark.parametrize(
     ("changes", "how", "says"),
     [
-        ({"victims": 99}, {}, "there are 99 victims, expected at least 100"),
-        ({}, {"networks": 4}, "over 4 networks, expected at least 5"),
+        ({"victims": 99}, {}, "99 victims, at least 100 are needed"),
+        ({}, {"networks": 4}, "4 networks, at least 5 are needed"),
         ({}, {"cell": 0}, "the attacker does not know the defense"),
-        ({}, {"cell": 3}, "over 1 networks, expected at least 5"),
-        ({}, {"attack": "cpl"}, "the attack is cpl, expected autoleak"),
-        ({"identified": None}, {}, "no identification rate"),
+        ({}, {"cell": 3}, "1 training, at least 5 are needed"),
+        ({}, {"attack": "cpl"}, "the attack is cpl, not the catalog's autoleak"),
+        ({"identified": None}, {}, "no candidates were ranked"),
         ({"rmse": [0.05, 0.01, 0.08]}, {}, "the median RMSE 0.05 is below"),
+        ({"identified": [0.06, 0.0377, 0.0942]}, {}, "significant at 0.05 but not at 0.01"),
     ],
 )
 def test_no_leak_found_is_refused_with_less_evidence(
