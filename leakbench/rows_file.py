@@ -20,7 +20,7 @@ ROWS_VERSION = 1
 
 KEY = b"leakbench.rows"
 
-TEXTS = ("tap", "failure_reason", "doubts")
+TEXTS = ("tap", "failure_reason", "doubts", "verdict")
 WHOLE = ("round", "victim", "batch", "network", "member", "example", "label", "candidates", "iterations")
 FULL = (
     *("tap", "round", "victim", "batch", "member", "example", "label", "failure", "success", "null_success"),

@@ -78,7 +78,7 @@ def number(value: Any, digits: int = 2) -> str:
 def page(rows: pd.DataFrame) -> str:
     """Return the page for these rows."""
     taps = {"type-1": "type-1 (sent)", "type-0": "type-0 (arrival)", "behind": "behind the server"}
-    heads = ["wrapper", *(f"ASR, {called}" for called in taps.values()), "null ASR", "identified, type-1"]
+    heads = ["wrapper", *(f"ASR, {called}" for called in taps.values()), "baseline ASR", "identified, type-1"]
     leaks = [
         [
             row["wrapper"],

@@ -24,7 +24,7 @@ FLOORS = {
 """{field: what the attacker knows beforehand}"""
 
 HEADS = (
-    *("row", "ASR [95 % CI]", "null ASR", "ASR bound", "median RMSE", "RMS [95 % CI]", "null RMSE"),
+    *("row", "ASR [95 % CI]", "baseline ASR", "ASR bound", "median RMSE", "RMS [95 % CI]", "baseline RMSE"),
     *(f"floor, {what}" for what in FLOORS.values()),
     "victims, limit",
 )
@@ -41,7 +41,7 @@ labels and know the defense.
 
 ## Bounds and measurements
 
-The ASR bound is the reconstruction robustness of the Gaussian mechanism from the upper limit of the null attacker's ASR. A floor
+The ASR bound is the reconstruction robustness of the Gaussian mechanism from the upper limit of the baseline guess's ASR. A floor
 is on the squared error on average over pictures, so that the root of the mean square over victims (RMS) is held against it, not
 the median; its interval is of 95 %, by t over victims. Each floor is for an attacker who knows a Gaussian beforehand (van Trees'
 inequality): of the pixels' deviation alone, from the trace of the Fisher information, the median of at most 4 victims; of a 1 / f
@@ -140,7 +140,7 @@ def _where(found: list[str], many: int) -> str:
 
 
 def draw(rows: pd.DataFrame, path: Path) -> None:
-    """Draw the ASR, and under it the RMSE, against the noise, with the bound, the null attacker and the floors."""
+    """Draw the ASR, and under it the RMSE, against the noise, with the bound, the baseline guess and the floors."""
     figure = Figure(figsize=(8, 9), layout="constrained")
     FigureCanvasAgg(figure)
     upper, lower = figure.subplots(2, 1, sharex=True)
@@ -151,7 +151,7 @@ def draw(rows: pd.DataFrame, path: Path) -> None:
         _measured(lower, found, "rms", ("rms_low", "rms_high"), colour, f"{name}, root mean square")
         lower.plot(found["std"], found["rmse"], "x:", color=colour, alpha=0.6, label=f"{name}, median")
     upper.plot(by_std.index, by_std["asr_bound"], "k-", label="reconstruction bound")
-    upper.plot(by_std.index, by_std["null_asr"], color="grey", linestyle="--", label="null attacker")
+    upper.plot(by_std.index, by_std["null_asr"], color="grey", linestyle="--", label="baseline guess")
     for (floor, what), dash in zip(FLOORS.items(), ("-", "--", "-."), strict=True):
         lower.plot(by_std.index, by_std[floor], color="black", linestyle=dash, label=f"floor, {what}")
     upper.set_ylabel("ASR")

@@ -23,8 +23,8 @@ MEASURES = ("feature_accuracy", "record_match")
 PAIR = ("network", "batch", "first", "searches", "second", "searches", "points, batch by batch", "mean", "p")
 HEADS = {
     "table": (
-        *("network", "batch", "searches", "batches", "attack", "features", "random", "null", "above random, p"),
-        *("records", "random", "null", "seconds"),
+        *("network", "batch", "searches", "batches", "attack", "features", "random", "baseline", "above random, p"),
+        *("records", "random", "baseline", "seconds"),
     ),
     "compared": PAIR,
     "beside": ("attack", "searches", "printed, 50 batches", "here", "batches here"),
@@ -45,7 +45,7 @@ logits*: TabLeak's softmax over free logits instead of over mean + deviation x z
 what hardly moves a rare category.
 
 Records with an unknown category are left out, as in TabLeak's data, of the victims and of the public records (the test split)
-alike, so that attack, random and null are of the same people; all numbers of one batch size are of the same batches. Means and
+alike, so that attack, random and baseline are of the same people; all numbers of one batch size are of the same batches. Means and
 deviations are those of the public records. Features: the share right, categories by their largest column, numbers within 0.319
 deviations, records of a batch matched by this measure, a record without a finite answer 0; the mean over batches and, after +-,
 the standard deviation over them (of one batch to the next, not of the mean). Records: the share with all 14 features right, with

@@ -7,12 +7,17 @@ Writes threat_matrix.md beside itself from the rows that are there; they are mea
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
+from leakbench.reproduce.file import body_of
 from leakbench.reproduce.kept import kept, of_table
+from leakbench.reproduce.page import on_one_network
 from leakbench.reproduce.rows import there
+from leakbench.reproduce.stale import rows_of, stale_lines
+from leakbench.reproduce.table import Table, table_of
 from leakbench.scripts import markdown_table, one_line
 
 HERE = Path(__file__).parent
@@ -27,10 +32,10 @@ lies: MNIST, CPL's LeNet at random weights, ten victims, one picture a client; `
 `global` are means of four clients. A star is a point where victims are told apart from other candidates though no
 picture comes back; two are a point where the evidence is inconclusive; `no answer` is a point where the
 readout found nothing to answer with, which is no evidence against a leak. Each cell is a row of
-[servers_matrix.md](servers_matrix.md) with its interval, null attacker, bound and reference. A lie is one lie, an
+[servers_matrix.md](servers_matrix.md) with its interval, baseline guess, bound and reference. A lie is one lie, an
 imprint; a server that may lie may also keep to the protocol, so that the larger of both counts.
 
-{table}
+{caution}{table}
 
 {above}
 A lying server does not read `type-2`, which is inside the client: the column says what its model makes one example's
@@ -38,8 +43,11 @@ gradient show.
 """
 
 
-def matrix(rows: pd.DataFrame) -> str:
-    """Return the page for the rows of servers_matrix.csv."""
+def matrix(rows: pd.DataFrame, caution: Sequence[str] = ()) -> str:
+    """Return the page for the rows of servers_matrix.csv.
+
+    caution: The lines above the matrix, as of `caution`.
+    """
     rows = rows.assign(
         defense=rows["cell"].str.rsplit(", ", n=1).str[0], server=rows["cell"].str.rsplit(", ", n=1).str[1]
     )
@@ -50,7 +58,13 @@ def matrix(rows: pd.DataFrame) -> str:
         lines.append([defense, *(shown(own, tap, server) for tap in TAPS for server in SERVERS)])
     above = int(rows["above"].sum())
     said = f"Of {len(rows)} cells {above or 'none'} {'is' if above <= 1 else 'are'} above its bound or reference."
-    return TEXT.format(table=markdown_table(["defense", *heads], lines), above=said)
+    before = "".join(f"{line}\n" for line in caution)
+    return TEXT.format(caution=before, table=markdown_table(["defense", *heads], lines), above=said)
+
+
+def caution(table: Table, rows: pd.DataFrame) -> list[str]:
+    """Return which rows are stale and which were measured on one network, as the page of the table says."""
+    return [*stale_lines(list(rows_of(table, rows))), *on_one_network(table, rows)]
 
 
 def shown(rows: pd.DataFrame, tap: str, server: str) -> str:
@@ -64,7 +78,8 @@ def shown(rows: pd.DataFrame, tap: str, server: str) -> str:
 
 def main() -> None:
     """Write the page."""
-    page = matrix(kept(there(HERE / "servers_matrix.csv"), of_table("servers")))
+    rows = kept(there(HERE / "servers_matrix.csv"), of_table("servers"))
+    page = matrix(rows, caution(table_of(*body_of("servers_matrix")), rows))
     (HERE / "threat_matrix.md").write_text(page, encoding="utf-8")
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from leakbench.leaderboard.cells import asking
 from leakbench.models import one_hot, parameters
 from leakbench.recipe import construct, resolve
 from leakbench.rng import generators
+from leakbench.run import stage_attack
 from leakbench.run.attack_time import AttackTime, estimate_line
 from leakbench.run.experiment import execute
 from leakbench.store import Run, open_run
@@ -275,6 +277,45 @@ def test_leakage_points_share_the_time_by_their_victims_and_a_resumed_run_has_wh
     assert left.share(10) == pytest.approx(10.0)
     manifest["phases"]["attack type-1"] = 30.0
     assert left.share(10) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("rankings", "end"),
+    [
+        (0.5, "stops it at 0:20"),
+        (5.0, "stops it at 0:20; of it the rankings, which it does not stop, take about 0:05"),
+        (30.0, "stops it at 0:20; of it the rankings, which it does not stop, take about 0:30, which is more"),
+    ],
+)
+def test_an_estimate_says_how_long_the_rankings_take(rankings: float, end: str) -> None:
+    assert estimate_line(100.0, 0.1, 10, 0, 20.0, 20.0, rankings).endswith(end)
+
+
+def test_rankings_come_before_the_searches_and_count_in_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their numbers are those of a run without a limit, and a ranking that takes long leaves the searches one iteration."""
+    cell = resolve_cell(Request(attack="cpl", **SMALL), None)
+    limited = dataclasses.replace(cell, settings=dataclasses.replace(cell.settings, budget=2.0))
+    lines: list[str] = []
+    original = stage_attack.likelihoods
+
+    def slow(*given: Any) -> Any:
+        time.sleep(2.5)
+        return original(*given)
+
+    monkeypatch.setattr(stage_attack, "likelihoods", slow)
+    monkeypatch.setattr(stage_attack, "saying", lambda progress: lines.append)
+    rows = []
+    for some, name in ((cell, "free"), (limited, "limited")):
+        with open_run(tmp_path / name, identity(some, "")) as run:
+            execute(some, run, lambda *_: None)
+            rows.append(run.read_rows("rows.parquet"))
+    free, cut = rows
+    columns = ["victim", "identified_by_likelihood", "label_ranked"]
+    pd.testing.assert_frame_equal(free[columns], cut[columns])
+    assert set(cut["iterations"]) == {1} and min(free["iterations"]) > 1
+    assert any("the rankings, which it does not stop, take about" in line for line in lines)
 
 
 def test_the_progress_of_a_limited_attack_is_at_least_the_share_of_its_time(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_an_example_twice_and_some_that_were_not_ranked(
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", '{"leakbench baseline": 2}', "[" * 100_000])
 def test_what_is_no_baseline(text: str, finished: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    held(text, tmp_path, monkeypatch, capsys, finished)
+    assert "baseline: " in held(text, tmp_path, monkeypatch, capsys, finished)
 
 
 def at(path: str, value: Any) -> Callable[[Any], None]:

@@ -124,7 +124,8 @@ def lines_of(kind: str) -> Lines:
 @pytest.mark.parametrize("kind", PAGES)
 @pytest.mark.parametrize("damage", ANY)
 def test_a_damaged_file(damage: str, kind: str, monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
-    refuse(kind, ANY[damage](lines_of(kind)), monkeypatch, capsys, tmp_path)
+    said = refuse(kind, ANY[damage](lines_of(kind)), monkeypatch, capsys, tmp_path)
+    assert f"{PAGES[kind]}.csv: " in said
 
 
 @pytest.mark.parametrize(("kind", "column", "value"), OF)

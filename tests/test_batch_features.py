@@ -1,14 +1,22 @@
 """What a fully connected layer's gradient shows of a batch: the span of the features, its members, and their features."""
 
 import dataclasses
+import itertools
+import time
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from leakbench.answers import Reconstruction
+from leakbench.attack import batch_features
 from leakbench.attack.batch_features import decided, in_span, separable, separated, spanned
+from leakbench.attack.clock import Until, WithinSeconds
+from leakbench.attack.doubts import BUDGET
+from leakbench.attack.methods.autoleak import AutoLeak
 from leakbench.attack.methods.feature_inversion import FeatureInversion
+from leakbench.attack.methods.stage import Stage
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.reconstructed import by_both
 from leakbench.attack.slots.descent import LbfgsDescent
@@ -23,6 +31,7 @@ from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Public, View
 from leakbench.models import one_hot, parameters
+from leakbench.separations import Separation, Separations
 from leakbench.types import Clock, Generators, Network
 
 V, FEATURES, NONE = 3, 20, Stations()
@@ -120,7 +129,7 @@ def test_an_update_without_numbers_or_of_zeros_shows_nothing(value: float) -> No
     blank = dataclasses.replace(leaked, update={n: torch.full_like(u, value) for n, u in leaked.update.items()})
     assert not in_span(blank, spanned(blank), shown, blank.public)[1].any()
     assert not decided(blank, shown).any()
-    entered, cotangents, _ = separated(blank, separable(blank), generators())
+    entered, cotangents, *_ = separated(blank, separable(blank), generators())
     assert entered.isnan().all() and cotangents.isnan().all()
 
 
@@ -178,11 +187,38 @@ def test_a_last_layer_tells_fewer_examples_apart_than_it_has_classes() -> None:
     assert spanned(view(model, 4, 5)[0]) is not None and spanned(view(model, 5, 5)[0]) is None
 
 
+class Shared(nn.Module):
+    """A network one of whose weights is used twice: by two layers, or by one layer that runs twice."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.again, self.last = (nn.Linear(FEATURES, FEATURES) for _ in range(3))
+        if tied:
+            self.again.weight = self.first.weight
+        else:
+            self.again = self.first
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = self.last(self.again(self.first(x).sigmoid()).sigmoid())
+        return answer
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_weight_that_is_used_twice_shows_no_span_and_separates_nothing(tied: bool) -> None:
+    """The layer behind it does, so that exactly the members lie in its span."""
+    leaked, shown = view(Shared(tied), 4, FEATURES)
+    layer = spanned(leaked)
+    assert layer is not None and layer.name == "last." and separable(leaked) == layer
+    scores, sure = in_span(leaked, layer, shown, leaked.public)
+    assert sure.all() and ranked_first(scores, 4)
+
+
 @pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh])
 def test_the_inputs_of_a_hidden_layer_are_separated_for_more_examples_than_classes(activation: type[nn.Module]) -> None:
     leaked, shown = view(perceptron(activation=activation), 5)
     layer = separable(leaked)
-    entered, cotangents, labels = separated(leaked, layer, generators())
+    entered, cotangents, labels, _ = separated(leaked, layer, generators())
     truth = shown.inputs[: V * 5].reshape(V, 5, FEATURES)
     apart, whose = torch.cdist(entered, truth).min(2)
     assert apart.max() < 1e-3 and (whose.sort(1).values == torch.arange(5)).all()
@@ -198,7 +234,7 @@ def test_the_inputs_of_a_hidden_layer_are_separated_for_more_examples_than_class
 def test_what_the_equations_miss_is_no_number() -> None:
     leaked, _ = view(perceptron(), 3)
     broken = {n: u + (0.3 * u.std() if n == "2.bias" else 0.0) for n, u in leaked.update.items()}
-    entered, cotangents, _ = separated(dataclasses.replace(leaked, update=broken), separable(leaked), generators())
+    entered, cotangents, *_ = separated(dataclasses.replace(leaked, update=broken), separable(leaked), generators())
     assert entered.isnan().all() and cotangents.isnan().all()
 
 
@@ -208,6 +244,84 @@ def test_feature_inversion_reconstructs_a_batch_of_two_classes() -> None:
     answer = method((leaked,), generators())
     apart, whose = torch.cdist(answer.inputs, shown.inputs[: V * 4].reshape(V, 4, FEATURES)).min(2)
     assert apart.max() < 1e-2 and (whose.sort(1).values == torch.arange(4)).all()
+
+
+def ensemble() -> AutoLeak:
+    """Two stages that both read a batch, none of which can break it in so few iterations."""
+    stage = Stage(FeatureInversion(start=Constant(0.5, 0.02), descent=LbfgsDescent(), stop=Iterations(2)))
+    return AutoLeak((stage, stage), broken=1e-25, twins=1)
+
+
+@pytest.fixture
+def separations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grow by one for each batch that is separated."""
+    found, original = [], batch_features._separated
+
+    def counted(*given: Any) -> Separation:
+        found.append(1)
+        return original(*given)
+
+    monkeypatch.setattr(batch_features, "_separated", counted)
+    return found
+
+
+def test_a_limit_on_seconds_and_all_stages_share_one_separation(separations: list[int]) -> None:
+    """Of the victims and of the one group of public examples that the attack tries for its doubts."""
+    leaked, _ = view(perceptron(), 4)
+    found = WithinSeconds(ensemble(), 1e6, lambda *_: None, time.perf_counter)((leaked,), generators())
+    assert len(separations) == V + 1 and not found.doubts[BUDGET].any()
+
+
+def test_without_a_limit_a_separation_is_shared_where_it_drew_nothing(separations: list[int]) -> None:
+    """The starts at the last layer do not draw; at another layer the second stage draws its own starts, as it always did."""
+    torch.manual_seed(1)
+    last, _ = view(nn.Sequential(nn.Linear(FEATURES, 8)).eval(), 3, 8)
+    assert separable(last).last
+    own = generators()
+    first = separated(dataclasses.replace(last, separations=(kept := Separations())), separable(last), own)
+    states = [rng.get_state() for rng in own]
+    again = separated(dataclasses.replace(last, separations=kept), separable(last), own)
+    fresh = separated(last, separable(last), generators())
+    assert all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(first, again, fresh, strict=True))
+    assert len(separations) == 2 * V and all(torch.equal(r.get_state(), s) for r, s in zip(own, states, strict=True))
+    separations.clear()
+    leaked, _ = view(perceptron(), 4)
+    kept = Separations()
+    for _ in range(2):
+        separated(dataclasses.replace(leaked, separations=kept), separable(leaked), generators())
+    assert len(separations) == 2 * V and not kept.kept
+
+
+def test_the_separation_of_a_victim_does_not_depend_on_its_company() -> None:
+    leaked, _ = view(perceptron(), 4)
+    kept = Separations(every=True)
+    whole = separated(dataclasses.replace(leaked, separations=kept), separable(leaked), generators())
+    few = dataclasses.replace(leaked.of(torch.tensor([2, 0])), separations=kept)
+    some = separated(few, separable(few), generators()[:2])
+    assert all(torch.equal(a[[2, 0]], b) for a, b in zip(whole, some, strict=True))
+
+
+def test_a_limit_on_seconds_stops_the_separation_and_keeps_what_there_is() -> None:
+    """Each victim has an equal share; one that is cut has no features and a doubt."""
+    leaked, _ = view(perceptron(), 4)
+    layer, ticks = separable(leaked), itertools.count()
+    free = separated(leaked, layer, generators())
+    sums = []
+    for end in (*range(1, 60), 10**9):
+        ticks = itertools.count()
+        entered, _, _, cut = separated(leaked, layer, generators(), Until(lambda now=ticks: float(next(now)), end))
+        assert torch.equal(entered.isnan().flatten(1).any(1), cut)
+        # A search that is cut may have met the equations already, less exactly than it would have.
+        torch.testing.assert_close(entered[~cut], free[0][~cut], atol=0.05, rtol=0)
+        assert next(ticks) <= end + 3 * V
+        sums.append(int(cut.sum()))
+    assert sums[0] == V and sums[-1] == 0 and sums == sorted(sums, reverse=True)
+
+
+def test_a_batch_that_is_not_separated_in_time_is_a_doubt() -> None:
+    leaked, _ = view(perceptron(), 4)
+    found = WithinSeconds(ensemble(), 1e-9, lambda *_: None, time.perf_counter)((leaked,), generators())
+    assert found.doubts[BUDGET].all()
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,45 @@ def test_layers_that_run_twice_or_are_not_trained_are_left_out():
     assert found(frozen) == []
 
 
+class Tied(nn.Module):
+    """A network two of whose layers have the same weight; `called` says whether both are layers or one is a function."""
+
+    def __init__(self, called: bool) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.called = called
+        self.first, self.middle, self.again = nn.Conv2d(1, 1, 1), nn.Linear(36, 36), nn.Linear(36, 36)
+        self.last = nn.Linear(36, CLASSES)
+        self.again.weight = self.middle.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.middle(self.first(x).flatten(1)).sigmoid()
+        hidden = self.again(hidden) if self.called else nn.functional.linear(hidden, self.middle.weight)
+        answer: Tensor = self.last(hidden.sigmoid())
+        return answer
+
+
+@pytest.mark.parametrize("model", [Twice(), Tied(called=True), Tied(called=False)])
+def test_a_weight_that_is_used_twice_is_not_read(model):
+    """Its gradient is a sum over two inputs. The layer behind it is read, exactly."""
+    model = model.double().eval()
+    leaked = view(model)
+    layer = readable(leaked)
+    assert layer.name == "last."
+    entered = []
+    handle = model.last.register_forward_pre_hook(lambda _, given: entered.append(given[0].detach()))
+    model(truth()[0].flatten(0, 1))
+    handle.remove()
+    torch.testing.assert_close(read(leaked, layer, generators()).entered[0, :, 0], entered[0])
+
+
+def test_a_last_layer_whose_weight_is_used_twice_leaves_nothing_to_read():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 5), nn.Linear(5, 5), nn.Sigmoid(), nn.Linear(5, 5))
+    model[4].weight = model[2].weight
+    assert [layer.name for layer in fully_connected(Network(model, parameters(model)), SHAPE)] == ["1."]
+    assert readable(view(model.double().eval())) is None
+
+
 def test_a_network_with_hooks_is_run_by_its_own_code():
     """A chain would leave the hooks out."""
     model = network()

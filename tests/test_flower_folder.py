@@ -59,6 +59,7 @@ def test_a_folder_that_is_not_there_or_empty_will_do(tmp_path):
 def test_answers_to_nothing_are_a_runs_own(leaks):
     save_file({}, leaks / "rebuilt.safetensors")
     cleared(leaks, TAPS)
+    assert not (leaks / "rebuilt.safetensors").exists()
 
 
 @pytest.mark.parametrize(

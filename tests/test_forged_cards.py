@@ -20,6 +20,7 @@ NONE = CARDS / "cancer" / "none.json"
 
 VERDICTS = ("reconstructs", "identifies", "no leak found", "inconclusive", "attack failed")
 
+ONE_NETWORK = {"victims": 10, "networks": 1, "by_network": {}, "label_ranked": None}
 LEAKS = {"asr": [0.9, 0.5958, 0.9821], "null_asr": [0.0, 0.0, 0.2775], "rmse": [0.01, 0.0, 0.02], "null_rmse": 0.09}
 NOTHING = {"asr": [0.0, 0.0, 0.2775], "null_asr": [0.0, 0.0, 0.2775], "rmse": [0.2, 0.1, 0.3], "null_rmse": 0.09}
 TOLD = {"identified": [0.9, 0.5958, 0.9821], "candidates": 50, "chance": 0.02}
@@ -59,9 +60,10 @@ def forged(folder: Path, change: Callable[[Any], None]) -> Path:
 def test_a_verdict_follows_from_the_numbers(
     numbers: dict[str, Any], allowed: set[str], verdict: str, tmp_path: Path
 ) -> None:
-    path = forged(tmp_path, lambda card: card["cells"][0]["points"][0].update({**numbers, "verdict": verdict}))
+    changed = {**ONE_NETWORK, **numbers, "verdict": verdict}
+    path = forged(tmp_path, lambda card: card["cells"][0]["points"][0].update(changed))
     if verdict in allowed:
-        read_card(path)
+        assert read_card(path).cells[0].points[0].verdict == verdict
         return
     with pytest.raises(
         InputError, match=rf"none\.json: cells\.oblivious\.paper\.type-2\.verdict: got '{verdict}', but"
@@ -99,19 +101,21 @@ def _by_network(share: float, victims: int, networks: int) -> list[int]:
 
 
 def test_no_leak_found_is_accepted_with_enough_evidence(tmp_path: Path) -> None:
-    read_card(forged(tmp_path, lambda card: hidden(card, {})))
+    card = read_card(forged(tmp_path, lambda card: hidden(card, {})))
+    assert card.cells[2].points[0].verdict == "no leak found"
 
 
 @pytest.mark.parametrize(
     ("changes", "how", "says"),
     [
-        ({"victims": 99}, {}, "there are 99 victims, expected at least 100"),
-        ({}, {"networks": 4}, "over 4 networks, expected at least 5"),
+        ({"victims": 99}, {}, "99 victims, at least 100 are needed"),
+        ({}, {"networks": 4}, "4 networks, at least 5 are needed"),
         ({}, {"cell": 0}, "the attacker does not know the defense"),
-        ({}, {"cell": 3}, "over 1 networks, expected at least 5"),
-        ({}, {"attack": "cpl"}, "the attack is cpl, expected autoleak"),
-        ({"identified": None}, {}, "no identification rate"),
+        ({}, {"cell": 3}, "1 training, at least 5 are needed"),
+        ({}, {"attack": "cpl"}, "the attack is cpl, not the catalog's autoleak"),
+        ({"identified": None}, {}, "no candidates were ranked"),
         ({"rmse": [0.05, 0.01, 0.08]}, {}, "the median RMSE 0.05 is below"),
+        ({"identified": [0.06, 0.0377, 0.0942]}, {}, "significant at 0.05 but not at 0.01"),
     ],
 )
 def test_no_leak_found_is_refused_with_less_evidence(
@@ -128,7 +132,7 @@ def test_a_card_of_an_earlier_version_is_read_with_the_words_of_today(tmp_path: 
         for cell in card["cells"]:
             for point, word in zip(cell["points"], ("leaks", "protected", "unclear"), strict=True):
                 numbers = LEAKS if word == "leaks" else NOTHING
-                point.update({**numbers, **UNTOLD, "verdict": word})
+                point.update({**ONE_NETWORK, **numbers, **UNTOLD, "verdict": word})
         card["warnings"] = ["aware attacker, protocol paper: leaks at type-2"]
 
     card = read_card(forged(tmp_path, earlier))
@@ -190,7 +194,7 @@ def test_the_page_says_which_rate_the_evidence_excludes(excluded: float | None, 
     def change(fields: Any) -> None:
         for cell in fields["cells"]:
             for point in cell["points"]:
-                point.update({**NOTHING, **UNTOLD, "verdict": "inconclusive", "excluded": excluded})
+                point.update({**ONE_NETWORK, **NOTHING, **UNTOLD, "verdict": "inconclusive", "excluded": excluded})
 
     read_card(forged(tmp_path, change))
     page = markdown_of(read_cards(tmp_path), "cards")

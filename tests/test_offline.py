@@ -47,7 +47,8 @@ def test_a_connection_to_another_machine_is_refused() -> None:
 def test_a_connection_to_this_machine_is_made() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         for host in ("127.0.0.1", "localhost"):
-            socket.create_connection((host, server.getsockname()[1]), timeout=5).close()
+            with socket.create_connection((host, server.getsockname()[1]), timeout=5) as client:
+                assert client.getpeername() == server.getsockname()
 
 
 @pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="needs sockets that are files (AF_UNIX)")
@@ -57,6 +58,7 @@ def test_a_connection_to_a_file_is_made(tmp_path: Path, monkeypatch: pytest.Monk
         server.bind("socket")
         server.listen()
         client.connect("socket")
+        assert client.getpeername() == "socket"
 
 
 def test_a_child_process_is_refused_too() -> None:

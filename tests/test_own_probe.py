@@ -154,6 +154,7 @@ def test_what_was_added_ends_with_the_steps_that_were_asked_for() -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         loop(model, optimizer, probe, 2)
         loop(model, optimizer, probe, 1)
+    assert probe.steps == alone.steps == 2
     same(probe.update, alone.update)
 
 
@@ -340,4 +341,4 @@ def test_lightning_is_heard() -> None:
         [sys.executable, "-W", "ignore", script], capture_output=True, text=True, check=True, cwd=script.parent
     )
     points = [line for line in told.stdout.splitlines() if line.startswith("type-")]
-    assert points == ["type-2: ASR 1.00, null 0.25", "type-1: ASR 1.00, null 0.25"]
+    assert points == ["type-2: ASR 1.00, baseline 0.25", "type-1: ASR 1.00, baseline 0.25"]

@@ -287,6 +287,11 @@ def printed(summary: dict[str, Any], width: int) -> str:
     return str(text)
 
 
+def test_a_run_without_a_training_says_for_how_many_rounds_its_epsilons_are() -> None:
+    said = "nothing was trained (--train-rounds 0): these epsilons are for 0 rounds"
+    assert said in printed({**summary_of(), "rounds": 0}, 200) and said not in printed(summary_of(), 200)
+
+
 def test_the_terminal_table_stands_on_one_line_a_point_at_120_columns() -> None:
     summary = summary_of()
     for tap in summary["taps"].values():

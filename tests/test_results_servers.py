@@ -13,6 +13,9 @@ from leakbench.cell import Request
 from leakbench.cell.budget import prepare
 from leakbench.federated.view import View
 from leakbench.models import parameters
+from leakbench.reproduce.file import body_of
+from leakbench.reproduce.kept import kept, of_table
+from leakbench.reproduce.table import table_of
 from leakbench.types import Network
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -60,6 +63,17 @@ def test_the_matrix_has_a_line_a_defense(in_results):
     page = matrix(rows)
     assert "| clip, alone | - | - | 1.00 | 0.10* | 0.00** | 0.00 (no answer) | 0.00 | - |" in page
     assert "Of 5 cells 1 is above" in page
+
+
+def test_the_matrix_says_which_rows_are_stale_and_which_of_one_network(in_results):
+    from threat_matrix import caution, matrix  # noqa: PLC0415
+
+    rows = kept(RESULTS / "servers_matrix.csv", of_table("servers"))
+    lines = caution(table_of(*body_of("servers_matrix")), rows)
+    page = matrix(rows, lines)
+    assert page == (RESULTS / "threat_matrix.md").read_text(encoding="utf-8")
+    assert "Stale rows, which `leakbench reproduce servers_matrix --stale` measures again:" in page
+    assert "Measured on one network, so that the intervals say nothing of another: all rows." in page
 
 
 def test_what_any_row_holds_is_counted_by_the_truth(in_results):

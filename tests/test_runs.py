@@ -15,6 +15,8 @@ from resealed import reseal
 
 import leakbench
 from leakbench.errors import InputError
+from leakbench.hashes import checksum
+from leakbench.rows_file import write_rows
 
 SMALL = (
     *("run", "--dataset", "cancer", "--attack", "cpl", "--iterations", "2", "--victims", "2", "--candidates", "3"),
@@ -50,6 +52,7 @@ def test_runs_are_listed_with_their_state(
     ]
     summary = json.loads((place / "a" / "manifest.json").read_text())["summary"]
     assert lines[1]["asr"] == summary["taps"]["type-1"]["asr"]
+    assert [line["verdict"] for line in lines[:2]] == [summary["taps"][tap]["verdict"] for tap in ("type-2", "type-1")]
     assert (lines[1]["accuracy"], lines[1]["epsilon_valid"]) == (summary["accuracy"], None)
     assert "manifest.json: cannot be read" in lines[2]["why"]
     code, out, _ = called(monkeypatch, capsys, "runs")
@@ -84,6 +87,21 @@ def test_rows_of_several_runs_are_those_of_each(place: Path) -> None:
         rows = found[found["run"] == name].reset_index(drop=True)
         pd.testing.assert_frame_equal(rows[alone.columns], alone, check_dtype=False)
     assert list(found.columns[:5]) == ["run", "hash", "dataset", "defense", "attack"]
+
+
+def test_each_row_has_the_verdict_on_its_leakage_point(place: Path) -> None:
+    """Files of earlier versions have no such column; the summary has the verdict."""
+    manifest = json.loads((place / "a" / "manifest.json").read_text())
+    manifest["summary"]["taps"]["type-2"]["verdict"] = "leaks"
+    words = {"type-2": "reconstructs", "type-1": manifest["summary"]["taps"]["type-1"]["verdict"]}
+    path = place / "a" / "rows.parquet"
+    written = pd.read_parquet(path)
+    assert dict(zip(written["tap"], written["verdict"], strict=True))["type-1"] == words["type-1"]
+    write_rows(path, written.drop(columns="verdict"))
+    manifest["files"]["rows.parquet"] = checksum(path)
+    reseal(place / "a", manifest)
+    found = leakbench.read(place / "a")
+    assert [words[tap] for tap in found["tap"]] == list(found["verdict"])
 
 
 def test_listing_needs_no_torch(tmp_path: Path) -> None:

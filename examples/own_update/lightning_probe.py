@@ -52,4 +52,4 @@ with leakbench.probe(model, steps=1) as probe:
     model.probe = probe
     trainer.fit(model, torch.utils.data.DataLoader(data, batch_size=4))
 for point, found in probe.leak(dataset="digits").items():
-    print(f"{point}: ASR {found.summary['asr']:.2f}, null {found.summary['null_asr']:.2f}")
+    print(f"{point}: ASR {found.summary['asr']:.2f}, baseline {found.summary['null_asr']:.2f}")

@@ -9,8 +9,10 @@ it have.
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import combinations_with_replacement, islice
 from math import comb
 
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, jacfwd
 
+from leakbench.attack.clock import Until
 from leakbench.attack.front import FullyConnected, fully_connected
 from leakbench.attack.public import public_of
 from leakbench.attack.search.label_counts import label_counts
@@ -26,6 +29,7 @@ from leakbench.defense.by_norm import ByNorm
 from leakbench.federated.view import Public, View
 from leakbench.models import one_hot
 from leakbench.models.batch_norm import mixes_examples
+from leakbench.separations import Separation
 from leakbench.types import Generators, Parameters
 
 __all__ = ["decided", "in_span", "separable", "separated", "spanned"]
@@ -82,11 +86,14 @@ def in_span(view: View, layer: FullyConnected, shown: Public, public: Public) ->
         say nothing and count as outside.
     """
     scores, sure = [], []
+    alike: tuple[Tensor, Tensor] | None = None
     for lane in range(view.victims):
         one = view.of(torch.tensor([lane], device=shown.inputs.device))
         behind = _Behind(one, layer)
         seen = behind.seen[behind.weight]
-        entered, usual = behind.features(shown.inputs), behind.features(public.inputs)
+        # Of one network the features are the same for every victim.
+        entered, usual = alike or (behind.features(shown.inputs), behind.features(public.inputs))
+        alike = (entered, usual) if view.network.shared else None
         if not all(bool(numbers.isfinite().all()) for numbers in (seen, entered, usual)):
             scores.append(seen.new_full((len(entered),), torch.nan))
             sure.append(torch.zeros((), dtype=torch.bool, device=seen.device))
@@ -138,7 +145,9 @@ LABELS = 20
 """Up to how many possible numbers of examples of each class all are tried."""
 
 
-def separated(view: View, layer: FullyConnected, rngs: Generators) -> tuple[Tensor, Tensor, Tensor]:
+def separated(
+    view: View, layer: FullyConnected, rngs: Generators, until: Until | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return what entered a layer for each of M examples, in ascending order of their labels.
 
     The M^2 numbers A are found by Levenberg and Marquardt's method, so that the gradients of the layer and of those behind it are
@@ -150,19 +159,37 @@ def separated(view: View, layer: FullyConnected, rngs: Generators) -> tuple[Tens
         view: What leaked of V victims.
         layer: A layer of `separable`.
         rngs: Victim v draws its starts from rngs[v].
+        until: When the searches have to end, of which each victim has an equal share; None for no limit. A victim that the view
+            has a separation of already is not separated again.
 
     Returns:
         Features (V, M, d) and derivatives (V, M, d) of each example's loss by them, NaN where the equations are missed by more than
-        the share `EXACT`; and labels (V, M).
+        the share `EXACT`; labels (V, M); and (V,) bool, whose search the limit ended before the equations were met.
     """
-    counted = _counted(view, rngs)
-    found = []
-    for lane in range(view.victims):
-        one = _Behind(view.of(torch.tensor([lane], device=counted.device)), layer)
-        found.append(_separated(one, counted[lane], rngs[lane]))
-    like = view.update[f"{layer.name}weight"]
-    entered, cotangents, labels = (torch.stack(each) for each in zip(*found, strict=True))
-    return entered.to(like), cotangents.to(like), labels
+    like, kept = view.update[f"{layer.name}weight"], view.separations
+    ones = [view.of(torch.tensor([lane], device=like.device)) for lane in range(view.victims)]
+    keys = ["" if kept is None else _key(one, layer) for one in ones]
+    found = {} if kept is None else {lane: kept.kept[key] for lane, key in enumerate(keys) if key in kept.kept}
+    missing = [lane for lane in range(view.victims) if lane not in found]
+    counted = _counted(view, rngs) if missing else torch.empty(0)
+    for place, lane in enumerate(missing):
+        before, late = rngs[lane].get_state(), None if until is None else until.share(len(missing) - place)
+        found[lane] = _separated(_Behind(ones[lane], layer), counted[lane], rngs[lane], late)
+        if kept is not None:
+            kept.keep(keys[lane], found[lane], drew=not torch.equal(before, rngs[lane].get_state()))
+    each = [found[lane] for lane in range(view.victims)]
+    entered, cotangents = (torch.stack([getattr(one, n) for one in each]).to(like) for n in ("entered", "cotangents"))
+    cut = torch.tensor([one.cut for one in each], device=like.device)
+    return entered, cotangents, torch.stack([one.labels for one in each]), cut
+
+
+def _key(one: View, layer: FullyConnected) -> str:
+    """Return the hash of what is separated: the layer, and what leaked of one victim at its network."""
+    digest = hashlib.sha256(layer.name.encode())
+    own = {} if one.network.shared else one.network.parameters
+    for name, tensor in (*own.items(), *one.update.items()):
+        digest.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _counted(view: View, rngs: Generators) -> Tensor:
@@ -174,34 +201,43 @@ def _counted(view: View, rngs: Generators) -> Tensor:
     return classes.flatten().repeat_interleave(counts.flatten()).reshape(len(counts), view.examples)
 
 
-def _separated(behind: _Behind, counted: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the features (M, d), the derivatives (M, d) and the labels (M,) for one victim."""
+def _separated(behind: _Behind, counted: Tensor, rng: torch.Generator, late: Until | None) -> Separation:
+    """Return the separation of one victim's batch."""
     seen = behind.seen[behind.weight]
-    none = seen.new_full((behind.examples, seen.shape[1]), torch.nan)
+    unread = seen.new_full((behind.examples, seen.shape[1]), torch.nan)
+    none, over = Separation(unread, unread, counted), late or _never
     if not all(bool(g.isfinite().all()) for g in behind.seen.values()) or not seen.any():
-        return none, none, counted
-    sizes = torch.linalg.svdvals(seen)
+        return none
+    if over():
+        return replace(none, cut=True)
+    sizes, basis = behind.directions(behind.weight)
     if sizes[behind.examples - 1] <= RANK * sizes[0]:  # As of two equal examples: their sum is all that shows.
-        return none, none, counted
-    basis = _basis(seen, behind.examples)
-    best = (torch.inf, none, counted)
+        return none
+    best = (torch.inf, unread, counted)
     for labels in _assignments(counted, behind.view.classes):
+        if over():
+            break
         residual = behind.residual(basis, labels)
         for start in islice(behind.starts(basis, labels, rng), STARTS if labels is counted else FEWER):
-            a, rest = _least_squares(residual, start.flatten())
+            a, rest = _least_squares(residual, start.flatten(), over)
             missed = float(rest.square().mean().sqrt())
             # Two starts that end at the same small residual show where what leaked was rounded.
             again = missed <= EXACT and abs(missed - best[0]) <= 0.01 * missed
             if missed < best[0]:
                 best = (missed, a.reshape(start.shape) @ basis, labels)
-            if again or missed <= EXACT / 100:
+            if again or missed <= EXACT / 100 or over():
                 break
         if best[0] <= EXACT:
             break
     missed, entered, labels = best
-    if not missed <= EXACT:
+    solved = missed <= EXACT
+    if not solved:
         entered = torch.full_like(entered, torch.nan)
-    return entered, behind.cotangents(entered, labels), labels
+    return Separation(entered, behind.cotangents(entered, labels), labels, cut=not solved and over())
+
+
+def _never() -> bool:
+    return False
 
 
 def _assignments(counted: Tensor, classes: int) -> Iterator[Tensor]:
@@ -230,6 +266,14 @@ class _Behind:
         self.zero = next(iter(self.tensors.values())).new_zeros(view.examples, *view.shape, dtype=torch.float64)
         # No loss depends on what does not stand behind the layer.
         self.seen = {n: view.examples * u[0].double() for n, u in view.update.items() if n not in layer.names}
+        self._directions: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def directions(self, name: str) -> tuple[Tensor, Tensor]:
+        """Return the singular values of a gradient and its first M right singular vectors, which take long and are kept."""
+        if name not in self._directions:
+            _, sizes, vectors = torch.linalg.svd(self.seen[name], full_matrices=False)
+            self._directions[name] = sizes, vectors[: self.examples]
+        return self._directions[name]
 
     def features(self, inputs: Tensor) -> Tensor:
         """Return what enters the layer (n, d) for inputs (n, *s)."""
@@ -243,7 +287,7 @@ class _Behind:
         Of each tensor in units of its root mean square. Of a matrix only the part in the span of its own first M right singular
         vectors, since nothing of what leaked lies outside, and larger ones would not fit into memory.
         """
-        onto = {n: _basis(g, self.examples) for n, g in self.seen.items() if g.dim() == 2}
+        onto = {n: self.directions(n)[1] for n, g in self.seen.items() if g.dim() == 2}
         aims = {n: g @ onto[n].mT if n in onto else g for n, g in self.seen.items()}
         scales = {n: aim.square().mean().sqrt() for n, aim in aims.items()}
 
@@ -302,10 +346,17 @@ class _Behind:
             handle.remove()
 
 
-def _least_squares(residual: Callable[[Tensor], Tensor], start: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the point (n,) of least |residual|^2 near a start, and the residual there, by Levenberg and Marquardt's method."""
+def _least_squares(
+    residual: Callable[[Tensor], Tensor], start: Tensor, over: Callable[[], bool]
+) -> tuple[Tensor, Tensor]:
+    """Return the point (n,) of least |residual|^2 near a start, and the residual there, by Levenberg and Marquardt's method.
+
+    over: Whether no further iteration may begin.
+    """
     point, rest, damping = start, residual(start), 1e-3
     for _ in range(ITERATIONS):
+        if over():
+            break
         with warnings.catch_warnings():
             # PyTorch scripts parts of its own forward mode when it is first used.
             warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", FutureWarning)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -19,9 +19,10 @@ from leakbench.attack.slots.descent import evaluations_each
 from leakbench.attack.slots.pooling import Least
 from leakbench.attack.slots.stop import Stop, Watched, searches_of, with_searches
 from leakbench.federated.view import View
+from leakbench.separations import Separations
 from leakbench.types import Generators
 
-__all__ = ["Now", "Timed", "WithinSeconds", "begun", "cut_short", "seconds_per_evaluation"]
+__all__ = ["Now", "Timed", "Until", "WithinSeconds", "begun", "cut_short", "seconds_per_evaluation", "until_of"]
 
 Now: TypeAlias = Callable[[], float]
 """A clock, in seconds; only differences matter."""
@@ -31,6 +32,39 @@ TRIED = 3
 
 QUICK = 0.1
 """Largest share of the limit that trials on all victims together may take."""
+
+READING = 0.5
+"""Largest share of the limit for what the searches read first; see `Reads`."""
+
+
+@dataclass(frozen=True)
+class Until:
+    """A moment at which something has to end.
+
+    Args:
+        now: The clock.
+        end: The moment.
+    """
+
+    now: Now
+    end: float
+
+    def __call__(self) -> bool:
+        """Return whether the moment has come."""
+        return self.now() >= self.end
+
+    def share(self, parts: int) -> Until:
+        """Return the end of the first of so many equal parts of the time that is left."""
+        now = self.now()
+        return Until(self.now, now + max(0.0, self.end - now) / parts)
+
+
+@runtime_checkable
+class Reads(Protocol):
+    """A search that first reads something of what leaked, which the views then keep for other searches."""
+
+    def prepare(self, views: tuple[View, ...], rngs: Generators, until: Until) -> None:
+        """Read it, until a moment at most."""
 
 
 @dataclass
@@ -88,6 +122,12 @@ def begun(stop: Stop) -> Stop:
     return stop.begin() if isinstance(stop, Timed) else stop
 
 
+def until_of(stop: Stop) -> Until | None:
+    """Return when a search with a stop that has begun must end; None where no clock ends it."""
+    inner = stop.stop if isinstance(stop, Watched) else stop
+    return Until(inner.now, inner.ends) if isinstance(inner, Timed) else None
+
+
 def cut_short(stop: Stop, steps: Tensor) -> dict[str, Tensor]:
     """Return the doubt `BUDGET` for the victims whose search was ended by the clock, by their number of steps (V,).
 
@@ -135,7 +175,10 @@ def seconds_per_evaluation(search: Any, views: tuple[View, ...], victims: int, n
 class WithinSeconds:
     """An attack that ends its searches within `seconds` from the moment it is called.
 
-    First it measures one evaluation of each search: of one victim, and where that is quick of all victims together. It calls
+    First the searches read what they need of what leaked, as batches that are separated, once for all of them and for at most the
+    share `READING` of the seconds.
+
+    Then it measures one evaluation of each search: of one victim, and where that is quick of all victims together. It calls
     `tell` with the seconds that one victim takes at most without a limit and at least with any. It runs stages in the order of
     their cost without a limit, and marks every victim whose search was stopped. Closed forms and fits are not stopped.
 
@@ -156,6 +199,11 @@ class WithinSeconds:
         """Answer as the method does, in time."""
         until = self.now() + self.seconds
         searches = searches_of(self.method)
+        views = tuple(dataclasses.replace(view, separations=Separations(every=True)) for view in views)
+        reading = Until(self.now, self.now() + READING * self.seconds)
+        for number, search in enumerate(searches):
+            if isinstance(search, Reads) and self._runs(number, search, views):
+                search.prepare(views, rngs, reading)
         each = [self._each(number, search, views) for number, search in enumerate(searches)]
         costs = [cost * most_evaluations(search) if cost else 0.0 for cost, search in zip(each, searches, strict=True)]
         # The last point of a search is evaluated once more.
@@ -176,8 +224,7 @@ class WithinSeconds:
 
     def _each(self, number: int, search: Any, views: tuple[View, ...]) -> float:
         """Return the seconds of an evaluation; 0 for a method that does not search, and for one that does not run here."""
-        stages = getattr(self.method, "stages", ())
-        if not hasattr(search, "stop") or (stages and not stages[number].applies(views[0])):
+        if not self._runs(number, search, views):
             return 0.0
         each, victims = seconds_per_evaluation(search, views, 1, self.now), views[0].victims
         # Many victims side by side take less than as many times one, but a trial must not take the time of the attack.
@@ -185,6 +232,10 @@ class WithinSeconds:
             each = seconds_per_evaluation(search, views, victims, self.now)
         # A clock may be too coarse to see an evaluation; a search is never free.
         return max(each, 1e-9)
+
+    def _runs(self, number: int, search: Any, views: tuple[View, ...]) -> bool:
+        stages = getattr(self.method, "stages", ())
+        return hasattr(search, "stop") and (not stages or bool(stages[number].applies(views[0])))
 
 
 def _inside(stop: Stop, timed: Timed) -> Stop:

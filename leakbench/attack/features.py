@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.batch_features import separable, separated
+from leakbench.attack.clock import Until
 from leakbench.attack.front import FullyConnected, fully_connected
 from leakbench.defense.clip import ClipWhole
 from leakbench.federated.view import View
@@ -29,13 +30,14 @@ class Features:
     """What entered a layer for the M examples of V victims: up to R candidates, of which the attacker has to choose one.
 
     layer: which layer.  entered: (R, V, M, d), NaN where nothing could be read.  cotangents: (R, V, M, d), the derivative of each
-    example's loss by it.  labels: (R, V, M) int64.
+    example's loss by it.  labels: (R, V, M) int64.  cut: (V,) bool, whom a limit on seconds kept from being read; None: nobody.
     """
 
     layer: FullyConnected
     entered: Tensor
     cotangents: Tensor
     labels: Tensor
+    cut: Tensor | None = None
 
 
 def readable(view: View) -> FullyConnected | None:
@@ -59,12 +61,12 @@ def readable(view: View) -> FullyConnected | None:
     return usable[0] if usable and usable[0].names else None
 
 
-def read(view: View, layer: FullyConnected, rngs: Generators) -> Features:
-    """Return what entered a layer that is `readable`."""
+def read(view: View, layer: FullyConnected, rngs: Generators, until: Until | None = None) -> Features:
+    """Return what entered a layer that is `readable`; until: when the separation of batches has to end."""
     with torch.no_grad():
         if view.examples > 1:
-            entered, cotangents, labels = separated(view, layer, rngs)
-            return Features(layer, entered[None], cotangents[None], labels[None])
+            entered, cotangents, labels, cut = separated(view, layer, rngs, until)
+            return Features(layer, entered[None], cotangents[None], labels[None], cut)
         if layer.last:
             return _of_last(view, layer)
         entered, delta = _quotient(view, layer)

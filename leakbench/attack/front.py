@@ -37,7 +37,8 @@ class FullyConnected:
 def fully_connected(network: Network, shape: tuple[int, ...]) -> tuple[FullyConnected, ...]:
     """Return the linear layers of a network that read one vector per example, in the order in which they run.
 
-    A layer is left out if it runs several times or if its weight is not trained. shape: (*s) of one input.
+    A layer is left out if it runs several times, if its weight is not trained, or if its weight or bias is used elsewhere as well:
+    its gradient is then a sum over several inputs. shape: (*s) of one input.
     """
     model, zero = network.model, _zero(network, shape)
     linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear) and m.weight.requires_grad}
@@ -53,19 +54,24 @@ def fully_connected(network: Network, shape: tuple[int, ...]) -> tuple[FullyConn
             functional_call(model, dict(tensors), (zero, zero.new_ones(1, network.draws)))
     runs = 2 if network.draws else 1
     found = []
-    before = _before(network, linear, zero)
+    before, uses = _before(network, linear, zero)
     for name, seen in calls.items():
         (entered, left), *again = seen
-        if len(seen) == runs and entered.dim() == 2 and len(entered) == 1:
-            prefix = f"{name}." if name else ""
-            biased = linear[name].bias is not None and linear[name].bias.requires_grad
+        prefix = f"{name}." if name else ""
+        biased = linear[name].bias is not None and linear[name].bias.requires_grad
+        own = (f"{prefix}weight", f"{prefix}bias")[: 1 + biased]
+        # Of tied parameters a network lists only the first name.
+        alone = all(n in network.parameters and uses.get(n, 0) <= 1 for n in own)
+        if alone and len(seen) == runs and entered.dim() == 2 and len(entered) == 1:
             drawn = any(not torch.equal(entered, other) for other, _ in again)
             found.append(FullyConnected(prefix, biased, left is logits, drawn, before[name]))
     return tuple(found)
 
 
-def _before(network: Network, linear: dict[str, nn.Linear], zero: Tensor) -> dict[str, tuple[str, ...]]:
-    """Return, for each linear layer that runs, the names of the parameters on which its input depends."""
+def _before(
+    network: Network, linear: dict[str, nn.Linear], zero: Tensor
+) -> tuple[dict[str, tuple[str, ...]], dict[str, int]]:
+    """Return the parameters on which the input of each linear layer that runs depends, and the number of uses of each parameter."""
     tensors = {n: t.clone().requires_grad_(n in network.parameters) for n, t in _of_one(network).items()}
     seen: dict[str, Tensor] = {}
 
@@ -76,7 +82,7 @@ def _before(network: Network, linear: dict[str, nn.Linear], zero: Tensor) -> dic
         return hook
 
     with _hooked({m: record(n) for n, m in linear.items()}), torch.enable_grad():
-        functional_call(network.model, dict(tensors), (zero,))
+        logits = functional_call(network.model, dict(tensors), (zero,))
         names = list(network.parameters)
         found: dict[str, tuple[str, ...]] = {}
         for name, entered in seen.items():
@@ -84,7 +90,23 @@ def _before(network: Network, linear: dict[str, nn.Linear], zero: Tensor) -> dic
             some = entered.requires_grad
             slopes = torch.autograd.grad(entered.sum(), own, retain_graph=True, allow_unused=True) if some else ()
             found[name] = tuple(n for n, slope in zip(names, slopes, strict=some) if slope is not None)
-        return found
+        return found, _uses(logits, tensors)
+
+
+def _uses(result: Tensor, tensors: Parameters) -> dict[str, int]:
+    """Return, for each of the tensors that a result was computed from, the number of operations that read it."""
+    names, counts = {id(tensor): name for name, tensor in tensors.items()}, dict.fromkeys(tensors, 0)
+    nodes, known = [result.grad_fn], {result.grad_fn}
+    while nodes:
+        node = nodes.pop()
+        for inner, _ in () if node is None else node.next_functions:
+            leaf = getattr(inner, "variable", None)
+            if id(leaf) in names:
+                counts[names[id(leaf)]] += 1
+            elif inner is not None and inner not in known:
+                known.add(inner)
+                nodes.append(inner)
+    return counts
 
 
 def _of_one(network: Network) -> Parameters:

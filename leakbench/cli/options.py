@@ -67,14 +67,14 @@ def _with(options: list[Callable[..., Any]]) -> Callable[[Callable[..., Any]], C
 
 
 EVALUATIONS = (
-    "most gradient evaluations of each victim, shared by the searches of the attack; the same numbers on every machine"
-    " [default: no limit]"
+    "most gradient evaluations of each victim, shared by the searches of the attack; the same numbers on every machine; closed"
+    " forms, the separation of batches and rankings do not count [default: no limit]"
 )
 
 BUDGET = (
     "most wall time of all attacks of the command, as 60, 60s or 2m, shared out over leakage points and victims; a search that it"
     " stops answers with its best so far and a warning says so, so that numbers depend on the machine; every search takes at least"
-    " one iteration, closed forms and rankings are not stopped [default: no limit]"
+    " one iteration; rankings run before the searches and count, but neither they nor closed forms are stopped [default: no limit]"
 )
 
 limit_options = _with(

@@ -27,7 +27,11 @@ HEADINGS = {
     "point": "point",
     "asr": "ASR",
     "null_asr": "baseline ASR",
+    "verdict": "verdict",
 }
+
+OF_POINT = ("asr", "null_asr", "verdict")
+"""What a line takes from the summary of a leakage point."""
 
 
 @click.command()
@@ -36,7 +40,7 @@ HEADINGS = {
 def runs(folder: Path, as_json: bool) -> None:
     """List the runs at or below FOLDER [default: runs], a line for each leakage point: which are done, and what they measured.
 
-    The epsilon is the valid one; ASR stands beside that of an attacker who saw no gradient. A run that is damaged or not finished
+    The epsilon is the valid one; The baseline ASR is that of a guess without any gradient. A run that is damaged or not finished
     says so. `leakbench.read(FOLDER)` in Python reads their rows.
     """
     from leakbench.runs import elsewhere, listed  # noqa: PLC0415
@@ -63,12 +67,12 @@ def _lines(place: Path, found: Listed) -> list[Line]:
         return [{**first, "why": found.why}]
     cell = found.manifest.get("cell")
     first |= {f: cell.get(f) for f in ("dataset", "defense", "attack", "seed")} if isinstance(cell, dict) else {}
-    summary = found.manifest.get("summary", {}) if found.state == "done" else {}
+    from leakbench.summary.verdict_words import current_summary  # noqa: PLC0415
+
+    summary = current_summary(found.manifest.get("summary", {})) if found.state == "done" else {}
     first |= {"accuracy": summary.get("accuracy"), "epsilon_valid": summary.get("epsilon", {}).get("valid")}
     taps = summary.get("taps", {})
-    return [{**first, "point": p, "asr": t.get("asr"), "null_asr": t.get("null_asr")} for p, t in taps.items()] or [
-        first
-    ]
+    return [{**first, "point": p, **{name: t.get(name) for name in OF_POINT}} for p, t in taps.items()] or [first]
 
 
 def _text(value: object) -> str:

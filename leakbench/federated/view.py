@@ -16,6 +16,7 @@ from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
 from leakbench.federated.leakage import leak
 from leakbench.fitted import Fits, fitted_anew
+from leakbench.separations import Separations
 from leakbench.types import Clock, Network, Parameters, ShowsDraws
 
 __all__ = ["Knowledge", "Public", "View"]
@@ -64,6 +65,7 @@ class View:
     likewise what the sent model answers to the true inputs.
     secret: what a lying server remembers of how it built the model.
     columns: of a table, which columns make up which feature.  fits: whom a part that learns asks for what it learned.
+    separations: what was separated of batches so far, shared by the searches of one attack; None keeps nothing.
     """
 
     tap: str
@@ -87,6 +89,7 @@ class View:
     secret: Any = None
     columns: Columns | None = None
     fits: Fits = fitted_anew
+    separations: Separations | None = None
 
     @property
     def victims(self) -> int:

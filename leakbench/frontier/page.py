@@ -28,7 +28,7 @@ HEADS = (
         "by chance",
         "p",
         "ASR [95 % CI]",
-        "null ASR",
+        "baseline ASR",
         "label told",
     ),
     *("a guess", "valid epsilon", "against who reads here", "claimed", "verdict", "qualifies"),
@@ -40,7 +40,7 @@ LEGEND = """\
   defense, of {many} victims who are tried for this alone, by the attack `identification`; by chance: between which shares somebody
   who saw nothing stays with 95 % probability; p: how likely chance is to reach as many, by a one-sided exact binomial test.
 - ASR: the share of examples of {few} victims that `autoleak`, who knows the defense, brings back to the calibrated RMSE; one
-  without an answer counts as not brought back. null ASR: that of a guess from public data alone.
+  without an answer counts as not brought back. baseline ASR: that of a guess from public data alone.
 - label told: how often the victim's class comes first; a guess: the commonest class of the public examples.
 - valid epsilon: of the mechanism as it was executed, at delta = {delta:g}, against who sees the released models; beside it against
   who reads at {point}.

@@ -63,7 +63,9 @@ def _page(cards: Sequence[Card], place: str) -> Iterator[Block]:
         yield _ranking(ranked, place)
         yield Heading(3, f"{first.dataset.name}: each attacker")
         yield Text(
-            ("oblivious: without the defense's recipe; aware: with it. Medians of RMSE; null: who saw no gradient.",)
+            (
+                "oblivious: without the defense's recipe; aware: with it. Medians of RMSE; baseline: a guess without any gradient.",
+            )
         )
         yield _details(ranked)
         yield Heading(3, f"{first.dataset.name}: warnings")
@@ -205,9 +207,9 @@ def _details(ranked: Sequence[Standing]) -> Grid:
         "attacker",
         "point",
         "ASR [95 % CI]",
-        "null ASR",
+        "baseline ASR",
         "RMSE",
-        "null RMSE",
+        "baseline RMSE",
         "identified [95 % CI]",
         "label",
         "verdict",

@@ -9,15 +9,8 @@ from collections.abc import Iterator, Sequence
 
 from leakbench.errors import InputError
 from leakbench.leaderboard.card import Card, Measured, Point
-from leakbench.summary.verdict import (
-    LEAST_NETWORKS,
-    LEAST_VICTIMS,
-    STRONGEST,
-    above_baseline,
-    above_chance,
-    whole_victims,
-)
-from leakbench.summary.verdict_words import FAILED, IDENTIFIES, LEAKING, NO_LEAK, RECONSTRUCTS
+from leakbench.summary.verdict import STRONGEST, Evidence, above_baseline, verdict, whole_victims
+from leakbench.summary.verdict_words import FAILED, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS
 
 __all__ = ["check_once", "check_verdicts"]
 
@@ -42,66 +35,66 @@ def _once(place: str, names: Sequence[object]) -> None:
 
 
 def check_verdicts(card: Card) -> None:
-    """Raise InputError, with the field, for a verdict that the numbers next to it rule out.
+    """Raise InputError, with the field, for a verdict that does not follow from the numbers next to it.
 
-    The rules are those of `leakbench.summary.verdict`. `reconstructs` may rest on single victims and `inconclusive` on warnings
-    of the search, for which a card has no numbers. `no leak found` is refused where numbers leak, where there are too few
-    victims or networks, and where the attacker is not `autoleak` with the defense known to it.
+    The rules are those of `leakbench.summary.verdict`, applied to what a card keeps of the evidence. `reconstructs` may rest on
+    single victims and `inconclusive` on warnings of the search, for which a card has no numbers, so these two are also accepted.
     """
     for cell in card.cells:
         for point in cell.points:
-            for why in (*_against(point), *(_against_no_leak(point, cell, card) if point.verdict == NO_LEAK else ())):
+            for why in _against(point, cell, card):
                 place = f"cells.{cell.attacker}.{cell.protocol}.{point.name}"
                 raise InputError(f"{place}.verdict: got {point.verdict!r}, but {why}")
 
 
-def _against(point: Point) -> Iterator[str]:
+def _against(point: Point, cell: Measured, card: Card) -> Iterator[str]:
     """Yield what rules a point's verdict out."""
     if abs(point.chance - 1 / point.candidates) > HALF_DIGIT:
         yield f"chance is {point.chance:g}, expected {1 / point.candidates:.4f}, one of {point.candidates} candidates"
-    rebuilt = point.asr is not None and above_baseline([end - HALF_DIGIT for end in point.asr], point.null_asr)
-    if rebuilt and point.verdict != RECONSTRUCTS:
-        yield f"the ASR {_text(point.asr)} is above the baseline guess's {_text(point.null_asr)}, expected {RECONSTRUCTS!r}"
-    told = _told(point)
-    if told and point.verdict not in LEAKING:
-        yield f"identified {_text(point.identified)} is more than chance, expected {IDENTIFIES!r} or {RECONSTRUCTS!r}"
-    if point.verdict == IDENTIFIES and not told:
-        yield f"identified {_text(point.identified)} is not more than chance, expected another verdict"
-    if point.verdict == FAILED and point.rmse is not None:
-        yield f"the median RMSE is {point.rmse[0]:g}, so that half of the answers are there; expected another verdict"
-    if point.verdict not in (*LEAKING, FAILED) and point.rmse is None and point.asr is not None:
-        yield f"there is no median RMSE, expected {FAILED!r}"
+    found = verdict(_evidence(point, cell, card))
+    accepted = {found.word, RECONSTRUCTS}
+    if found.word == NO_LEAK:
+        accepted.add(INCONCLUSIVE)
+    if found.word == INCONCLUSIVE and point.asr is None:
+        accepted.add(FAILED)
+    if point.verdict not in accepted:
+        yield f"its numbers give {found.word!r}: {found.reason}"
 
 
-def _against_no_leak(point: Point, cell: Measured, card: Card) -> Iterator[str]:
-    """Yield what a card lacks for `no leak found`."""
-    if cell.attacker != "aware":
-        yield "the attacker does not know the defense"
-    if card.attack.name != STRONGEST:
-        yield f"the attack is {card.attack.name}, expected {STRONGEST}"
-    networks = point.networks if cell.protocol == "paper" else 1
-    if networks < LEAST_NETWORKS:
-        yield f"the victims are spread over {networks} networks, expected at least {LEAST_NETWORKS}"
-    if point.victims < LEAST_VICTIMS:
-        yield f"there are {point.victims} victims, expected at least {LEAST_VICTIMS}"
-    if point.asr is None or point.identified is None:
-        yield "it has no ASR or no identification rate, expected both"
-    elif point.asr[0] > point.null_asr[2] + HALF_DIGIT:
-        yield f"the ASR {_text(point.asr)} is above the baseline guess's interval {_text(point.null_asr)}"
-    if point.rmse is not None and (point.null_rmse is None or point.rmse[0] < point.null_rmse - HALF_DIGIT):
-        yield f"the median RMSE {point.rmse[0]:g} is below the baseline guess's, {_number(point.null_rmse)}"
-
-
-def _told(point: Point) -> bool:
-    share = None if point.identified is None else point.identified[0]
-    return share is not None and above_chance(
-        whole_victims((share + HALF_DIGIT) * point.victims), point.victims, 1 / point.candidates
+def _evidence(point: Point, cell: Measured, card: Card) -> Evidence:
+    """Return the evidence that a card keeps of a point; what rounding may have moved counts for the card."""
+    ranked = point.identified is not None
+    share = point.identified[0] + HALF_DIGIT if point.identified is not None else 0.0
+    return Evidence(
+        victims=point.victims,
+        networks=point.networks if cell.protocol == "paper" else 1,
+        attack=card.attack.name,
+        strongest=card.attack.name == STRONGEST,
+        adaptive=cell.attacker == "aware",
+        ranks_only=point.asr is None,
+        live=cell.protocol == "live",
+        # The median RMSE is missing where at least half of the examples have no answer.
+        unanswered=float(point.rmse is None and point.asr is not None),
+        above=tuple(_above(point)),
+        higher=tuple(_higher(point)),
+        identified=whole_victims(share * point.victims),
+        ranked=point.victims if ranked else 0,
+        candidates=point.candidates,
     )
 
 
-def _text(share: tuple[float, float, float] | None) -> str:
-    return "nothing" if share is None else f"{share[0]:g} [{share[1]:g}, {share[2]:g}]"
+def _above(point: Point) -> Iterator[str]:
+    if point.asr is not None and above_baseline([end - HALF_DIGIT for end in point.asr], point.null_asr):
+        yield f"the ASR {_text(point.asr)} is above the baseline guess's {_text(point.null_asr)}"
 
 
-def _number(value: float | None) -> str:
-    return "nothing" if value is None else f"{value:g}"
+def _higher(point: Point) -> Iterator[str]:
+    if point.asr is not None and point.asr[0] > point.null_asr[2] + HALF_DIGIT:
+        yield f"the ASR {_text(point.asr)} is above the baseline guess's interval {_text(point.null_asr)}"
+    if point.rmse is not None and (point.null_rmse is None or point.rmse[0] < point.null_rmse - HALF_DIGIT):
+        null = "which is missing" if point.null_rmse is None else f"{point.null_rmse:g}"
+        yield f"the median RMSE {point.rmse[0]:g} is below the baseline guess's, {null}"
+
+
+def _text(share: tuple[float, float, float]) -> str:
+    return f"{share[0]:g} [{share[1]:g}, {share[2]:g}]"

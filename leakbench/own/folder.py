@@ -125,7 +125,7 @@ def _write(run: Run, rows: Sequence[Row], points: Sequence[Seen]) -> Path:
         tensors[f"{key}.reconstruction"] = found.answer.inputs if found.matched is None else found.matched
         if found.rows is not None and seen.inputs is not None:
             tensors[f"{key}.truth"] = seen.inputs.float()
-            scored.append(found.rows)
+            scored.append(found.rows.assign(verdict=(found.summary or {}).get("verdict")))
     if scored:
         run.write_rows("rows.parquet", pd.concat(scored, ignore_index=True))
     run.write_tensors("reconstructions.safetensors", tensors)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +18,7 @@ from leakbench.packed import check_table
 from leakbench.rows_file import check_schema
 from leakbench.runs import elsewhere, folders
 from leakbench.store import read_manifest, written
+from leakbench.summary.verdict_words import verdicts_of
 
 __all__ = ["read"]
 
@@ -25,7 +28,8 @@ FIRST = ("run", "hash", "dataset", "defense", "attack")
 def read(folder: str | Path) -> pd.DataFrame:
     """Return the rows of a finished run, or of all finished runs below a folder: one row for each example under attack.
 
-    The first columns say of which run a row is: run (its folder), hash, dataset, defense, attack. Folders of `leakbench attack`
+    The first columns say of which run a row is: run (its folder), hash, dataset, defense, attack. Each row has the `verdict` on its
+    leakage point, which is one for all examples there; None where the run has none. Folders of `leakbench attack`
     count where a truth was given; a sweep's runs are in its folder `--runs`. Runs that are not finished are left out.
 
     Raises InputError for a folder that is not there, without a finished run, or with a file that is not as it was written.
@@ -57,7 +61,16 @@ def _rows(folder: Path) -> tuple[tuple[str, ...], pa.Table] | None:
     except (ValueError, OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())[:200]}") from None
     check_schema(path, file.schema_arrow)
-    rows = file.read(use_threads=False)
+    rows = _with_verdicts(file.read(use_threads=False), manifest["summary"])
     first = (folder.name, manifest["hash"], *(manifest["cell"][name] for name in FIRST[2:]))
     # What pandas notes of each file's columns would be said again of all of them.
     return first, rows.replace_schema_metadata(None)
+
+
+def _with_verdicts(rows: pa.Table, summary: Mapping[str, Any]) -> pa.Table:
+    """Return the rows with the column `verdict` last, in today's words; files of earlier versions have none."""
+    verdicts = verdicts_of(summary)
+    points = zip(rows["tap"].to_pylist(), rows["round"].to_pylist(), strict=True)
+    words = pa.array([verdicts.get(point) for point in points], pa.string())
+    others = [name for name in rows.column_names if name != "verdict"]
+    return rows.select(others).append_column("verdict", words)

@@ -20,6 +20,12 @@ from leakbench.report.words import batches, notes, over_rounds, reading, trainin
 
 __all__ = ["print_table"]
 
+UNTRAINED = (
+    "nothing was trained (--train-rounds 0): these epsilons are for 0 rounds, in which no model is released. Guarantees and bounds"
+    " at a leakage point are for what leaked there. `leakbench epsilon` computes the epsilons of a training"
+)
+"""Line below the epsilons of a run without a training."""
+
 
 def print_table(summary: Mapping[str, Any], console: Console) -> None:
     """Print the summary of a run: leakage points, accuracy, epsilon, and the reason for every n/a.
@@ -101,6 +107,7 @@ def _epsilon_lines(summary: Mapping[str, Any]) -> list[str]:
         *compared(released),
         *(f"  valid against an attacker at {', '.join(names)}: {text}" for text, names in same.items()),
         *(f"  not as claimed: {sentence}" for sentence in caveats(summary)),
+        *([f"  {UNTRAINED}"] if summary.get("rounds") == 0 else []),
     ]
 
 

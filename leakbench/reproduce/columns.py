@@ -58,8 +58,8 @@ def yes(key: str) -> Callable[[Row], str]:
     return lambda row: "-" if pd.isna(row.get(key)) else "yes" if row[key] else "no"
 
 
-def above_null(row: Row) -> str:
-    """Show which share of what the null attacker leaves an attack finds."""
+def above_baseline(row: Row) -> str:
+    """Show which share of what the baseline guess leaves an attack finds."""
     return text_of((row["asr"] - row["null_asr"]) / (1 - row["null_asr"]))
 
 
@@ -87,12 +87,12 @@ ASR = Column(
     "thousand pairs",
 )
 NULL_ASR = Column(
-    "null ASR", number("null_asr"), "that of a guess from public data and the label, without any gradient"
+    "baseline ASR", number("null_asr"), "that of a guess from public data and the label, without any gradient"
 )
 RMSE = Column(
     "RMSE", number("rmse", 3), "the median over all pictures, as of PSNR and SSIM, a failed one counting as the worst"
 )
-NULL_RMSE = Column("null RMSE", number("null_rmse", 3))
+NULL_RMSE = Column("baseline RMSE", number("null_rmse", 3))
 PSNR = Column("PSNR", number("psnr", 1))
 ACCURACY = Column(
     "accuracy", number("accuracy"), "that of the network which leaked, in training; none at first weights"
@@ -167,7 +167,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("ASR claimed", number("claimed_asr", 3)),
         ASR,
         NULL_ASR,
-        Column("above null", above_null, "(ASR - null ASR) / (1 - null ASR)"),
+        Column("above baseline", above_baseline, "(ASR - baseline ASR) / (1 - baseline ASR)"),
         Column("RMSE claimed", number("claimed_rmse", 3)),
         RMSE,
         NULL_RMSE,
@@ -189,7 +189,9 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         ASR,
         NULL_ASR,
         Column(
-            "ASR bound", number("asr_bound"), "what the noise allows any attack at most, given the null attacker's rate"
+            "ASR bound",
+            number("asr_bound"),
+            "what the noise allows any attack at most, given the baseline guess's rate",
         ),
         RMSE,
         NULL_RMSE,

@@ -21,7 +21,7 @@ from leakbench.reproduce.table import Line, Table
 from leakbench.reproduce.verdict import CLAIMS, ORDER, VERDICTS, Compared, compared, decided, digits_of, unmeasured
 from leakbench.scripts import in_table, markdown_table, untagged
 
-__all__ = ["claims_of", "counted", "page_of"]
+__all__ = ["claims_of", "counted", "on_one_network", "page_of"]
 
 AGAIN = (
     'A row is measured again by `leakbench reproduce {name} --only "ROW" --again` (`--scale full` where the row is of that;'
@@ -87,7 +87,7 @@ def page_of(table: Table, rows: pd.DataFrame, elsewhere: bool = False) -> str:
             "",
             *_trial(table, rows),
             *stale_lines(list(rows_of(table, rows))),
-            *_on_one_network(table, rows),
+            *on_one_network(table, rows),
             *_drawn(table),
             measured,
             "",
@@ -105,7 +105,7 @@ def page_of(table: Table, rows: pd.DataFrame, elsewhere: bool = False) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _on_one_network(table: Table, rows: pd.DataFrame) -> list[str]:
+def on_one_network(table: Table, rows: pd.DataFrame) -> list[str]:
     """Return which rows of several victims were measured on one network, or in one training; nothing where none was."""
     protocols = {line.name: line.requests("full", {})[0].protocol for line in table.lines}
     several = rows[rows["victims"] > 1] if "victims" in rows else rows[:0]

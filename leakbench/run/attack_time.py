@@ -64,31 +64,48 @@ class AttackTime:
         """Take so many victims off the pending ones."""
         self.pending -= victims
 
-    def within(self, method: Any, victims: int, of_point: int, since: float, say: Say) -> Any:
+    def within(self, method: Any, victims: int, of_point: int, since: float, say: Say, ranked: float = 0.0) -> Any:
         """Return the method limited to the share of the next `victims`; the method itself without a limit.
 
         of_point: Victims of the same leakage point that are still to be attacked, for which `say` gets an estimate.
         since: When the work on these victims began, by `now`.
+        ranked: Seconds that their rankings took.
         """
         if self.limit is None:
             return method
         seconds = max(0.0, self.share(victims) - (self.now() - since))
-        return within_seconds(method, seconds, of_point, self.share(of_point), self.limit, say, self.now)
+        share, rankings = self.share(of_point), ranked * of_point / max(victims, 1)
+        return within_seconds(method, seconds, of_point, share, self.limit, say, self.now, rankings)
 
 
 def within_seconds(
-    method: Any, seconds: float, victims: int, share: float, limit: float, say: Say, now: Now = time.perf_counter
+    method: Any,
+    seconds: float,
+    victims: int,
+    share: float,
+    limit: float,
+    say: Say,
+    now: Now = time.perf_counter,
+    rankings: float = 0.0,
 ) -> Any:
-    """Return a method limited to some seconds, which tells `say` an estimate for `victims` victims that have `share` seconds."""
+    """Return a method limited to some seconds, which tells `say` an estimate for `victims` victims that have `share` seconds.
+
+    rankings: Seconds of the share that the rankings of these victims take.
+    """
     if not any(hasattr(search, "stop") for search in searches_of(method)):
         say(f"the attack does not search, so that --budget {limit:g} cannot stop it")
         return method
     return WithinSeconds(
-        method, seconds, lambda most, least, more: say(estimate_line(most, least, victims, more, share, limit)), now
+        method,
+        seconds,
+        lambda most, least, more: say(estimate_line(most, least, victims, more, share, limit, rankings)),
+        now,
     )
 
 
-def estimate_line(most: float, least: float, victims: int, more: int, share: float, limit: float) -> str:
+def estimate_line(
+    most: float, least: float, victims: int, more: int, share: float, limit: float, rankings: float = 0.0
+) -> str:
     """Return what a user is told before an attack with a limit starts.
 
     Args:
@@ -98,9 +115,14 @@ def estimate_line(most: float, least: float, victims: int, more: int, share: flo
         more: Number of public examples that the attack also tries, for its doubts.
         share: Seconds of the limit that these victims have.
         limit: Seconds of the limit, as the user gave it.
+        rankings: Predicted seconds of their rankings, which no limit prevents. They count in the limit.
     """
-    longest, shortest = most * (victims + more), least * victims
+    longest, shortest = most * (victims + more) + rankings, least * victims
     many = "1 victim" if victims == 1 else f"{victims} victims"
     stops = "stops it at" if longest > share else "leaves it"
     floor = f", but one iteration of every search takes {minutes(shortest)}" if shortest > share else ""
-    return f"estimated at most {minutes(longest)} for {many}; --budget {limit:g} {stops} {minutes(share)}{floor}"
+    line = f"estimated at most {minutes(longest)} for {many}; --budget {limit:g} {stops} {minutes(share)}{floor}"
+    if rankings < 1:
+        return line
+    more_than = ", which is more" if rankings > share else ""
+    return f"{line}; of it the rankings, which it does not stop, take about {minutes(rankings)}{more_than}"

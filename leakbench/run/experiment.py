@@ -31,7 +31,7 @@ from leakbench.run.stage_train import fresh_network, leaked_model, train_federat
 from leakbench.run.victims import Sent, public_examples
 from leakbench.store import AFTER, Run
 from leakbench.summary.summarise import summarise
-from leakbench.summary.verdict_words import current_summary
+from leakbench.summary.verdict_words import current_summary, verdicts_of
 from leakbench.types import Network
 
 __all__ = ["execute", "hand_out"]
@@ -118,7 +118,6 @@ def _honest(cell: Cell, run: Run, round_number: int | None, network: int = 0) ->
 def _finish(cell: Cell, run: Run, partition: Partition) -> dict[str, Any]:
     """Put the pieces together, write the summary, and only then let the pieces go."""
     rows, tensors = _joined(cell, run)
-    run.write_rows("rows.parquet", rows)
     run.write_tensors("reconstructions.safetensors", tensors)
     rounds = run.read_rows("rounds.parquet")
     largest = _largest(run)
@@ -134,6 +133,9 @@ def _finish(cell: Cell, run: Run, partition: Partition) -> dict[str, Any]:
         )
     phases, folder = run.manifest["phases"], str(run.folder)
     run.manifest["summary"] = summarise(cell, rows, rounds, epsilon, limits, phases, folder, seen)
+    verdicts = verdicts_of(run.manifest["summary"])
+    points = zip(rows["tap"], rows["round"], strict=True)
+    run.write_rows("rows.parquet", rows.assign(verdict=[verdicts[point] for point in points]))
     for key, first in _same_leaks(cell, run).items():
         taps, notes = run.manifest["summary"]["taps"], run.manifest["summary"]["notes"]
         notes[f"taps.{key}"] = f"shows the attacker the same bits as {first}: nothing acts between the two"

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.rankings.reconstructed import CALIBRATION, by_both
 from leakbench.cell import Cell
 from leakbench.data.dataset import Feature
 from leakbench.federated.view import Public, View
-from leakbench.measure.rankings import RANKINGS
+from leakbench.measure.rankings import RANKINGS, Ranks
 from leakbench.run.victims import aware, public_examples
 from leakbench.types import Generators
 
-__all__ = ["rankings"]
+__all__ = ["likelihoods", "rankings"]
 
 
 def rankings(
@@ -24,6 +24,7 @@ def rankings(
     features: Sequence[Feature],
     answer: Reconstruction | Ranking,
     rngs: Generators,
+    ready: Mapping[str, Ranking] | None = None,
 ) -> dict[str, Ranking]:
     """Return {name: the answer} to every question of `leakbench.measure.rankings` that can be asked of what leaked.
 
@@ -33,14 +34,35 @@ def rankings(
 
     shown: the candidates.  features: the attributes that are asked for.  answer: the attack's; of one that ranks it stands for the
     answer to its question, which is who of the candidates it was, unless its method is the part that answers another one.
+    ready: what `likelihoods` returned before the attack; None for nothing.
     """
-    informed = tuple(dataclasses.replace(aware(view, cell), candidates=shown) for view in views)
-    asked = {name: rank for name, question in RANKINGS.items() if (rank := question.rank(features)) is not None}
-    found = {}
+    found = dict(ready or {})
     if isinstance(answer, Ranking):
-        method = cell.attack.method
+        method, asked = cell.attack.method, _asked(features)
         found[next((name for name, rank in asked.items() if isinstance(method, type(rank))), "identified")] = answer
-    for name, rank in asked.items():
+    found = likelihoods(cell, views, shown, features, rngs, found)
+    informed = _informed(cell, views, shown)
+    calibration = public_examples(cell, CALIBRATION).inputs
+    return found | by_both(informed, found["identified"], shown, calibration, answer)
+
+
+def likelihoods(
+    cell: Cell,
+    views: tuple[View, ...],
+    shown: Public,
+    features: Sequence[Feature],
+    rngs: Generators,
+    found: Mapping[str, Ranking] | None = None,
+) -> dict[str, Ranking]:
+    """Return {name: the answer} to the questions that are answered by what leaked alone, whatever an attack reconstructs.
+
+    No random number is drawn, so that it makes no difference whether they are answered before an attack or after it.
+
+    found: Answers that there are already.
+    """
+    found = dict(found or {})
+    informed = _informed(cell, views, shown)
+    for name, rank in _asked(features).items():
         if name in found or (rank.needs.alone and informed[0].examples > 1):
             continue
         told = informed
@@ -48,5 +70,12 @@ def rankings(
             public = public_examples(cell, rank.needs.public)
             told = tuple(dataclasses.replace(view, public=public) for view in informed)
         found[name] = rank(told, rngs)
-    calibration = public_examples(cell, CALIBRATION).inputs
-    return found | by_both(informed, found["identified"], shown, calibration, answer)
+    return found
+
+
+def _asked(features: Sequence[Feature]) -> dict[str, Ranks]:
+    return {name: rank for name, question in RANKINGS.items() if (rank := question.rank(features)) is not None}
+
+
+def _informed(cell: Cell, views: tuple[View, ...], shown: Public) -> tuple[View, ...]:
+    return tuple(dataclasses.replace(aware(view, cell), candidates=shown) for view in views)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -11,7 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from leakbench.answers import Reconstruction
+from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.isolation import answered, readable
 from leakbench.attack.looks import chooses
 from leakbench.attack.null.pictures import NullAttack, null_attack
@@ -36,7 +37,7 @@ from leakbench.progress import Progress, saying
 from leakbench.redacted import without_pictures
 from leakbench.rng import generator, generators
 from leakbench.run.attack_time import AttackTime
-from leakbench.run.rankings import rankings
+from leakbench.run.rankings import likelihoods, rankings
 from leakbench.run.victims import (
     Sent,
     Victims,
@@ -139,9 +140,15 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress, clock: A
                 if not leak.network and where.start == missing[0].start:  # Once for each leakage point.
                     say(f"{phase}: {line}")
 
-            pending = left + total - before - len(own)
-            method = clock.within(watched(leak.cell.attack.method, tell), len(lanes), pending, since, estimated)
-            return _attack_chunk(leak, judge, *null(), gallery(), victims, lanes, views, method)
+            pending, ready, ranked = left + total - before - len(own), dict[str, Ranking](), 0.0
+            method = watched(leak.cell.attack.method, tell)
+            if clock.limit is not None and not leak.cell.attack.needs.candidates:
+                # Nothing stops a ranking, so that rankings come first and the searches have the time that is left.
+                began = clock.now()
+                ready = _ranked(leak, victims, lanes, views)
+                ranked = clock.now() - began
+            method = clock.within(method, len(lanes), pending, since, estimated, ranked)
+            return _attack_chunk(leak, judge, *null(), gallery(), victims, lanes, views, method, ready)
 
     for gap in missing:
         for where, (rows, tensors) in room(gap, attacked):
@@ -195,6 +202,14 @@ def _twin(run: Run, piece: str, views: tuple[View, ...], lanes: Tensor) -> str |
     return next((p for p in same if run.has(f"{p}.parquet") and run.has(f"{p}.safetensors")), None)
 
 
+def _ranked(leak: Leak, victims: Victims, lanes: Tensor, views: tuple[View, ...]) -> dict[str, Ranking]:
+    """Return the answers of the rankings that need no reconstruction."""
+    cell = leak.cell
+    rngs = generators(cell.settings.seed, "attack", [(leak.round, int(v)) for v in lanes])
+    features = attributes_of(cell.data, cell.recipe.sensitive)
+    return likelihoods(cell, views, candidates(cell, victims)[0], features, rngs)
+
+
 def _attack_chunk(
     leak: Leak,
     judge: Judge,
@@ -205,6 +220,7 @@ def _attack_chunk(
     lanes: Tensor,
     views: tuple[View, ...],
     method: Method,
+    ready: Mapping[str, Ranking],
 ) -> tuple[pd.DataFrame, dict[str, Tensor]]:
     cell = leak.cell
     rngs = generators(cell.settings.seed, "attack", [(leak.round, int(v)) for v in lanes])
@@ -212,7 +228,7 @@ def _attack_chunk(
     told = tuple(dataclasses.replace(v, candidates=shown if cell.attack.needs.candidates else None) for v in views)
     answer = answered(method, told, rngs)
     features = attributes_of(cell.data, cell.recipe.sensitive)
-    ranked = rankings(cell, views, shown, features, answer, rngs)
+    ranked = rankings(cell, views, shown, features, answer, rngs, ready)
     inputs, labels, examples = truth(cell, leak.tap, victims)
     real = Truth(
         lanes,

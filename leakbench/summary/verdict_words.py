@@ -19,6 +19,7 @@ __all__ = [
     "current_summary",
     "current_word",
     "resilient",
+    "verdicts_of",
 ]
 
 RECONSTRUCTS = "reconstructs"
@@ -65,6 +66,12 @@ def _current_tap(tap: Mapping[str, Any]) -> dict[str, Any]:
     if tap.get("verdict") not in FORMER:
         return dict(tap)
     return {**tap, "verdict": FORMER[tap["verdict"]], "verdict_reason": FORMER_REASON}
+
+
+def verdicts_of(summary: Mapping[str, Any]) -> dict[tuple[str, int], str]:
+    """Return {(leakage point, round): its verdict} of a summary, in words of this scale; a point without one is left out."""
+    points = ((name.partition("@")[0], tap) for name, tap in summary.get("taps", {}).items())
+    return {(name, int(tap["round"])): current_word(tap["verdict"]) for name, tap in points if "verdict" in tap}
 
 
 def resilient(word: str) -> float:

@@ -22,6 +22,7 @@ from leakbench.federated.view import View
 from leakbench.fitted import Asked
 from leakbench.nested import nested
 from leakbench.part import Count, Positive, part
+from leakbench.separations import Separations
 from leakbench.types import Generators
 
 __all__ = ["AutoLeak"]
@@ -61,7 +62,9 @@ class AutoLeak:
         if not self._stages(views[0]):
             raise InputError("autoleak: stages: got none for this network, expected at least one")
         asked = Asked(views[0].fits)
-        views = tuple(dataclasses.replace(view, fits=asked) for view in views)
+        # Of views that keep separations already, as under a limit on seconds, these are used.
+        kept = views[0].separations or Separations()
+        views = tuple(dataclasses.replace(view, fits=asked, separations=kept) for view in views)
         found = dataclasses.replace(self._answered(views, rngs), fit=asked.fit)
         left = ~self._is_broken(views, found, prior_of(views[0]))
         if not left.any():

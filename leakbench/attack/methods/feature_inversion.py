@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
-from leakbench.attack.clock import begun
+from leakbench.attack.clock import Until, begun, until_of
+from leakbench.attack.doubts import BUDGET
 from leakbench.attack.features import Features, read, readable
 from leakbench.attack.front import Front
 from leakbench.attack.looks import averaged, cut_of
@@ -78,7 +79,8 @@ class FeatureInversion:
                 "attack: feature_inversion reads the input of a fully connected layer behind others, from the gradient of one local"
                 " iteration without noise; got a view that does not show one; choose another attack"
             )
-        features = read(view, layer, rngs)
+        stop = begun(self.stop)
+        features = read(view, layer, rngs, until_of(stop))
         restarts = len(features.entered)
         space = self.space(view)
         z = torch.cat([space.encode(self.start(view, rngs)) for _ in range(restarts)])
@@ -88,7 +90,6 @@ class FeatureInversion:
         # A front that is not a chain runs the network's own code, in which threads would meet. Searches whose value changes from
         # iteration to iteration move together.
         alone = value.front.chain is None or value.changes
-        stop = begun(self.stop)
         following = Watched(stop, value.reach) if value.changes else stop
         cut = Cut(None) if alone else cut_of((view,))
         ended = searched(points, points.joined(z).detach(), value, self.descent, following, cut)
@@ -97,7 +98,17 @@ class FeatureInversion:
         unread = ~features.entered.flatten(2).isfinite().all(2).any(0)
         found = points.reconstruction(best, answer, features.labels.flatten(0, 1)[chosen], stop)
         work = {name: getattr(found, name).masked_fill(unread, 0) for name in ("steps", "evaluations", "spent")}
-        return replace(found, **work)
+        doubts = dict(found.doubts)
+        if BUDGET in doubts and features.cut is not None:
+            doubts[BUDGET] = doubts[BUDGET] | features.cut.to(doubts[BUDGET].device)
+        return replace(found, doubts=doubts, **work)
+
+    def prepare(self, views: tuple[View, ...], rngs: Generators, until: Until) -> None:
+        """Separate the batches of the victims until a moment at most, for all searches with the same views."""
+        view = averaged(views)[0][0]
+        layer = readable(view)
+        if layer is not None and view.examples > 1:
+            read(view, layer, rngs, until)
 
 
 class _Misfit:
