@@ -68,10 +68,11 @@ def test_the_matrix_has_a_line_a_defense(in_results):
 def test_the_matrix_says_which_rows_are_stale_and_which_of_one_network(in_results):
     from threat_matrix import caution, matrix  # noqa: PLC0415
 
+    table = table_of(*body_of("servers_matrix"))
     rows = kept(RESULTS / "servers_matrix.csv", of_table("servers"))
-    lines = caution(table_of(*body_of("servers_matrix")), rows)
-    page = matrix(rows, lines)
-    assert page == (RESULTS / "threat_matrix.md").read_text(encoding="utf-8")
+    assert matrix(rows, caution(table, rows)) == (RESULTS / "threat_matrix.md").read_text(encoding="utf-8")
+    older = rows.assign(behaviours='{"batches": 1, "rankings": 1}', networks=1.0)
+    page = matrix(older, caution(table, older))
     assert "Stale rows, which `leakbench reproduce servers_matrix --stale` measures again:" in page
     assert "Measured on one network, so that the intervals say nothing of another: all rows." in page
 
