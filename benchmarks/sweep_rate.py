@@ -20,9 +20,9 @@ from pathlib import Path
 from leakbench.cell.request import Request
 from leakbench.scripts import one_line
 from leakbench.store import content_hash
-from leakbench.sweep.engines import Places, engine_of
-from leakbench.sweep.journal import open_journal
-from leakbench.sweep.task import Outcome, Task
+from leakbench.study.engines import Places, engine_of
+from leakbench.study.journal import open_journal
+from leakbench.study.task import Outcome, Task
 
 
 def nothing(task: Task) -> Outcome:

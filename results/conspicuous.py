@@ -28,6 +28,7 @@ from leakbench.data.dataset import Dataset
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense
+from leakbench.experiment.conspicuous import seen_of
 from leakbench.federated.partition import Partition
 from leakbench.federated.simulate import train
 from leakbench.federated.view import Knowledge, Public
@@ -36,7 +37,6 @@ from leakbench.models.gates import gated_biases
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.rows import there
 from leakbench.rng import generator
-from leakbench.run.conspicuous import seen_of
 from leakbench.scripts import one_line
 from leakbench.types import Network
 

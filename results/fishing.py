@@ -24,6 +24,9 @@ from leakbench.attack.servers.catch import Catch
 from leakbench.attack.servers.fishing import Fishing
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
+from leakbench.experiment.execute import hand_out
+from leakbench.experiment.stage_train import fresh_network
+from leakbench.experiment.victims import Sent, Victims, public_examples, view_of
 from leakbench.federated.simulate import train
 from leakbench.federated.view import Knowledge, View
 from leakbench.measure.metrics import rmse, success_threshold
@@ -33,9 +36,6 @@ from leakbench.recipe import catalog_folder, load
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.rows import Row, held, measured, there
 from leakbench.rng import generator, generators
-from leakbench.run.experiment import hand_out
-from leakbench.run.stage_train import fresh_network
-from leakbench.run.victims import Sent, Victims, public_examples, view_of
 from leakbench.scripts import one_line
 from leakbench.types import Network, Parameters
 

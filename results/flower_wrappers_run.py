@@ -33,6 +33,7 @@ from leakbench.data.find import load_dataset
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
+from leakbench.experiment.execute import hand_out
 from leakbench.flower import InProcessGrid, ProbeStrategy, StepProbeMod, TapGrid, UpdateTapMod, attach, observe
 from leakbench.flower.seen import seen_at
 from leakbench.flower.training import Unknown
@@ -41,7 +42,6 @@ from leakbench.own.attacked import Attacker, attack_seen
 from leakbench.privacy.audit.function import CallableRelease
 from leakbench.privacy.audit.own import audit_callable
 from leakbench.recipe import resolve
-from leakbench.run.experiment import hand_out
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from leakbench.sweep.task import Outcome, Task
+from leakbench.study.task import Outcome, Task
 
 
 def tasks(folder: Path, count: int) -> list[Task]:
@@ -51,7 +51,7 @@ def endless(task: Task) -> Outcome:
 def nested(task: Task) -> Outcome:
     """Ask for a sweep within a sweep."""
     from leakbench.errors import InputError  # noqa: PLC0415
-    from leakbench.sweep.inside import refuse_inside  # noqa: PLC0415
+    from leakbench.study.inside import refuse_inside  # noqa: PLC0415
 
     try:
         refuse_inside()

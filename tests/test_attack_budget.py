@@ -26,15 +26,15 @@ from leakbench.attack.slots.stop import Iterations, Watched, searches_of
 from leakbench.cell import Request, identity
 from leakbench.cell.resolve import resolve_cell
 from leakbench.errors import InputError
+from leakbench.experiment import stage_attack
+from leakbench.experiment.attack_time import AttackTime, estimate_line
+from leakbench.experiment.execute import execute
 from leakbench.federated.view import Public, View
 from leakbench.leaderboard.asked import EVALUATIONS, Asked, card_command
 from leakbench.leaderboard.cells import asking
 from leakbench.models import one_hot, parameters
 from leakbench.recipe import construct, resolve
 from leakbench.rng import generators
-from leakbench.run import stage_attack
-from leakbench.run.attack_time import AttackTime, estimate_line
-from leakbench.run.experiment import execute
 from leakbench.store import Run, open_run
 from leakbench.summary.warnings import WORDS, doubts
 from leakbench.types import Network

@@ -11,10 +11,10 @@ from leakbench.cell.auditing import audit_cell
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
+from leakbench.experiment.execute import hand_out
 from leakbench.privacy.accountants import pld
 from leakbench.privacy.mechanism import Mechanism
 from leakbench.recipe import names
-from leakbench.run.experiment import hand_out
 from leakbench.types import Clock, Generators, Signal
 
 DELTA = 1e-5

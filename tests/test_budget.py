@@ -15,9 +15,9 @@ from leakbench.data.recipe import Federation
 from leakbench.decay import Linear
 from leakbench.defense import Defense, phases
 from leakbench.errors import InputError
+from leakbench.experiment.execute import execute, hand_out
 from leakbench.privacy.ledger import first_rounds
 from leakbench.recipe import resolve
-from leakbench.run.experiment import execute, hand_out
 from leakbench.store import open_run
 from leakbench.types import Clock
 

@@ -25,6 +25,10 @@ from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
+from leakbench.experiment.execute import execute, hand_out
+from leakbench.experiment.leak_noise import leak_facts, noise_std
+from leakbench.experiment.stage_train import fresh_network
+from leakbench.experiment.victims import Sent, aware, draw_victims, view_of
 from leakbench.federated import simulate
 from leakbench.federated.client import Examples
 from leakbench.federated.leakage import leak
@@ -34,10 +38,6 @@ from leakbench.models import parameters
 from leakbench.recipe import catalog_folder
 from leakbench.report.words import training
 from leakbench.rng import generator
-from leakbench.run.experiment import execute, hand_out
-from leakbench.run.leak_noise import leak_facts, noise_std
-from leakbench.run.stage_train import fresh_network
-from leakbench.run.victims import Sent, aware, draw_victims, view_of
 from leakbench.store import open_run
 from leakbench.types import Clock, Fact, Network, Parameters
 

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-import leakbench.run.conspicuous as stage
+import leakbench.experiment.conspicuous as stage
 from leakbench.attack.servers.first_layer import QuantileRows, TrapWeights
 from leakbench.attack.servers.imprint import Imprint
 from leakbench.cell import Request, resolve_cell
+from leakbench.experiment.conspicuous import HONEST, Conspicuous, conspicuous_of, seen_of
+from leakbench.experiment.execute import _honest, _sent, hand_out
 from leakbench.federated.view import Knowledge, Public
 from leakbench.measure.conspicuous import (
     STATISTICS,
@@ -32,8 +34,6 @@ from leakbench.models import build, parameters
 from leakbench.models.gates import gated_biases
 from leakbench.report.conspicuous import conspicuous
 from leakbench.rng import generator
-from leakbench.run.conspicuous import HONEST, Conspicuous, conspicuous_of, seen_of
-from leakbench.run.experiment import _honest, _sent, hand_out
 from leakbench.types import Network
 
 SHAPE, CLASSES = (1, 12, 12), 4

@@ -14,8 +14,8 @@ from leakbench.data.find import load_dataset, without_examples
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.data.sizes import Sizes
 from leakbench.errors import InputError
+from leakbench.experiment.execute import hand_out
 from leakbench.recipe import construct, names, resolve
-from leakbench.run.experiment import hand_out
 
 EMBEDDED = ["faces", "digits", "cancer"]
 GOOD = {"shape": [1, 4, 4], "train": [3, 2], "test": 2}

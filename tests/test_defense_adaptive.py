@@ -26,15 +26,15 @@ from leakbench.defense.sensitivity import L2Max
 from leakbench.defense.share import ShareOfNoise
 from leakbench.defense.transform import Transform, apply
 from leakbench.errors import InputError
+from leakbench.experiment.execute import _sent, hand_out
+from leakbench.experiment.stage_train import train_federation
+from leakbench.experiment.victims import draw_victims, view_of
 from leakbench.federated.sampling import drop_out
 from leakbench.federated.simulate import Round, train
 from leakbench.models import build, parameters
 from leakbench.privacy.calibration import calibrated
 from leakbench.recipe import construct, resolve
 from leakbench.rng import generator, generators
-from leakbench.run.experiment import _sent, hand_out
-from leakbench.run.stage_train import train_federation
-from leakbench.run.victims import draw_victims, view_of
 from leakbench.store import open_run
 from leakbench.types import Clock, Local, Network, Parameters, Signal
 

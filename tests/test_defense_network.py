@@ -18,6 +18,9 @@ from leakbench.defense.precode import Precode, VariationalBottleneck
 from leakbench.defense.soteria import Soteria, representation_scores
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
+from leakbench.experiment.execute import hand_out
+from leakbench.experiment.stage_train import fresh_network
+from leakbench.experiment.victims import Sent, draw_victims, view_of
 from leakbench.federated.client import Examples, client_update, example_signal, mean_update
 from leakbench.federated.leakage import leak
 from leakbench.federated.sampling import drawn
@@ -26,9 +29,6 @@ from leakbench.federated.view import View
 from leakbench.models import MODELS, build, one_hot, parameters
 from leakbench.recipe import resolve
 from leakbench.rng import generator, generators
-from leakbench.run.experiment import hand_out
-from leakbench.run.stage_train import fresh_network
-from leakbench.run.victims import Sent, draw_victims, view_of
 from leakbench.types import Clock, Local, Network, Parameters, Sampling, Signal
 
 CLOCK = Clock(0, 0, 1, 1)

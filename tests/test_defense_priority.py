@@ -18,12 +18,12 @@ from leakbench.defense.importance import Central, Importance, Sensitivity, Varia
 from leakbench.defense.nbafl import Calibration, NbaflDownlink, NbaflUplink, clip_weights, downlink_std, uplink_std
 from leakbench.defense.priority import PriorityNoise, chosen
 from leakbench.errors import InputError
+from leakbench.experiment.execute import hand_out
 from leakbench.federated.simulate import train
 from leakbench.models import build, one_hot, parameters
 from leakbench.part import part
 from leakbench.recipe import construct
 from leakbench.rng import generator, generators
-from leakbench.run.experiment import hand_out
 from leakbench.summary.notes import network_notes
 from leakbench.types import Clock, Local, Network, Signal
 

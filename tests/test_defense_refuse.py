@@ -22,6 +22,7 @@ from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.refuse import RefuseConspicuous, Refused
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
+from leakbench.experiment.conspicuous import seen_of
 from leakbench.federated.client import Examples, example_signal
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Knowledge, Public, View
@@ -29,7 +30,6 @@ from leakbench.models import build, one_hot, parameters
 from leakbench.privacy.calibration import calibrated
 from leakbench.recipe import construct
 from leakbench.rng import generator
-from leakbench.run.conspicuous import seen_of
 from leakbench.types import Clock, Local, Network, Signal
 
 pytestmark = pytest.mark.usefixtures("without_pages")

@@ -15,9 +15,9 @@ from far import FAR, Elsewhere
 from leakbench.cell import Cell, Request, identity, resolve_cell
 from leakbench.cell.device import described, device_of
 from leakbench.errors import InputError
+from leakbench.experiment.execute import execute, hand_out
+from leakbench.experiment.stage_train import fresh_network
 from leakbench.federated.simulate import train
-from leakbench.run.experiment import execute, hand_out
-from leakbench.run.stage_train import fresh_network
 from leakbench.store import open_run
 from leakbench.types import Network
 
@@ -106,7 +106,7 @@ def test_another_device_than_the_cpu_is_said(
     def stops(*_: object) -> None:
         raise InputError("so far")
 
-    monkeypatch.setattr("leakbench.run.experiment.execute", stops)
+    monkeypatch.setattr("leakbench.experiment.execute.execute", stops)
     code, out, err = called(monkeypatch, capsys, *LINE, "--out", str(tmp_path / "cpu"))
     assert (code, out, err) == (2, "", "leakbench: so far\n")
     monkeypatch.setattr("leakbench.cell.resolve.device_of", lambda _: FAR)

@@ -14,7 +14,7 @@ from leakbench.cell.budget import prepare
 from leakbench.cell.network import probe_of
 from leakbench.defense import facts_at
 from leakbench.errors import InputError
-from leakbench.run.experiment import hand_out
+from leakbench.experiment.execute import hand_out
 from leakbench.types import Fact
 
 

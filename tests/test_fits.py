@@ -34,15 +34,15 @@ from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
+from leakbench.experiment import stage_attack
+from leakbench.experiment.execute import _sent, execute, hand_out
+from leakbench.experiment.victims import draw_victims, view_of
 from leakbench.federated.view import Public, View
 from leakbench.fit_store import FitStore, fit_folder
 from leakbench.fitted import Asked, Fitted, Origin, fitted_anew
 from leakbench.models import one_hot, parameters
 from leakbench.recipe import construct
 from leakbench.rng import generator
-from leakbench.run import stage_attack
-from leakbench.run.experiment import _sent, execute, hand_out
-from leakbench.run.victims import draw_victims, view_of
 from leakbench.store import open_run, tensor_hash
 from leakbench.types import Clock, Network
 

@@ -20,6 +20,7 @@ from leakbench.cell.network import probe_of
 from leakbench.decay import Scaled
 from leakbench.defense import Defense, facts_at
 from leakbench.errors import InputError
+from leakbench.experiment.execute import hand_out
 from leakbench.frontier import frontier as engine
 from leakbench.frontier.answer import answer_of
 from leakbench.frontier.choose import chosen, main_rows, qualifies, reaching
@@ -38,7 +39,6 @@ from leakbench.frontier.write import measured_defense, write
 from leakbench.progress import Reporter
 from leakbench.recipe import describe, load, names, resolve
 from leakbench.reproduce.rows import executed
-from leakbench.run.experiment import hand_out
 
 RESULTS = Path(__file__).parent.parent / "results"
 WRITTEN = sorted(path.stem for path in RESULTS.glob("frontier_*.csv"))

@@ -10,10 +10,10 @@ from leakbench.attack.slots.distance import SquaredL2
 from leakbench.cell import Request, resolve_cell
 from leakbench.defense.clip import ClipLayers, ClipLayersShared, ClipWhole
 from leakbench.defense.transform import Stations
+from leakbench.experiment.execute import _sent, hand_out
+from leakbench.experiment.victims import draw_victims, truth, view_of
 from leakbench.federated.view import Knowledge, View
 from leakbench.models import one_hot
-from leakbench.run.experiment import _sent, hand_out
-from leakbench.run.victims import draw_victims, truth, view_of
 from leakbench.types import Clock, Signal
 
 NOW = Clock(0, 0, 1, 1)

@@ -16,15 +16,15 @@ from leakbench.cell import Request, resolve_cell
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.prune import PruneRandom, PruneThreshold
 from leakbench.defense.transform import Stations, Transform
+from leakbench.experiment.execute import hand_out
+from leakbench.experiment.stage_train import fresh_network
+from leakbench.experiment.victims import Sent, aware, candidates, draw_victims, view_of
 from leakbench.federated.view import View
 from leakbench.measure.high_pass import high_passed, scaled
 from leakbench.measure.rankings import identified_first
 from leakbench.measure.scores_rankings import IDENTIFIED_BY, score_rankings
 from leakbench.measure.truth import Truth
 from leakbench.rng import generator
-from leakbench.run.experiment import hand_out
-from leakbench.run.stage_train import fresh_network
-from leakbench.run.victims import Sent, aware, candidates, draw_victims, view_of
 from leakbench.types import Network
 
 VICTIMS = 12

@@ -11,9 +11,9 @@ from leakbench.attack import Attack
 from leakbench.cell import KNOWS, Request, identity, resolve_cell
 from leakbench.cli import commands
 from leakbench.errors import InputError
+from leakbench.experiment.execute import _sent, hand_out
+from leakbench.experiment.victims import draw_victims, view_of
 from leakbench.recipe import describe, names, resolve
-from leakbench.run.experiment import _sent, hand_out
-from leakbench.run.victims import draw_victims, view_of
 
 
 def cell(**asked):

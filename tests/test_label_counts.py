@@ -19,13 +19,13 @@ from leakbench.data.find import load_dataset
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
+from leakbench.experiment.execute import hand_out
+from leakbench.experiment.victims import Sent, draw_victims, truth, view_of
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Public, View
 from leakbench.models import build, one_hot, parameters
 from leakbench.recipe import construct
 from leakbench.rng import generator
-from leakbench.run.experiment import hand_out
-from leakbench.run.victims import Sent, draw_victims, truth, view_of
 from leakbench.types import Clock, Network
 
 

@@ -13,6 +13,10 @@ from scipy.stats import binomtest
 
 from leakbench.catalog import list_kind
 from leakbench.cell import Cell, Request, identity, resolve_cell
+from leakbench.experiment.execute import execute, hand_out
+from leakbench.experiment.leak_noise import leak_facts, noise_std
+from leakbench.experiment.stage_train import fresh_network
+from leakbench.experiment.victims import Sent, aware, draw_victims, truth, view_of
 from leakbench.federated.client import Network
 from leakbench.federated.partition import Shards
 from leakbench.limits.floor import floor
@@ -23,10 +27,6 @@ from leakbench.privacy.mechanism import Mechanism
 from leakbench.report.bounds import bounds, seen_at
 from leakbench.report.bounds import violations as lines_of
 from leakbench.report.figures import bound_curve
-from leakbench.run.experiment import execute, hand_out
-from leakbench.run.leak_noise import leak_facts, noise_std
-from leakbench.run.stage_train import fresh_network
-from leakbench.run.victims import Sent, aware, draw_victims, truth, view_of
 from leakbench.store import open_run
 from leakbench.summary.bound import BOUNDS
 from leakbench.summary.leak_bounds import bounded, violations

@@ -15,16 +15,16 @@ from leakbench.cell import Cell, Request, identity, resolve_cell
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.precode import Precode
 from leakbench.defense.transform import Stations
+from leakbench.experiment import victims as victims_module
+from leakbench.experiment.execute import execute, hand_out
+from leakbench.experiment.stage_attack import Leak, _twin
+from leakbench.experiment.stage_train import fresh_network
+from leakbench.experiment.victims import Sent, draw_victims, view_of
 from leakbench.federated.leakage import leak, rounded
 from leakbench.federated.partition import Partition
 from leakbench.federated.view import View
 from leakbench.models import build, one_hot, parameters
 from leakbench.rng import generator, generators
-from leakbench.run import victims as victims_module
-from leakbench.run.experiment import execute, hand_out
-from leakbench.run.stage_attack import Leak, _twin
-from leakbench.run.stage_train import fresh_network
-from leakbench.run.victims import Sent, draw_victims, view_of
 from leakbench.store import open_run
 from leakbench.types import Clock, Generators, Network, Parameters
 

@@ -17,11 +17,11 @@ from leakbench.attack.public_gradients import flat, gradients_alone
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
+from leakbench.experiment.rehearsal import _short
 from leakbench.federated.view import Public, View
 from leakbench.models import one_hot, parameters
 from leakbench.recipe import construct, resolve
 from leakbench.rng import generator
-from leakbench.run.rehearsal import _short
 from leakbench.types import Network
 
 pytestmark = pytest.mark.usefixtures("without_pages")

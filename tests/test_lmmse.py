@@ -23,12 +23,12 @@ from leakbench.cell import Request, resolve_cell
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
+from leakbench.experiment.execute import _sent, hand_out
+from leakbench.experiment.victims import draw_victims, public_examples, view_of
 from leakbench.federated.view import Public, View
 from leakbench.models import one_hot, parameters
 from leakbench.recipe import construct
 from leakbench.rng import generator
-from leakbench.run.experiment import _sent, hand_out
-from leakbench.run.victims import draw_victims, public_examples, view_of
 from leakbench.types import Network
 
 pytestmark = pytest.mark.usefixtures("without_pages")

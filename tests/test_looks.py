@@ -20,16 +20,16 @@ from leakbench.attack.slots.distance import SquaredL2
 from leakbench.cell import Cell, Request, looks_at, random_at, resolve_cell
 from leakbench.cell import looks as looks_module
 from leakbench.errors import InputError
+from leakbench.experiment import stage_attack
+from leakbench.experiment.execute import hand_out
+from leakbench.experiment.stage_attack import Leak, _chunk
+from leakbench.experiment.stage_train import fresh_network
+from leakbench.experiment.victims import Sent, aware, candidates, draw_victims, view_of
 from leakbench.federated.view import View
 from leakbench.limits.floor import floor
 from leakbench.limits.guards import Guard, together
 from leakbench.models import one_hot
 from leakbench.privacy.bounds import gaussian_robustness
-from leakbench.run import stage_attack
-from leakbench.run.experiment import hand_out
-from leakbench.run.stage_attack import Leak, _chunk
-from leakbench.run.stage_train import fresh_network
-from leakbench.run.victims import Sent, aware, candidates, draw_victims, view_of
 from leakbench.types import Network
 
 pytestmark = pytest.mark.usefixtures("without_pages")

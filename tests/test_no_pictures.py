@@ -140,7 +140,7 @@ def test_a_page_is_redacted(
 
 def test_a_cut_run_without_pictures_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """Its pieces tell how many victims they hold, and hold no picture either."""
-    from leakbench.run import stage_attack  # noqa: PLC0415
+    from leakbench.experiment import stage_attack  # noqa: PLC0415
 
     words = f"run --dataset digits {SMALL} --taps type-1 --leak-batch 2 --victims 4 --candidates 5 --no-pictures --json".split()
     monkeypatch.setattr(stage_attack, "lanes_within", lambda budget, each, most=None: 3)

@@ -15,15 +15,15 @@ from torch import nn
 import leakbench
 from leakbench.cell import Cell, Request, identity
 from leakbench.cell.budget import prepare
+from leakbench.experiment.execute import _sent, execute, hand_out
+from leakbench.experiment.stage_attack import Leak
+from leakbench.experiment.victims import truth
 from leakbench.federated.view import View
 from leakbench.models import one_hot
 from leakbench.own.attacked import told
 from leakbench.own.leak import Trained, leaked
 from leakbench.own.who import Who
 from leakbench.progress import Reporter
-from leakbench.run.experiment import _sent, execute, hand_out
-from leakbench.run.stage_attack import Leak
-from leakbench.run.victims import truth
 from leakbench.store import open_run
 
 RECIPE = {"title": "mine", "cite": "nobody", "unit": "example"}

@@ -10,9 +10,9 @@ from leakbench.attack import Attack
 from leakbench.attack.slots.stop import Iterations, Stop, Watched, watched
 from leakbench.cell import Request, identity
 from leakbench.cell.budget import prepare
+from leakbench.experiment.execute import execute
 from leakbench.progress import Reporter
 from leakbench.recipe import resolve
-from leakbench.run.experiment import execute
 from leakbench.store import open_run
 
 SMALL = {
@@ -134,7 +134,7 @@ def test_a_line_that_is_no_progress_stands_by_itself_and_is_said_to_the_quiet_to
 
 def test_a_later_chunk_goes_on_where_the_one_before_ended(tmp_path, monkeypatch) -> None:
     """Three victims, two in the first chunk: the third's share of its iterations stands above the two who are done."""
-    monkeypatch.setattr("leakbench.run.stage_attack._chunk", lambda *_: 2)
+    monkeypatch.setattr("leakbench.experiment.stage_attack._chunk", lambda *_: 2)
     told: list[float] = []
     cell = prepare(Request(**{**SMALL, "attack": "inverting_gradients", "iterations": 2}), None)
     with open_run(tmp_path, identity(cell, "test")) as run:

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from leakbench.attack.servers.imprint import Bins
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
+from leakbench.experiment.execute import hand_out
+from leakbench.experiment.victims import Sent, draw_victims, truth
 from leakbench.federated.partition import Partition
 from leakbench.limits import reference as module
 from leakbench.limits.guards import Guard
 from leakbench.limits.reference import Reference, alone_in_a_bin, ideal, prior_of, reference
 from leakbench.models import parameters
 from leakbench.rng import generator
-from leakbench.run.experiment import hand_out
-from leakbench.run.victims import Sent, draw_victims, truth
 from leakbench.types import Network
 
 GUARD = Guard(0.2, "", "example", (), 0.1, "")

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from leakbench.run import experiment
 from tests.command_line import called
 
 LIVE = [
@@ -35,7 +34,7 @@ def recipe(folder: Path, **method: str) -> str:
     ],
 )
 def test_a_misfit_is_refused_before_training(method, said, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(experiment, "train_federation", lambda *_: pytest.fail("it was trained"))
+    monkeypatch.setattr(execute, "train_federation", lambda *_: pytest.fail("it was trained"))
     run = tmp_path / "run"
     code, out, err = called(
         monkeypatch, capsys, "run", *LIVE, "--attack", recipe(tmp_path, **method), "--out", str(run), "--quiet"
@@ -49,8 +48,8 @@ def test_a_misfit_is_refused_before_training(method, said, tmp_path, monkeypatch
 @pytest.mark.parametrize("attack", ["identification", "cpl"])
 def test_what_fits_is_rehearsed_once_and_trained(attack, tmp_path, monkeypatch, capsys):
     rehearsed = []
-    rehearse = experiment.rehearse
-    monkeypatch.setattr(experiment, "rehearse", lambda *given: rehearsed.append(rehearse(*given)))
+    rehearse = execute.rehearse
+    monkeypatch.setattr(execute, "rehearse", lambda *given: rehearsed.append(rehearse(*given)))
     short = ("--iterations", "1") if attack == "cpl" else ()
     line = ("run", *LIVE, "--attack", attack, *short, "--out", str(tmp_path / "run"), "--quiet", "--candidates", "5")
     assert called(monkeypatch, capsys, *line)[0] == 0

@@ -10,8 +10,8 @@ from bounds_hold_page import page_of
 
 from leakbench.cell import Request, identity
 from leakbench.cell.budget import prepare
+from leakbench.experiment.execute import execute
 from leakbench.progress import Reporter
-from leakbench.run.experiment import execute
 from leakbench.store import open_run
 
 RESULTS = Path(__file__).parent.parent / "results"

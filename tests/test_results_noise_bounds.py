@@ -13,8 +13,8 @@ import torch
 from leakbench.attack.search.whitening import of_examples, one_over_f
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
-from leakbench.run.leak_noise import leak_facts, noise_std
-from leakbench.run.stage_train import fresh_network
+from leakbench.experiment.leak_noise import leak_facts, noise_std
+from leakbench.experiment.stage_train import fresh_network
 from leakbench.types import Network
 
 RESULTS = Path(__file__).parent.parent / "results"

@@ -13,9 +13,9 @@ import torch
 from leakbench.cell import Request
 from leakbench.cell.budget import prepare
 from leakbench.errors import InputError
+from leakbench.experiment.leak_noise import leak_facts, noise_std
+from leakbench.experiment.stage_train import fresh_network
 from leakbench.recipe import names
-from leakbench.run.leak_noise import leak_facts, noise_std
-from leakbench.run.stage_train import fresh_network
 from leakbench.types import Network
 
 HOME = Path(__file__).parent.parent

@@ -26,13 +26,13 @@ from leakbench.engine import budget
 from leakbench.engine.memory import memory_of
 from leakbench.engine.room import Room
 from leakbench.errors import InputError, out_of_memory
+from leakbench.experiment import stage_attack
+from leakbench.experiment.execute import execute, hand_out
+from leakbench.experiment.stage_train import fresh_network
 from leakbench.federated.client import client_update
 from leakbench.federated.simulate import train
 from leakbench.federated.view import View
 from leakbench.progress import Reporter
-from leakbench.run import stage_attack
-from leakbench.run.experiment import execute, hand_out
-from leakbench.run.stage_train import fresh_network
 from leakbench.store import Run, open_run
 from leakbench.types import Generators, Network
 

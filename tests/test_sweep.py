@@ -21,16 +21,16 @@ from leakbench.cell import identity
 from leakbench.cell.budget import prepare
 from leakbench.cell.fields import request_of
 from leakbench.errors import InputError
+from leakbench.experiment.execute import execute
 from leakbench.progress import Reporter
-from leakbench.run.experiment import execute
 from leakbench.store import open_run
-from leakbench.sweep import engines
-from leakbench.sweep.grid import read_grid
-from leakbench.sweep.journal import open_journal
-from leakbench.sweep.merge import whole as there
-from leakbench.sweep.sweep import Swept, sweep
-from leakbench.sweep.task import Outcome, Task
-from leakbench.sweep.work import measure
+from leakbench.study import engines
+from leakbench.study.grid import read_grid
+from leakbench.study.journal import open_journal
+from leakbench.study.measure import Swept, sweep
+from leakbench.study.merge import whole as there
+from leakbench.study.task import Outcome, Task
+from leakbench.study.work import measure
 
 HOME = Path(__file__).parent.parent
 
@@ -284,7 +284,7 @@ def test_whatever_a_cell_raises_is_its_record(tmp_path, monkeypatch):
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("two\nlines")
 
-    monkeypatch.setattr("leakbench.run.experiment.execute", broken)
+    monkeypatch.setattr("leakbench.experiment.execute.execute", broken)
     [outcome] = Here()([Task("key", request_of(GIVEN), tmp_path)])
     assert (outcome.kind, outcome.error) == ("failed", "ZeroDivisionError: two lines")
 
@@ -303,7 +303,7 @@ def test_a_disk_that_takes_no_more_ends_the_sweep_and_is_no_record(number, place
     def refused(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number), str(tmp_path / place))
 
-    monkeypatch.setattr("leakbench.run.experiment.execute", refused)
+    monkeypatch.setattr("leakbench.experiment.execute.execute", refused)
     if kind == "failed":
         assert swept(tmp_path, Here()).failed == 4
         return
@@ -342,7 +342,7 @@ def test_a_recipe_that_was_changed_makes_another_cell(tmp_path):
 def test_another_version_of_leakbench_measures_anew(tmp_path, monkeypatch):
     grid = write_grid(tmp_path / "grid.yaml")
     [here] = read_grid(grid).cells
-    monkeypatch.setattr("leakbench.sweep.grid.__version__", "0.0.0")
+    monkeypatch.setattr("leakbench.study.grid.__version__", "0.0.0")
     [other] = read_grid(grid).cells
     assert here.key != other.key
 

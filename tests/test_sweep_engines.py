@@ -14,14 +14,14 @@ import torch
 from sweep_work import tasks
 
 from leakbench.errors import InputError
-from leakbench.sweep import extra, on_submitit
-from leakbench.sweep.address import check_address
-from leakbench.sweep.in_flight import in_flight
-from leakbench.sweep.inside import INSIDE, refuse_inside
-from leakbench.sweep.on_ray import RayEngine
-from leakbench.sweep.on_submitit import SubmititEngine
-from leakbench.sweep.process import ProcessEngine
-from leakbench.sweep.task import Outcome, Task
+from leakbench.study import extra, on_submitit
+from leakbench.study.address import check_address
+from leakbench.study.in_flight import in_flight
+from leakbench.study.inside import INSIDE, refuse_inside
+from leakbench.study.on_ray import RayEngine
+from leakbench.study.on_submitit import SubmititEngine
+from leakbench.study.process import ProcessEngine
+from leakbench.study.task import Outcome, Task
 from tests.offline import python_path
 
 HOME = Path(__file__).parent.parent
@@ -81,8 +81,8 @@ sys.path.insert(0, {tests!r})
 from contextlib import closing
 from pathlib import Path
 import sweep_work
-from leakbench.sweep.process import ProcessEngine
-from leakbench.sweep.stopping import listening
+from leakbench.study.process import ProcessEngine
+from leakbench.study.stopping import listening
 
 if __name__ == "__main__":
     try:
@@ -249,13 +249,11 @@ def test_a_package_that_does_not_work_says_why(monkeypatch):
 
 def test_sweeps_are_imported_without_ray_and_submitit():
     """They are asked for by the engines that need them, when these begin."""
-    code = (
-        "import sys; sys.modules.update(ray=None, submitit=None); import leakbench.sweep.engines, leakbench.sweep.sweep"
-    )
+    code = "import sys; sys.modules.update(ray=None, submitit=None); import leakbench.study.engines, leakbench.study.measure"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": python_path(HOME)})
 
 
 def test_a_worker_starts_without_pytorch():
     """It comes with the first cell: a worker that is lost at once is noticed at once."""
-    code = "import sys, leakbench.sweep.process; sys.exit('torch' in sys.modules)"
+    code = "import sys, leakbench.study.process; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": python_path(HOME)})

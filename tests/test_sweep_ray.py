@@ -20,8 +20,8 @@ import yaml
 from sweep_work import tasks
 
 from leakbench.errors import InputError
-from leakbench.sweep.on_ray import RayEngine
-from leakbench.sweep.on_submitit import SubmititEngine
+from leakbench.study.on_ray import RayEngine
+from leakbench.study.on_submitit import SubmititEngine
 from tests.offline import python_path
 
 pytestmark = [

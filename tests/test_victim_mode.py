@@ -29,6 +29,8 @@ from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.soteria import Soteria
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
+from leakbench.experiment.execute import hand_out
+from leakbench.experiment.stage_train import fresh_network
 from leakbench.federated.client import Examples, example_signal, local_iterations, mean_update
 from leakbench.federated.leakage import leak
 from leakbench.federated.partition import Partition
@@ -39,8 +41,6 @@ from leakbench.models.batch_norm import BatchNorm
 from leakbench.models.initialise import initialise, torch_default
 from leakbench.models.resnet import resnet18
 from leakbench.rng import generator
-from leakbench.run.experiment import hand_out
-from leakbench.run.stage_train import fresh_network
 from leakbench.types import Clock, Network, Parameters
 
 pytestmark = pytest.mark.usefixtures("without_pages")

@@ -23,6 +23,9 @@ from leakbench.defense import Defense, phases
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import Stations
+from leakbench.experiment.execute import _largest, _sent, execute, hand_out
+from leakbench.experiment.stage_train import fresh_network, train_federation
+from leakbench.experiment.victims import Sent, aware, candidates, draw_victims, truth, view_of
 from leakbench.federated.client import Examples, client_update, local_iterations, mean_update
 from leakbench.federated.sampling import draw_clients
 from leakbench.federated.simulate import Round, train
@@ -32,9 +35,6 @@ from leakbench.privacy.epsilon import epsilon
 from leakbench.privacy.ledger import Schedule
 from leakbench.recipe import resolve
 from leakbench.rng import generator, generators
-from leakbench.run.experiment import _largest, _sent, execute, hand_out
-from leakbench.run.stage_train import fresh_network, train_federation
-from leakbench.run.victims import Sent, aware, candidates, draw_victims, truth, view_of
 from leakbench.store import open_run
 from leakbench.types import Clock, Fact, Generators, Local, Network, Parameters, Signal
 
@@ -253,7 +253,7 @@ def test_a_victim_is_the_same_in_any_chunk_and_each_point_is_attacked(
         dataset="digits", defense="fed_sdp_client", victims=2, iterations=1, leak_batch=1, taps=("type-2", "type-1")
     )
     together = run_of(some, tmp_path / "together")[1]
-    monkeypatch.setattr("leakbench.run.stage_attack._chunk", lambda *_: 1)
+    monkeypatch.setattr("leakbench.experiment.stage_attack._chunk", lambda *_: 1)
     apart = run_of(some, tmp_path / "apart")[1]
     same = ["tap", "victim", "example", "label", "null_rmse", "identified"]
     pd.testing.assert_frame_equal(apart[same], together[same])
@@ -516,8 +516,8 @@ def test_each_victim_is_attacked_with_a_draw_of_its_own(tmp_path: Path, monkeypa
         asked[purpose].extend(indices)
         return generators(seed, purpose, indices)
 
-    monkeypatch.setattr("leakbench.run.stage_attack.generators", remembered)
-    monkeypatch.setattr("leakbench.run.stage_attack._chunk", lambda *_: 2)
+    monkeypatch.setattr("leakbench.experiment.stage_attack.generators", remembered)
+    monkeypatch.setattr("leakbench.experiment.stage_attack._chunk", lambda *_: 2)
     three = cell(
         dataset="cancer",
         attack="inverting_gradients_table",

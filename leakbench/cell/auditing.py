@@ -14,6 +14,7 @@ from leakbench.cell.accounting import cell_epsilon, ledger_of
 from leakbench.cell.budget import plan
 from leakbench.defense import Probe
 from leakbench.errors import InputError
+from leakbench.experiment.execute import hand_out
 from leakbench.privacy.accountants import best
 from leakbench.privacy.audit.canary import FAR, neighbours
 from leakbench.privacy.audit.coupled import check, strength
@@ -26,7 +27,6 @@ from leakbench.privacy.ledger import Schedule, Unit
 from leakbench.privacy.mechanism import Mechanism, Mixture
 from leakbench.privacy.observers import Observation, Released, observations
 from leakbench.rng import generator
-from leakbench.run.experiment import hand_out
 
 __all__ = ["audit", "audit_cell", "check_trials"]
 

@@ -15,9 +15,9 @@ from leakbench.cell.factors import check_factors, check_louder, louder, with_fac
 from leakbench.cell.resolve import plan_cell, with_examples
 from leakbench.data.find import Load, load_dataset
 from leakbench.errors import InputError
+from leakbench.experiment.execute import hand_out
 from leakbench.privacy.budget import Budget
 from leakbench.privacy.epsilon import Epsilon
-from leakbench.run.experiment import hand_out
 
 __all__ = ["plan", "prepare", "rounds_in_budget", "with_epsilon"]
 

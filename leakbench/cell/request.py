@@ -56,7 +56,7 @@ class Request:
     noise_factor, clip_factor: see `leakbench.cell.factors`.
     epsilon, stop_at_epsilon, stop_at_delta: see `leakbench.cell.budget`.
     evaluations: the most gradient evaluations of each victim by all searches of the attack together, see
-    `leakbench.attack.evaluations`.  budget: the most seconds of all attacks, see `leakbench.run.attack_time`.
+    `leakbench.attack.evaluations`.  budget: the most seconds of all attacks, see `leakbench.experiment.attack_time`.
     pictures: whether examples and reconstructions are kept; else scores alone are.
     """
 

@@ -25,8 +25,8 @@ def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) ->
     from leakbench.cell import Request  # noqa: PLC0415
     from leakbench.cell.accounting import cell_epsilon  # noqa: PLC0415
     from leakbench.cell.budget import plan  # noqa: PLC0415
+    from leakbench.experiment.execute import hand_out  # noqa: PLC0415
     from leakbench.report.epsilons import epsilon_lines  # noqa: PLC0415
-    from leakbench.run.experiment import hand_out  # noqa: PLC0415
 
     cell = plan(Request(**given), data_dir, delta=delta)
     rounds = cell.settings.federation.rounds if cell.settings.stop_after is None else cell.settings.stop_after

@@ -36,9 +36,9 @@ def run(out: Path | None, as_json: bool, quiet: bool, tracker: str | None, data_
     from leakbench.cell import Request, identity  # noqa: PLC0415
     from leakbench.cell.budget import prepare  # noqa: PLC0415
     from leakbench.cell.device import described  # noqa: PLC0415
+    from leakbench.experiment.execute import execute  # noqa: PLC0415
     from leakbench.progress import Reporter  # noqa: PLC0415
     from leakbench.report.page import report_into  # noqa: PLC0415
-    from leakbench.run.experiment import execute  # noqa: PLC0415
     from leakbench.store import check_out, open_run  # noqa: PLC0415
 
     if tracker is not None:

@@ -59,16 +59,16 @@ def sweep(
     that ends in an error is a record, which --retry-failed takes up again, and the exit code is then 1.
     """
     from leakbench.errors import InputError  # noqa: PLC0415
-    from leakbench.sweep.address import check_address  # noqa: PLC0415
+    from leakbench.study.address import check_address  # noqa: PLC0415
 
     if engine == "ray" and address is not None:
         check_address(address)  # Before PyTorch is imported, which takes as long again.
 
     from leakbench.progress import Reporter  # noqa: PLC0415
-    from leakbench.sweep.engines import Places, engine_of  # noqa: PLC0415
-    from leakbench.sweep.grid import read_grid  # noqa: PLC0415
-    from leakbench.sweep.start import tasks_of  # noqa: PLC0415
-    from leakbench.sweep.sweep import sweep as measured  # noqa: PLC0415
+    from leakbench.study.engines import Places, engine_of  # noqa: PLC0415
+    from leakbench.study.grid import read_grid  # noqa: PLC0415
+    from leakbench.study.measure import sweep as measured  # noqa: PLC0415
+    from leakbench.study.start import tasks_of  # noqa: PLC0415
 
     asked: dict[str, str] = {}
     for text in slurm:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from leakbench.cell import Cell, leak_key, looks_at
+from leakbench.experiment.victims import Sent
 from leakbench.federated.partition import Partition
 from leakbench.limits.floor import Floor, floor
 from leakbench.limits.guards import Guard, guards, together
 from leakbench.limits.reference import Reference, prior_of, reference
-from leakbench.run.victims import Sent
 
 __all__ = ["Limits", "limits_of"]
 

@@ -26,6 +26,8 @@ from leakbench.data.recipe import Federation
 from leakbench.defense import Defense, Probe
 from leakbench.defense.facts import facts_at
 from leakbench.errors import InputError
+from leakbench.experiment.attack_time import within_seconds
+from leakbench.experiment.leak_noise import noise_std
 from leakbench.federated.view import Public, View
 from leakbench.fit_store import FitStore, fit_folder
 from leakbench.measure.metrics import success_threshold
@@ -36,8 +38,6 @@ from leakbench.own.overlap import without_truth
 from leakbench.own.seen import Seen
 from leakbench.progress import Reporter
 from leakbench.rng import generator, generators
-from leakbench.run.attack_time import within_seconds
-from leakbench.run.leak_noise import noise_std
 from leakbench.summary.evidence import Setup, is_strongest
 from leakbench.summary.tap import tap_summary
 from leakbench.summary.warnings import WORDS

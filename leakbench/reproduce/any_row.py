@@ -9,13 +9,13 @@ from leakbench.attack.methods.rows import Rows
 from leakbench.attack.public import FEW
 from leakbench.attack.servers.imprint import Bins
 from leakbench.cell import Cell, knowledge
+from leakbench.experiment.execute import hand_out
+from leakbench.experiment.stage_train import fresh_network
+from leakbench.experiment.victims import Sent, draw_victims, public_examples, truth, view_of
 from leakbench.federated.view import View
 from leakbench.measure.metrics import success_threshold
 from leakbench.models.layers import first_layer
 from leakbench.rng import generator
-from leakbench.run.experiment import hand_out
-from leakbench.run.stage_train import fresh_network
-from leakbench.run.victims import Sent, draw_victims, public_examples, truth, view_of
 from leakbench.types import Network
 
 __all__ = ["in_any_row", "within"]

@@ -13,6 +13,8 @@ from typing import Any
 from leakbench.bench.timing import with_threads
 from leakbench.cell import Cell
 from leakbench.cell.budget import prepare
+from leakbench.experiment.execute import hand_out
+from leakbench.experiment.stage_train import fresh_network
 from leakbench.federated.simulate import train
 from leakbench.measure.statistics import median_interval
 from leakbench.progress import Reporter
@@ -21,8 +23,6 @@ from leakbench.reproduce.measure import changed_in, hash_of
 from leakbench.reproduce.recorded import recorded_in
 from leakbench.reproduce.rows import Row
 from leakbench.reproduce.table import Line, Table
-from leakbench.run.experiment import hand_out
-from leakbench.run.stage_train import fresh_network
 from leakbench.types import Network
 
 __all__ = ["one_round", "timed"]

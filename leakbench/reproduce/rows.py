@@ -11,8 +11,8 @@ import pandas as pd
 
 from leakbench.cell import Cell, identity
 from leakbench.errors import InputError
+from leakbench.experiment.execute import execute
 from leakbench.progress import Reporter
-from leakbench.run.experiment import execute
 from leakbench.store import Run, open_run
 
 __all__ = ["Row", "executed", "held", "limit_of", "measured", "minutes_of", "replaced", "there"]

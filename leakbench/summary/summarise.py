@@ -10,8 +10,8 @@ import pandas as pd
 
 from leakbench.attack.servers.fishing import fished
 from leakbench.cell import Cell, knowledge, leak_key, looks_at, phase_name
+from leakbench.experiment.conspicuous import Conspicuous
 from leakbench.limits.limits import Limits
-from leakbench.run.conspicuous import Conspicuous
 from leakbench.summary.claims import claims
 from leakbench.summary.evidence import setup_of
 from leakbench.summary.guaranteed import CANDIDATES, LIMIT, guaranteed

@@ -6,8 +6,8 @@ import random
 import shutil
 from pathlib import Path
 
-from leakbench.sweep.grid import read_grid
-from leakbench.sweep.sweep import Swept
+from leakbench.study.grid import read_grid
+from leakbench.study.measure import Swept
 from tests.reliability.harm import harms
 from tests.reliability.same import differences, results
 from tests.reliability.swept import GRID, swept

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 import torch
 
 from leakbench.measure.statistics import wilson
-from leakbench.sweep.merge import CLOCK
+from leakbench.study.merge import CLOCK
 from tests.bad.tried import asked
 from tests.offline import python_path
 from tests.reliability.same import differences, results
@@ -149,7 +149,7 @@ def _here(cell: Cell, folder: Path, one_by_one: bool = False) -> Path:
 
 def _of_one_victim() -> AbstractContextManager[Any]:
     """Let a chunk have one victim."""
-    return mock.patch("leakbench.run.stage_attack.lanes_within", lambda budget, each, most=None: 1)
+    return mock.patch("leakbench.experiment.stage_attack.lanes_within", lambda budget, each, most=None: 1)
 
 
 def _resumed(cell: Cell, folder: Path, times: int) -> Path:

@@ -19,13 +19,13 @@ import leakbench
 from leakbench.cell import Request, identity
 from leakbench.cell.budget import prepare
 from leakbench.data.kept import KeptData
+from leakbench.experiment.execute import execute
 from leakbench.progress import Reporter
-from leakbench.run.experiment import execute
 from leakbench.runs import listed
 from leakbench.store import open_run
-from leakbench.sweep.grid import Asked, Grid
-from leakbench.sweep.sweep import sweep
-from leakbench.sweep.task import Outcome, Task
+from leakbench.study.grid import Asked, Grid
+from leakbench.study.measure import sweep
+from leakbench.study.task import Outcome, Task
 from tests.reliability.tally import Tally
 
 TINY = Request(
@@ -132,7 +132,7 @@ def _week(tally: Tally, out: Path, cells: int) -> None:
     def task_of(cell: Asked) -> Task:
         return Task(cell.key, cell.request, runs)
 
-    with mock.patch("leakbench.sweep.sweep.time.monotonic", lambda: clock[0]):
+    with mock.patch("leakbench.study.measure.time.monotonic", lambda: clock[0]):
         while True:
             days += 1
             try:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
-from leakbench.sweep.grid import read_grid
+from leakbench.study.grid import read_grid
 from tests.reliability.same import differences, results
 from tests.reliability.swept import GRID, swept
 from tests.reliability.tally import Tally

@@ -75,7 +75,7 @@ def _recipe(kind: str) -> Callable[[Path], object]:
 
 
 def _grid(path: Path) -> object:
-    from leakbench.sweep.grid import read_grid  # noqa: PLC0415
+    from leakbench.study.grid import read_grid  # noqa: PLC0415
 
     return read_grid(path)
 
@@ -108,7 +108,7 @@ def _manifest(path: Path) -> object:
 
 
 def _journal(path: Path) -> None:
-    from leakbench.sweep.journal import open_journal  # noqa: PLC0415
+    from leakbench.study.journal import open_journal  # noqa: PLC0415
 
     with open_journal(path):
         pass
@@ -208,8 +208,8 @@ def _finished() -> Path:
 
     from leakbench.cell import Request, identity  # noqa: PLC0415
     from leakbench.cell.budget import prepare  # noqa: PLC0415
+    from leakbench.experiment.execute import execute  # noqa: PLC0415
     from leakbench.report.audited import AUDIT  # noqa: PLC0415
-    from leakbench.run.experiment import execute  # noqa: PLC0415
     from leakbench.store import open_run  # noqa: PLC0415
 
     folder = Path(tempfile.mkdtemp(prefix="leakbench-readers-")) / "run"
@@ -335,7 +335,7 @@ def _some_archives() -> list[bytes]:
 
 
 def _some_outcomes() -> list[bytes]:
-    from leakbench.sweep.task import Outcome  # noqa: PLC0415
+    from leakbench.study.task import Outcome  # noqa: PLC0415
 
     done = Outcome("0" * 64, "done", hash="1" * 64, run="mine", seconds=1.5)
     return [json.dumps(done.as_dict()).encode() + b"\n"]

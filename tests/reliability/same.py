@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from leakbench.manifest_file import read_manifest, written
-from leakbench.sweep.journal import outcome_in
-from leakbench.sweep.merge import CLOCK
+from leakbench.study.journal import outcome_in
+from leakbench.study.merge import CLOCK
 
 __all__ = ["differences", "results"]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from leakbench.progress import Reporter
-from leakbench.sweep.grid import Grid
-from leakbench.sweep.sweep import Swept, sweep
-from leakbench.sweep.task import Outcome, Task
-from leakbench.sweep.work import measure
+from leakbench.study.grid import Grid
+from leakbench.study.measure import Swept, sweep
+from leakbench.study.task import Outcome, Task
+from leakbench.study.work import measure
 
 __all__ = ["GRID", "swept"]
 

@@ -17,6 +17,8 @@ from torch.func import functional_call
 
 from leakbench.attack.servers.server import HONEST, lies
 from leakbench.cell import Cell
+from leakbench.experiment.stage_train import fresh_network
+from leakbench.experiment.victims import Sent, draw_victims
 from leakbench.federated.client import Examples, example_signal
 from leakbench.federated.partition import Partition
 from leakbench.measure.conspicuous import (
@@ -34,8 +36,6 @@ from leakbench.models import one_hot
 from leakbench.models.batch_norm import mixes_examples
 from leakbench.models.gates import gated_biases
 from leakbench.rng import generator
-from leakbench.run.stage_train import fresh_network
-from leakbench.run.victims import Sent, draw_victims
 from leakbench.types import Network
 
 __all__ = ["Conspicuous", "conspicuous_of", "seen_of"]

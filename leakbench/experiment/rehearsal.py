@@ -14,12 +14,12 @@ from leakbench.attack.recipe import Method
 from leakbench.attack.slots.stop import limited
 from leakbench.cell import Cell
 from leakbench.engine.room import Room
+from leakbench.experiment.stage_attack import LOWER
+from leakbench.experiment.victims import Sent, Victims, candidates, draw_victims, views_of
 from leakbench.federated.partition import Partition
 from leakbench.federated.view import View
 from leakbench.fit_store import FitStore, fit_folder
 from leakbench.rng import generators
-from leakbench.run.stage_attack import LOWER
-from leakbench.run.victims import Sent, Victims, candidates, draw_victims, views_of
 from leakbench.types import Generators
 
 __all__ = ["rehearse"]

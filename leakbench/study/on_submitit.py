@@ -15,11 +15,11 @@ from typing import Any
 
 from leakbench.errors import InputError
 from leakbench.store import write_atomically
-from leakbench.sweep.extra import needed
-from leakbench.sweep.in_flight import RETRIES, in_flight
-from leakbench.sweep.inside import INSIDE
-from leakbench.sweep.task import Outcome, Task, Work, outcome_of
-from leakbench.sweep.work import measure
+from leakbench.study.extra import needed
+from leakbench.study.in_flight import RETRIES, in_flight
+from leakbench.study.inside import INSIDE
+from leakbench.study.task import Outcome, Task, Work, outcome_of
+from leakbench.study.work import measure
 
 __all__ = ["SubmititEngine"]
 

@@ -24,6 +24,17 @@ from leakbench.data.attributes import attributes_of, commonest
 from leakbench.defense.refuse import RefuseConspicuous
 from leakbench.engine.budget import lanes_within, memory_budget
 from leakbench.engine.room import Room
+from leakbench.experiment.attack_time import AttackTime
+from leakbench.experiment.rankings import likelihoods, rankings
+from leakbench.experiment.victims import (
+    Sent,
+    Victims,
+    candidate_examples,
+    candidates,
+    draw_victims,
+    truth,
+    views_of,
+)
 from leakbench.federated.partition import Partition
 from leakbench.federated.view import View
 from leakbench.fit_store import FitStore, fit_folder
@@ -36,17 +47,6 @@ from leakbench.measure.unanswered import explained
 from leakbench.progress import Progress, saying
 from leakbench.redacted import without_pictures
 from leakbench.rng import generator, generators
-from leakbench.run.attack_time import AttackTime
-from leakbench.run.rankings import likelihoods, rankings
-from leakbench.run.victims import (
-    Sent,
-    Victims,
-    candidate_examples,
-    candidates,
-    draw_victims,
-    truth,
-    views_of,
-)
 from leakbench.store import Run
 
 __all__ = ["LOWER", "Judge", "Leak", "attack_leak"]

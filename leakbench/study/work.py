@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from leakbench.errors import BusyError, InputError, no_room
-from leakbench.sweep.task import Outcome, Task
+from leakbench.study.task import Outcome, Task
 
 if TYPE_CHECKING:
     from leakbench.data.kept import KeptData
@@ -38,8 +38,8 @@ def _measured(task: Task, until: float) -> Outcome:
     from leakbench.cell import identity  # noqa: PLC0415
     from leakbench.cell.budget import prepare  # noqa: PLC0415
     from leakbench.engine.memory import keep_freed_memory  # noqa: PLC0415
+    from leakbench.experiment.execute import execute  # noqa: PLC0415
     from leakbench.progress import Reporter  # noqa: PLC0415
-    from leakbench.run.experiment import execute  # noqa: PLC0415
     from leakbench.store import open_run  # noqa: PLC0415
 
     keep_freed_memory()

@@ -14,6 +14,12 @@ from leakbench.attack.public import FEW
 from leakbench.attack.servers.server import Honest
 from leakbench.cell import Cell, knowledge, leak_key
 from leakbench.cell.accounting import cell_curve, cell_epsilon
+from leakbench.experiment.attack_time import AttackTime
+from leakbench.experiment.conspicuous import conspicuous_of
+from leakbench.experiment.rehearsal import rehearse
+from leakbench.experiment.stage_attack import Judge, Leak, attack_leak
+from leakbench.experiment.stage_train import fresh_network, leaked_model, train_federation
+from leakbench.experiment.victims import Sent, public_examples
 from leakbench.federated.partition import Partition
 from leakbench.federated.simulate import accuracy, from_sent
 from leakbench.federated.view import Public
@@ -23,12 +29,6 @@ from leakbench.measure.metrics import success_threshold
 from leakbench.progress import Progress
 from leakbench.redacted import without_pictures
 from leakbench.rng import generator
-from leakbench.run.attack_time import AttackTime
-from leakbench.run.conspicuous import conspicuous_of
-from leakbench.run.rehearsal import rehearse
-from leakbench.run.stage_attack import Judge, Leak, attack_leak
-from leakbench.run.stage_train import fresh_network, leaked_model, train_federation
-from leakbench.run.victims import Sent, public_examples
 from leakbench.store import AFTER, Run
 from leakbench.summary.summarise import summarise
 from leakbench.summary.verdict_words import current_summary, verdicts_of

@@ -20,9 +20,9 @@ from leakbench.errors import DamagedError, InputError
 from leakbench.packed import check_parquet
 from leakbench.rows_file import check_schema, versioned
 from leakbench.store import read_manifest, write_atomically, written
+from leakbench.study.grid import Asked, Grid
+from leakbench.study.task import Outcome
 from leakbench.summary.verdict_words import current_summary
-from leakbench.sweep.grid import Asked, Grid
-from leakbench.sweep.task import Outcome
 
 __all__ = ["merge", "whole"]
 

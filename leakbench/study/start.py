@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from leakbench.errors import InputError
-from leakbench.sweep.grid import Asked, Grid
-from leakbench.sweep.task import Task
+from leakbench.study.grid import Asked, Grid
+from leakbench.study.task import Task
 
 __all__ = ["tasks_of"]
 

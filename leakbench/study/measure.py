@@ -11,12 +11,12 @@ from typing import Any, TypeAlias
 
 from leakbench.errors import InputError
 from leakbench.progress import Reporter
-from leakbench.sweep.grid import Asked, Grid
-from leakbench.sweep.inside import refuse_inside
-from leakbench.sweep.journal import Journal, open_journal
-from leakbench.sweep.merge import merge, whole
-from leakbench.sweep.stopping import listening
-from leakbench.sweep.task import Outcome, Task
+from leakbench.study.grid import Asked, Grid
+from leakbench.study.inside import refuse_inside
+from leakbench.study.journal import Journal, open_journal
+from leakbench.study.merge import merge, whole
+from leakbench.study.stopping import listening
+from leakbench.study.task import Outcome, Task
 
 __all__ = ["Engine", "Swept", "sweep"]
 

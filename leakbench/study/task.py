@@ -21,7 +21,7 @@ short because the disk took no more, which is of no cell's doing and ends the sw
 class Task:
     """A cell to measure.
 
-    key: of `leakbench.sweep.grid.Asked`.  runs: the folder of the runs' folders.  data_dir: as `--data-dir`.
+    key: of `leakbench.study.grid.Asked`.  runs: the folder of the runs' folders.  data_dir: as `--data-dir`.
     threads: of a worker.  command: what the manifest is to say of where the run is from.
     """
 

@@ -9,9 +9,9 @@ from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.rankings.reconstructed import CALIBRATION, by_both
 from leakbench.cell import Cell
 from leakbench.data.dataset import Feature
+from leakbench.experiment.victims import aware, public_examples
 from leakbench.federated.view import Public, View
 from leakbench.measure.rankings import RANKINGS, Ranks
-from leakbench.run.victims import aware, public_examples
 from leakbench.types import Generators
 
 __all__ = ["likelihoods", "rankings"]

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from leakbench.sweep.in_flight import RETRIES, in_flight
-from leakbench.sweep.inside import INSIDE
-from leakbench.sweep.task import Outcome, Task, Work
-from leakbench.sweep.work import measure
+from leakbench.study.in_flight import RETRIES, in_flight
+from leakbench.study.inside import INSIDE
+from leakbench.study.task import Outcome, Task, Work
+from leakbench.study.work import measure
 
 __all__ = ["ProcessEngine"]
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from leakbench.errors import InputError
-from leakbench.sweep.address import check_address
-from leakbench.sweep.extra import needed
-from leakbench.sweep.in_flight import RETRIES, WINDOW, in_flight
-from leakbench.sweep.stopping import listening
-from leakbench.sweep.task import Outcome, Task, Work
-from leakbench.sweep.work import measure
+from leakbench.study.address import check_address
+from leakbench.study.extra import needed
+from leakbench.study.in_flight import RETRIES, WINDOW, in_flight
+from leakbench.study.stopping import listening
+from leakbench.study.task import Outcome, Task, Work
+from leakbench.study.work import measure
 
 __all__ = ["RayEngine"]
 

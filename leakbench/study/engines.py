@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from leakbench.errors import InputError, nearest
-from leakbench.sweep.on_ray import RayEngine
-from leakbench.sweep.on_submitit import SubmititEngine
-from leakbench.sweep.process import ProcessEngine
+from leakbench.study.on_ray import RayEngine
+from leakbench.study.on_submitit import SubmititEngine
+from leakbench.study.process import ProcessEngine
 
 __all__ = ["ENGINES", "Places", "engine_of"]
 

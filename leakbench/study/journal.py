@@ -17,7 +17,7 @@ from pathlib import Path
 
 from leakbench.errors import InputError
 from leakbench.hashes import content_hash
-from leakbench.sweep.task import Outcome, outcome_of
+from leakbench.study.task import Outcome, outcome_of
 
 __all__ = ["Journal", "open_journal", "outcome_in"]
 

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from leakbench.sweep.task import Outcome, Task
+from leakbench.study.task import Outcome, Task
 
 __all__ = ["RETRIES", "WINDOW", "Crew", "in_flight"]
 
