@@ -556,5 +556,5 @@ def test_the_help_has_every_measure_and_its_shape(monkeypatch, capsys) -> None:
     _, out, _ = called(monkeypatch, capsys, "conformance", "--help")
     for measure in MEASURES:
         assert any(line.split()[:1] == [measure] for line in out.splitlines())
-    for word in ("(V, B, C, H, W) float32 in [0, 1]", "(V, B) int64", "NaN throughout a picture"):
+    for word in ("(V, B, C, H, W) float32 in [0, 1]", "(V, B) int64", "an image of NaN"):
         assert word in out

@@ -91,12 +91,12 @@ def _fail(message: str, debug: bool, code: int = 2) -> None:
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     invoke_without_command=True,
-    epilog="--debug beside any command shows where an error arose.",
+    epilog="Add --debug to any command to see the traceback of an error.",
 )
 @click.version_option(__version__)
 @click.pass_context
 def commands(context: click.Context) -> None:
-    """Measure what gradients leak in federated learning, what a defense costs, and whether its epsilon is true."""
+    """Measure what gradients leak in federated learning, what a defense costs, and whether its epsilon is valid."""
     help_alone(context)
 
 

@@ -10,31 +10,37 @@ from pathlib import Path
 
 import click
 
-from leakbench.cli.options import FOLDER
+from leakbench.cli.options import FOLDER, data_dir_option
 from leakbench.errors import InputError
 
 __all__ = ["bench"]
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="the same keys from less work: about a minute on two idle cores")
-@click.option("--only", multiple=True, metavar="KEY", help="measure this key alone; may be given again")
-@click.option("--repeats", type=int, help="how often each is measured [default: 5, of slow work 3; --quick: 3 and 1]")
+@click.option("--quick", is_flag=True, help="Measure the same keys with less work: about one minute on two idle cores.")
+@click.option("--only", multiple=True, metavar="KEY", help="Measure only this key. Can be repeated.")
 @click.option(
-    "--outer", type=int, help="iterations of CPL in attack_speedup, its own are 300 [default: 100; --quick: 3]"
+    "--repeats", type=int, show_default="5, slow work 3; --quick: 3 and 1", help="Number of measurements of each key."
+)
+@click.option(
+    "--outer",
+    type=int,
+    show_default="100; --quick: 3",
+    help="Iterations of CPL in attack_speedup. CPL's own recipe takes 300.",
 )
 @click.option(
     "--dataset",
-    help="whose victims attack_speedup and attack_floor_ratio attack [default: faces]; published figures: lfw",
+    show_default="faces",
+    help="Dataset of the victims of attack_speedup and attack_floor_ratio. Published figures use lfw.",
 )
-@click.option("--data-dir", type=FOLDER, help="where data sets lie [default: $LEAKBENCH_DATA, the user's cache]")
+@data_dir_option
 @click.option(
     "--page",
     type=FOLDER,
     metavar="FOLDER",
-    help="also write bench.md and bench.json into this folder; keys not measured now stay as they stand there",
+    help="Also write bench.md and bench.json into this folder. Keys that are not measured now keep their values.",
 )
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def bench(
     quick: bool,
     only: tuple[str, ...],
@@ -45,13 +51,15 @@ def bench(
     page: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure speed as ratios to references, in turns on the same machine: minimum, median, maximum.
+    """Measure speed as ratios to reference implementations on this machine.
 
-    References are torch.optim.LBFGS one victim after another, a plain PyTorch loop, and, where they are installed
-    (pip install 'leakbench[bench]'), Opacus and Flower's simulation; without them their keys are null, and the exit code
-    stays 0. References run with PyTorch's threads as they are (OMP_NUM_THREADS) and with one, of which the faster counts; Flower's
-    clients have a core each. For all alike the process keeps the memory that it freed, as every command of leakbench does.
-    Figures of a machine with other work on it mean little: a warning says so.
+    Prints the minimum, median and maximum of each ratio. leakbench and the reference take turns. The references are
+    torch.optim.LBFGS for one victim after another, a plain PyTorch loop, Opacus, and Flower's simulation. Opacus and
+    Flower are optional (pip install 'leakbench[bench]'): without them, their keys are null and the exit code is 0.
+
+    PyTorch references run with the current number of threads (OMP_NUM_THREADS) and with one thread; the faster result
+    counts. Each Flower client gets one core. All of them run with leakbench's allocator setting, which keeps freed memory.
+    Other work on the machine distorts the figures; the command then prints a warning.
     """
     from leakbench.bench.bench import bench as measure  # noqa: PLC0415
     from leakbench.bench.page import check_page, write_page  # noqa: PLC0415

@@ -16,9 +16,9 @@ __all__ = ["list_", "schema", "show"]
 
 @click.command("list")
 @click.argument("kind", required=False)
-@click.option("--json", "as_json", is_flag=True, help="print a list of objects")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def list_(kind: str | None, as_json: bool) -> None:
-    """List the catalog, or one KIND of it: attacks, defenses, datasets, models."""
+    """List the catalog, or one KIND of it: attacks, defenses, datasets or models."""
     from leakbench.catalog import KINDS, list_kind  # noqa: PLC0415
     from leakbench.errors import nearest  # noqa: PLC0415
     from leakbench.models.overview import list_models  # noqa: PLC0415
@@ -75,7 +75,10 @@ def _print_defenses() -> None:
 @click.command()
 @click.argument("name")
 def show(name: str) -> None:
-    """Show the recipe NAME: title, citation, note, and each part with the file and line of its code."""
+    """Show the recipe NAME: title, citation, note, and its parts.
+
+    Each part is printed with the file and line of its code.
+    """
     from leakbench.catalog import show as lines  # noqa: PLC0415
 
     for line in lines(name):
@@ -83,9 +86,9 @@ def show(name: str) -> None:
 
 
 @click.command()
-@click.option("--out", type=click.Path(path_type=Path), help="write there instead of to stdout")
+@click.option("--out", type=click.Path(path_type=Path), help="File to write instead of stdout.")
 def schema(out: Path | None) -> None:
-    """Write the JSON Schema of recipes, with which editors complete and check them."""
+    """Print the JSON Schema of recipes, for completion and checks in an editor."""
     from leakbench.catalog import schema as build  # noqa: PLC0415
     from leakbench.spared import check_spared  # noqa: PLC0415
     from leakbench.store import write_atomically  # noqa: PLC0415

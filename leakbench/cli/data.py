@@ -17,15 +17,23 @@ __all__ = ["data"]
 @click.group(invoke_without_command=True)
 @click.pass_context
 def data(context: click.Context) -> None:
-    """Data sets: where they lie, fetching them, checking them."""
+    """List, fetch and verify datasets."""
     help_alone(context)
 
 
+_data_dir = click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    show_default="$LEAKBENCH_DATA, else the user's cache",
+    help="Folder of the datasets.",
+)
+
+
 @data.command("list")
-@click.option("--data-dir", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True)
+@_data_dir
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def data_list(data_dir: Path | None, as_json: bool) -> None:
-    """List the data sets and where each was found."""
+    """List the datasets and the folder of each."""
     from leakbench.data.commands import list_datasets  # noqa: PLC0415
 
     _print_rows(list_datasets(data_dir), as_json)
@@ -33,9 +41,9 @@ def data_list(data_dir: Path | None, as_json: bool) -> None:
 
 @data.command("fetch")
 @click.argument("name")
-@click.option("--data-dir", type=click.Path(path_type=Path))
+@_data_dir
 def data_fetch(name: str, data_dir: Path | None) -> None:
-    """Fetch the data set NAME from its official place, checked by sha256."""
+    """Download the dataset NAME from its official source and check its sha256."""
     from leakbench.data.commands import fetch_dataset  # noqa: PLC0415
     from leakbench.progress import Reporter  # noqa: PLC0415
 
@@ -47,10 +55,13 @@ def data_fetch(name: str, data_dir: Path | None) -> None:
 
 @data.command("verify")
 @click.argument("name")
-@click.option("--data-dir", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True)
+@_data_dir
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def data_verify(name: str, data_dir: Path | None, as_json: bool) -> None:
-    """Check every file of the data set NAME against its sha256; exit 1 where one differs."""
+    """Check the sha256 of every file of the dataset NAME.
+
+    The exit code is 1 if a file differs.
+    """
     from leakbench.data.commands import verify_dataset  # noqa: PLC0415
 
     rows = verify_dataset(name, data_dir)

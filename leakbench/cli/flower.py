@@ -11,7 +11,15 @@ from typing import Any
 
 import click
 
-from leakbench.cli.options import FOLDER, normalise_by, success
+from leakbench.cli.options import (
+    FOLDER,
+    NAME,
+    data_dir_option,
+    iterations_option,
+    knows_option,
+    normalise_by,
+    success,
+)
 from leakbench.errors import InputError
 
 __all__ = ["flower", "shape_of"]
@@ -19,37 +27,78 @@ __all__ = ["flower", "shape_of"]
 
 @click.command()
 @click.argument("app_dir", type=FOLDER)
-@click.option("--model", "builder", required=True, metavar="PKG.MODULE:BUILD", help="returns the app's torch.nn.Module")
-@click.option("--shape", required=True, help="of one input: 3,32,32; of a record: 30")
-@click.option("--classes", required=True, type=click.IntRange(min=2), help="of the labels")
-@click.option("--mean", help="taken off inputs in [0, 1] before the network: a number, or one a channel")
-@click.option("--std", help="by which they are then divided")
-@click.option("--rounds", type=click.IntRange(min=1), help="[default: the app's num-server-rounds]")
-@click.option("--clients", type=click.IntRange(min=1), default=10, show_default=True, help="nodes, N")
-@click.option("--run-config", multiple=True, metavar="KEY=VALUE", help="of the app, in TOML; may be given again")
-@click.option("--attack", default="autoleak", show_default=True, help="name in the catalog, or a .yaml of your own")
-@click.option("--knows", help="what the attacker is told: oblivious, or defense (its recipe) [default: the attack's]")
-@click.option("--iterations", type=int, help="iterations of an attack that searches [default: the recipe's]")
-@click.option("--defense", help="the recipe of the app's DefenseMod, which the attacker is then told")
-@click.option("--dataset", help="whose public examples the attacker has [default: made-up pictures]")
-@click.option("--data-dir", type=FOLDER, help="where data sets lie [default: $LEAKBENCH_DATA, the user's cache]")
-@click.option("--success", "threshold", help="as 'rmse<=0.1' [default: the dataset's; without one rmse<=0.1]")
-@click.option("--leak-rounds", default="1", show_default=True, help="which rounds are attacked: 1,3 or all")
-@click.option("--victims", type=click.IntRange(min=1), default=50, show_default=True, help="clients at most, each")
-@click.option("--batch", type=click.IntRange(min=1), help="B of the clients [default: as observed]")
-@click.option("--local-iterations", type=click.IntRange(min=1), help="L of the clients [default: as heard]")
-@click.option("--learning-rate", type=float, help="of the clients [default: as heard]")
-@click.option("--victim-mode", help="eval or train: how its normalisation computed [default: as observed, else eval]")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="of the attacker")
-@click.option("--out", type=click.Path(path_type=Path), help="folder of the leaks [default: runs/flower-NAME]")
-@click.option("--json", "as_json", is_flag=True, help="print one JSON list")
+@click.option(
+    "--model",
+    "builder",
+    required=True,
+    metavar="PKG.MODULE:BUILD",
+    help="Function that returns the app's torch.nn.Module.",
+)
+@click.option(
+    "--shape", required=True, help="Shape of one input, such as 3,32,32; for a record, the number of features: 30."
+)
+@click.option("--classes", required=True, type=click.IntRange(min=2), help="Number of classes.")
+@click.option("--mean", help="Mean that your pipeline subtracts from inputs in [0, 1]: one number, or one per channel.")
+@click.option("--std", help="Standard deviation that your pipeline divides by: one number, or one per channel.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    show_default="the app's num-server-rounds",
+    help="Number of training rounds.",
+)
+@click.option("--clients", type=click.IntRange(min=1), default=10, show_default=True, help="Number of Flower nodes, N.")
+@click.option(
+    "--run-config", multiple=True, metavar="KEY=VALUE", help="Entry of the app's run config, in TOML. Can be repeated."
+)
+@click.option("--attack", default="autoleak", show_default=True, help=f"Attack: {NAME}.")
+@knows_option
+@iterations_option
+@click.option("--defense", help=f"Defense of the app's DefenseMod, which the attacker then knows: {NAME}.")
+@click.option("--dataset", show_default="synthetic images", help="Dataset of the attacker's public examples.")
+@data_dir_option
+@click.option(
+    "--success",
+    "threshold",
+    show_default="the dataset's, else rmse<=0.1",
+    help="Threshold of a reconstruction, such as 'rmse<=0.1'.",
+)
+@click.option(
+    "--leak-rounds",
+    default="1",
+    show_default=True,
+    help="Rounds that are attacked: numbers separated by commas, or all.",
+)
+@click.option(
+    "--victims",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="Largest number of attacked clients at each leakage point.",
+)
+@click.option("--batch", type=click.IntRange(min=1), show_default="as observed", help="Batch size of the clients, B.")
+@click.option(
+    "--local-iterations", type=click.IntRange(min=1), show_default="as observed", help="Local steps of the clients, L."
+)
+@click.option("--learning-rate", type=float, show_default="as observed", help="Learning rate of the clients.")
+@click.option(
+    "--victim-mode",
+    show_default="as observed, else eval",
+    help="Mode of the normalisation layers on the clients: eval or train.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the attacker.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), show_default="runs/flower-NAME", help="Folder of the recorded leaks."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def flower(app_dir: Path, **given: Any) -> None:
-    """Run the Flower app in APP_DIR here, without an engine, and print what an attacker gets at each leakage point.
+    """Run the Flower app in APP_DIR and attack it at each leakage point.
 
-    Its client and its strategy run as they are, so that whatever they do to updates is done. Type-1 is what a client sends,
-    type-0 what arrives at the server; type-2, single examples' gradients, is attacked and answers are scored where the app's
-    training loop calls leakbench.flower.observe, else the answers are kept and have no score. The leaks of an earlier run in the
-    folder --out are replaced; a folder that holds anything else is refused.
+    The app's client and strategy run unchanged in this process, without a Flower engine. The client update (type-1) is
+    what a client sends; the server-side update (type-0) is what arrives at the server. If the app's training loop calls
+    leakbench.flower.observe, example gradients (type-2) are attacked as well and reconstructions are scored. Otherwise the
+    reconstructions are kept without a score.
+
+    Leaks of an earlier run in the folder --out are replaced. A folder with other content is refused.
     """
     from leakbench.flower.installed import check_flwr  # noqa: PLC0415
 

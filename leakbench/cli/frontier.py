@@ -9,47 +9,73 @@ from typing import Any
 
 import click
 
-from leakbench.cli.options import FOLDER, NEW_FOLDER, limit_options, seconds, words
+from leakbench.cli.options import (
+    NAME,
+    NEW_FOLDER,
+    OF_DATASET,
+    data_dir_option,
+    iterations_option,
+    limit_options,
+    seconds,
+    words,
+)
 
 __all__ = ["frontier"]
 
-SIZE = "[default: the dataset's]"
-
 
 @click.command()
-@click.option("--dataset", required=True, help="name in the catalog, or a .yaml of your own")
-@click.option("--defenses", help="names with commas between them, or all [default: fourteen, some of each kind]")
-@click.option("--noise-factors", help="what the noise is multiplied by [default: 1,0.3,0.1,0.03,0.01,0.001]")
-@click.option("--taps", default="type-1", show_default=True, help="leakage points; the first is drawn and answered for")
-@click.option("--victims", type=int, default=20, show_default=True, help="victims of each point")
+@click.option("--dataset", required=True, help=f"Dataset: {NAME}.")
+@click.option(
+    "--defenses",
+    show_default="fourteen, some of each kind",
+    help="Names of defenses, separated by commas, or all.",
+)
+@click.option(
+    "--noise-factors",
+    show_default="1,0.3,0.1,0.03,0.01,0.001",
+    help="Factors on the noise of each defense, separated by commas.",
+)
+@click.option(
+    "--taps",
+    default="type-1",
+    show_default=True,
+    help="Leakage points, separated by commas. The plot and the answer use the first.",
+)
+@click.option("--victims", type=int, default=20, show_default=True, help="Number of victims of each setting.")
 @click.option(
     "--identify",
     type=int,
     default=1000,
     show_default=True,
-    help="victims that only identification tries, or all there are",
+    help="Number of further victims that are only identified, not reconstructed; fewer if the dataset has fewer.",
 )
-@click.option("--candidates", type=int, default=1000, show_default=True, help="k of identification among k")
-@click.option("--iterations", type=int, help="iterations of the attack [default: the recipe's]")
-@limit_options
-@click.option("--leak-batch", type=int, default=1, show_default=True, help="examples in one leaked batch")
 @click.option(
-    "--seeds", type=int, default=1, show_default=True, help="how often each point is trained, for its accuracy"
+    "--candidates", type=int, default=1000, show_default=True, help="Number of candidates k of identification."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="the first of them, which is attacked")
-@click.option("--model", help="the network that is trained [default: cnn; mlp for tables and small pictures]")
-@click.option("--leak-model", help="the network that leaks [default: lenet_cpl, or mlp_sigmoid]")
-@click.option("--train-rounds", type=int, help=f"rounds of training {SIZE}")
-@click.option("--clients", type=int, help=f"how many there are, N {SIZE}")
-@click.option("--clients-per-round", type=int, help=f"how many take part in a round, K_t {SIZE}")
-@click.option("--local-iterations", type=int, help=f"steps of a client in a round, L {SIZE}")
-@click.option("--learning-rate", type=float, help=f"of the clients' steps {SIZE}")
-@click.option("--batch", type=int, help=f"examples in a step, B {SIZE}")
-@click.option("--reach", type=float, metavar="A", help="also say the largest noise of each that reaches this accuracy")
-@click.option("--runs", type=NEW_FOLDER, default=Path("runs"), show_default=True, help="where cells lie")
-@click.option("--out", type=NEW_FOLDER, default=Path("frontier"), show_default=True, help="where the pages go")
-@click.option("--data-dir", type=FOLDER, help="where data sets lie [default: $LEAKBENCH_DATA, the user's cache]")
-@click.option("--page", is_flag=True, help="measure nothing, write the page of the rows that are there")
+@iterations_option
+@limit_options
+@click.option("--leak-batch", type=int, default=1, show_default=True, help="Batch size of the leak.")
+@click.option(
+    "--seeds", type=int, default=1, show_default=True, help="Number of trainings of each setting, for its accuracy."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="First seed; the attack uses it.")
+@click.option("--model", show_default="cnn; mlp for tables and small images", help="Network that is trained.")
+@click.option("--leak-model", show_default="lenet_cpl, or mlp_sigmoid", help="Network that leaks.")
+@click.option("--train-rounds", type=int, show_default=OF_DATASET, help="Number of training rounds.")
+@click.option("--clients", type=int, show_default=OF_DATASET, help="Number of clients, N.")
+@click.option("--clients-per-round", type=int, show_default=OF_DATASET, help="Number of clients per round, K_t.")
+@click.option("--local-iterations", type=int, show_default=OF_DATASET, help="Local steps per client and round, L.")
+@click.option("--learning-rate", type=float, show_default=OF_DATASET, help="Learning rate of the clients.")
+@click.option("--batch", type=int, show_default=OF_DATASET, help="Batch size of a local step, B.")
+@click.option(
+    "--reach", type=float, metavar="A", help="Also print the largest noise of each defense that reaches this accuracy."
+)
+@click.option("--runs", type=NEW_FOLDER, default=Path("runs"), show_default=True, help="Folder of the measured cells.")
+@click.option(
+    "--out", type=NEW_FOLDER, default=Path("frontier"), show_default=True, help="Folder of the written pages."
+)
+@data_dir_option
+@click.option("--page", is_flag=True, help="Write the page from existing rows; measure nothing.")
 def frontier(
     dataset: str,
     defenses: str | None,
@@ -64,13 +90,14 @@ def frontier(
     page: bool,
     **sizes: Any,
 ) -> None:
-    """Say which defense to use at what setting: the most accurate whose victims are not told from chance.
+    """Find the most accurate defense setting with identification at chance level.
 
-    Every defense, those with noise at every factor on it, is trained and attacked by `autoleak`, who knows the defense; of many
-    more victims (--identify) it is only tried who they are. Writes frontier_DATASET.csv, .md, .svg, .png and, where a setting
-    qualifies, frontier_DATASET_best.yaml into --out.
+    A setting qualifies if identification is not significantly above chance. Every defense is trained and attacked by
+    `autoleak`, which knows the defense; a defense with noise is measured at every noise factor. Many more victims
+    (--identify) are only identified, not reconstructed.
 
-    A point that was measured is not measured again; a killed command goes on where it stopped.
+    Writes frontier_DATASET.csv, .md, .svg and .png into --out, and frontier_DATASET_best.yaml if a setting qualifies.
+    A setting is measured once; run an interrupted command again to resume it.
     """
     from leakbench.cell import Request  # noqa: PLC0415
     from leakbench.cell.request import at_least  # noqa: PLC0415

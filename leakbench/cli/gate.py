@@ -21,7 +21,10 @@ PATH = click.Path(path_type=Path)
 @click.command()
 @click.argument("folder", type=PATH)
 def baseline(folder: Path) -> None:
-    """Print of the finished run in FOLDER what `leakbench gate` needs, as JSON small enough to commit; no pictures."""
+    """Print the baseline of a finished run for `leakbench gate`.
+
+    The baseline of the run in FOLDER is JSON, small enough to commit, and contains no images.
+    """
     from leakbench.gate.baseline import baseline_of  # noqa: PLC0415
 
     click.echo(json.dumps(baseline_of(folder), separators=(",", ":")))
@@ -30,17 +33,21 @@ def baseline(folder: Path) -> None:
 @click.command()
 @click.argument("folder", type=PATH)
 @click.option(
-    "--baseline", "before", type=PATH, required=True, help="a run's folder, or a file that `leakbench baseline` printed"
+    "--baseline",
+    "before",
+    type=PATH,
+    required=True,
+    help="Run folder, or file with the output of `leakbench baseline`.",
 )
-@click.option("--max-asr", type=float, help="fail where a leakage point's ASR is above this")
-@click.option("--min-accuracy", type=float, help="fail where the trained accuracy is below this")
+@click.option("--max-asr", type=float, help="Fail if the ASR of a leakage point is above this value.")
+@click.option("--min-accuracy", type=float, help="Fail if the trained accuracy is below this value.")
 @click.option(
     "--max-epsilon",
     type=float,
-    help="fail where the valid epsilon, of the released models, is above this, or there is none",
+    help="Fail if the valid epsilon of the released models is above this value or does not exist.",
 )
-@click.option("--markdown", "page", type=PATH, metavar="FILE", help="also write a page for a pull request")
-@click.option("--junit", "suite", type=PATH, metavar="FILE", help="also write JUnit XML")
+@click.option("--markdown", "page", type=PATH, metavar="FILE", help="Also write a Markdown page for a pull request.")
+@click.option("--junit", "suite", type=PATH, metavar="FILE", help="Also write JUnit XML.")
 def gate(
     folder: Path,
     before: Path,
@@ -50,10 +57,10 @@ def gate(
     page: Path | None,
     suite: Path | None,
 ) -> None:
-    """Hold the finished run in FOLDER against a baseline on the same victims; exit code 1 where more leaks, 0 where not.
+    """Check that a finished run leaks no more than its baseline.
 
-    More leaks where ASR or identification rose beyond the paired 95 % interval and the exact sign test agrees, or a limit is
-    passed.
+    Compares the run in FOLDER with a baseline on the same victims. The exit code is 1 if more leaks, else 0. More leaks if
+    ASR or identification rose beyond the paired 95 % interval and the exact sign test agrees, or if a limit is exceeded.
     """
     from leakbench.gate.gate import Limits  # noqa: PLC0415
     from leakbench.gate.gate import gate as checked  # noqa: PLC0415

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from leakbench.cli.options import FOLDER, NEW_FOLDER, words
+from leakbench.cli.options import NAME, NEW_FOLDER, OF_DATASET, POINTS, data_dir_option, words
 
 __all__ = ["card", "leaderboard"]
 
@@ -19,37 +19,53 @@ DIFFERS = 1
 
 PATH = click.Path(path_type=Path)
 
-OF_DATASET = "[default: the dataset's]"
-
 
 def _sizes(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of `Asked`."""
     options = (
-        click.option("--victims", type=int, help="victims at each leakage point [default: 10]"),
-        click.option("--taps", help="leakage points [default: type-2,type-1,type-0]"),
-        click.option("--protocols", help="that are measured [default: paper,live]"),
-        click.option("--leak-rounds", help="live: rounds before the leak, as 0,last [default: last]"),
-        click.option("--candidates", type=int, help="k of identification among k [default: 1000]"),
+        click.option("--victims", type=int, show_default="10", help="Number of victims at each leakage point."),
+        click.option("--taps", show_default="type-2,type-1,type-0", help=POINTS),
+        click.option("--protocols", show_default="paper,live", help="Protocols, separated by commas."),
         click.option(
-            "--iterations", type=int, help="iterations of each search of the attack [default: as --evaluations allows]"
+            "--leak-rounds",
+            show_default="last",
+            help="Live protocol: rounds trained before the leak, such as 0,last.",
+        ),
+        click.option("--candidates", type=int, show_default="1000", help="Number of candidates k of identification."),
+        click.option(
+            "--iterations",
+            type=int,
+            show_default="as --evaluations allows",
+            help="Number of iterations of each search of the attack.",
         ),
         click.option(
             "--evaluations",
             type=int,
-            help="most gradient evaluations of each victim, shared by the searches of the attack [default: 2000 without"
-            " --iterations, no limit with it]",
+            show_default="2000, or no limit with --iterations",
+            help="Largest number of gradient evaluations per victim, shared by the searches of the attack.",
         ),
-        click.option("--leak-batch", type=int, help="examples in one leaked batch at types 1 and 0 [default: B]"),
-        click.option("--observations", type=int, help="looks at each gradient, each with new noise [default: 1]"),
-        click.option("--train-rounds", type=int, help=f"rounds of training {OF_DATASET}"),
-        click.option("--clients", type=int, help=f"how many there are {OF_DATASET}"),
-        click.option("--clients-per-round", type=int, help=f"how many take part in a round {OF_DATASET}"),
-        click.option("--local-iterations", type=int, help=f"steps of a client in a round {OF_DATASET}"),
-        click.option("--learning-rate", type=float, help=f"of the clients' steps {OF_DATASET}"),
-        click.option("--batch", type=int, help=f"examples in a step {OF_DATASET}"),
-        click.option("--model", help="the network that is trained [default: cnn; mlp for tables and small pictures]"),
-        click.option("--seed", type=int, help="[default: 0]"),
-        click.option("--trials", type=int, help="of the audit, with and without a canary each"),
+        click.option(
+            "--leak-batch", type=int, show_default="B", help="Batch size of a leaked client or server-side update."
+        ),
+        click.option(
+            "--observations",
+            type=int,
+            show_default="1",
+            help="Number of observations of each gradient, each with new noise.",
+        ),
+        click.option("--train-rounds", type=int, show_default=OF_DATASET, help="Number of training rounds."),
+        click.option("--clients", type=int, show_default=OF_DATASET, help="Number of clients, N."),
+        click.option(
+            "--clients-per-round", type=int, show_default=OF_DATASET, help="Number of clients per round, K_t."
+        ),
+        click.option(
+            "--local-iterations", type=int, show_default=OF_DATASET, help="Local steps per client and round, L."
+        ),
+        click.option("--learning-rate", type=float, show_default=OF_DATASET, help="Learning rate of the clients."),
+        click.option("--batch", type=int, show_default=OF_DATASET, help="Batch size of a local step, B."),
+        click.option("--model", show_default="cnn; mlp for tables and small images", help="Network that is trained."),
+        click.option("--seed", type=int, show_default="0", help="Seed of every random draw."),
+        click.option("--trials", type=int, help="Number of audit trials with a canary, and as many without."),
     )
     for option in reversed(options):
         function = option(function)
@@ -59,21 +75,27 @@ def _sizes(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @click.argument("defense", required=False)
 @click.argument("dataset", required=False)
-@click.option("--attack", help="name in the catalog [default: autoleak]")
+@click.option("--attack", show_default="autoleak", help=f"Attack: {NAME}.")
 @_sizes
 @click.option(
     "--check",
     "checked",
     type=PATH,
     metavar="CARD.json",
-    help="measure this card again instead and compare: exit code 1 where it differs",
+    help="Measure this card again and compare. The exit code is 1 if it differs.",
 )
 @click.option(
-    "--runs", type=NEW_FOLDER, default=Path("runs"), show_default=True, help="where cells are kept, each by its hash"
+    "--runs",
+    type=NEW_FOLDER,
+    default=Path("runs"),
+    show_default=True,
+    help="Folder of the measured cells, one folder per hash.",
 )
-@click.option("--out", type=NEW_FOLDER, help="the folder of cards, for DATASET/DEFENSE.json [default: leaderboard]")
-@click.option("--data-dir", type=FOLDER, help="where data sets lie [default: $LEAKBENCH_DATA, the user's cache]")
-@click.option("--quiet", is_flag=True, help="no progress")
+@click.option(
+    "--out", type=NEW_FOLDER, show_default="leaderboard", help="Folder of the cards: writes DATASET/DEFENSE.json."
+)
+@data_dir_option
+@click.option("--quiet", is_flag=True, help="Print no progress.")
 def card(
     defense: str | None,
     dataset: str | None,
@@ -85,9 +107,10 @@ def card(
     quiet: bool,
     **given: Any,
 ) -> None:
-    """Measure DEFENSE on DATASET and write its card: attackers with and without its recipe, both protocols, an audit.
+    """Measure DEFENSE on DATASET and write its leaderboard card.
 
-    A cell that was measured is not measured again; a killed command goes on where it stopped. --check repeats a card.
+    A card contains attackers that know the defense and attackers that do not, under both protocols, and an audit. A cell is
+    measured once; run an interrupted command again to resume it. --check measures an existing card again.
     """
     from leakbench.errors import InputError  # noqa: PLC0415
     from leakbench.leaderboard.asked import EVALUATIONS, Asked, searches  # noqa: PLC0415
@@ -126,16 +149,19 @@ def card(
 
 
 @click.command()
-@click.option("--cards", type=PATH, help="their folder [default: ./leaderboard, or the package's own]")
+@click.option("--cards", type=PATH, show_default="./leaderboard, else the package's own", help="Folder of the cards.")
 @click.option(
     "--out",
     type=PATH,
     default=Path("results/leaderboard.md"),
     show_default=True,
-    help="the page: Markdown, or HTML where it ends in .html",
+    help="Page to write: Markdown (.md) or HTML (.html).",
 )
 def leaderboard(cards: Path | None, out: Path) -> None:
-    """Write the page of all cards: a table for each data set, ranked on the attacker who knows the defense."""
+    """Write the leaderboard: one table of cards for each dataset.
+
+    Defenses are ranked by the attacker that knows the defense.
+    """
     from leakbench.errors import InputError  # noqa: PLC0415
     from leakbench.leaderboard.page import html_of, markdown_of  # noqa: PLC0415
     from leakbench.leaderboard.read import read_cards  # noqa: PLC0415

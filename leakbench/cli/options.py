@@ -15,8 +15,11 @@ __all__ = [
     "FOLDER",
     "NEW_FOLDER",
     "attack_options",
+    "data_dir_option",
     "federation_options",
     "help_alone",
+    "iterations_option",
+    "knows_option",
     "limit_options",
     "normalise_by",
     "seconds",
@@ -28,9 +31,18 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 NEW_FOLDER = click.Path(file_okay=False, path_type=Path)
 """A folder that the command makes if it is missing."""
 
-NAME = "name in the catalog, or a .yaml of your own"
-OF_DATASET = "[default: the dataset's]"
-PROTOCOL = "paper: the leak is from a sigmoid LeNet at random weights, L = 1; live: from the model that is trained"
+NAME = "name in the catalog, or path of a .yaml recipe"
+OF_DATASET = "the dataset's"
+PROTOCOL = "Network that leaks. paper: a sigmoid LeNet at random weights, L = 1. live: the model that is trained."
+
+POINTS = (
+    "Leakage points, separated by commas: type-2 (example gradient), type-1 (client update), type-0 (server-side update),"
+    " global (global update)."
+)
+
+data_dir_option = click.option(
+    "--data-dir", type=FOLDER, show_default="$LEAKBENCH_DATA, else the user's cache", help="Folder of the datasets."
+)
 
 
 def help_alone(context: click.Context) -> None:
@@ -67,83 +79,116 @@ def _with(options: list[Callable[..., Any]]) -> Callable[[Callable[..., Any]], C
 
 
 EVALUATIONS = (
-    "most gradient evaluations of each victim, shared by the searches of the attack; the same numbers on every machine; closed"
-    " forms, the separation of batches and rankings do not count [default: no limit]"
+    "Largest number of gradient evaluations per victim, shared by the searches of the attack. The results are the same on"
+    " every machine. Closed forms, the separation of batches and rankings do not count."
 )
 
 BUDGET = (
-    "most wall time of all attacks of the command, as 60, 60s or 2m, shared out over leakage points and victims; a search that it"
-    " stops answers with its best so far and a warning says so, so that numbers depend on the machine; every search takes at least"
-    " one iteration; rankings run before the searches and count, but neither they nor closed forms are stopped [default: no limit]"
+    "Largest wall time of all attacks of the command: 60, 60s or 2m. It is divided among leakage points and victims. A search"
+    " that reaches it returns its best reconstruction so far and warns: results then depend on the machine. Every search takes"
+    " at least one iteration. Rankings count, but neither they nor closed forms are stopped."
+)
+
+knows_option = click.option(
+    "--knows",
+    show_default="the attack's",
+    help="Knowledge of the attacker: oblivious, or defense (it knows the defense's recipe).",
+)
+iterations_option = click.option(
+    "--iterations", type=int, show_default="the recipe's", help="Number of iterations of an attack that searches."
 )
 
 limit_options = _with(
     [
-        click.option("--evaluations", type=int, help=EVALUATIONS),
-        click.option("--budget", metavar="SECONDS", help=BUDGET),
+        click.option("--evaluations", type=int, show_default="no limit", help=EVALUATIONS),
+        click.option("--budget", metavar="SECONDS", show_default="no limit", help=BUDGET),
     ]
 )
 
 federation_options = _with(
     [
-        click.option("--defense", default="none", show_default=True, help=NAME),
-        click.option("--dataset", default="faces", show_default=True, help=NAME),
-        click.option("--model", help="the network that is trained [default: cnn; mlp for tables and small pictures]"),
-        click.option("--victim-mode", help="train or eval: how clients run batch normalisation, which needs it said"),
+        click.option("--defense", default="none", show_default=True, help=f"Defense: {NAME}."),
+        click.option("--dataset", default="faces", show_default=True, help=f"Dataset: {NAME}."),
+        click.option("--model", show_default="cnn; mlp for tables and small images", help="Network that is trained."),
+        click.option(
+            "--victim-mode", help="How clients run batch normalisation: train or eval. Required if the model has any."
+        ),
         click.option(
             "--init",
             default="default",
             show_default=True,
-            help="first weights: each network's own, torch, kaiming, xavier, uniform:<a>",
+            help="Initial weights: default (each network's own), torch, kaiming, xavier or uniform:<a>.",
         ),
-        click.option("--train-rounds", type=int, help=f"rounds of training, 0 trains nothing {OF_DATASET}"),
-        click.option("--clients", type=int, help=f"how many there are, N {OF_DATASET}"),
-        click.option("--clients-per-round", type=int, help=f"how many take part in a round, K_t {OF_DATASET}"),
-        click.option("--local-iterations", type=int, help=f"steps of a client in a round, L {OF_DATASET}"),
-        click.option("--learning-rate", type=float, help=f"of the clients' steps {OF_DATASET}"),
-        click.option("--client-optimizer", help=f"how clients step: sgd, or adam with torch's defaults {OF_DATASET}"),
-        click.option("--batch", type=int, help=f"examples in a step, B {OF_DATASET}"),
-        click.option("--dropout", type=float, help=f"probability that a sampled client fails {OF_DATASET}"),
+        click.option(
+            "--train-rounds", type=int, show_default=OF_DATASET, help="Number of training rounds; 0 skips training."
+        ),
+        click.option("--clients", type=int, show_default=OF_DATASET, help="Number of clients, N."),
+        click.option(
+            "--clients-per-round", type=int, show_default=OF_DATASET, help="Number of clients per round, K_t."
+        ),
+        click.option(
+            "--local-iterations", type=int, show_default=OF_DATASET, help="Local steps per client and round, L."
+        ),
+        click.option("--learning-rate", type=float, show_default=OF_DATASET, help="Learning rate of the clients."),
+        click.option(
+            "--client-optimizer",
+            show_default=OF_DATASET,
+            help="Optimizer of the clients: sgd, or adam with PyTorch's defaults.",
+        ),
+        click.option("--batch", type=int, show_default=OF_DATASET, help="Batch size of a local step, B."),
+        click.option("--dropout", type=float, show_default=OF_DATASET, help="Probability that a sampled client fails."),
         click.option(
             "--noise-factor",
             type=float,
-            help="multiply all noise of the defense, which is sigma C, by this, 1e-6 to 1e6",
+            help="Factor on all noise of the defense (standard deviation sigma C), from 1e-6 to 1e6.",
         ),
         click.option(
-            "--clip-factor", type=float, help="multiply its clip norms C by this, 1e-6 to 1e6; noise of sigma C follows"
+            "--clip-factor",
+            type=float,
+            help="Factor on the clip norms C of the defense, from 1e-6 to 1e6; noise sigma C follows.",
         ),
-        click.option("--epsilon", type=float, help="choose the noise that spends this valid epsilon (at delta 1e-5)"),
-        click.option("--stop-at-epsilon", type=float, help="train only the rounds whose valid epsilon is at most this"),
-        click.option("--stop-at-delta", type=float, help="the delta of --stop-at-epsilon [default: 1e-5]"),
-        click.option("--seed", type=int, default=0, show_default=True),
+        click.option("--epsilon", type=float, help="Choose the noise that gives this valid epsilon at delta 1e-5."),
         click.option(
-            "--data-dir", type=FOLDER, help="where data sets lie [default: $LEAKBENCH_DATA, the user's cache]"
+            "--stop-at-epsilon", type=float, help="Stop training before the valid epsilon exceeds this value."
         ),
+        click.option("--stop-at-delta", type=float, show_default="1e-5", help="Delta of --stop-at-epsilon."),
+        click.option("--seed", type=int, default=0, show_default=True, help="Seed of every random draw."),
+        data_dir_option,
     ]
 )
 
 attack_options = _with(
     [
-        click.option("--attack", default="autoleak", show_default=True, help=NAME),
-        click.option(
-            "--knows", help="what the attacker is told: oblivious, or defense (its recipe) [default: the attack's]"
-        ),
+        click.option("--attack", default="autoleak", show_default=True, help=f"Attack: {NAME}."),
+        knows_option,
         click.option("--protocol", default="paper", show_default=True, help=PROTOCOL),
         click.option(
-            "--leak-model", help="paper protocol: the network that leaks [default: lenet_cpl, or mlp_sigmoid]"
+            "--leak-model",
+            show_default="lenet_cpl, or mlp_sigmoid",
+            help="Network that leaks under the paper protocol.",
         ),
-        click.option("--taps", default="type-2,type-1,type-0", show_default=True, help="leakage points; also: global"),
-        click.option("--victims", type=int, default=10, show_default=True, help="victims at each leakage point"),
-        click.option("--iterations", type=int, help="iterations of an attack that searches [default: the recipe's]"),
+        click.option("--taps", default="type-2,type-1,type-0", show_default=True, help=POINTS),
+        click.option(
+            "--victims", type=int, default=10, show_default=True, help="Number of victims at each leakage point."
+        ),
+        iterations_option,
         limit_options,
         click.option(
             "--leak-batch",
             type=click.IntRange(min=1),
-            help="examples in one leaked batch at types 1 and 0 [default: B]",
+            show_default="B",
+            help="Batch size of a leaked client or server-side update.",
         ),
-        click.option("--leak-rounds", default="0", show_default=True, help="live: rounds before the leak, as 0,1,last"),
         click.option(
-            "--join-rounds", is_flag=True, help="live: hand all leak rounds of the same examples to one attack"
+            "--leak-rounds",
+            default="0",
+            show_default=True,
+            help="Live protocol: rounds trained before the leak, such as 0,1,last.",
+        ),
+        click.option(
+            "--join-rounds",
+            is_flag=True,
+            help="Live protocol: give all leak rounds of the same examples to one attack.",
         ),
         click.option(
             "--no-pictures",
@@ -151,34 +196,50 @@ attack_options = _with(
             is_flag=True,
             flag_value=False,
             default=True,
-            help="keep scores only: no example, no reconstruction, in no file",
+            help="Keep scores only: no file contains an example or a reconstruction.",
         ),
         click.option(
-            "--reads", default="gradient", show_default=True, help="updates as: gradient, weights (in float32)"
+            "--reads",
+            default="gradient",
+            show_default=True,
+            help="Form of the update: gradient, or weights (the difference of weights in float32).",
         ),
         click.option(
-            "--observations", type=int, default=1, show_default=True, help="looks at each gradient, each with new noise"
+            "--observations",
+            type=int,
+            default=1,
+            show_default=True,
+            help="Number of observations of each gradient, each with new noise.",
         ),
         click.option(
             "--networks",
             type=int,
-            help="Draws of the first weights that the victims are spread over, paper protocol [default: 5]",
+            show_default="5",
+            help="Paper protocol: number of initial weights over which the victims are divided.",
         ),
-        click.option("--success", help="what counts as a reconstruction, like 'rmse<=0.1' [default: calibrated]"),
-        click.option("--candidates", type=int, default=1000, show_default=True, help="k of identification among k"),
+        click.option(
+            "--success", show_default="calibrated", help="Threshold of a reconstruction, such as 'rmse<=0.1'."
+        ),
+        click.option(
+            "--candidates", type=int, default=1000, show_default=True, help="Number of candidates k of identification."
+        ),
         click.option(
             "--device",
             default="auto",
             show_default=True,
-            help="cpu, cuda, cuda:1, ...; auto: cuda where there is a GPU",
+            help="Device: cpu, cuda, cuda:1, or auto (cuda if a GPU is available).",
         ),
         click.option(
             "--engine",
             default="fast",
             show_default=True,
-            help="gradients by: fast (products of matrices, where layers are a chain; noise of a batch drawn once), reference"
-            " (torch.func); training under noise draws other numbers of the same distribution",
+            help="Gradient engine: fast (matrix products for sequential networks; draws the noise of a batch once) or reference"
+            " (torch.func). The two draw different noise from the same distribution.",
         ),
-        click.option("--lpips-weights", type=FOLDER, help="folder with torchvision's squeezenet or alexnet weights"),
+        click.option(
+            "--lpips-weights",
+            type=FOLDER,
+            help="Folder with torchvision's weights of squeezenet or alexnet, for LPIPS.",
+        ),
     ]
 )

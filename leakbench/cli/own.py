@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leakbench.cli.flower import shape_of
-from leakbench.cli.options import FOLDER, limit_options, normalise_by, seconds
+from leakbench.cli.options import (
+    NAME,
+    data_dir_option,
+    iterations_option,
+    knows_option,
+    limit_options,
+    normalise_by,
+    seconds,
+)
 from leakbench.cli.options import success as threshold
 from leakbench.errors import InputError
 
@@ -27,56 +35,84 @@ NO_FOLDER = (".npz", ".npy", ".pt", ".pth", ".pkl", ".json", ".html")
 
 
 @click.command()
-@click.option("--model", "builder", required=True, metavar="PKG.MODULE:BUILD", help="returns your torch.nn.Module")
+@click.option(
+    "--model", "builder", required=True, metavar="PKG.MODULE:BUILD", help="Function that returns your torch.nn.Module."
+)
 @click.option(
     "--update",
     "updates",
     type=FILE,
     multiple=True,
-    help="a gradient, as .grad holds it; more victims: again, or a folder",
+    help="Gradient of one victim, as in .grad. For several victims, repeat the option or give a folder.",
 )
 @click.option(
     "--before",
     "befores",
     type=FILE,
     multiple=True,
-    help="weights and buffers that the client got; one, or one a victim [default: the model's as it is built]",
+    show_default="the model as it is built",
+    help="Weights and buffers that the client received: one file, or one per victim.",
 )
-@click.option("--after", "afters", type=FILE, multiple=True, help="weights after training, in the stead of --update")
-@click.option("--shape", required=True, help="of one input: 3,32,32; of a record: 30")
-@click.option("--classes", required=True, type=click.IntRange(min=2), help="of the labels")
-@click.option("--batch", type=int, default=1, show_default=True, help="examples in a step, B")
-@click.option("--learning-rate", type=float, help="of the client; then --update is what training added to the weights")
-@click.option("--local-iterations", type=int, default=1, show_default=True, help="steps between, L")
-@click.option("--client-optimizer", default="sgd", show_default=True, help="sgd, or adam with torch's defaults")
+@click.option("--after", "afters", type=FILE, multiple=True, help="Weights after training, instead of --update.")
+@click.option(
+    "--shape", required=True, help="Shape of one input, such as 3,32,32; for a record, the number of features: 30."
+)
+@click.option("--classes", required=True, type=click.IntRange(min=2), help="Number of classes.")
+@click.option("--batch", type=int, default=1, show_default=True, help="Batch size of a local step, B.")
+@click.option(
+    "--learning-rate",
+    type=float,
+    help="Learning rate of the client. With it, --update is the change of the weights, not a gradient.",
+)
+@click.option("--local-iterations", type=int, default=1, show_default=True, help="Local steps of the client, L.")
+@click.option(
+    "--client-optimizer",
+    default="sgd",
+    show_default=True,
+    help="Optimizer of the client: sgd, or adam with PyTorch's defaults.",
+)
 @click.option(
     "--victim-mode",
     default="eval",
     show_default=True,
-    help="eval or train: how batch and instance normalisation computed",
+    help="Mode of the batch and instance normalisation layers on the client: eval or train.",
 )
-@click.option("--tap", default="type-1", show_default=True, help="what the leakage point is: type-2, type-1 or type-0")
-@click.option("--truth", type=FILE, help="arrays inputs (V, M, *shape) and labels (V, M), to score the answers")
-@click.option("--mean", help="taken off inputs in [0, 1] before the network: a number, or one a channel")
-@click.option("--std", help="by which they are then divided")
-@click.option("--attack", default="autoleak", show_default=True, help="name in the catalog, or a .yaml of your own")
-@click.option("--knows", help="what the attacker is told: oblivious, or defense (its recipe) [default: the attack's]")
-@click.option("--iterations", type=int, help="iterations of an attack that searches [default: the recipe's]")
-@limit_options
-@click.option("--defense", help="the recipe that was applied, which the attacker is then told")
-@click.option("--dataset", help="whose public examples the attacker has [default: made-up ones]")
-@click.option("--data-dir", type=FOLDER, help="where data sets lie [default: $LEAKBENCH_DATA, the user's cache]")
-@click.option("--success", help="as 'rmse<=0.1' [default: the dataset's; without one rmse<=0.1]")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="of the attacker")
 @click.option(
-    "--out", type=FILE, help="a folder for the report and the answers, or a new .safetensors file for the answers"
+    "--tap",
+    default="type-1",
+    show_default=True,
+    help="Leakage point: type-2 (example gradient), type-1 (client update) or type-0 (server-side update).",
 )
-@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@click.option(
+    "--truth",
+    type=FILE,
+    help="File with the true inputs (V, M, *shape) and labels (V, M), to score the reconstructions.",
+)
+@click.option("--mean", help="Mean that your pipeline subtracts from inputs in [0, 1]: one number, or one per channel.")
+@click.option("--std", help="Standard deviation that your pipeline divides by: one number, or one per channel.")
+@click.option("--attack", default="autoleak", show_default=True, help=f"Attack: {NAME}.")
+@knows_option
+@iterations_option
+@limit_options
+@click.option("--defense", help=f"Defense that was applied, which the attacker then knows: {NAME}.")
+@click.option("--dataset", show_default="synthetic examples", help="Dataset of the attacker's public examples.")
+@data_dir_option
+@click.option(
+    "--success",
+    show_default="the dataset's, else rmse<=0.1",
+    help="Threshold of a reconstruction, such as 'rmse<=0.1'.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the attacker.")
+@click.option(
+    "--out", type=FILE, help="Folder for the report and the reconstructions, or a new .safetensors file for the latter."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def attack(out: Path | None, as_json: bool, shape: str, success: str | None, **given: Any) -> None:
-    """Rebuild what leaks from an update that you have, of any network; with --truth also score it.
+    """Reconstruct what leaks from an update of your own network.
 
-    Files are .safetensors or .npz, {parameter: array}; pickles are refused. Inputs are in [0, 1], the loss is cross-entropy, its
-    mean over the batch; what else is assumed is printed below the table.
+    With --truth, the reconstructions are scored. Files are .safetensors or .npz and contain {parameter: array}; pickles
+    are refused. Inputs are in [0, 1], and the loss is the mean cross-entropy over the batch. All other assumptions are
+    printed below the table.
     """
     if out is not None and out.suffix in NO_FOLDER:
         raise InputError(f"out: got {str(out)!r}, expected a folder, or a name that ends in .safetensors")

@@ -15,12 +15,13 @@ __all__ = ["audit", "epsilon"]
 
 @click.command()
 @federation_options
-@click.option("--delta", type=float, default=1e-5, show_default=True, help="of the valid epsilon")
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object")
+@click.option("--delta", type=float, default=1e-5, show_default=True, help="Delta of the valid epsilon.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) -> None:
-    """Print the claimed and the valid epsilon of a defense, for each observer, without training.
+    """Print the claimed and the valid epsilon of a defense.
 
-    The sizes of the data set come from its recipe, so that the data themselves are not needed.
+    Prints one epsilon for each observer, without training. The sizes of the dataset come from its recipe; the data are
+    not needed.
     """
     from leakbench.cell import Request  # noqa: PLC0415
     from leakbench.cell.accounting import cell_epsilon  # noqa: PLC0415
@@ -43,18 +44,26 @@ def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) ->
 
 @click.command()
 @federation_options
-@click.option("--delta", type=float, default=1e-5, show_default=True, help="of every epsilon")
-@click.option("--trials", type=int, help="with and without a canary each [default: 1000000 drawn or 1000 executed]")
-@click.option("--callable", "function", help="audit your function package.module:name on one client's update instead")
-@click.option("--sigma", type=float, help="of --callable: its noise multiplier, as stated")
-@click.option("--clip", type=float, help="of --callable: the L2 bound of an update, as stated")
-@click.option("--into", type=FOLDER, help="keep the audit in the folder of the run that it is of, for its report")
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object")
+@click.option("--delta", type=float, default=1e-5, show_default=True, help="Delta of every epsilon.")
+@click.option(
+    "--trials",
+    type=int,
+    show_default="1000000 drawn or 1000 executed",
+    help="Number of trials with a canary, and as many without.",
+)
+@click.option(
+    "--callable", "function", help="Audit your function package.module:name on one client update instead of a defense."
+)
+@click.option("--sigma", type=float, help="Noise multiplier that the function of --callable claims.")
+@click.option("--clip", type=float, help="L2 bound of an update that the function of --callable claims.")
+@click.option("--into", type=FOLDER, help="Save the audit in this run folder, so that its report shows it.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def audit(into: Path | None, as_json: bool, **given: Any) -> None:
-    """Audit a defense by its own code: is its noise what it says, and which epsilon is it at least?
+    """Audit a defense by running its code.
 
-    A function gets {parameter: float32 array} and returns such a dict; a second argument `seed` (int) or `rng` (numpy
-    Generator) is the source of its noise. The current folder is importable.
+    Checks that its noise is as large as claimed, and computes a lower bound of its epsilon. A function of --callable
+    takes {parameter: float32 array} and returns a dict with the same keys. Its second argument, `seed` (int) or `rng`
+    (NumPy Generator), is the source of its noise. Modules in the current folder can be imported.
     """
     from leakbench.cell.auditing import audit as run_audit  # noqa: PLC0415
 

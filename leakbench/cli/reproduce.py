@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from leakbench.cli.options import FOLDER, NEW_FOLDER
+from leakbench.cli.options import NEW_FOLDER, data_dir_option
 
 if TYPE_CHECKING:
     from leakbench.reproduce.read import AnyTable
@@ -19,42 +19,45 @@ __all__ = ["reproduce"]
 @click.command()
 @click.argument("table", required=False)
 @click.option(
-    "--scale", default="quick", show_default=True, help="quick: 3 to 70 minutes on two cores; full: the paper's size"
+    "--scale",
+    default="quick",
+    show_default=True,
+    help="Size of the measurement. quick: 3 to 70 minutes on two cores. full: the paper's size.",
 )
 @click.option(
     "--only",
     default="",
     metavar="TEXT",
-    help="rows whose name holds this text; the one of this very name, where there is one",
+    help="Measure only the row with this name, or else the rows whose name contains this text.",
 )
 @click.option(
     "--set",
     "changes",
     multiple=True,
     metavar="NAME=VALUE",
-    help="a trial: another number in every cell, as victims=20; needs --out",
+    help="Change a number in every cell, such as victims=20, for a trial. Requires --out. Can be repeated.",
 )
 @click.option(
     "--runs",
     type=NEW_FOLDER,
     default=Path("runs"),
     show_default=True,
-    help="where cells are kept, each by its hash",
+    help="Folder of the measured cells, one folder per hash.",
 )
-@click.option("--out", type=NEW_FOLDER, help="where TABLE.csv and TABLE.md are written [default: results]")
-@click.option("--data-dir", type=FOLDER, help="where data sets lie [default: $LEAKBENCH_DATA, the user's cache]")
+@click.option("--out", type=NEW_FOLDER, show_default="results", help="Folder of TABLE.csv and TABLE.md.")
+@data_dir_option
 @click.option(
     "--again",
     is_flag=True,
-    help="measure also the rows that are there (cells that are whole in --runs are read, not run)",
+    help="Measure existing rows again. Finished cells in --runs are read, not run.",
 )
 @click.option(
     "--stale",
     is_flag=True,
-    help="published rows that are not of today's cells: list those of all tables, frontiers and cards, with the command that "
-    "measures each again; with TABLE (the name of a table, not of a frontier or a card), measure its own again, each at its scale",
+    help="List all stale published rows and the command that measures each again. With TABLE, measure its stale rows again, "
+    "each at its own scale.",
 )
-@click.option("--page", is_flag=True, help="measure nothing, write the page of the rows that are there")
+@click.option("--page", is_flag=True, help="Write the page from existing rows; measure nothing.")
 def reproduce(
     table: str | None,
     scale: str,
@@ -67,15 +70,16 @@ def reproduce(
     stale: bool,
     page: bool,
 ) -> None:
-    """Measure TABLE cell by cell and write its rows and its page: claim, measured, interval, verdict.
+    """Measure a table of a paper and write its rows and page.
 
-    A cell that was measured is not measured again; a killed command goes on where it stopped. Without TABLE: the names of all.
-    Tables of accounting are computed, not measured: of them --scale, --runs and --data-dir change nothing.
+    The page of TABLE has the claim, the measurement, its interval and a verdict. Without TABLE, prints the names of all
+    tables. A cell is measured once; run an interrupted command again to resume it. Accounting tables are computed, not
+    measured: --scale, --runs and --data-dir do not affect them.
 
-    A row is stale where today's cell has another identity than the row was published with: a part, the engine, the training or
-    the metrics have another behaviour now, or the settings, a recipe or the data are others. --stale alone measures nothing and
-    exits with 0; rows whose data are not on this machine are listed as unknown. --stale with TABLE exits with 1 where data of its
-    rows are not on this machine.
+    A published row is stale if its cell is defined differently today: if the behaviour of a part, the engine, the
+    training or the metrics changed, or if the settings, a recipe or the data changed. --stale without TABLE lists stale
+    rows of tables, frontiers and cards, measures nothing and exits with 0; rows without local data are listed as unknown.
+    --stale with TABLE accepts tables only, and exits with 1 if the data of a row are not on this machine.
     """
     from leakbench.errors import InputError, nearest  # noqa: PLC0415
     from leakbench.progress import Reporter  # noqa: PLC0415

@@ -22,14 +22,15 @@ __all__ = ["compare", "report", "run"]
 @click.command()
 @federation_options
 @attack_options
-@click.option("--out", type=NEW_FOLDER, help="the run's folder [default: runs/DATASET-DEFENSE-ATTACK-HASH]")
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object instead of the table")
-@click.option("--quiet", is_flag=True, help="no progress")
-@click.option("--log", "tracker", metavar="TRACKER", help="also write the figures to tensorboard or mlflow")
+@click.option("--out", type=NEW_FOLDER, show_default="runs/DATASET-DEFENSE-ATTACK-HASH", help="Run folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the table.")
+@click.option("--quiet", is_flag=True, help="Print no progress.")
+@click.option("--log", "tracker", metavar="TRACKER", help="Also log the results to a tracker: tensorboard or mlflow.")
 def run(out: Path | None, as_json: bool, quiet: bool, tracker: str | None, data_dir: Path | None, **given: Any) -> None:
-    """Train a federation with a defense, attack it at its leakage points, and print one table.
+    """Train a federation with a defense, attack it, and print the results.
 
-    The same command goes on where it was cut short. Without options: an undefended embedded cell, offline.
+    Without options, runs an undefended federation on an embedded dataset, offline. Run an interrupted command again to
+    resume it.
     """
     import torch  # noqa: PLC0415
 
@@ -79,14 +80,16 @@ def _logged(tracker: str, opened: Run) -> str:
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="of several runs: the page [default: compare-A-B.html or N-levels-A-Z.html beside the first run's folder]",
+    show_default="compare-A-B.html or N-levels-A-Z.html next to the first run folder",
+    help="File of the page of several runs.",
 )
-@click.option("--redact", is_flag=True, help="a page without pictures, which may be passed on: scores only")
+@click.option("--redact", is_flag=True, help="Leave out all images, so that the page can be shared.")
 def report(folders: tuple[Path, ...], out: Path | None, redact: bool) -> None:
-    """Write report.html into the FOLDER of a finished run and print its table; of several runs one page.
+    """Write the HTML report of a finished run, or of several.
 
-    Two runs on the same victims stand beside each other; three or more, levels of noise of one cell, are moved through by a
-    slider, from the least noise to the most.
+    For one run, writes report.html into its FOLDER and prints its table. For two runs on the same victims, writes one page
+    that compares them. For three or more noise levels of one cell, writes one page with a slider from the smallest to the
+    largest noise.
     """
     from leakbench.errors import InputError  # noqa: PLC0415
     from leakbench.report import write_report, write_together  # noqa: PLC0415
@@ -112,14 +115,16 @@ def report(folders: tuple[Path, ...], out: Path | None, redact: bool) -> None:
 @click.command()
 @click.argument("one", type=click.Path(path_type=Path))
 @click.argument("other", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="print a list of objects")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def compare(one: Path, other: Path, as_json: bool) -> None:
-    """Compare two finished runs on the same victims: ONE minus OTHER, with a paired bootstrap's interval.
+    """Compare two finished runs on the same victims.
 
-    Means over the examples of the ASR, the labels, the RMSE, what is identified, and of tables the features and records that
-    are right. `sign` is the p of the exact two-sided sign test: of the victims (whole batches) who differ at all, how often as
-    many or more would fare better in the same run if either run were as likely. `differs` stands where it is below .05, the
-    interval does not hold 0, and there are 10 victims or more.
+    Prints ONE minus OTHER with the interval of a paired bootstrap. The values are means over examples: ASR, labels, RMSE
+    and identification; for tables also correct features and records.
+
+    `sign` is the p-value of the exact two-sided sign test over victims (whole batches) that differ: the probability of a
+    split at least as uneven if both runs were equally likely to be better. `differs` is set if p is below .05, the interval
+    excludes 0, and there are at least 10 victims.
     """
     from leakbench.summary.compare import as_dicts, left_out, lines  # noqa: PLC0415
     from leakbench.summary.compare import compare as differences  # noqa: PLC0415

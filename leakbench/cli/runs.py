@@ -36,12 +36,12 @@ OF_POINT = ("asr", "null_asr", "verdict")
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), default="runs")
-@click.option("--json", "as_json", is_flag=True, help="print a list of objects")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def runs(folder: Path, as_json: bool) -> None:
-    """List the runs at or below FOLDER [default: runs], a line for each leakage point: which are done, and what they measured.
+    """List the runs in FOLDER (default: runs) and their results.
 
-    The epsilon is the valid one; The baseline ASR is that of a guess without any gradient. A run that is damaged or not finished
-    says so. `leakbench.read(FOLDER)` in Python reads their rows.
+    Prints one line for each leakage point. The epsilon is the valid epsilon; the baseline ASR is that of the best guess
+    without any gradient. Damaged and unfinished runs are marked. In Python, `leakbench.read(FOLDER)` reads the rows.
     """
     from leakbench.runs import elsewhere, listed  # noqa: PLC0415
 

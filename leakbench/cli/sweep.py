@@ -9,35 +9,48 @@ from pathlib import Path
 
 import click
 
-from leakbench.cli.options import FOLDER, NEW_FOLDER
+from leakbench.cli.options import NEW_FOLDER, data_dir_option
 
 __all__ = ["sweep"]
 
 
 @click.command()
 @click.argument("grid", type=click.Path(path_type=Path))
-@click.option("--engine", default="process", show_default=True, help="process (this machine), ray, submitit (SLURM)")
-@click.option("--address", help="ray: HOST:PORT of a cluster's head [default: a Ray of this machine alone]")
-@click.option("--workers", type=int, help="cells side by side [default: cores; ray: what there is room for]")
 @click.option(
-    "--threads-per-cell", "threads", type=int, help="cores of a cell [default: cores / workers; ray, submitit: 1]"
+    "--engine", default="process", show_default=True, help="Engine: process (this machine), ray, or submitit (SLURM)."
+)
+@click.option("--address", show_default="a local Ray", help="HOST:PORT of the head of a Ray cluster.")
+@click.option(
+    "--workers", type=int, show_default="cores; ray: as many as fit", help="Number of cells that run in parallel."
 )
 @click.option(
-    "--gpus-per-cell", type=float, default=0.0, show_default=True, help="the share of a GPU that a cell takes, as 0.25"
+    "--threads-per-cell",
+    "threads",
+    type=int,
+    show_default="cores / workers; ray, submitit: 1",
+    help="Number of cores per cell.",
 )
-@click.option("--slurm", multiple=True, metavar="NAME=VALUE", help="submitit: a parameter of sbatch, as partition=gpu")
-@click.option("--retry-failed", is_flag=True, help="try cells again that ended in an error")
+@click.option(
+    "--gpus-per-cell", type=float, default=0.0, show_default=True, help="Share of a GPU per cell, such as 0.25."
+)
+@click.option(
+    "--slurm",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Parameter of sbatch for submitit, such as partition=gpu. Can be repeated.",
+)
+@click.option("--retry-failed", is_flag=True, help="Run failed cells again.")
 @click.option(
     "--runs",
     type=NEW_FOLDER,
     default=Path("runs"),
     show_default=True,
-    help="where cells are kept, each by its hash",
+    help="Folder of the measured cells, one folder per hash.",
 )
-@click.option("--out", type=NEW_FOLDER, help="where the tables are written [default: sweeps/GRID]")
-@click.option("--data-dir", type=FOLDER, help="where data sets lie [default: $LEAKBENCH_DATA, the user's cache]")
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object")
-@click.option("--quiet", is_flag=True, help="no progress")
+@click.option("--out", type=NEW_FOLDER, show_default="sweeps/GRID", help="Folder of the written tables.")
+@data_dir_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--quiet", is_flag=True, help="Print no progress.")
 def sweep(
     grid: Path,
     engine: str,
@@ -53,10 +66,11 @@ def sweep(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Measure the cells of GRID.yaml, each once, and merge them into rows.parquet and cells.parquet.
+    """Measure every cell of GRID.yaml and merge the results.
 
-    A cell that is whole is not measured again, whoever was killed before; one whose worker is lost is tried three times more; one
-    that ends in an error is a record, which --retry-failed takes up again, and the exit code is then 1.
+    Writes rows.parquet and cells.parquet. A cell is measured once; run an interrupted command again to resume it. A cell
+    whose worker is lost is retried three times. A failed cell is recorded, and the exit code is 1; --retry-failed runs it
+    again.
     """
     from leakbench.errors import InputError  # noqa: PLC0415
     from leakbench.study.address import check_address  # noqa: PLC0415
