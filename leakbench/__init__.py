@@ -6,20 +6,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from leakbench.api import run
     from leakbench.own.attack import attack_update
     from leakbench.own.probe import probe
     from leakbench.own.read import read
+    from leakbench.report.result import Result
 
-__all__ = ["__version__", "attack_update", "probe", "read"]
+__all__ = ["Result", "__version__", "attack_update", "probe", "read", "run"]
 
 __version__ = "0.1.0"
 
-WHERE = {"attack_update": "leakbench.own.attack", "probe": "leakbench.own.probe", "read": "leakbench.own.read"}
-"""{public name: the module that holds it, which imports torch or pandas}."""
+WHERE = {
+    "Result": "leakbench.report.result",
+    "attack_update": "leakbench.own.attack",
+    "probe": "leakbench.own.probe",
+    "read": "leakbench.own.read",
+    "run": "leakbench.api",
+}
+"""{public name: the module that defines it, which imports torch or pandas}."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs torch or pandas when it is asked for."""
+    """Import what needs torch or pandas when it is first used."""
     if name not in WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted(__all__)

@@ -30,7 +30,7 @@ def request_of(given: Mapping[str, Any]) -> Request:
     fields = {}
     for name, value in given.items():
         if name not in FIELDS:
-            raise InputError(f"{name!r} is no field of a cell{nearest(str(name), FIELDS)}")
+            raise InputError(f"unknown field {name!r}{nearest(str(name), FIELDS)}")
         try:
             fields[name] = _types()[name].validate_python(_read(name, value), strict=True)
         except ValidationError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict
 
 from leakbench.cell.victim_mode import check_mode_word
 from leakbench.errors import InputError, nearest
@@ -17,6 +17,8 @@ __all__ = [
     "NETWORKS",
     "PROTOCOLS",
     "READS",
+    "FederationFields",
+    "Fields",
     "Request",
     "at_least",
     "at_most",
@@ -100,6 +102,59 @@ class Request:
     seed: int = 0
     device: str = "cpu"
     engine: str = "fast"
+
+
+class FederationFields(TypedDict, total=False):
+    """The fields of a `Request` that describe the federation and its training, all but `defense`, each with its type.
+
+    `leakbench.epsilon` and `leakbench.audit` take them as keyword arguments.
+    """
+
+    dataset: str
+    model: str | None
+    victim_mode: str | None
+    init: str
+    train_rounds: int | None
+    clients: int | None
+    clients_per_round: int | None
+    local_iterations: int | None
+    learning_rate: float | None
+    client_optimizer: Literal["sgd", "adam"] | None
+    batch: int | None
+    dropout: float | None
+    noise_factor: float | None
+    clip_factor: float | None
+    epsilon: float | None
+    stop_at_epsilon: float | None
+    stop_at_delta: float | None
+    seed: int
+
+
+class Fields(FederationFields, total=False):
+    """All fields of a `Request`, each with its type, as `leakbench.run` takes them as keyword arguments."""
+
+    defense: str
+    attack: str
+    knows: Literal["oblivious", "defense"] | None
+    leak_model: str | None
+    protocol: str
+    taps: tuple[str, ...]
+    victims: int
+    iterations: int | None
+    evaluations: int | None
+    budget: float | None
+    leak_batch: int | None
+    leak_rounds: tuple[str, ...]
+    join_rounds: bool
+    pictures: bool
+    reads: str
+    observations: int
+    networks: int | None
+    success: float | None
+    candidates: int
+    lpips_weights: Path | None
+    device: str
+    engine: str
 
 
 def check_words(request: Request) -> None:

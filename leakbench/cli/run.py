@@ -7,14 +7,11 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from leakbench.cli.options import NEW_FOLDER, attack_options, federation_options, seconds, success, words
-
-if TYPE_CHECKING:
-    from leakbench.store import Run
 
 __all__ = ["compare", "report", "run"]
 
@@ -32,47 +29,25 @@ def run(out: Path | None, as_json: bool, quiet: bool, tracker: str | None, data_
     Without options, runs an undefended federation on an embedded dataset, offline. Run an interrupted command again to
     resume it.
     """
-    import torch  # noqa: PLC0415
-
-    from leakbench.cell import Request, identity  # noqa: PLC0415
-    from leakbench.cell.budget import prepare  # noqa: PLC0415
-    from leakbench.cell.device import described  # noqa: PLC0415
-    from leakbench.experiment.execute import execute  # noqa: PLC0415
-    from leakbench.progress import Reporter  # noqa: PLC0415
-    from leakbench.report.page import report_into  # noqa: PLC0415
-    from leakbench.store import check_out, open_run  # noqa: PLC0415
-
     if tracker is not None:
         from leakbench.log import check_tracker  # noqa: PLC0415
 
         check_tracker(tracker)
+    from leakbench.api import run_request  # noqa: PLC0415
+    from leakbench.cell import Request  # noqa: PLC0415
+    from leakbench.progress import Reporter  # noqa: PLC0415
+
     given.update(taps=words("taps", given["taps"]), leak_rounds=words("leak-rounds", given["leak_rounds"]))
     given.update(success=success(given["success"]), budget=seconds("budget", given["budget"]))
-    if out is not None:
-        check_out(out)
-    reporter = Reporter(quiet=quiet)
-    cell = prepare(Request(**given), data_dir, reporter)
-    if cell.settings.device != "cpu":
-        reporter.say(f"device: {described(torch.device(cell.settings.device))}")
-    folder, command = out or Path("runs") / cell.name, shlex.join(["leakbench", *sys.argv[1:]])
-    with open_run(folder, identity(cell, command), own=out is None, say=reporter.say) as opened:
-        summary = execute(cell, opened, reporter)
-        page = report_into(opened)
-        logged = None if tracker is None else _logged(tracker, opened)
-    reporter.close()
+    command = shlex.join(["leakbench", *sys.argv[1:]])
+    result, logged = run_request(Request(**given), command, out, data_dir, Reporter(quiet=quiet), tracker)
     if as_json:
-        click.echo(json.dumps(summary, indent=1))
+        click.echo(json.dumps(result.summary, indent=1))
         return
-    _print_summary(summary)
-    click.echo(f"rows: {folder / 'rows.parquet'}   report: {page}")
+    _print_summary(result.summary)
+    click.echo(f"rows: {result.folder / 'rows.parquet'}   report: {result.folder / 'report.html'}")
     if logged is not None:
         click.echo(f"log: {logged}")
-
-
-def _logged(tracker: str, opened: Run) -> str:
-    from leakbench.log import log_run  # noqa: PLC0415
-
-    return log_run(tracker, opened.folder, opened.manifest, opened.read_rows("rounds.parquet"))
 
 
 @click.command()

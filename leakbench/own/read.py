@@ -20,7 +20,7 @@ from leakbench.runs import elsewhere, folders
 from leakbench.store import read_manifest, written
 from leakbench.summary.verdict_words import verdicts_of
 
-__all__ = ["read"]
+__all__ = ["read", "read_run"]
 
 FIRST = ("run", "hash", "dataset", "defense", "attack")
 
@@ -42,6 +42,19 @@ def read(folder: str | Path) -> pd.DataFrame:
         found = [pair for pair in pool.map(_rows, folders(place)) if pair is not None]
     if not found:
         raise InputError(f"read: no finished run in {str(folder)!r}{elsewhere(place)}")
+    return _joined(found)
+
+
+def read_run(folder: Path) -> pd.DataFrame:
+    """Return the rows of the finished run in a folder, with the columns of `read`; raises InputError where there is none."""
+    found = _rows(folder)
+    if found is None:
+        raise InputError(f"read: the run in {str(folder)!r} is not finished or has no rows; run it again to finish it")
+    return _joined([found])
+
+
+def _joined(found: list[tuple[tuple[str, ...], pa.Table]]) -> pd.DataFrame:
+    """Return the rows of several runs with the columns of FIRST before them."""
     rows: pd.DataFrame = pa.concat_tables([table for _, table in found], promote_options="permissive").to_pandas()
     lengths = [len(table) for _, table in found]
     for at, name in enumerate(FIRST):
