@@ -46,7 +46,7 @@ def test_the_tutorial_prints_what_it_shows(leakbench):
 
 @pytest.mark.docs
 def test_what_is_added_works_as_written(leakbench, monkeypatch, tmp_path):
-    """The part is found by its entry point, which pip would take from pyproject.toml."""
+    """The parts are found by their entry points, which pip would take from pyproject.toml."""
     page = (HOME / "docs" / "adding.md").read_text(encoding="utf-8")
     project = tomllib.loads(re.search(r'```toml title="pyproject.toml"\n(.*?)```', page, re.DOTALL)[1])
     points = project["project"]["entry-points"]["leakbench.parts"]
@@ -56,13 +56,17 @@ def test_what_is_added_works_as_written(leakbench, monkeypatch, tmp_path):
     lines = "".join(f"{name} = {where}\n" for name, where in points.items())
     (installed / "entry_points.txt").write_text(f"[leakbench.parts]\n{lines}", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "my_parts.py").write_text(next(s.text for s in steps("adding.md") if s.name == "my_parts.py"), "utf-8")
+    modules = [where.partition(":")[0] for where in points.values()]
+    written = {step.name: step.text for step in steps("adding.md")}
+    for module in modules:
+        (tmp_path / f"{module}.py").write_text(written[f"{module}.py"], encoding="utf-8")
     _own_parts.cache_clear()
     try:
-        assert len(follow("adding.md", leakbench)) == 8
+        assert len(follow("adding.md", leakbench)) == 14
     finally:
         _own_parts.cache_clear()
-        sys.modules.pop("my_parts", None)
+        for module in modules:
+            sys.modules.pop(module, None)
 
 
 def test_the_plan_of_a_large_sweep_is_that_of_the_results_of_today():
