@@ -77,6 +77,8 @@ OF_SUMMARY: Mapping[str, Shape] = {
     **dict.fromkeys(
         ("protocol", "model", "leak_model", "init", "reads", "client_optimizer", "threat", "threat_letter"), SAID
     ),
+    "chance": NUMBER,
+    "undertrained": SAID,
 }
 
 OBSERVED: Mapping[str, Shape] = {

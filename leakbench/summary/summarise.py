@@ -21,6 +21,7 @@ from leakbench.summary.notes import epsilon_notes, limit_notes, network_notes, t
 from leakbench.summary.over_rounds import over_rounds
 from leakbench.summary.tap import tap_summary
 from leakbench.summary.threat import letter
+from leakbench.summary.utility import utility
 from leakbench.summary.warnings import warnings
 
 __all__ = ["summarise"]
@@ -76,6 +77,7 @@ def summarise(
         "conspicuous": seen.found,
         "accuracy": None if rounds.empty else float(rounds["accuracy"].iloc[-1]),
         "rounds": len(rounds),
+        **utility(rounds, cell.data.test_targets, cell.recipe.federation),
         "epsilon": epsilon,
         "taps": taps,
         "over_rounds": over_rounds(taps),

@@ -1,0 +1,296 @@
+"""The answer of a run in its first lines: the verdict on the worst leakage point, the others, accuracy, epsilon.
+
+The terminal, the HTML report and `leakbench.run` share these words.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from leakbench.leakage_points import listed, point_name
+from leakbench.report.epsilons import caveats, epsilons
+from leakbench.report.words import Summary, Tap, number
+from leakbench.summary.guaranteed import CANDIDATES
+from leakbench.summary.verdict import above_baseline
+from leakbench.summary.verdict_words import FAILED, IDENTIFIES, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS, VERDICTS
+
+if TYPE_CHECKING:
+    from leakbench.privacy.audit.verdict import Audit
+
+__all__ = ["STYLES", "Finding", "Headline", "headline"]
+
+STYLES = {
+    RECONSTRUCTS: "bold red",
+    IDENTIFIES: "bold dark_orange",
+    NO_LEAK: "bold green",
+    INCONCLUSIVE: "bold yellow",
+    FAILED: "bold bright_black",
+}
+"""{verdict: its style on a terminal}. The word is always printed too."""
+
+FIRST = ("type-1", "type-0", "type-2", "global")
+"""Which leakage point is the headline where several leak equally: first what every client sends."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The verdict that some leakage points share, in words.
+
+    Args:
+        points: Keys of the leakage points, as the summary names them.
+        word: The verdict.
+        result: What was measured, as "10 of 10 images".
+        place: Where it was measured, as "from one client's update".
+        beside: What to compare it with, as "baseline guess: 0 of 10"; empty where there is none.
+        command: The command that would decide; empty where there is none.
+        guaranteed: What the valid epsilon of the leak guarantees, a sentence; empty where there is none.
+    """
+
+    points: tuple[str, ...]
+    word: str
+    result: str
+    place: str
+    beside: str = ""
+    command: str = ""
+    guaranteed: str = ""
+
+    @property
+    def text(self) -> str:
+        """The finding without its verdict, as "10 of 10 images from one client's update (baseline guess: 0 of 10)"."""
+        return " ".join(filter(None, (self.result, self.place, self.beside and f"({self.beside})")))
+
+    @property
+    def line(self) -> str:
+        """The finding as a headline, as "RECONSTRUCTS: 10 of 10 images from one client's update (...)"."""
+        return f"{self.word.upper()}: {self.text}"
+
+    @property
+    def names(self) -> str:
+        """The leakage points, as a sentence lists them."""
+        return listed([point_name(point) for point in self.points])
+
+    @property
+    def short(self) -> str:
+        """The finding below another's headline, as "example gradient (type-2): reconstructs 10 of 10 images"."""
+        return f"{self.names}: {self.word}{' ' if self.word in (RECONSTRUCTS, IDENTIFIES) else ': '}{self.result}"
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The answer of a run.
+
+    Args:
+        findings: The verdicts, the worst first; each leakage point is in one.
+        accuracy: Accuracy with the chance level, as "Accuracy: 0.83 (chance 0.05)"; empty where none was measured.
+        epsilon: Claimed, valid and audited epsilon in one line; empty where none was computed.
+    """
+
+    findings: tuple[Finding, ...]
+    accuracy: str
+    epsilon: str
+
+    @property
+    def verdict(self) -> str:
+        """The verdict on the worst leakage point; `inconclusive` without any."""
+        return self.findings[0].word if self.findings else INCONCLUSIVE
+
+    def lines(self) -> list[str]:
+        """Return the headline as plain text, a line each."""
+        first, *others = self.findings or (None,)
+        return [
+            *([first.line] if first else []),
+            *(finding.short for finding in others if finding),
+            *filter(None, (self.accuracy, self.epsilon)),
+        ]
+
+
+def headline(summary: Summary, audit: Audit | None = None) -> Headline:
+    """Return the answer of a run.
+
+    Args:
+        summary: As `leakbench run --json` prints it.
+        audit: Audit of the run's defense; None without one.
+
+    Returns:
+        The verdicts, the worst first, then accuracy and epsilon.
+    """
+    taps = dict(sorted(summary["taps"].items(), key=lambda item: _badness(*item)))
+    found: list[Finding] = []
+    for name, tap in taps.items():
+        one = _finding(name, tap)
+        # The first stays alone: its place is in the sentence.
+        same = next((n for n, other in enumerate(found) if n and _alike(one, other)), None)
+        if same is None:
+            found.append(one)
+        else:
+            found[same] = replace(found[same], points=(*found[same].points, name))
+    worst = found[0].points[0] if found else ""
+    return Headline(tuple(found), _accuracy(summary), _epsilon(summary, audit, worst))
+
+
+def _alike(one: Finding, other: Finding) -> bool:
+    return replace(one, points=(), place="") == replace(other, points=(), place="")
+
+
+def _badness(name: str, tap: Tap) -> tuple[float, ...]:
+    """Return a key that sorts the worst leakage point first."""
+    word, key = tap.get("verdict") or INCONCLUSIVE, name.partition("@")[0]
+    measured = "identified" if word == IDENTIFIES else "asr"
+    found, excluded = (tap.get(field) or 0.0 for field in (measured, f"excluded_{measured}"))
+    place = FIRST.index(key) if key in FIRST else len(FIRST)
+    return ((*VERDICTS, word).index(word), -float(found), -float(excluded), place)
+
+
+def _finding(name: str, tap: Tap) -> Finding:
+    word = tap.get("verdict") or INCONCLUSIVE
+    reason = (tap.get("verdict_reason") or "no reason is recorded").partition("; ")[0]
+    limits, beside = _limits(tap), ""
+    if word == RECONSTRUCTS:
+        result, beside = _reconstructed(tap, reason)
+    elif word == IDENTIFIES:
+        among = f"{tap['candidates']:,}"
+        result = f"{_count(tap['identified'], tap['victims'], 'victims')} among {among} candidates"
+        beside = f"chance: 1 in {among}"
+    elif word == NO_LEAK:
+        result = f"at most {listed([f'{rate} {done}' for rate, _, done in limits])}" if limits else reason
+        beside = "more is excluded at 95 %" if limits else ""
+    elif word == FAILED:
+        result, beside = reason, "this is not evidence against a leak"
+    else:
+        could = listed([f"{do} up to {rate}" for rate, do, _ in limits]) if limits else ""
+        result = f"{reason}; could still {could}" if could else reason
+    command = tap.get("verdict_command") or ""
+    return Finding((name,), word, result, _place(name, tap), beside, command, _guaranteed(tap))
+
+
+def _reconstructed(tap: Tap, reason: str) -> tuple[str, str]:
+    """Return (what was reconstructed, what the baseline guess reaches), by the first measurement that is above the baseline."""
+    total, noun = tap["victims"] * tap["batch"], _noun(tap)
+    if _above(tap, "asr"):
+        guess = _count(tap["null_asr"], total)
+        return _count(tap["asr"], total, noun), f"baseline guess: {guess}"
+    if _above(tap, "feature_accuracy"):
+        right, guess = (f"{100 * tap[field]:.0f} %" for field in ("feature_accuracy", "null_feature_accuracy"))
+        return f"{right} of the features of {total} {noun}", f"baseline guess: {guess}"
+    if _above(tap, "recognised"):
+        guess = _count(tap["null_recognised"], total)
+        return f"{_count(tap['recognised'], total, noun)} recognisably", f"baseline guess: {guess}"
+    return reason, ""
+
+
+def _above(tap: Tap, field: str) -> bool:
+    """Say whether a measurement is above the baseline guess's, significantly where its interval is known."""
+    share, guess = tap.get(field), tap.get(f"null_{field}")
+    if share is None or guess is None:
+        return False
+    low, high = (tap.get(f"null_{field}{end}") for end in ("_low", "_high"))
+    if tap.get(f"{field}_low") is None:
+        return bool(share > guess)
+    interval = (share, tap[f"{field}_low"], tap[f"{field}_high"])
+    return above_baseline(interval, (guess, guess if low is None else low, guess if high is None else high))
+
+
+def _count(share: float, total: int, noun: str = "") -> str:
+    """Return a share of a total as "9 of 10 images"; in percent where equally likely candidates count in part."""
+    number_of = share * total
+    many = (
+        f"{number_of:.0f} of {total}" if abs(number_of - round(number_of)) < 0.01 else f"{100 * share:.0f} % of {total}"
+    )
+    return f"{many} {noun}".rstrip()
+
+
+def _noun(tap: Tap) -> str:
+    if tap.get("random_feature_accuracy") is not None:
+        return "records"
+    return "images" if tap.get("gallery") is not None or tap.get("psnr") is not None else "examples"
+
+
+def _limits(tap: Tap) -> list[tuple[str, str, str]]:
+    """Return [(rate that the evidence does not exclude, in whole percents rounded up, what to do, what is done)]."""
+    noun = _noun(tap)
+    words = {
+        "excluded_asr": (f"of the {noun}", "reconstruct", "reconstructed"),
+        "excluded_recognised": (f"of the {noun}", "recognisably reconstruct", "recognisable"),
+        "excluded_identified": ("of the victims", "identify", "identified"),
+    }
+    return [
+        (f"{min(100, math.ceil(100 * tap[field]))} % {whose}", do, done)
+        for field, (whose, do, done) in words.items()
+        if tap.get(field) is not None
+    ]
+
+
+def _place(name: str, tap: Tap) -> str:
+    """Return where the attacker read, as "from one client's update"."""
+    key, _, after = point_name(name).partition(" after ")
+    one, many = f"one {key}", f"several {key}"
+    tap_key, clients = name.partition("@")[0], tap.get("clients") or 1
+    if tap_key == "type-2":
+        one = many = "one example's gradient"
+    elif tap_key == "type-1":
+        one, many = "one client's update", "one client's updates"
+    elif tap_key == "type-0" and clients == 1:
+        one, many = "one client's update at the server", "one client's updates at the server"
+    elif tap_key == "type-0":
+        one, many = f"the sum of {clients} clients' updates", f"sums of {clients} clients' updates"
+    elif tap_key == "global":
+        one, many = "the global update", "global updates"
+    batch = tap.get("batch") or 1
+    where = one if batch == 1 else f"{many} of {batch} {_noun(tap)} each"
+    return f"from {where}{f' after {after}' if after else ''}"
+
+
+def _guaranteed(tap: Tap) -> str:
+    bound = tap.get("guaranteed")
+    if bound is None:
+        return ""
+    return (
+        f"Guaranteed by the valid epsilon of the leak: no attacker identifies more than {bound:.3g} of the victims "
+        f"among {CANDIDATES:,} candidates."
+    )
+
+
+def _accuracy(summary: Summary) -> str:
+    """Return accuracy with the chance level and why the network is undertrained, where it is."""
+    accuracy = summary.get("accuracy")
+    if accuracy is None:
+        return "Accuracy: not measured, nothing was trained" if summary.get("rounds") == 0 else ""
+    chance = summary.get("chance")
+    beside = "" if chance is None else f" (chance {number(chance)})"
+    why = summary.get("undertrained")
+    return f"Accuracy: {number(accuracy)}{beside}{f', undertrained: {why}' if why else ''}"
+
+
+def _epsilon(summary: Summary, audit: Audit | None, worst: str) -> str:
+    """Return the claimed, the valid and the audited epsilon in one line, and the valid one at the worst leakage point."""
+    epsilon = summary.get("epsilon")
+    claimed, observed = epsilons(summary)
+    if not epsilon or not observed:
+        return ""
+    released = observed[0]
+    audited = "" if audit is None else f"audited at least {_audited(audit):.3g} ({audit.verdict})"
+    if claimed.startswith("none") and released.valid == "none":
+        reason = claimed if claimed.startswith("none: no defense") else released.reason or claimed
+        return "; ".join(filter(None, (f"Epsilon: none ({_reason(reason)})", audited)))
+    differs = " for another training than this one" if caveats(summary) else ""
+    said = f"claimed {claimed.replace('none: ', 'none, ')}{differs}"
+    if released.valid == "none":
+        valid = f"valid none ({_reason(released.reason)})"
+    else:
+        delta = f" at delta {epsilon['delta']:g}" if epsilon.get("delta") else ""
+        valid = f"valid {released.valid} for one {epsilon.get('unit')} in the released models{delta}"
+    at = next((one for one in observed[1:] if one.observer == worst.partition("@")[0]), None)
+    here = "" if at is None or at.valid == released.valid else f"{at.valid} at the {point_name(at.observer)}"
+    return f"Epsilon: {'; '.join(filter(None, (said, valid, here, audited)))}"
+
+
+def _audited(audit: Audit) -> float:
+    """Return the largest epsilon that the audit shows to be exceeded."""
+    return max(audit.lower_bound, audit.lower_bound_family or 0.0)
+
+
+def _reason(text: str) -> str:
+    """Return why there is no epsilon, without the word none."""
+    return text.removeprefix("none: ") or "no reason is recorded"

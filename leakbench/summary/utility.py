@@ -1,0 +1,42 @@
+"""Whether the trained network is useful: the chance level of its accuracy, and whether it is undertrained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import torch
+from scipy.stats import binomtest
+from torch import Tensor
+
+from leakbench.data.recipe import Federation
+
+__all__ = ["utility"]
+
+LEVEL = 0.05
+"""Level of the one-sided test of accuracy against chance."""
+
+
+def utility(rounds: pd.DataFrame, targets: Tensor, planned: Federation) -> dict[str, Any]:
+    """Return what the accuracy of a training is compared with.
+
+    Args:
+        rounds: The rounds of the training, with `accuracy`.
+        targets: Labels of the test examples (n,).
+        planned: The federation that the data set's recipe has.
+
+    Returns:
+        `chance`: accuracy of always answering the commonest class. `undertrained`: why the network is undertrained, in words;
+        empty where it is not, or where nothing was trained. A network is undertrained where its accuracy is not significantly
+        above chance, or where it was trained for fewer rounds than the data set's recipe has.
+    """
+    many = len(targets)
+    chance = float(torch.bincount(targets).max()) / many
+    if rounds.empty:
+        return {"chance": chance, "undertrained": ""}
+    right = round(float(rounds["accuracy"].iloc[-1]) * many)
+    above = float(binomtest(right, many, chance, "greater").pvalue) < LEVEL if chance < 1 else False
+    why = "" if above else "not significantly above chance"
+    if not why and len(rounds) < planned.rounds:
+        why = f"{len(rounds)} of the data set's {planned.rounds} rounds"
+    return {"chance": chance, "undertrained": why}

@@ -1,0 +1,222 @@
+"""The answer of a run in its first lines: each verdict from rows built by hand, then accuracy and epsilon."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from leakbench.data.recipe import Federation
+from leakbench.measure.scores import RANKS_ONLY
+from leakbench.privacy.audit.verdict import Audit
+from leakbench.report.headline import STYLES, headline
+from leakbench.summary.evidence import Setup
+from leakbench.summary.tap import tap_summary
+from leakbench.summary.utility import utility
+from leakbench.summary.verdict_words import VERDICTS
+
+STRONG = Setup(attack="autoleak", strongest=True, adaptive=True, command="leakbench run --victims 100")
+TARGETS = torch.arange(100) % 20
+PLANNED = Federation(rounds=5, batch=2, examples_per_client=4)
+
+
+def rows(victims: int = 100, batch: int = 1, networks: int = 5, **changes: Any) -> pd.DataFrame:
+    """Rows of an attack on images that finds nothing, one for each example."""
+    which = np.repeat(np.arange(victims), batch)
+    plain = {
+        "tap": "type-1", "round": 0, "victim": which, "batch": which, "member": np.tile(np.arange(batch), victims),
+        "network": which % networks, "label": 0, "label_guess": 1, "failure": False, "failure_reason": "", "rmse": 0.5,
+        "psnr": 10.0, "ssim": 0.1, "lpips": np.nan, "success": False, "eta": 0.1, "null_rmse": 0.4, "null_success": False,
+        "identified": 0.0, "candidates": 1000, "label_ranked": 0.0, "iterations": 9, "iterations_to_success": np.nan,
+        "evaluations": 9, "evaluations_to_success": np.nan, "doubts": "",
+    }  # fmt: skip
+    return pd.DataFrame({**plain, **changes})
+
+
+def first(count: int, value: Any = True, other: Any = False, of: int = 100) -> list[Any]:
+    return [value] * count + [other] * (of - count)
+
+
+def summary(**taps: pd.DataFrame) -> dict[str, Any]:
+    """The summary of these leakage points, whose names have no hyphen here."""
+    return {"taps": {f"type-{name[-1]}": tap_summary(group, 1.0, STRONG) for name, group in taps.items()}, "notes": {}}
+
+
+ALL = {"success": True, "rmse": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"victims": 10, **ALL}, "RECONSTRUCTS: 10 of 10 images from one client's update (baseline guess: 0 of 10)"),
+        (
+            {"victims": 10, "batch": 2, "success": first(19, of=20), "rmse": 0.01},
+            "RECONSTRUCTS: 19 of 20 images from one client's updates of 2 images each (baseline guess: 0 of 20)",
+        ),
+        (
+            {"recognised": first(20, 1.0, 0.0), "null_recognised": 0.0},
+            "RECONSTRUCTS: 20 of 100 images recognisably from one client's update (baseline guess: 0 of 100)",
+        ),
+        (
+            {"rmse": 0.3},
+            "RECONSTRUCTS: 100 % of the reconstructions are closer than the baseline guess, significantly more than half from"
+            " one client's update",
+        ),
+        (
+            {"identified": first(9, 1.0, 0.0)},
+            "IDENTIFIES: 9 of 100 victims among 1,000 candidates from one client's update (chance: 1 in 1,000)",
+        ),
+        # With equally likely candidates a victim counts in part.
+        (
+            {"identified": first(9, 0.75, 0.0)},
+            "IDENTIFIES: 7 % of 100 victims among 1,000 candidates from one client's update (chance: 1 in 1,000)",
+        ),
+        (
+            {},
+            "NO LEAK FOUND: at most 3 % of the images reconstructed and 3 % of the victims identified from one client's"
+            " update (more is excluded at 95 %)",
+        ),
+        (
+            {"victims": 10},
+            "INCONCLUSIVE: 10 victims, at least 100 are needed; could still reconstruct up to 26 % of the images and identify"
+            " up to 26 % of the victims from one client's update",
+        ),
+        (
+            {"failure": first(60), "rmse": first(60, np.nan, 0.5)},
+            "ATTACK FAILED: the attack has no answer for 60 % of the examples from one client's update (this is not evidence"
+            " against a leak)",
+        ),
+        (
+            {"failure_reason": RANKS_ONLY, "failure": True, "victims": 100},
+            "INCONCLUSIVE: the attack autoleak only ranks candidates and reconstructs nothing; could still identify up to 3 % of"
+            " the victims from one client's update",
+        ),
+    ],
+)  # fmt: skip
+def test_each_verdict_is_one_line(changes: dict[str, Any], line: str) -> None:
+    found = headline(summary(at_1=rows(**changes)))
+    assert found.findings[0].line == line
+    assert found.verdict.upper() == line.partition(":")[0]
+
+
+def test_every_verdict_has_a_style() -> None:
+    assert set(STYLES) == set(VERDICTS) and len(set(STYLES.values())) == len(VERDICTS)
+
+
+def test_the_worst_leakage_point_comes_first_and_the_others_have_a_short_line_each() -> None:
+    found = headline(summary(at_2=rows(), at_1=rows(identified=1.0), at_0=rows(**ALL)))
+    assert found.lines() == [
+        "RECONSTRUCTS: 100 of 100 images from one client's update at the server (baseline guess: 0 of 100)",
+        "client update (type-1): identifies 100 of 100 victims among 1,000 candidates",
+        "example gradient (type-2): no leak found: at most 3 % of the images reconstructed and 3 % of the victims identified",
+    ]
+
+
+def test_a_client_update_is_the_headline_of_points_that_leak_equally() -> None:
+    found = headline(summary(at_2=rows(**ALL), at_1=rows(**ALL), at_0=rows(**ALL)))
+    assert [finding.points for finding in found.findings] == [("type-1",), ("type-0", "type-2")]
+    assert found.findings[1].short == (
+        "server-side update (type-0) and example gradient (type-2): reconstructs 100 of 100 images"
+    )
+
+
+def test_more_reconstructed_is_worse() -> None:
+    found = headline(summary(at_1=rows(success=first(60), rmse=0.3), at_2=rows(**ALL)))
+    assert found.findings[0].points == ("type-2",)
+
+
+def test_an_inconclusive_finding_has_the_deciding_command() -> None:
+    (finding,) = headline(summary(at_1=rows(victims=10))).findings
+    assert finding.command == STRONG.command
+    (finding,) = headline(summary(at_1=rows())).findings
+    assert finding.command == ""
+
+
+def test_a_guarantee_is_a_sentence_of_its_own() -> None:
+    of = summary(at_1=rows())
+    assert headline(of).findings[0].guaranteed == ""
+    of["taps"]["type-1"]["guaranteed"] = 0.0123
+    assert headline(of).findings[0].guaranteed == (
+        "Guaranteed by the valid epsilon of the leak: no attacker identifies more than 0.0123 of the victims among 1,000"
+        " candidates."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "place"),
+    [
+        ("type-2", {}, "from one example's gradient"),
+        ("type-1@1", {}, "from one client's update after 1 round"),
+        ("type-0", {"clients": 8, "batch": 16}, "from sums of 8 clients' updates of 16 images each"),
+        ("type-0", {"clients": 8}, "from the sum of 8 clients' updates"),
+        ("global@40", {}, "from the global update after 40 rounds"),
+    ],
+)
+def test_the_place_says_what_the_attacker_read(name: str, changes: dict[str, Any], place: str) -> None:
+    of = summary(at_1=rows(**ALL))
+    of["taps"] = {name: of["taps"]["type-1"] | changes}
+    assert headline(of).findings[0].place == place
+
+
+def test_records_are_reconstructed_by_their_features() -> None:
+    of = summary(at_1=rows(rmse=0.3))
+    of["taps"]["type-1"] |= {
+        "psnr": None, "feature_accuracy": 0.81, "feature_accuracy_low": 0.7, "feature_accuracy_high": 0.9,
+        "null_feature_accuracy": 0.53, "random_feature_accuracy": 0.4,
+    }  # fmt: skip
+    assert headline(of).findings[0].text == (
+        "81 % of the features of 100 records from one client's update (baseline guess: 53 %)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "rest"),
+    [
+        ([0.1, 0.2, 0.3, 0.5, 0.83], "0.83 (chance 0.05)"),
+        ([0.83], "0.83 (chance 0.05), undertrained: 1 of the data set's 5 rounds"),
+        # 8 of 100 right at chance .05 have p = .13.
+        ([0.08] * 5, "0.08 (chance 0.05), undertrained: not significantly above chance"),
+        ([], "not measured, nothing was trained"),
+    ],
+)
+def test_accuracy_with_chance_and_whether_the_network_is_undertrained(accuracies: list[float], rest: str) -> None:
+    rounds = pd.DataFrame({"accuracy": accuracies})
+    of = summary(at_1=rows()) | {"accuracy": accuracies[-1] if accuracies else None, "rounds": len(accuracies)}
+    assert headline(of | utility(rounds, TARGETS, PLANNED)).accuracy == f"Accuracy: {rest}"
+
+
+def test_a_set_of_one_class_has_nothing_above_chance() -> None:
+    found = utility(pd.DataFrame({"accuracy": [1.0] * 5}), torch.zeros(10, dtype=torch.int64), PLANNED)
+    assert found == {"chance": 1.0, "undertrained": "not significantly above chance"}
+
+
+VALID = {"valid": 8.02, "reason": "Gaussian", "unit": "example", "delta": 1e-5, "observer": "global", "claimed": 0.6}
+NONE = {"valid": None, "reason": "none: no noise"}
+AUDIT = Audit(True, 1.0, 1.0, True, 0.3, 0.5, 0.6, 8.02, 0.95, 1000, "holds", "")
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "audit", "line"),
+    [
+        (VALID, None, "claimed 0.6; valid 8.02 for one example in the released models at delta 1e-05"),
+        (
+            {**VALID, "by_tap": {"type-1": {"valid": None, "reason": "none: trusts the server"}}}, AUDIT,
+            "claimed 0.6; valid 8.02 for one example in the released models at delta 1e-05; none at the client update (type-1);"
+            " audited at least 0.5 (holds)",
+        ),
+        ({**VALID, **NONE}, None, "claimed 0.6; valid none (no noise)"),
+        ({**VALID, **NONE, "caveats": ["x"]}, None, "claimed 0.6 for another training than this one; valid none (no noise)"),
+        ({**VALID, **NONE, "claimed": None}, None, "none (no noise)"),
+    ],
+)  # fmt: skip
+def test_epsilon_is_one_line(epsilon: dict[str, Any], audit: Audit | None, line: str) -> None:
+    assert headline(summary(at_1=rows()) | {"epsilon": epsilon}, audit).epsilon == f"Epsilon: {line}"
+
+
+def test_without_a_defense_there_is_no_epsilon() -> None:
+    of = summary(at_1=rows()) | {"epsilon": {**VALID, **NONE, "claimed": None}}
+    of["notes"]["epsilon.claimed"] = "none: no defense"
+    assert headline(of).epsilon == "Epsilon: none (no defense)"
