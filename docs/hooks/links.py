@@ -9,7 +9,7 @@ __all__ = ["on_the_site", "within_the_site"]
 
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
 CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
-WHOLE = {"CHANGELOG.md": "changelog.md", "results/tables": "results/tables/index.md"}
+WHOLE = {"CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md", "results/tables": "results/tables/index.md"}
 GENERATED = ("defenses/", "attacks/", "datasets/", "api/")
 
 
@@ -17,7 +17,8 @@ def within_the_site(markdown: str, uri: str) -> str:
     """Return a page's text with its links, which are relative to where its file lies in a checkout, relative to its uri."""
     if uri.startswith(GENERATED):
         return markdown
-    here = {"changelog.md": "CHANGELOG.md"}.get(uri, uri if uri.startswith("results/") else f"docs/{uri}")
+    at_the_top = {"changelog.md": "CHANGELOG.md", "security.md": "SECURITY.md"}
+    here = at_the_top.get(uri, uri if uri.startswith("results/") else f"docs/{uri}")
 
     def turned(link: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(here), link[1]))

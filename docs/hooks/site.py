@@ -28,32 +28,58 @@ WRITTEN: list[tuple[str, list[tuple[str, str]]]] = [
     (
         "Start",
         [
-            ("What it answers", "index.md"),
-            ("Ten minutes", "tutorial.md"),
-            ("How to read the table", "reading.md"),
-            ("How to read the report", "report.md"),
-            ("Threat models", "threats.md"),
+            ("Overview", "index.md"),
+            ("Tutorial: ten minutes", "tutorial.md"),
+            ("Answers", "answers.md"),
         ],
     ),
     (
-        "Use",
+        "Test a defense",
         [
-            ("Adding to it", "adding.md"),
-            ("Frontiers", "frontier.md"),
-            ("Your own update", "own_updates.md"),
+            ("Run an experiment", "running.md"),
+            ("Epsilons and audits", "auditing.md"),
+            ("Malicious servers", "servers.md"),
+            ("Choose a defense", "choosing.md"),
+            ("A gate for CI", "gate.md"),
+            ("Submit a defense", "submitting.md"),
+        ],
+    ),
+    (
+        "Test my model",
+        [
+            ("Python", "python.md"),
+            ("An external update", "own_updates.md"),
             ("A probe in a training loop", "probe.md"),
             ("Flower apps", "flower.md"),
-            ("Many cells", "scaling.md"),
-            ("Submitting results", "submitting.md"),
         ],
     ),
     (
-        "Why",
+        "Read results",
         [
-            ("Measures", "measures.md"),
+            ("The table", "reading.md"),
+            ("The report", "report.md"),
+            ("Threat models", "threats.md"),
+            ("Measures and verdicts", "measures.md"),
             ("The strongest attacker", "strongest-attacker.md"),
             ("Verdicts on papers", "papers.md"),
+        ],
+    ),
+    (
+        "Extend and scale",
+        [
+            ("The catalog", "catalog.md"),
+            ("Add a part, a recipe, a data set", "adding.md"),
+            ("Reproduce a paper's tables", "reproducing.md"),
+            ("Many cells, a cluster", "scaling.md"),
+            ("Check a scorer", "conformance.md"),
+        ],
+    ),
+    (
+        "Project",
+        [
+            ("Architecture", "architecture.md"),
             ("Performance", "performance.md"),
+            ("Reliability", "reliability.md"),
         ],
     ),
 ]
@@ -66,7 +92,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted((HOME / "results").rglob("*")):
         if path.suffix in (".csv", ".json", ".md", ".png", ".yaml") and "shared" not in path.parts:
             files.append(File.generated(config, path.relative_to(HOME).as_posix(), abs_src_path=str(path)))
-    files.append(File.generated(config, "changelog.md", abs_src_path=str(HOME / "CHANGELOG.md")))
+    for name in ("CHANGELOG.md", "SECURITY.md"):
+        files.append(File.generated(config, name.lower(), abs_src_path=str(HOME / name)))
     for example in ("examples/github/leakage.yml", "examples/flower/deploy.py", "examples/sweep.yaml"):
         files.append(File.generated(config, example, abs_src_path=str(HOME / example)))
     config.nav = _navigation(files)
@@ -97,15 +124,16 @@ def _made() -> Iterator[tuple[str, str]]:
 
 def _navigation(files: Files) -> list[Any]:
     there = {file.src_uri for file in files}
-    written = {uri for _, pages in WRITTEN for _, uri in pages}
+    written = {uri for _, pages in WRITTEN for _, uri in pages} | {"changelog.md", "security.md"}
     nav: list[Any] = [{section: [{title: uri} for title, uri in pages if uri in there]} for section, pages in WRITTEN]
-    more = sorted(uri for uri in there if re.fullmatch(r"[^/]+\.md", uri) and uri not in written | {"changelog.md"})
-    nav[1]["Use"] += more
+    more = sorted(uri for uri in there if re.fullmatch(r"[^/]+\.md", uri) and uri not in written)
+    nav[-1]["Project"] += more
     for kind in ("defenses", "attacks"):
         nav.append({kind.capitalize(): [f"{kind}/index.md", *_named(kind, there)]})
     nav.append({"Data sets": "datasets/index.md"})
     nav.append({"Results": ["results/README.md", *_named("results", there), "results/tables/index.md"]})
     nav.append({"API": ["api/index.md", *_named("api", there)]})
+    nav.append({"Security": "security.md"})
     nav.append({"Changes": "changelog.md"})
     return nav
 
