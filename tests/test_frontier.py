@@ -23,7 +23,7 @@ from leakbench.errors import InputError
 from leakbench.experiment.execute import hand_out
 from leakbench.frontier import frontier as engine
 from leakbench.frontier.answer import answer_of
-from leakbench.frontier.choose import chosen, main_rows, qualifies, reaching
+from leakbench.frontier.choose import Requirements, chosen, main_rows, qualifies, reaching
 from leakbench.frontier.figure import draw, figure_of
 from leakbench.frontier.frontier import read_rows
 from leakbench.frontier.grid import DEFENSES, Point, points_of
@@ -77,7 +77,7 @@ def rows(*given: dict[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(list(given))
 
 
-def test_the_most_accurate_of_those_not_told_from_chance_is_chosen() -> None:
+def test_the_most_accurate_setting_without_a_significant_leak_is_chosen() -> None:
     found = rows(
         row("none", None, 0.95, 1.0, verdict="reconstructs", identify_p=0.0),
         row("a", 1.0, 0.50, 0.0),
@@ -88,22 +88,25 @@ def test_the_most_accurate_of_those_not_told_from_chance_is_chosen() -> None:
     )
     choice = chosen(found)
     assert choice.best is not None
-    assert (choice.best["row"], choice.qualified, choice.settings) == ("a, x 0.1", 2, 6)
+    assert (choice.best["row"], choice.qualified, choice.settings) == ("a, x 0.1", 1, 6)
     assert list(choice.alike["row"]) == []
     said = answer_of(found, choice)
     assert (
         "use `a` at noise x 0.1 (sigma 0.6)**: accuracy 0.800 [0.780, 0.820] "
-        "(without a defense 0.950, the commonest class alone 0.60)" in said
+        "(undefended 0.950, commonest class 0.60)" in said
     )
-    assert "identification 0.050 [0.030, 0.070], not told from chance by 400 victims among 1,000 candidates" in said
-    assert "one-sided exact binomial test at level 0.05, p = 0.050" in said
-    assert "do not exclude an attacker who identifies up to 0.070 of them" in said
+    assert (
+        "identification 0.050 [0.030, 0.070], not significantly above chance for 400 victims among 1,000 candidates"
+        in said
+    )
+    assert "one-sided exact binomial test, p = 0.050, level 0.05" in said
+    assert "does not exclude identification of up to 0.070 of the victims" in said
 
 
 def test_a_failed_attack_is_no_reason_against_a_setting_and_an_untrained_one_is_none_for_it() -> None:
     found = rows(row("a", 0.1, 0.9, 0.0, verdict="attack failed"), row("b", 0.1, math.nan, 0.0))
     assert list(qualifies(found)) == [True, False]
-    assert "The verdict on it is `attack failed`." in answer_of(found, chosen(found))
+    assert "The verdict on this setting is `attack failed`." in answer_of(found, chosen(found))
 
 
 def test_ties_go_to_the_smaller_epsilon_then_to_more_noise_and_what_is_not_told_apart_is_named() -> None:
@@ -119,7 +122,7 @@ def test_ties_go_to_the_smaller_epsilon_then_to_more_noise_and_what_is_not_told_
     assert choice.best is not None
     assert choice.best["row"] == "c, x 0.1"
     assert list(choice.alike["row"]) == ["b, x 0.1", "a, x 0.1", "c, x 1", "c, x 3"]
-    assert "Of these c, x 3 promises most: valid epsilon 0.1" in answer_of(found, choice)
+    assert "The smallest epsilon among these has c, x 3: valid epsilon 0.1" in answer_of(found, choice)
     equal = rows(row("a", 0.1, 0.9, 0.0), row("a", 0.3, 0.9, 0.0))
     assert chosen(equal).best["factor"] == 0.3  # type: ignore[index]
 
@@ -138,9 +141,9 @@ def test_what_the_setting_does_not_hide_is_said() -> None:
         )
     )
     said = answer_of(found, chosen(found))
-    assert "Against who reads type-1 the valid epsilon is none (later)." in said
-    assert "does not hide the label" in said
-    assert "promises nothing" in said
+    assert "Against an observer of the client update (type-1) the valid epsilon is none (later)." in said
+    assert "The label leaks" in said
+    assert "is not a guarantee" in said
 
 
 def test_where_nothing_qualifies_that_is_the_answer() -> None:
@@ -148,7 +151,8 @@ def test_where_nothing_qualifies_that_is_the_answer() -> None:
     choice = chosen(found)
     assert choice.best is None
     said = answer_of(found, choice)
-    assert "no setting qualifies** of 2 settings of 2 defenses. The least leaks `b` at noise x 0.1" in said
+    assert "**no usable setting qualifies** among 2 settings of 2 defenses." in said
+    assert "The usable setting that leaks least is `b` at noise x 0.1" in said
 
 
 @pytest.mark.parametrize(
@@ -341,15 +345,17 @@ def test_a_factor_is_tried_where_it_reaches_noise() -> None:
     [
         (("--defenses", "fed_cpd"), "defenses: unknown name 'fed_cpd'; did you mean 'fed_cdp'?"),
         (("--defenses", "./none.yaml"), "defenses: no file './none.yaml'"),
-        (("--defenses", "none,none"), "defenses: 'none' stands twice"),
+        (("--defenses", "none,none"), "defenses: 'none' is given twice"),
         (("--noise-factors", "1,zero"), "noise-factors: got 'zero'"),
         (("--noise-factors", "0"), "noise-factors: got '0'"),
-        (("--noise-factors", "1,1.0"), "noise-factors: '1.0' stands twice"),
+        (("--noise-factors", "1,1.0"), "noise-factors: '1.0' is given twice"),
         (("--reach", "1.5"), "reach: got 1.5, expected an accuracy in (0, 1]"),
         (("--identify", "0"), "identify: got 0, expected at least 1"),
         (("--seeds", "0"), "seeds: got 0, expected at least 1"),
         (("--taps", "type-3", "--defenses", "none"), "taps: got 'type-3'"),
         (("--page",), "there is no frontier_cancer.csv"),
+        (("--observer", "type-2"), "observer: got 'type-2', expected released or type-1"),
+        (("--max-epsilon", "0"), "max-epsilon: got 0, expected a finite number above 0"),
     ],
 )
 def test_wrong_input_is_one_line(
@@ -370,9 +376,9 @@ def test_the_page_says_at_its_top_what_the_answer_does_not_say() -> None:
     two = rows(row("none", None, 0.9, 1.0), row("a", 1.0, 0.5, 0.0), row("b", 0.1, 0.5, 0.0))
     top = page_of(two, chosen(two), "f").partition("![")[0]
     assert "Not measured: 2 of the 5 settings of the grid" in top
-    assert "Of the 14 defenses by default, 13 were not tried: `fed_cdp`" in top
-    assert "With one seed, an interval of the accuracy is of how many test examples there are only" in top
-    assert "The choice and the accuracy that is stated of it are from the same test examples" in top
+    assert "Default defenses that were not tried (13 of 14): `fed_cdp`" in top
+    assert "With one seed, the interval of an accuracy covers the choice of test examples" in top
+    assert "The setting is selected by its accuracy on the test examples" in top
     several = two[:2].assign(seeds=3)
     top = page_of(several, chosen(several), "f").partition("![")[0]
     assert "All 2 settings of the grid" in top
@@ -526,11 +532,87 @@ def test_where_nothing_can_be_measured_what_was_asked_is_refused_once(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("accuracy", "says"), [(0.65, "**use `a`"), (0.6, "**nothing that qualifies is of use, the most accurate is `a`")]
+UNDEFENDED = row("none", None, 0.9, 1.0, identify_p=0.0, verdict="reconstructs", epsilon_valid=None, epsilon_tap=None)
+"""Learns .3 above the commonest class, .6: a usable setting has an accuracy of at least .75."""
+
+
+@pytest.mark.parametrize(("accuracy", "usable"), [(0.76, True), (0.74, False)])
+def test_a_setting_that_keeps_less_than_half_of_what_is_learned_is_not_recommended(
+    accuracy: float, usable: bool
+) -> None:
+    main = main_rows(rows(UNDEFENDED, row("a", 1.0, accuracy, 0.0)))
+    choice = chosen(main)
+    answer = answer_of(main, choice)
+    assert choice.usable == pytest.approx(0.75)
+    if usable:
+        assert "**use `a`" in answer
+        assert "(undefended 0.900, commonest class 0.60)" in answer
+    else:
+        assert choice.best is None
+        assert "no usable setting qualifies" in answer
+        assert "The most accurate setting that meets the other conditions is `a`" in answer
+        assert "use `a`" not in answer
+
+
+def test_without_an_undefended_training_the_answer_says_that_usefulness_was_not_checked() -> None:
+    main = main_rows(rows(row("a", 1.0, 0.61, 0.0), row("b", 1.0, 0.59, 0.0)))
+    choice = chosen(main)
+    assert choice.qualified == 1
+    assert "Usefulness was not checked" in answer_of(main, choice)
+
+
+TWO = (
+    UNDEFENDED,
+    row("a", 0.1, 0.88, 0.0, epsilon_valid=7.0, epsilon_tap=90.0),
+    row("a", 1.0, 0.80, 0.0, epsilon_valid=0.7, epsilon_tap=8.0),
+    row("b", 0.1, 0.89, 0.0, epsilon_valid=None, epsilon_tap=None),
+    row("c", 0.1, 0.895, 0.0, epsilon_valid=2.0, epsilon_tap=None),
 )
-def test_what_predicts_no_better_than_one_class_is_not_to_be_used(accuracy: float, says: str) -> None:
-    main = main_rows(rows(row("none", None, 0.9, 1.0, identify_p=0.0), row("a", 1.0, accuracy, 0.0)))
-    answer = answer_of(main, chosen(main))
-    assert says in answer
-    assert "(without a defense 0.900, the commonest class alone 0.60)" in answer
+
+
+@pytest.mark.parametrize(
+    ("most", "observer", "best"),
+    [
+        (None, "released", "c, x 0.1"),
+        (8.0, "released", "c, x 0.1"),
+        (1.0, "released", "a, x 1"),
+        (0.5, "released", None),
+        (100.0, "type-1", "a, x 0.1"),
+        (8.0, "type-1", "a, x 1"),
+        (7.9, "type-1", None),
+    ],
+)
+def test_the_setting_meets_the_epsilon_against_the_required_observer(
+    most: float | None, observer: str, best: str | None, tmp_path: Path
+) -> None:
+    found, wanted = rows(*TWO), Requirements(most, observer)
+    choice = chosen(main_rows(found, wanted), wanted)
+    assert (None if choice.best is None else choice.best["row"]) == best
+    answer = answer_of(main_rows(found, wanted), choice)
+    assert ("with a valid epsilon of at most" in answer) == (most is not None)
+    if best is None:
+        assert "No usable setting is within this epsilon" in answer
+    draw(main_rows(found, wanted), choice, tmp_path / "figure")
+    page = page_of(found, choice, "f")
+    assert f"--max-epsilon {most:g}" in page if most is not None else "--max-epsilon" not in page.rpartition("Sizes")[2]
+
+
+def test_the_page_has_the_answer_for_each_largest_epsilon_and_observer() -> None:
+    found = rows(*TWO)
+    page = page_of(found, chosen(found), "f")
+    table = page.partition("## Answers by required epsilon")[2].partition("## Every setting")[0]
+    assert "| 1 | released models | `a` at noise x 1 (sigma 0.6) | 0.800 [0.780, 0.820] |" in table
+    assert "| 1 | client update (type-1) | no usable setting | - | - | - |" in table
+    assert "| any | - | `c` at noise x 0.1" in table
+    assert "no: leak" in page and "| yes |" in page
+
+
+def test_an_observer_at_another_leakage_point_is_answered_from_its_own_rows() -> None:
+    here = row("a", 1.0, 0.85, 0.0, epsilon_tap=3.0)
+    there = row("a", 1.0, 0.85, 0.4, point="type-2", verdict="identifies", identify_p=0.0, epsilon_tap=3.0)
+    found = rows(UNDEFENDED, here, {**UNDEFENDED, "point": "type-2"}, there)
+    assert chosen(main_rows(found)).best is not None
+    wanted = Requirements(8.0, "type-2")
+    main = main_rows(found, wanted)
+    assert set(main["point"]) == {"type-2"}
+    assert chosen(main, wanted).best is None

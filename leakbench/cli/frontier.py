@@ -1,4 +1,4 @@
-"""The command that says which defense to use, at what setting."""
+"""The command that selects a defense and its setting."""
 
 from __future__ import annotations
 
@@ -25,6 +25,16 @@ __all__ = ["frontier"]
 
 @click.command()
 @click.option("--dataset", required=True, help=f"Dataset: {NAME}.")
+@click.option(
+    "--max-epsilon", type=float, metavar="E", help="Accept only settings with a valid epsilon of at most this number."
+)
+@click.option(
+    "--observer",
+    default="released",
+    show_default=True,
+    metavar="released|TAP",
+    help="Observer of --max-epsilon: of the released models, or of a measured leakage point such as type-1.",
+)
 @click.option(
     "--defenses",
     show_default="fourteen, some of each kind",
@@ -78,6 +88,8 @@ __all__ = ["frontier"]
 @click.option("--page", is_flag=True, help="Write the page from existing rows; measure nothing.")
 def frontier(
     dataset: str,
+    max_epsilon: float | None,
+    observer: str,
     defenses: str | None,
     noise_factors: str | None,
     taps: str,
@@ -92,9 +104,12 @@ def frontier(
 ) -> None:
     """Find the most accurate defense setting with identification at chance level.
 
-    A setting qualifies if identification is not significantly above chance. Every defense is trained and attacked by
-    `autoleak`, which knows the defense; a defense with noise is measured at every noise factor. Many more victims
-    (--identify) are only identified, not reconstructed.
+    A setting qualifies if identification is not significantly above chance, if its accuracy is usable, and if its valid
+    epsilon is at most --max-epsilon. Usable: at least half of what undefended training learns above the commonest class.
+    If no setting qualifies, the answer says so. With --page, other requirements are answered from existing rows.
+
+    Every defense is trained and attacked by `autoleak`, which knows the defense; a defense with noise is measured at every
+    noise factor. Many more victims (--identify) are only identified, not reconstructed.
 
     Writes frontier_DATASET.csv, .md, .svg and .png into --out, and frontier_DATASET_best.yaml if a setting qualifies.
     A setting is measured once; run an interrupted command again to resume it.
@@ -102,6 +117,7 @@ def frontier(
     from leakbench.cell import Request  # noqa: PLC0415
     from leakbench.cell.request import at_least  # noqa: PLC0415
     from leakbench.errors import InputError  # noqa: PLC0415
+    from leakbench.frontier.choose import Requirements  # noqa: PLC0415
     from leakbench.frontier.frontier import frontier as measure  # noqa: PLC0415
     from leakbench.frontier.frontier import read_rows, rows_file  # noqa: PLC0415
     from leakbench.frontier.grid import DEFENSES, FACTORS, defenses_of, factors_of  # noqa: PLC0415
@@ -116,9 +132,11 @@ def frontier(
     factors = FACTORS if noise_factors is None else factors_of(words("noise-factors", noise_factors))
     if reach is not None and not 0 < reach <= 1:
         raise InputError(f"reach: got {reach}, expected an accuracy in (0, 1]")
+    wanted = Requirements(max_epsilon, observer)
     if page:
         rows = read_rows(there(rows_file(out, dataset)))
     else:
+        wanted.check(leaks)  # Before hours of measurement.
         count = at_least("seeds", seeds, 1)
         command = shlex.join(["leakbench", *sys.argv[1:]])
         named = defenses is not None and defenses != "all"
@@ -136,7 +154,7 @@ def frontier(
             lambda row: click.echo(said(row)),
             named,
         )
-    for line in write(rows, out, dataset):
+    for line in write(rows, out, dataset, wanted):
         click.echo(line)
     for line in [] if reach is None else reach_lines(rows, reach):
         click.echo(line)

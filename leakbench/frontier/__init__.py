@@ -1,1 +1,1 @@
-"""Which defense, at what setting: accuracy against valid epsilon and against what the strongest attacker gets."""
+"""Select a defense and its setting: accuracy against valid epsilon and against the leak to the strongest attacker."""

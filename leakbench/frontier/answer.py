@@ -1,4 +1,4 @@
-"""The answer of a frontier in a sentence, with what it rests on and what speaks against it."""
+"""The answer of a frontier in a few sentences: the setting, its evidence, and the evidence against it."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from typing import Any
 
 import pandas as pd
 
-from leakbench.frontier.choose import Choice, first_point
+from leakbench.frontier.choose import LEARNED, RELEASED, Choice, Requirements
+from leakbench.leakage_points import point_name
 from leakbench.reproduce.columns import text_of
 from leakbench.summary.verdict import CAUTION
 from leakbench.summary.verdict_words import NO_LEAK
 
-__all__ = ["answer_of", "epsilon_text", "setting_of", "share_text"]
+__all__ = ["answer_of", "command_words", "epsilon_text", "p_text", "required", "setting_of", "share_text"]
 
 
 def share_text(row: pd.Series, key: str) -> str:
-    """Return a share with its interval, as `.95 [.91, .98]`; `not measured` where there is none."""
+    """Return a share with its interval, as `.95 [.91, .98]`; `not measured` where it is missing."""
     if pd.isna(row.get(key)):
         return "not measured"
     return f"{text_of(row[key], 3)} [{text_of(row[f'{key}_low'], 3)}, {text_of(row[f'{key}_high'], 3)}]"
 
 
 def epsilon_text(value: Any, reason: Any = "") -> str:
-    """Return an epsilon in three digits, `none` with its reason where there is none."""
+    """Return an epsilon in three digits; `none` with its reason where it does not exist."""
     if value is None or pd.isna(value):
         return f"none ({str(reason).removeprefix('none: ')})" if reason else "none"
     return f"{float(value):,.3g}" if float(value) < 1000 else f"{float(value):,.0f}"
@@ -36,66 +37,88 @@ def setting_of(row: pd.Series) -> str:
     return f"{name} at noise x {row['factor']:g}{sigma}" if row["noise"] else f"{name}{sigma}"
 
 
-def answer_of(rows: pd.DataFrame, choice: Choice) -> str:
-    """Return the sentence, and those that say how far it can be trusted.
+def required(wanted: Requirements) -> str:
+    """Return the requirement on epsilon in words; empty where there is none."""
+    if wanted.max_epsilon is None:
+        return ""
+    against = (
+        "the released models" if wanted.observer == RELEASED else f"an observer of the {point_name(wanted.observer)}"
+    )
+    return f"valid epsilon of at most {wanted.max_epsilon:g} against {against}"
 
-    rows: of the leakage point that is answered for.
+
+def command_words(wanted: Requirements) -> str:
+    """Return the options of `leakbench frontier` that state the requirements, with a space before each."""
+    words = "" if wanted.max_epsilon is None else f" --max-epsilon {wanted.max_epsilon:g}"
+    return words if wanted.observer == RELEASED else f"{words} --observer {wanted.observer}"
+
+
+def answer_of(rows: pd.DataFrame, choice: Choice) -> str:
+    """Return the answer, its evidence and its limits.
+
+    Args:
+        rows: The rows of the leakage point that the answer is about.
+        choice: The choice among them.
     """
     if not len(rows):
         return "Nothing was measured yet."
-    asked = json.loads(rows["asked"].iloc[0])
-    where = f"On {asked['dataset']}, read at {first_point(rows)} by `autoleak`, who knows the defense"
+    asked, limit = json.loads(rows["asked"].iloc[0]), required(choice.wanted)
+    where = f"On {asked['dataset']}, attacked at the {point_name(str(rows['point'].iloc[0]))} by an adaptive `autoleak`"
+    where = f"{where}, with a {limit}" if limit else where
     of = f"{choice.settings} settings of {rows['defense'].nunique()} defenses"
     if choice.best is None:
-        return f"{where}: **no setting qualifies** of {of}. {_least(choice)}"
+        return " ".join([f"{where}: **no usable setting qualifies** among {of}.", *_nearest(choice)])
     best = choice.best
     plain = rows[rows["defense"] == "none"]
-    none = f"without a defense {text_of(plain.iloc[0]['trained_accuracy'], 3)}, " if len(plain) else ""
-    beside = f" ({none}the commonest class alone {text_of(best['null_label'], 2)})"
-    useless = bool(best["trained_accuracy"] <= best["null_label"])  # False too where no guess is known.
-    use = (
-        f"nothing that qualifies is of use, the most accurate is {setting_of(best)}"
-        if useless
-        else f"use {setting_of(best)}"
-    )
+    undefended = f"undefended {text_of(plain.iloc[0]['trained_accuracy'], 3)}, " if len(plain) else ""
+    compared = f" ({undefended}commonest class {text_of(best['null_label'], 2)})"
     said = (
-        f"{where}: **{use}**: accuracy {share_text(best, 'trained_accuracy')}{beside}, "
+        f"{where}: **use {setting_of(best)}**: accuracy {share_text(best, 'trained_accuracy')}{compared}, "
         f"valid epsilon {epsilon_text(best['epsilon_valid'], best['epsilon_reason'])}, "
-        f"identification {share_text(best, 'identified')}, not told from chance by {best['identify_victims']:,.0f} victims among "
-        f"{best['candidates']:,.0f} candidates (chance: {_null(best)}; one-sided exact binomial test at level {CAUTION:g}, "
-        f"p = {text_of(best['identify_p'], 3)})."
+        f"identification {share_text(best, 'identified')}, not significantly above chance for "
+        f"{best['identify_victims']:,.0f} victims among {best['candidates']:,.0f} candidates (chance: {_chance(best)}; "
+        f"one-sided exact binomial test, p = {text_of(best['identify_p'], 3)}, level {CAUTION:g})."
     )
-    return " ".join([said, _power(best, of, choice), *_against(best), *_alike(choice)])
+    return " ".join([said, _power(best, of, choice), *_against(best, choice), *_alike(choice)])
 
 
-def _null(row: pd.Series) -> str:
+def _chance(row: pd.Series) -> str:
     return f"[{text_of(row['null_identified_low'], 3)}, {text_of(row['null_identified_high'], 3)}]"
 
 
 def _power(best: pd.Series, of: str, choice: Choice) -> str:
+    many = (
+        "the only one that qualifies"
+        if choice.qualified == 1
+        else f"the most accurate of {choice.qualified} that qualify"
+    )
     return (
-        f"It is the most accurate of {choice.qualified} that qualify of {of}. So many victims do not exclude an attacker who "
-        f"identifies up to {text_of(best['identified_high'], 3)} of them."
+        f"This setting is {many} among {of}. The evidence does not exclude identification of up to "
+        f"{text_of(best['identified_high'], 3)} of the victims."
     )
 
 
-def _against(best: pd.Series) -> list[str]:
-    """Return what the setting does not hide, or what was not shown of it."""
+def _against(best: pd.Series, choice: Choice) -> list[str]:
+    """Return the evidence against the setting, and the limits of the evidence for it."""
     found = []
-    tap = epsilon_text(best["epsilon_tap"], best["epsilon_tap_reason"])
-    if tap != epsilon_text(best["epsilon_valid"], best["epsilon_reason"]):
-        found.append(f"Against who reads {best['point']} the valid epsilon is {tap}.")
+    at_point = epsilon_text(best["epsilon_tap"], best["epsilon_tap_reason"])
+    if at_point != epsilon_text(best["epsilon_valid"], best["epsilon_reason"]):
+        found.append(f"Against an observer of the {point_name(best['point'])} the valid epsilon is {at_point}.")
     if best.get("label_ranked_low", 0) > best.get("null_label", 1):
         label = share_text(best, "label_ranked")
         found.append(
-            f"It does not hide the label, which is told of {label} (a guess: {text_of(best['null_label'], 2)})."
+            f"The label leaks: the attacker is right in {label} (commonest class {text_of(best['null_label'], 2)})."
         )
     if pd.notna(best["epsilon_valid"]) and best["epsilon_valid"] > HIGH:
-        found.append("So large an epsilon promises nothing: this setting rests on what was measured of one attacker.")
+        found.append(
+            "An epsilon this large is not a guarantee: only the measurement of one attacker supports this setting."
+        )
     if pd.isna(best["epsilon_valid"]):
-        found.append("Without an epsilon this setting rests on what was measured of one attacker.")
+        found.append("Without an epsilon, only the measurement of one attacker supports this setting.")
     if best["verdict"] != NO_LEAK:
-        found.append(f"The verdict on it is `{best['verdict']}`.")
+        found.append(f"The verdict on this setting is `{best['verdict']}`.")
+    if choice.usable is None:
+        found.append("Usefulness was not checked: the undefended training (`none`) was not measured.")
     return found
 
 
@@ -106,25 +129,54 @@ HIGH = 10.0
 def _alike(choice: Choice) -> list[str]:
     if not len(choice.alike):
         return []
-    said = f"Not told from it in accuracy: {'; '.join(choice.alike['row'])}."
-    promised = choice.alike.dropna(subset=["epsilon_valid"]).sort_values("epsilon_valid")
-    if not len(promised) or (
-        choice.best is not None and promised.iloc[0]["epsilon_valid"] >= choice.best["epsilon_valid"]
-    ):
+    said = f"Accuracy not significantly different: {'; '.join(choice.alike['row'])}."
+    column = choice.wanted.column
+    promised = choice.alike.dropna(subset=[column]).sort_values(column)
+    if not len(promised) or (choice.best is not None and promised.iloc[0][column] >= choice.best[column]):
         return [said]
     least = promised.iloc[0]
     accuracy = share_text(least, "trained_accuracy")
     return [
-        f"{said} Of these {least['row']} promises most: valid epsilon {epsilon_text(least['epsilon_valid'])}, accuracy {accuracy}."
+        f"{said} The smallest epsilon among these has {least['row']}: valid epsilon {epsilon_text(least[column])}, "
+        f"accuracy {accuracy}."
     ]
 
 
-def _least(choice: Choice) -> str:
-    if choice.least is None:
-        return ""
-    row = choice.least
-    return (
-        f"The least leaks {setting_of(row)}: accuracy {share_text(row, 'trained_accuracy')}, identification "
-        f"{share_text(row, 'identified')} where chance has {_null(row)}, verdict `{row['verdict']}`, with "
-        f"{row['identify_victims']:,.0f} victims among {row['candidates']:,.0f} candidates."
-    )
+def _nearest(choice: Choice) -> list[str]:
+    """Return the settings that come nearest where none qualifies: one without a leak, and one that is usable."""
+    found = []
+    if choice.usable is not None:
+        found.append(
+            f"Usable means an accuracy of at least {text_of(choice.usable, 3)}: {LEARNED:.0%} of what undefended training "
+            "learns above the commonest class."
+        )
+    if choice.unusable is not None:
+        row = choice.unusable
+        found.append(
+            f"The most accurate setting that meets the other conditions is {setting_of(row)}: accuracy "
+            f"{share_text(row, 'trained_accuracy')} (commonest class {text_of(row['null_label'], 2)}), too low to be usable."
+        )
+    if choice.least is not None:
+        row = choice.least
+        within = ", within the epsilon," if choice.wanted.max_epsilon is not None else ""
+        found.append(
+            f"The usable setting{within} that leaks least is {setting_of(row)}: accuracy {share_text(row, 'trained_accuracy')}, "
+            f"identification {share_text(row, 'identified')} where chance has {_chance(row)} "
+            f"({_p(row['identify_p'])}), verdict `{row['verdict']}`, with {row['identify_victims']:,.0f} victims among "
+            f"{row['candidates']:,.0f} candidates."
+        )
+    elif choice.wanted.max_epsilon is not None:
+        found.append("No usable setting is within this epsilon, whatever it leaks.")
+    return found
+
+
+def _p(value: float) -> str:
+    text = p_text(value)
+    return f"p {text}" if text.startswith("<") else f"p = {text}"
+
+
+def p_text(p: float) -> str:
+    """Return a p-value in three digits, a small one by its power of ten."""
+    if pd.isna(p):
+        return "not measured"
+    return text_of(p, 3) if p >= 0.001 else "< 1e-99" if p < 1e-99 else f"{p:.0e}"

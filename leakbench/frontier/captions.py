@@ -1,4 +1,4 @@
-"""What is written on a frontier's figure: the answer, the defenses' names beside their lines, and how to read it."""
+"""Write the words on a frontier's figure: the answer, the names of the defenses next to their lines, and how to read it."""
 
 from __future__ import annotations
 
@@ -10,39 +10,32 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from leakbench.frontier.answer import setting_of
+from leakbench.frontier.answer import epsilon_text, required, setting_of
 from leakbench.frontier.choose import Choice
 from leakbench.frontier.labels import spread
 from leakbench.frontier.look import INK, LABELS, LARGE, MUTED, PAPER, RIGHT, SMALL, USUAL, Look
+from leakbench.leakage_points import point_name
 from leakbench.reproduce.columns import text_of
 
 __all__ = ["names", "words"]
 
 APART = 0.05
-"""Between two labels, in shares of the panels' height."""
+"""Distance between two labels, as a share of the panels' height."""
 
 LOWEST = 0.2
-"""How far down labels go, in the same; beneath stands the key."""
+"""Lowest place of a label, in the same unit; the key is below it."""
 
-READ = {
-    "type-2": "a gradient (type-2)",
-    "type-1": "a client's update (type-1)",
-    "type-0": "an update at the server (type-0)",
-    "global": "the mean update",
-}
-"""{leakage point: what stands there to be read}"""
-
-KEY = {"examples come back": True, "none does": False}
+KEY = {"reconstructs": True, "does not": False}
 
 
 def names(axes: Axes, rows: pd.DataFrame, looks: dict[str, Look], choice: Choice) -> None:
-    """Write each defense's name right of the panels, with its marker, and a thin line to the rightmost of its points."""
+    """Write each defense's name to the right of the panels, with its marker, and a thin line to its rightmost point."""
     ends = {
         str(defense): own.sort_values(["identified", "trained_accuracy"]).iloc[-1]
         for defense, own in rows.dropna(subset=["identified"]).groupby("defense", sort=False)
     }
     names = list(ends)
-    # Heights are shares of the panel's, in which the labels keep their distance whatever the scale.
+    # Heights are shares of the panel's height: labels keep their distance on every scale.
     to_share = axes.transData + axes.transAxes.inverted()
     wanted = [to_share.transform((0.0, float(ends[n]["trained_accuracy"])))[1] for n in names]
     places = to_share.inverted().transform([(0.0, y) for y in spread(wanted, APART, LOWEST, 1.0)])[:, 1]
@@ -82,7 +75,7 @@ def names(axes: Axes, rows: pd.DataFrame, looks: dict[str, Look], choice: Choice
 
 
 def words(figure: Figure, rows: pd.DataFrame, choice: Choice) -> None:
-    """Write the question, the answer and how the figure is read."""
+    """Write the question, the answer and how to read the figure."""
     asked, first = json.loads(rows["asked"].iloc[0]), rows.iloc[0]
     figure.text(
         0.02,
@@ -96,9 +89,9 @@ def words(figure: Figure, rows: pd.DataFrame, choice: Choice) -> None:
     figure.text(0.02, 0.936, _answer(choice), fontsize=USUAL, color=INK, va="top", linespacing=1.35)
     foot = (
         "A line is one defense, from its most noise to its least; thin lines are 95 % intervals.\n"
-        f"Read: {READ.get(first['point'], first['point'])} of {_examples(asked)}, by an attacker who knows the defense;\n"
-        f"identified: {first['identify_victims']:,.0f} victims, each among {first['candidates']:,.0f} candidates. "
-        "Up and left is better in both panels."
+        f"Attacked: the {point_name(first['point'])} of {_examples(asked)}, by an adaptive attacker.\n"
+        f"Identified: {first['identify_victims']:,.0f} victims, each among {first['candidates']:,.0f} candidates. "
+        "Up and left is better."
     )
     figure.text(0.02, 0.075, foot, fontsize=SMALL, color=MUTED, va="top", linespacing=1.35)
 
@@ -108,18 +101,14 @@ def _examples(asked: dict[str, Any]) -> str:
 
 
 def _answer(choice: Choice) -> str:
-    """Return the answer in one line, or two."""
+    """Return the answer in one or two lines."""
     if choice.best is None:
-        return "No setting qualifies: every one trains nothing, or shows who the victim is."
-    best = choice.best
-    epsilon = (
-        "no valid epsilon" if pd.isna(best["epsilon_valid"]) else f"valid $\\epsilon$ {_short(best['epsilon_valid'])}"
-    )
+        if choice.wanted.max_epsilon is None:
+            return "No usable setting qualifies:\neach one leaks or learns too little."
+        return f"No usable setting qualifies with a\n{required(choice.wanted)}."
+    best, column = choice.best, choice.wanted.column
+    epsilon = "no valid epsilon" if pd.isna(best[column]) else f"valid $\\epsilon$ {epsilon_text(best[column])}"
     return (
         f"$\\bigstar$ {setting_of(best).replace('`', '')}: accuracy {text_of(best['trained_accuracy'])},\n"
-        f"    identified {text_of(best['identified'], 3)} (chance: to {text_of(best['null_identified_high'], 3)}), {epsilon}"
+        f"    identified {text_of(best['identified'], 3)} (chance: up to {text_of(best['null_identified_high'], 3)}), {epsilon}"
     )
-
-
-def _short(epsilon: float) -> str:
-    return f"{epsilon:.3g}" if epsilon < 1000 else f"{epsilon:,.0f}"

@@ -1,79 +1,185 @@
-"""Which setting to use: the most accurate whose identification is not told from chance, of those measured."""
+"""Select the setting to use: the most accurate usable one that meets the requirements and shows no significant leak."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pandas as pd
 
+from leakbench.errors import InputError
 from leakbench.reproduce.reached import Reached, reached
 from leakbench.summary.verdict import CAUTION
 from leakbench.summary.verdict_words import LEAKING
 
-__all__ = ["Choice", "chosen", "first_point", "main_rows", "qualifies", "reaching"]
+__all__ = [
+    "LEARNED",
+    "NOTHING_REQUIRED",
+    "RELEASED",
+    "Choice",
+    "Requirements",
+    "chosen",
+    "first_point",
+    "main_rows",
+    "qualifies",
+    "reaching",
+    "refusals",
+    "usable_from",
+]
+
+RELEASED = "released"
+"""The observer that sees the released models only."""
+
+LEARNED = 0.5
+"""Share of what an undefended training learns above the commonest class that a usable setting keeps."""
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """Requirements of a user on the setting.
+
+    max_epsilon: the largest valid epsilon; None where any setting is accepted, also one without an epsilon.
+    observer: against whom the epsilon must be valid: `released`, or the leakage point where the observer reads.
+    """
+
+    max_epsilon: float | None = None
+    observer: str = RELEASED
+
+    @property
+    def column(self) -> str:
+        """Column of the rows with the epsilon against the observer."""
+        return "epsilon_valid" if self.observer == RELEASED else "epsilon_tap"
+
+    def check(self, points: Iterable[str]) -> None:
+        """Raise InputError where the requirements do not fit the measured leakage points."""
+        known = (RELEASED, *points)
+        if self.observer not in known:
+            raise InputError(
+                f"observer: got {self.observer!r}, expected {' or '.join(known)}; --taps measures other leakage points"
+            )
+        if self.max_epsilon is not None and not 0 < self.max_epsilon < math.inf:
+            raise InputError(f"max-epsilon: got {self.max_epsilon:g}, expected a finite number above 0")
+
+
+NOTHING_REQUIRED = Requirements()
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen among the rows of one leakage point.
+    """The selected setting among the rows of one leakage point.
 
-    best: the row of the setting to use; None where none qualifies.  alike: the rows of other qualified settings whose interval
-    of the accuracy overlaps the best one's.  least: the row that leaks least where none qualifies, of equals the most accurate.
-    qualified, settings: how many of how many.
+    best: row of the setting to use; None where no usable setting qualifies.
+    alike: rows of the other settings that qualify and whose accuracy interval overlaps that of the best one.
+    unusable: row of the most accurate setting that fails on accuracy alone; None where there is none or `best` exists.
+    least: where `best` is None, row of the usable setting within the epsilon that leaks least; None where there is none.
+    qualified: number of settings that qualify.
+    settings: number of settings.
+    usable: least accuracy of a usable setting; None where no undefended training was measured.
+    wanted: the requirements.
     """
 
     best: pd.Series | None
     alike: pd.DataFrame
+    unusable: pd.Series | None
     least: pd.Series | None
     qualified: int
     settings: int
+    usable: float | None
+    wanted: Requirements
 
 
-def main_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the leakage point that is answered for, the first that was asked for; without what was left out."""
+def main_rows(rows: pd.DataFrame, wanted: Requirements = NOTHING_REQUIRED) -> pd.DataFrame:
+    """Return the rows of the leakage point that the answer is about, without the settings that were left out.
+
+    It is the point of the required observer, else the first point that was requested.
+    """
     if "point" not in rows or not len(rows):
         return rows.head(0)
-    found: pd.DataFrame = rows[rows["left_out"].isna() & (rows["point"] == first_point(rows))]
-    return found.reset_index(drop=True)
+    point = first_point(rows) if wanted.observer == RELEASED else wanted.observer
+    selected: pd.DataFrame = rows[rows["left_out"].isna() & (rows["point"] == point)]
+    return selected.reset_index(drop=True)
 
 
 def first_point(rows: pd.DataFrame) -> str:
-    """Return the leakage point that was asked for first."""
+    """Return the leakage point that was requested first."""
     return str(json.loads(rows["asked"].iloc[0])["taps"][0])
 
 
-def qualifies(rows: pd.DataFrame) -> pd.Series:
-    """Return of each row whether its identification is not told from chance and nothing else that was measured leaks.
+def usable_from(rows: pd.DataFrame) -> float | None:
+    """Return the least accuracy of a usable setting; None where no undefended training was measured.
 
-    Not told: a one-sided exact binomial test of the many victims does not reject chance at `CAUTION`.  Where no ranking
-    could be made, and where pictures or records come back all the same, it does not.
-    An attack that found no answer is no reason against it.
+    A usable setting keeps at least `LEARNED` of what the undefended training learns above the commonest class.
     """
-    within: pd.Series = rows["identify_p"] >= CAUTION
-    return within & ~rows["verdict"].isin(LEAKING) & rows["trained_accuracy"].notna()
+    plain = rows[rows["defense"] == "none"] if len(rows) else rows
+    if not len(plain) or plain["trained_accuracy"].isna().all():
+        return None
+    accuracy, commonest = float(plain.iloc[0]["trained_accuracy"]), float(plain.iloc[0]["null_label"])
+    return commonest + LEARNED * (accuracy - commonest)
 
 
-def chosen(rows: pd.DataFrame) -> Choice:
+def qualifies(rows: pd.DataFrame, wanted: Requirements = NOTHING_REQUIRED) -> pd.Series:
+    """Return for each row whether it meets every condition of `refusals`."""
+    return refusals(rows, wanted) == ""
+
+
+def refusals(rows: pd.DataFrame, wanted: Requirements = NOTHING_REQUIRED) -> pd.Series:
+    """Return for each row why it does not qualify, empty where it does.
+
+    leak: identification is above chance (one-sided exact binomial test at `CAUTION`) or was not measured, or the verdict is a
+        leak. A failed attack alone is not a reason.
+    epsilon: the valid epsilon against the required observer is larger than required, or does not exist.
+    accuracy: the setting is not usable. Without an undefended training, it predicts no better than the commonest class.
+    """
+    leaking = ~(rows["identify_p"] >= CAUTION) | rows["verdict"].isin(LEAKING)
+    reasons = {"leak": leaking, "accuracy": ~_usable(rows)}
+    if wanted.max_epsilon is not None:
+        reasons["epsilon"] = ~(rows[wanted.column].astype(float) <= wanted.max_epsilon)
+    found = [", ".join(name for name, hit in reasons.items() if hit.loc[place]) for place in rows.index]
+    return pd.Series(found, index=rows.index, dtype=object)
+
+
+def _usable(rows: pd.DataFrame) -> pd.Series:
+    least, accuracy = usable_from(rows), rows["trained_accuracy"].astype(float)
+    usable: pd.Series = accuracy > rows["null_label"].astype(float)
+    return usable if least is None else usable & (accuracy >= least)
+
+
+def chosen(rows: pd.DataFrame, wanted: Requirements = NOTHING_REQUIRED) -> Choice:
     """Return the choice among the rows of one leakage point.
 
-    Of equally accurate settings the one of the smaller valid epsilon is taken (one without any comes last), then the one with more
-    noise.
+    The smaller epsilon against the required observer decides between equal accuracies, then more noise.
     """
-    good = rows[qualifies(rows)] if len(rows) else rows
+    usable = usable_from(rows)
+    if not len(rows):
+        return Choice(None, rows, None, None, 0, 0, usable, wanted)
+    reasons = refusals(rows, wanted)
+    ranked = rows.sort_values(
+        ["trained_accuracy", wanted.column, "factor"],
+        ascending=[False, True, False],
+        na_position="last",
+        kind="stable",
+    )
+    good = ranked[reasons[ranked.index] == ""]
+    none = Choice(None, good, None, None, len(good), len(rows), usable, wanted)
     if not len(good):
-        least = rows.sort_values(["identified", "trained_accuracy"], ascending=[True, False], na_position="last")
-        return Choice(None, good, least.iloc[0] if len(least) else None, 0, len(rows))
-    keys = ["trained_accuracy", "epsilon_valid", "factor"]
-    ranked = good.sort_values(keys, ascending=[False, True, False], na_position="last", kind="stable")
-    best = ranked.iloc[0]
-    rest = ranked.iloc[1:]
+        weak = ranked[reasons[ranked.index] == "accuracy"].dropna(subset=["trained_accuracy"])
+        strong = rows[reasons == "leak"].sort_values(
+            ["identified", "trained_accuracy"], ascending=[True, False], na_position="last", kind="stable"
+        )
+        return dataclasses.replace(none, unusable=_first(weak), least=_first(strong))
+    best, rest = good.iloc[0], good.iloc[1:]
     above, below = rest["trained_accuracy_high"] >= best["trained_accuracy_low"], rest["trained_accuracy_low"]
-    alike = rest[above & (below <= best["trained_accuracy_high"])]
-    return Choice(best, alike, None, len(good), len(rows))
+    return dataclasses.replace(none, best=best, alike=rest[above & (below <= best["trained_accuracy_high"])])
+
+
+def _first(rows: pd.DataFrame) -> pd.Series | None:
+    return rows.iloc[0] if len(rows) else None
 
 
 def reaching(rows: pd.DataFrame, accuracy: float) -> list[Reached]:
-    """Return of each defense with noise the first setting, from the most noise on, whose mean accuracy reaches a number."""
+    """Return, for each defense with noise, the setting with the most noise whose mean accuracy reaches a number."""
     noisy = rows[rows["noise"].astype(bool)].sort_values(["defense", "factor"], ascending=[True, False])
     return reached(noisy.assign(aim=accuracy, cell=noisy["row"]))

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from leakbench.frontier.captions import names, words
-from leakbench.frontier.choose import Choice
+from leakbench.frontier.choose import RELEASED, Choice
 from leakbench.frontier.look import (
     BOTTOM,
     GRID,
@@ -33,6 +33,7 @@ from leakbench.frontier.look import (
     looks_of,
     with_dark,
 )
+from leakbench.leakage_points import point_name
 from leakbench.store import write_atomically
 
 __all__ = ["draw", "figure_of"]
@@ -43,7 +44,7 @@ TICKS = (0.0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0)
 
 
 def draw(rows: pd.DataFrame, choice: Choice, path: Path) -> None:
-    """Write the figure of one leakage point's rows to `path` with .svg and .png behind it, the same bytes for the same rows."""
+    """Write the figure of one leakage point's rows as `path`.svg and `path`.png; the same rows give the same bytes."""
     with matplotlib.rc_context(
         {"svg.hashsalt": "leakbench", "font.family": "DejaVu Sans", "axes.unicode_minus": False}
     ):
@@ -61,27 +62,33 @@ def figure_of(rows: pd.DataFrame, choice: Choice) -> Figure:
     figure = Figure(figsize=(WIDTH, HEIGHT), facecolor=PAPER)
     left, right = (figure.add_axes((start, BOTTOM, wide, TALL)) for start, wide in (LEFT, RIGHT))
     looks = looks_of(list(dict.fromkeys(rows["defense"])))
-    lane = _epsilons(left, rows)
+    column = choice.wanted.column
+    lane = _epsilons(left, rows, choice)
     _identified(right, rows)
-    for axes, title in ((left, "what is promised"), (right, "what is read")):
+    for axes, title in ((left, "guarantee"), (right, "measured leak")):
         _accuracies(axes, rows)
         _plain(axes)
+        if choice.usable is not None:
+            axes.axhline(choice.usable, color=MUTED, linewidth=0.8, linestyle=":")
         axes.set_title(title, fontsize=USUAL, color=INK, weight="bold", pad=5)
     right.tick_params(labelleft=False)
+    if choice.usable is not None:
+        above = left.get_yaxis_transform()
+        left.text(0.02, choice.usable, "usable above", transform=above, va="bottom", fontsize=SMALL, color=MUTED)
     left.set_ylabel("accuracy of the trained model", fontsize=USUAL, color=INK)
     for defense, look in looks.items():
         own = rows[rows["defense"] == defense].sort_values("factor")
-        _line(left, own, _x_left(own, lane, look.place, len(looks)), look)
+        _line(left, own, _x_left(own, lane, look.place, len(looks), column), look)
         _line(right, own, own["identified"].to_numpy(float), look, "identified")
     if choice.best is not None:
-        _star(left, right, choice.best, rows, lane, looks)
+        _star(left, right, choice.best, lane, looks, column)
     names(right, rows, looks, choice)
     words(figure, rows, choice)
     return figure
 
 
 def _accuracies(axes: Axes, rows: pd.DataFrame) -> None:
-    """Draw the scale of accuracy, wider towards 1, where the settings lie close together."""
+    """Draw the scale of accuracy, wider towards 1, where the settings are close together."""
     axes.set_yscale("function", functions=(lambda y: -np.log10(1.03 - np.minimum(y, 1.0)), lambda z: 1.03 - 10.0**-z))
     low, high = rows["trained_accuracy"].min() - 0.06, rows["trained_accuracy"].max()
     axes.set_ylim(max(0.0, low), min(1.0, high + 0.35 * (1.03 - high)))
@@ -90,9 +97,9 @@ def _accuracies(axes: Axes, rows: pd.DataFrame) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
 
 
-def _epsilons(axes: Axes, rows: pd.DataFrame) -> tuple[float, float]:
-    """Draw the scale of epsilon, and right of it the lane of those without one; return between which x the lane lies."""
-    found = rows["epsilon_valid"].dropna()
+def _epsilons(axes: Axes, rows: pd.DataFrame, choice: Choice) -> tuple[float, float]:
+    """Draw the scale of epsilon and, to its right, the lane of settings without one; return the left and right end of the lane."""
+    found = rows[choice.wanted.column].astype(float).dropna()
     low, high = (np.log10(found.min()), np.log10(found.max())) if len(found) else (0.0, 1.0)
     low, high = np.floor(low - 0.2), np.ceil(high + 0.2)
     wide = 0.5 * (high - low)
@@ -105,7 +112,10 @@ def _epsilons(axes: Axes, rows: pd.DataFrame) -> tuple[float, float]:
     axes.xaxis.set_major_formatter(
         FuncFormatter(lambda x, _: f"$10^{{{x:.0f}}}$" if not -2 <= x <= 2 else f"{10.0**x:g}")
     )
-    axes.set_xlabel("valid $\\epsilon$ of the released\nmodels: less promises more", fontsize=USUAL, color=INK)
+    against = "released models" if choice.wanted.observer == RELEASED else point_name(choice.wanted.observer)
+    axes.set_xlabel(f"valid $\\epsilon$, {against}\n(smaller guarantees more)", fontsize=USUAL, color=INK)
+    if choice.wanted.max_epsilon is not None and low <= np.log10(choice.wanted.max_epsilon) <= high:
+        axes.axvline(np.log10(choice.wanted.max_epsilon), color=MUTED, linewidth=0.8, linestyle=":")
     return float(high), float(high + wide)
 
 
@@ -114,17 +124,17 @@ def _inside(axes: Axes) -> dict[str, Any]:
 
 
 def _identified(axes: Axes, rows: pd.DataFrame) -> None:
-    """Draw the scale of identification and the band in which chance lies."""
+    """Draw the scale of identification and the band of chance."""
     high = rows["null_identified_high"].max()
     half = 0.5 / rows["identify_victims"].max()
     axes.set_xlim(-0.09, 1.06)
     axes.axvspan(-0.09, high + half, color=GRID, linewidth=0)
     axes.axvline(1 / rows["candidates"].max(), color=MUTED, linewidth=0.8, linestyle=":")
-    said = "$\\blacktriangleleft$ by chance"
+    said = "$\\blacktriangleleft$ chance"
     axes.text(high + half + 0.03, 0.01, said, **{**_inside(axes), "ha": "left"})
     axes.xaxis.set_major_locator(FixedLocator([0.0, 0.5, 1.0]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-    axes.set_xlabel("victims identified by who\nknows the defense", fontsize=USUAL, color=INK)
+    axes.set_xlabel("victims identified by the\nadaptive attacker", fontsize=USUAL, color=INK)
 
 
 def _plain(axes: Axes) -> None:
@@ -138,14 +148,14 @@ def _plain(axes: Axes) -> None:
         spine.set_color(MUTED)
 
 
-def _x_left(own: pd.DataFrame, lane: tuple[float, float], place: int, many: int) -> np.ndarray:
-    """Return where a defense's points lie on the left: at the logarithm of epsilon, or in a track of its own in the lane."""
+def _x_left(own: pd.DataFrame, lane: tuple[float, float], place: int, many: int, column: str) -> np.ndarray:
+    """Return x of a defense's points in the left panel: the logarithm of epsilon, or the defense's own track in the lane."""
     track = lane[0] + (lane[1] - lane[0]) * (place + 1) / (many + 1)
-    return np.where(own["epsilon_valid"].notna(), np.log10(own["epsilon_valid"].astype(float).fillna(1.0)), track)
+    return np.where(own[column].notna(), np.log10(own[column].astype(float).fillna(1.0)), track)
 
 
 def _line(axes: Axes, own: pd.DataFrame, x: np.ndarray, look: Look, across: str = "") -> None:
-    """Draw one defense: thin intervals, a line through its noise, and markers that are full where examples come back."""
+    """Draw one defense: thin intervals, a line through its noise, and markers, filled where examples are reconstructed."""
     y = own["trained_accuracy"].to_numpy(float)
     style: dict[str, Any] = {"color": look.colour, "linewidth": 0.8, "alpha": 0.45, "zorder": 1.5}
     low, high = (own[f"trained_accuracy_{end}"].to_numpy(float) for end in ("low", "high"))
@@ -170,11 +180,11 @@ def _line(axes: Axes, own: pd.DataFrame, x: np.ndarray, look: Look, across: str 
 
 
 def _star(
-    left: Axes, right: Axes, best: pd.Series, rows: pd.DataFrame, lane: tuple[float, float], looks: dict[str, Look]
+    left: Axes, right: Axes, best: pd.Series, lane: tuple[float, float], looks: dict[str, Look], column: str
 ) -> None:
     own = best.to_frame().T
-    own["epsilon_valid"] = own["epsilon_valid"].astype(float)
-    x = _x_left(own, lane, looks[str(best["defense"])].place, len(looks))
+    own[column] = own[column].astype(float)
+    x = _x_left(own, lane, looks[str(best["defense"])].place, len(looks), column)
     for axes, at in ((left, float(x[0])), (right, float(best["identified"]))):
         axes.scatter(
             [at],

@@ -1,4 +1,4 @@
-"""Measure a frontier: each point once, kept as soon as it is whole; what a row of the CSV already holds is not measured again."""
+"""Measure a frontier: each point once, saved when it is complete; a row of the CSV is not measured again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["frontier", "ordered", "read_rows", "rows_file"]
 
 
 FILLED = ("point", "verdict", "victims", "identify_victims", "candidates", "seeds", "delta")
-"""What every row that was measured has."""
+"""Columns that are filled in every measured row."""
 
 MEASURED = (
     *FILLED,
@@ -35,29 +35,29 @@ MEASURED = (
     *("null_asr", "label_ranked", "null_label", "identify_p", "null_identified_low", "null_identified_high", "sigma"),
     *("epsilon_valid", "epsilon_tap", "epsilon_claimed", "epsilon_reason", "epsilon_tap_reason", "wall_minutes"),
 )
-"""The columns that page and figure are made of."""
+"""Columns that page and figure need."""
 
 ASKED = {*SAME, "seeds", "identify"}
 
 
 def rows_file(out: Path, dataset: str) -> Path:
-    """Return where the rows of a data set's frontier lie."""
+    """Return the path of the rows of a data set's frontier."""
     return out / f"frontier_{Path(dataset).stem}.csv"
 
 
 def read_rows(table: Path) -> pd.DataFrame:
-    """Return the rows of a CSV; none where there is none yet.  Raises InputError for one that is damaged."""
+    """Return the rows of a CSV, empty before the first; raise InputError for a damaged file."""
     rows = kept(table, FRONTIER)
     for asked in rows["asked"]:
         taps = json.loads(asked).get("taps")
         if not isinstance(taps, list) or not taps or not json.loads(asked).keys() >= ASKED:
-            raise InputError(f"{table}: asked: got {asked[:40]!r}, expected what a frontier shares; {CURE}")
+            raise InputError(f"{table}: asked: got {asked[:40]!r}, expected the sizes that all rows share; {CURE}")
     done = rows[rows["left_out"].isna()]
     for name in MEASURED if len(done) else ():
         if name not in rows:
             raise InputError(f"{table}: column {name!r} is missing; {CURE}")
         if name in FILLED and (done[name].isna() | (done[name] == "")).any():
-            raise InputError(f"{table}: {name}: a row that was measured has nothing there; {CURE}")
+            raise InputError(f"{table}: {name}: a measured row has no value; {CURE}")
     return rows
 
 
@@ -75,23 +75,35 @@ def frontier(
     say: Callable[[Row], None],
     named: bool,
 ) -> pd.DataFrame:
-    """Measure every defense at every factor that `out` has no row of, one factor of all before the next; return all rows.
+    """Measure every defense at every factor without a row in `out`, one factor of all defenses before the next; return all rows.
 
-    seeds: how often each is trained.  identify: of how many victims, at most, it is tried who they are.
-    named: whether the user chose the defenses, so that one that does not fit is an error and not left out.
+    Args:
+        request: The cell that all points share.
+        defenses: Names of defenses or paths of recipes.
+        factors: Factors on the noise, the largest first.
+        seeds: Number of trainings of each point.
+        identify: Largest number of victims that are only identified.
+        runs: Folder of the cells.
+        out: Folder of the rows.
+        data_dir: Folder of the data sets; None for the default.
+        command: The command, for the manifests.
+        reporter: Reports progress.
+        say: Receives each new row.
+        named: Whether the user named the defenses, so that one that does not fit is an error and not left out.
 
-    Raises InputError also where the rows that are there are of other sizes.
+    Raises:
+        InputError: A named defense does not fit, data are missing, or the rows in `out` have other sizes.
     """
     table, asked = rows_file(out, request.dataset), asked_of(request, seeds, identify)
     rows = read_rows(table)
     if len(rows) and set(rows["asked"]) != {asked}:
         raise InputError(
-            f"out: {table} has rows of other sizes ({_differs(rows, asked)}); expected the same, or another --out"
+            f"out: {table} has rows of other sizes ({_differs(rows, asked)}); expected the same sizes, or another --out"
         )
     points = _planned(request, defenses, factors, data_dir, named)
     load_dataset(
         request.dataset, data_dir
-    )  # Missing data stop the command; they are not a reason to leave a defense out.
+    )  # Missing data stop the command: they are not a reason to leave a defense out.
     for point, why in points:
         try:
             if why:
@@ -104,7 +116,7 @@ def frontier(
                 continue
             found = measured(point, cells, asked, runs, command, reporter)
         with alone(out):
-            rows = read_rows(table)  # As it is now: another command may have written to it meanwhile.
+            rows = read_rows(table)  # Read again: another command may have written rows meanwhile.
             rows = ordered(replaced(rows, "cell", point.name, found))
             write_csv(table, rows)
         for row in found:
@@ -129,7 +141,7 @@ def ordered(rows: pd.DataFrame) -> pd.DataFrame:
 def _planned(
     request: Request, defenses: Sequence[str], factors: Sequence[float], data_dir: Path | None, named: bool
 ) -> list[tuple[Point, str]]:
-    """Return every point with why it cannot be measured, empty where it can: one factor of all defenses before the next."""
+    """Return every point with why it cannot be measured, else an empty text; one factor of all defenses before the next."""
     found: list[tuple[int, Point, str]] = []
     for defense in defenses:
         try:
@@ -140,7 +152,7 @@ def _planned(
             found.append((0, Point(defense), str(error)))
             continue
         found += [(place, point, "") for place, point in enumerate(points)]
-    if found and all(why for _, _, why in found):  # Of none of them: what is asked for is wrong, not a defense.
+    if found and all(why for _, _, why in found):  # No defense fits: the request is wrong, not a defense.
         same = {why for _, _, why in found}
         raise InputError(
             found[0][2] if len(same) == 1 else f"none of {len(found)} defenses fits; {found[0][1].name}: {found[0][2]}"

@@ -1,4 +1,4 @@
-"""What is measured for a frontier: every defense, and those with noise at every factor on it."""
+"""Plan the points of a frontier: every defense, and defenses with noise at every factor on their noise."""
 
 from __future__ import annotations
 
@@ -31,15 +31,18 @@ DEFENSES = (
     "sign",
     "precode",
 )
-"""Of each kind the best known, with the sibling whose epsilon follows: noise on examples, at clients, at the server; no noise."""
+"""The best-known defense of each kind and its variant with a valid epsilon: noise on examples, at clients, at the server; none."""
 
 FACTORS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.001)
-"""From the papers' own noise, behind which little is learned, to so little that it hides nothing."""
+"""From the papers' own noise, with which little is learned, to noise that does not stop the attack."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A defense at a factor on its noise, 1 for its own; `noise`: whether the factor reaches it, so that there are others."""
+    """A defense at a factor on its noise, 1 for the recipe's own noise.
+
+    noise: whether the defense has noise that a factor changes.
+    """
 
     defense: str
     factor: float = 1.0
@@ -47,14 +50,15 @@ class Point:
 
     @property
     def name(self) -> str:
-        """How its row is called."""
+        """Name of the row."""
         return f"{Path(self.defense).stem}, x {self.factor:g}" if self.noise else Path(self.defense).stem
 
 
 def defenses_of(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of defenses or paths of recipes; `all`: the default ones and then the others of the catalog.
+    """Return the names of defenses or paths of recipes; `all`: the default defenses and then the others of the catalog.
 
-    Raises InputError for a name that there is not, or that stands twice.
+    Raises:
+        InputError: A name is unknown or is given twice.
     """
     known = names("defenses")
     if tuple(words) == ("all",):
@@ -68,12 +72,12 @@ def defenses_of(words: Sequence[str]) -> tuple[str, ...]:
     stems = [Path(word).stem for word in words]
     for word in stems:
         if stems.count(word) > 1:
-            raise InputError(f"defenses: {word!r} stands twice")
+            raise InputError(f"defenses: {word!r} is given twice")
     return tuple(words)
 
 
 def factors_of(words: Sequence[str]) -> tuple[float, ...]:
-    """Return the factors, the most noise first; raises InputError for what is no number of that range, or stands twice."""
+    """Return the factors, the largest first; raise InputError for a factor that is not a number in range, or is given twice."""
     found = []
     for word in words:
         try:
@@ -84,15 +88,16 @@ def factors_of(words: Sequence[str]) -> tuple[float, ...]:
             between = f"numbers from {LEAST:g} to {MOST:g} with commas between them"
             raise InputError(f"noise-factors: got {word!r}, expected {between}")
         if factor in found:
-            raise InputError(f"noise-factors: {word!r} stands twice")
+            raise InputError(f"noise-factors: {word!r} is given twice")
         found.append(factor)
     return tuple(sorted(found, reverse=True))
 
 
 def points_of(request: Request, factors: Sequence[float], data_dir: Path | None) -> list[Point]:
-    """Return the points of the defense of a request: one for each factor that reaches its noise, one of a defense without any.
+    """Return the points of a request's defense: one for each factor where it has noise, else one.
 
-    Raises InputError in one line for a defense that does not fit the data or the attack.
+    Raises:
+        InputError: The defense does not fit the data or the attack.
     """
     if _reached(plan_cell(request, data_dir)):
         return [Point(request.defense, factor, noise=True) for factor in factors]
@@ -100,7 +105,7 @@ def points_of(request: Request, factors: Sequence[float], data_dir: Path | None)
 
 
 def _reached(cell: Cell) -> bool:
-    """Return whether a factor reaches all noise of the cell's defense, and there is some."""
+    """Return whether the cell's defense has noise, all of which a factor changes."""
     try:
         check_louder(cell, "noise-factors", some=True)
     except InputError:

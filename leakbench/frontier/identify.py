@@ -1,4 +1,4 @@
-"""Identification of many victims, a cell of its own: so cheap that chance is told apart better than by an attack's few victims."""
+"""Identify many victims in a separate cell: it is cheap, and many victims separate a leak from chance better than few."""
 
 from __future__ import annotations
 
@@ -21,18 +21,23 @@ from leakbench.summary.verdict_words import IDENTIFIES, RECONSTRUCTS
 __all__ = ["UNLIMITED", "identified_by", "identify_cell", "told_from_chance"]
 
 UNLIMITED: dict[str, Any] = dict.fromkeys(("iterations", "evaluations", "budget"))
-"""Limits of searches, of which identification has none."""
+"""Limits of searches; identification does not search."""
 
 SHARES = ("identified", "identified_low", "identified_high", "identified_bound", "candidates")
-"""Copied from the summary of a leakage point of the cell with many victims."""
+"""Columns copied from the summary of the cell with many victims."""
 
 
 def identify_cell(first: Cell, request: Request, many: int, data_dir: Path | None, load: Load = load_dataset) -> Cell:
     """Return the cell that identifies up to `many` victims behind the defense of the cell that is attacked.
 
-    first: the point's attacked cell.  request: what it was made of.  many: fewer where the data set or the candidates are fewer.
-    load: as of `prepare`.
-    Nothing is trained, but where what the defense does in round 0 follows from how many rounds there are.
+    Nothing is trained, except where the defense's noise in round 0 depends on the number of rounds.
+
+    Args:
+        first: The point's attacked cell.
+        request: The request of that cell.
+        many: Largest number of victims; fewer where the data set or the candidates are fewer.
+        data_dir: Folder of the data sets; None for the default.
+        load: Reads a data set.
     """
     victims = min(many, len(first.data.victims), request.candidates)
     asked = dataclasses.replace(request, attack="identification", victims=victims, **UNLIMITED)
@@ -41,10 +46,12 @@ def identify_cell(first: Cell, request: Request, many: int, data_dir: Path | Non
 
 
 def identified_by(tap: Mapping[str, Any], verdict: str) -> Row:
-    """Return what a row has from the identification of many victims at its leakage point.
+    """Return the columns of a row that the identification of many victims gives.
 
-    tap: that point's summary.  verdict: of the attack on few victims. Where the attack does not reconstruct, but many victims
-    are identified significantly more often than by chance, the setting `identifies`.
+    Args:
+        tap: Summary of the leakage point.
+        verdict: Verdict of the attack on few victims. It becomes `identifies` where the attack does not reconstruct, but many
+            victims are identified significantly more often than by chance.
     """
     row = {key: tap[key] for key in SHARES} | {"identify_victims": tap["victims"], "identify_p": told_from_chance(tap)}
     if verdict != RECONSTRUCTS and tap["identified"] is not None and above_chance(*_trials(tap)):
@@ -57,9 +64,10 @@ def identified_by(tap: Mapping[str, Any], verdict: str) -> Row:
 
 
 def told_from_chance(tap: Mapping[str, Any]) -> float:
-    """Return with which probability chance identifies at least as many: one-sided exact binomial test, V trials at 1 / k.
+    """Return the p-value of a one-sided exact binomial test against chance: V trials at 1 / k; NaN without a ranking.
 
-    tap: the share `identified` of `victims` V, each among `candidates` k.  NaN where no ranking could be made.
+    Args:
+        tap: Summary with the share `identified` of `victims` V, each among `candidates` k.
     """
     if tap["identified"] is None or math.isnan(tap["identified"]):
         return math.nan

@@ -1,4 +1,4 @@
-"""What the page's answer does not say, at the top of it: settings that were not measured, and how its accuracies were chosen."""
+"""State the limits of a frontier's answer: settings that were not measured, and how its accuracies were selected."""
 
 from __future__ import annotations
 
@@ -9,26 +9,29 @@ from leakbench.frontier.grid import DEFENSES
 __all__ = ["limits_of", "not_measured"]
 
 SAME_TEST = (
-    "The choice and the accuracy that is stated of it are from the same test examples, so that it is somewhat too high."
+    "The setting is selected by its accuracy on the test examples, so that the reported accuracy is slightly too high."
 )
 
-ONE_SEED = (
-    "With one seed, an interval of the accuracy is of how many test examples there are only, not of another training."
-)
+ONE_SEED = "With one seed, the interval of an accuracy covers the choice of test examples, but not another training."
 
 
 def limits_of(rows: pd.DataFrame, main: pd.DataFrame) -> list[str]:
-    """Return paragraphs; rows: all of them, with what was left out; main: those of the leakage point that is answered for."""
+    """Return paragraphs.
+
+    Args:
+        rows: All rows, with the settings that were left out.
+        main: The rows of the leakage point that the answer is about.
+    """
     lacking, grid = not_measured(rows, main)
     said = (
-        f"Not measured: {lacking} of the {grid} settings of the grid of these defenses and noise factors; the answer is of the "
+        f"Not measured: {lacking} of the {grid} settings of the grid of these defenses and noise factors; the answer is among the "
         f"other {grid - lacking}."
         if lacking
         else f"All {grid} settings of the grid of these defenses and noise factors were measured."
     )
     others = [f"`{name}`" for name in DEFENSES if name not in set(rows["defense"])]
     absent = (
-        [f"Of the {len(DEFENSES)} defenses by default, {len(others)} were not tried: {', '.join(others)}."]
+        [f"Default defenses that were not tried ({len(others)} of {len(DEFENSES)}): {', '.join(others)}."]
         if others
         else []
     )
@@ -37,7 +40,7 @@ def limits_of(rows: pd.DataFrame, main: pd.DataFrame) -> list[str]:
 
 
 def not_measured(rows: pd.DataFrame, main: pd.DataFrame) -> tuple[int, int]:
-    """Return how many settings of the grid have no row of measures, and how many settings the grid has.
+    """Return how many settings of the grid were not measured, and how many settings the grid has.
 
     The grid: every defense with noise at every factor of these rows, and every other defense once.
     """

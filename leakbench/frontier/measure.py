@@ -1,4 +1,4 @@
-"""One point of a frontier: its cells, run or read where they are whole, and its rows, one for each leakage point."""
+"""Measure one point of a frontier: run its cells, or read complete ones, and return a row for each leakage point."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ SAME = (
     *("dataset", "model", "leak_model", "clients", "clients_per_round", "train_rounds", "local_iterations", "batch"),
     *("learning_rate", "leak_batch", "victims", "iterations", "candidates", "protocol", "attack", "seed"),
 )
-"""What all points of one frontier share: the sizes that its page states."""
+"""Fields that all points of one frontier share: the sizes on its page."""
 
 
 LIMITS = ("evaluations", "budget")
-"""Limits of the attack that they share where there are any."""
+"""Limits of the attack that all points share."""
 
 
 def asked_of(request: Request, seeds: int, identify: int) -> str:
-    """Return as JSON what all points of a frontier share."""
+    """Return the shared fields of all points of a frontier, as JSON."""
     shared = {name: getattr(request, name) for name in SAME}
-    # Rows from before there were limits have no word of them.
+    # Rows from before limits existed do not have these fields.
     limits = {name: getattr(request, name) for name in LIMITS if getattr(request, name) is not None}
     return json.dumps(
         {**shared, **limits, "taps": list(request.taps), "seeds": seeds, "identify": identify}, sort_keys=True
@@ -55,10 +55,10 @@ SIZES = {
     "model": "trained network `{}`",
     "leak_model": "leaking network `{}`",
     "victims": "{} victims of `autoleak`",
-    "identify": "up to {} of identification",
-    "iterations": "{} iterations of the attack at most",
-    "evaluations": "{} gradient evaluations of each victim at most",
-    "budget": "{} seconds of each point's attack at most (numbers depend on the machine)",
+    "identify": "up to {} victims of identification",
+    "iterations": "at most {} iterations of the attack",
+    "evaluations": "at most {} gradient evaluations for each victim",
+    "budget": "at most {} seconds for each point's attack (numbers depend on the machine)",
     "candidates": "up to {} candidates",
     "seeds": "{} seeds",
 }
@@ -90,10 +90,18 @@ def command_of(rows: pd.DataFrame, asked: dict[str, Any]) -> str:
 def cells_at(
     point: Point, request: Request, seeds: int, identify: int, data_dir: Path | None, load: Load = load_dataset
 ) -> list[Cell]:
-    """Return a point's cells: the first is attacked, the others, with other seeds, only tell its accuracy again.
+    """Return a point's cells: the first is attacked, those with other seeds only measure accuracy, the last identifies victims.
 
-    The last of them identifies many victims, `identify` where the data set allows it.  load: as of `prepare`.
-    Raises InputError for a point that cannot be measured.
+    Args:
+        point: The point.
+        request: The cell that all points share.
+        seeds: Number of trainings.
+        identify: Largest number of victims to identify.
+        data_dir: Folder of the data sets; None for the default.
+        load: Reads a data set.
+
+    Raises:
+        InputError: The point cannot be measured.
     """
     factor = None if point.factor == 1.0 else point.factor
     first = dataclasses.replace(request, defense=point.defense, noise_factor=factor)
@@ -104,7 +112,7 @@ def cells_at(
 
 
 def measured(point: Point, cells: list[Cell], asked: str, runs: Path, command: str, reporter: Reporter) -> list[Row]:
-    """Run a point's cells, each in a folder of its own in `runs`, where it goes on if it was cut short: its rows."""
+    """Run a point's cells, each in its own folder of `runs`, where an interrupted one is resumed; return the rows."""
     ended, seconds, found = list[float](), 0.0, list[Row]()
     *trained, many = cells
     with executed(many, runs, command, reporter) as (summary, run):
@@ -132,7 +140,7 @@ def measured(point: Point, cells: list[Cell], asked: str, runs: Path, command: s
 
 
 def left_out(point: Point, asked: str, why: str) -> Row:
-    """Return the row of a point that cannot be measured, which says why."""
+    """Return the row of a point that cannot be measured, with the reason."""
     return {**_named(point, asked), "left_out": why}
 
 

@@ -1,4 +1,4 @@
-"""The page of a frontier in Markdown: the answer, the figure, every setting, what was left out, how to repeat it."""
+"""Write the page of a frontier in Markdown: the answer, the figure, every setting, the settings left out, the command."""
 
 from __future__ import annotations
 
@@ -7,72 +7,80 @@ from typing import Any
 
 import pandas as pd
 
-from leakbench.frontier.answer import answer_of, epsilon_text, share_text
-from leakbench.frontier.choose import Choice, first_point, main_rows, qualifies
-from leakbench.frontier.limits import limits_of
+from leakbench.frontier.answer import answer_of, command_words, epsilon_text, p_text, required, setting_of, share_text
+from leakbench.frontier.choose import (
+    LEARNED,
+    RELEASED,
+    Choice,
+    Requirements,
+    chosen,
+    first_point,
+    main_rows,
+    refusals,
+)
+from leakbench.frontier.limits import limits_of, not_measured
 from leakbench.frontier.measure import SIZES, command_of
 from leakbench.frontier.stale import points_in
+from leakbench.leakage_points import point_name
+from leakbench.reproduce.box import box_of, caveats_of
 from leakbench.reproduce.columns import text_of
-from leakbench.reproduce.stale import stale_lines
+from leakbench.reproduce.stale import Published, stale_lines
 from leakbench.scripts import in_table, markdown_table, untagged
 from leakbench.summary.verdict import CAUTION, LEVEL
 
 __all__ = ["page_of"]
 
 HEADS = (
-    *(
-        "setting",
-        "sigma",
-        "accuracy [95 % CI]",
-        "identified [95 % CI]",
-        "by chance",
-        "p",
-        "ASR [95 % CI]",
-        "baseline ASR",
-        "label told",
-    ),
-    *("a guess", "valid epsilon", "against who reads here", "claimed", "verdict", "qualifies"),
+    *("setting", "sigma", "accuracy [95 % CI]", "identified [95 % CI]", "chance", "p", "ASR [95 % CI]", "baseline ASR"),
+    *("label", "commonest class", "valid epsilon, released", "valid epsilon, here", "claimed", "verdict", "qualifies"),
 )
 
 LEGEND = """\
-- accuracy: of the test examples after the last round, {seeds}.
-- identified: how often the victim is picked out of the candidates by the likelihood of what leaked, by an attacker who knows the
-  defense, of {many} victims who are tried for this alone, by the attack `identification`; by chance: between which shares somebody
-  who saw nothing stays with 95 % probability; p: how likely chance is to reach as many, by a one-sided exact binomial test.
-- ASR: the share of examples of {few} victims that `autoleak`, who knows the defense, brings back to the calibrated RMSE; one
-  without an answer counts as not brought back. baseline ASR: that of a guess from public data alone.
-- label told: how often the victim's class comes first; a guess: the commonest class of the public examples.
-- valid epsilon: of the mechanism as it was executed, at delta = {delta:g}, against who sees the released models; beside it against
-  who reads at {point}.
+- accuracy: on the test examples after the last round, {seeds}.
+- identified: how often the likelihood of the observed update picks the victim among the candidates. The attacker is adaptive;
+  {many} victims are only identified, by the attack `identification`. chance: 95 % range of a guess without any gradient; p: of a
+  one-sided exact binomial test against chance.
+- ASR: the share of the examples of {few} victims that `autoleak` reconstructs to the calibrated RMSE; an example without a
+  reconstruction counts as not reconstructed. baseline ASR: the same for a guess from public data alone.
+- label: how often the victim's class is ranked first; commonest class: its share among the public examples.
+- valid epsilon, released: of the mechanism as executed, at delta = {delta:g}, against an observer of the released models; here:
+  against an observer of the {point}. claimed: by the paper's own formula.
 - verdict: of the attack by `autoleak`; `identifies` also where p is below {claim:g}. `inconclusive`: nothing significant leaked,
   but fewer victims or networks were attacked than `no leak found` requires.
-- qualifies: identification is not significantly above chance at level {level:g}, and the verdict is not `reconstructs` or
-  `identifies`;
-  the most accurate of these is the answer."""
+- qualifies: `yes`, or why not. leak: identification is significantly above chance at level {level:g}, or the verdict is
+  `reconstructs` or `identifies`. accuracy: the setting is not usable{usable}.{epsilon} The most accurate setting that qualifies
+  is the answer."""
 
 HERE = """\
-Read at `type-1`: an honest server, or who listens on the wire, reads each client's update before the server does anything to it,
-so this is where a client is on its own. What a defense does later, at the server, hides nothing there."""
+The {point} is what an honest server receives, and what an observer of the network sees without encryption. The server has not
+processed it, so a defense at the server does not protect it."""
 
 PROTOCOL = """\
-The leak is that of the `paper` protocol: a sigmoid network at random weights, one local iteration, {batch}, which is easiest for
-the attacker. Who trusts a setting for another network, or a trained one, measures it there:
-`leakbench run --protocol live --defense ...`."""
+The leak is that of the `paper` protocol: a sigmoid network at random weights, one local iteration, {batch}. This is the easiest
+case for the attacker. `leakbench run --protocol live --defense ...` measures a setting on another network or a trained one."""
+
+MAXIMA = (1.0, 8.0, None)
+"""Largest epsilons of the table of requirements; None for any setting."""
 
 
 def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "") -> str:
-    """Return the page; rows: all of them, of every leakage point, with what was left out.
+    """Return the page.
 
-    unnamed: why the best setting has no recipe, where it has none.
+    Args:
+        rows: All rows, of every leakage point, with the settings that were left out.
+        choice: The choice among the rows of the leakage point that the page is about.
+        name: Name of the frontier.
+        unnamed: Why the best setting has no recipe; empty where it has one.
     """
     if not len(rows):
         return "# Frontier\n\nNothing was measured yet.\n"
-    asked, main, point = json.loads(rows["asked"].iloc[0]), main_rows(rows), first_point(rows)
+    asked, main, point = json.loads(rows["asked"].iloc[0]), main_rows(rows, choice.wanted), _point(rows, choice)
     others = rows[rows["left_out"].isna() & (rows["point"] != point)] if "point" in rows else rows.head(0)
     delta = main["delta"].iloc[0] if len(main) else 1e-5
     lines = [
         f"# Which defense for {untagged(str(asked['dataset']))}, at what setting",
         "",
+        *_box(rows, main, choice, list(points_in(name, rows))),
         untagged(answer_of(main, choice)),
         "",
         *stale_lines(list(points_in(name, rows))),
@@ -81,37 +89,43 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "") ->
         "",
         f"![Accuracy against valid epsilon, and against identification, of every setting]({name}.svg)",
         "",
-        HERE if point == "type-1" else f"Read at `{point}`, as was asked.",
+        HERE.format(point=point_name(point)) if point == "type-1" else f"Leakage point: {point_name(point)}.",
         "",
         PROTOCOL.format(
             batch="one example" if asked["leak_batch"] == 1 else f"batches of {asked['leak_batch']} examples"
         ),
         "",
+        *_requirements(rows),
         "## Every setting",
         "",
-        _table(main),
+        _table(main, choice.wanted),
         "",
         LEGEND.format(
             seeds=_seeds(main),
             delta=delta,
-            point=point,
+            point=point_name(point),
             level=CAUTION,
             claim=LEVEL,
             many=_range(main, "identify_victims"),
             few=_range(main, "victims"),
+            usable=""
+            if choice.usable is None
+            else f" (below {text_of(choice.usable, 3)}, {LEARNED:.0%} of what undefended "
+            "training learns above the commonest class)",
+            epsilon=f" epsilon: no {required(choice.wanted)}." if choice.wanted.max_epsilon is not None else "",
         ),
         "",
         *_after(main, point),
-        *(["## Other leakage points", "", _table(others, tap=True), ""] if len(others) else []),
+        *(["## Other leakage points", "", _table(others, choice.wanted, tap=True), ""] if len(others) else []),
         *_left_out(rows),
-        "## What was measured, and how to repeat it",
+        "## Sizes and command",
         "",
         _sizes(asked),
         "",
-        f"`{command_of(rows, asked)}`",
+        f"`{command_of(rows, asked)}{command_words(choice.wanted)}`",
         "",
-        "A setting that was measured is not measured again; each row of the CSV has its hash, seeds, versions and minutes "
-        f"({text_of(rows.drop_duplicates('cell')['wall_minutes'].sum(), 0)} minutes in all, on shared cores).",
+        "Finished settings are not measured again. Each row of the CSV has its hash, seeds, versions and minutes "
+        f"({text_of(rows.drop_duplicates('cell')['wall_minutes'].sum(), 0)} minutes in total, on shared cores).",
     ]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -121,17 +135,86 @@ def _recipe(choice: Choice, name: str, unnamed: str, dataset: str) -> list[str]:
         return []
     data = f" --dataset {dataset}"
     if unnamed:
-        return ["", f"Without a recipe: {unnamed}."]
+        return ["", f"No recipe was written: {unnamed}."]
     return [
         "",
-        f"As a recipe: [{name}_best.yaml]({name}_best.yaml), for `leakbench run --defense {name}_best.yaml{data}`.",
+        f"Recipe: [{name}_best.yaml]({name}_best.yaml), for `leakbench run --defense {name}_best.yaml{data}`.",
     ]
 
 
-def _table(rows: pd.DataFrame, tap: bool = False) -> str:
-    good = qualifies(rows)
+def _box(rows: pd.DataFrame, main: pd.DataFrame, choice: Choice, published: list[Published]) -> list[str]:
+    """Return the box at the top of the page."""
+    asked, best = json.loads(rows["asked"].iloc[0]), choice.best
+    limit = required(choice.wanted)
+    claim = (
+        f"Which defense for {asked['dataset']} trains a usable model{f' with a {limit}' if limit else ''}, without a significant "
+        f"leak at the {point_name(_point(rows, choice))}?"
+    )
+    verdict = f"No usable setting among {choice.settings} qualifies."
+    if best is not None:
+        verdict = (
+            f"{setting_of(best)}: accuracy {share_text(best, 'trained_accuracy')}, "
+            f"identification {share_text(best, 'identified')}, valid epsilon "
+            f"{epsilon_text(best['epsilon_valid'])} (released models), {epsilon_text(best['epsilon_tap'])} (here)."
+        )
+    evidence = (
+        f"{choice.settings} settings of {main['defense'].nunique()} defenses; {_range(main, 'identify_victims')} victims "
+        f"identified and {_range(main, 'victims')} attacked by an adaptive `autoleak` in each; "
+        f"training seeds: {_range(main, 'seeds')}."
+    )
+    lacking, _ = not_measured(rows, main)
+    caveats = caveats_of(published, main)
+    caveats += [f"{lacking} settings of the grid were not measured."] if lacking else []
+    caveats += ["One attacker, sigmoid networks at random weights: another attacker may find more."]
+    command = f"leakbench frontier --dataset {asked['dataset']} --out results --page{command_words(choice.wanted)}"
+    return box_of(claim, untagged(verdict), evidence, untagged(" ".join(caveats)), command)
+
+
+def _point(rows: pd.DataFrame, choice: Choice) -> str:
+    return first_point(rows) if choice.wanted.observer == RELEASED else choice.wanted.observer
+
+
+def _requirements(rows: pd.DataFrame) -> list[str]:
+    """Return the table of answers under other requirements: for each largest epsilon and each measured observer."""
+    measured = rows[rows["left_out"].isna()] if "point" in rows else rows.head(0)
     lines = []
-    for qualified, (_, row) in zip(good, rows.iterrows(), strict=True):
+    for observer in (RELEASED, *dict.fromkeys(measured["point"])) if len(measured) else ():
+        for most in MAXIMA:
+            if most is None and observer != RELEASED:
+                continue
+            wanted = Requirements(most, observer)
+            main = main_rows(rows, wanted)
+            best = chosen(main, wanted).best
+            against = "released models" if observer == RELEASED else point_name(observer)
+            shown = (
+                ("no usable setting", "-", "-", "-")
+                if best is None
+                else (
+                    setting_of(best),
+                    share_text(best, "trained_accuracy"),
+                    share_text(best, "identified"),
+                    epsilon_text(best[wanted.column]),
+                )
+            )
+            lines.append(("any" if most is None else f"{most:g}", "-" if most is None else against, *shown))
+    if not lines:
+        return []
+    heads = (
+        "largest epsilon",
+        "against an observer of",
+        "setting",
+        "accuracy [95 % CI]",
+        "identified [95 % CI]",
+        "epsilon",
+    )
+    rule = "Every answer also requires a usable accuracy and no significant leak (`--max-epsilon`, `--observer`)."
+    return ["## Answers by required epsilon", "", rule, "", markdown_table(heads, lines), ""]
+
+
+def _table(rows: pd.DataFrame, wanted: Requirements, tap: bool = False) -> str:
+    reasons = list(refusals(rows, wanted)) if len(rows) else list[str]()
+    lines = []
+    for reason, (_, row) in zip(reasons, rows.iterrows(), strict=True):
         lines.append(
             (
                 in_table(f"{row['row']}, {row['point']}" if tap else row["row"]),
@@ -139,7 +222,7 @@ def _table(rows: pd.DataFrame, tap: bool = False) -> str:
                 share_text(row, "trained_accuracy"),
                 f"{share_text(row, 'identified')} of {row['candidates']:,.0f}",
                 f"{text_of(row['null_identified_low'], 3)} to {text_of(row['null_identified_high'], 3)}",
-                _p_text(row["identify_p"]),
+                p_text(row["identify_p"]),
                 share_text(row, "asr"),
                 text_of(row["null_asr"]),
                 text_of(row["label_ranked"]),
@@ -148,21 +231,14 @@ def _table(rows: pd.DataFrame, tap: bool = False) -> str:
                 epsilon_text(row["epsilon_tap"]),
                 epsilon_text(row["epsilon_claimed"]),
                 in_table(row["verdict"]),
-                "yes" if qualified else "no",
+                f"no: {reason}" if reason else "yes",
             )
         )
     return markdown_table(HEADS, lines)
 
 
-def _p_text(p: float) -> str:
-    """Return a p-value in three digits, a small one by its power of ten."""
-    if pd.isna(p):
-        return "not measured"
-    return text_of(p, 3) if p >= 0.001 else "< 1e-99" if p < 1e-99 else f"{p:.0e}"
-
-
 def _range(rows: pd.DataFrame, column: str) -> str:
-    """Return a column's number, or its ends where it is not the same in all rows."""
+    """Return a column's number, or its range where rows differ."""
     found = sorted({int(n) for n in rows[column]}) if len(rows) else []
     return " to ".join(f"{n:,}" for n in dict.fromkeys((*found[:1], *found[-1:]))) or "no"
 
@@ -170,20 +246,22 @@ def _range(rows: pd.DataFrame, column: str) -> str:
 def _seeds(rows: pd.DataFrame) -> str:
     many = int(rows["seeds"].max()) if len(rows) else 1
     if many == 1:
-        return "of one seed, its interval by how many test examples there are"
-    return f"the mean over {many} seeds with Student's interval; the first seed is the one that was attacked"
+        return "for one seed; the interval is over test examples"
+    return f"mean over {many} seeds with Student's interval; the first seed is attacked"
 
 
 def _after(rows: pd.DataFrame, point: str) -> list[str]:
-    """Return why defenses with an epsilon have none against who reads here."""
+    """Return why defenses have no epsilon against an observer of the leakage point, or none at all."""
     bare = rows[rows["epsilon_valid"].notna() & rows["epsilon_tap"].isna()].drop_duplicates("defense")
     none = rows[rows["epsilon_valid"].isna()].drop_duplicates("defense")
     lines = [untagged(f"- `{row['defense']}`: {_reason(row['epsilon_tap_reason'])}.") for _, row in bare.iterrows()]
     found = (
-        [f"With an epsilon for released models, but none against who reads {point}:", "", *lines, ""] if lines else []
+        [f"Valid epsilon for released models, but not against an observer of the {point_name(point)}:", "", *lines, ""]
+        if lines
+        else []
     )
     lines = [untagged(f"- `{row['defense']}`: {_reason(row['epsilon_reason'])}.") for _, row in none.iterrows()]
-    return [*found, *(["Without any valid epsilon:", "", *lines, ""] if lines else [])]
+    return [*found, *(["No valid epsilon:", "", *lines, ""] if lines else [])]
 
 
 def _reason(said: Any) -> str:
@@ -200,6 +278,6 @@ def _sizes(asked: dict[str, Any]) -> str:
     texts = {**SIZES, "seeds": "one seed"} if asked.get("seeds") == 1 else SIZES
     said = [text.format(asked[key]) for key, text in texts.items() if asked.get(key) is not None]
     return (
-        f"Sizes: {', '.join(said)}; what is not named is the data set's own. Smaller sizes than the papers' make wider intervals "
-        "and lower accuracies."
+        f"Sizes: {', '.join(said)}; other sizes are the data set's defaults. Smaller sizes than in the papers give wider "
+        "intervals and lower accuracies."
     )

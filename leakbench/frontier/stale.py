@@ -1,4 +1,4 @@
-"""The rows of a frontier as they are checked for stale ones."""
+"""Prepare the rows of frontiers for the check for stale rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def published_points(out: Path, data_dir: Path | None) -> Iterator[Published]:
 
 
 def points_in(page: str, rows: pd.DataFrame, data_dir: Path | None = None) -> Iterator[Published]:
-    """Yield the measured points among the rows of a frontier; page: its name."""
+    """Yield the measured points among the rows of a frontier; page: name of the frontier."""
     again = command_of(rows, json.loads(rows["asked"].iloc[0])) if len(rows) else ""
     for row in rows[rows["left_out"].isna()].drop_duplicates("cell").to_dict("records"):
         yield _published(page, row, again, data_dir)
@@ -54,7 +54,7 @@ def _published(page: str, row: Mapping[Any, Any], again: str, data_dir: Path | N
 
 
 def _asked(row: Mapping[Any, Any]) -> tuple[Point, Request, dict[str, Any]]:
-    """Return the point of a row, the request that it was measured from, and what all rows of its frontier share."""
+    """Return a row's point, its request, and the fields that all rows of its frontier share."""
     asked = json.loads(row["asked"])
     point = Point(str(row["defense"]), float(row["factor"]), bool(row["noise"]))
     shared = {name: asked[name] for name in (*SAME, *LIMITS) if name in asked}

@@ -1,4 +1,4 @@
-"""What a frontier is written as: rows, page, figure, and the recipe of the setting to use."""
+"""Write a frontier: rows, page, figure, and the recipe of the setting to use."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pandas as pd
 from leakbench.cell.factors import louder
 from leakbench.defense import Defense
 from leakbench.errors import InputError
-from leakbench.frontier.answer import answer_of, setting_of
-from leakbench.frontier.choose import Choice, chosen, main_rows, reaching
+from leakbench.frontier.answer import answer_of, command_words, setting_of
+from leakbench.frontier.choose import NOTHING_REQUIRED, Choice, Requirements, chosen, main_rows, reaching
 from leakbench.frontier.figure import draw
 from leakbench.frontier.page import page_of
 from leakbench.frontier.recipe import recipe_text
@@ -25,7 +25,7 @@ __all__ = ["measured_defense", "reach_lines", "said", "write"]
 
 
 def said(row: Row) -> str:
-    """Return what is said of a row when it was measured."""
+    """Return the line that reports a measured row."""
     if isinstance(row.get("left_out"), str):
         return f"{row['row']}: left out: {row['left_out']}"
     shares = (f"{name} {text_of(row[key])}" for name, key in SHARES.items())
@@ -35,11 +35,16 @@ def said(row: Row) -> str:
 SHARES = {"accuracy": "trained_accuracy", "identified": "identified", "ASR": "asr", "valid epsilon": "epsilon_valid"}
 
 
-def write(rows: pd.DataFrame, out: Path, dataset: str) -> Iterator[str]:
-    """Write page, figure and recipe of the rows into `out`, and yield what is said of them."""
+def write(rows: pd.DataFrame, out: Path, dataset: str, wanted: Requirements = NOTHING_REQUIRED) -> Iterator[str]:
+    """Write page, figure and recipe of the rows into `out`; yield the answer and the paths.
+
+    Raises:
+        InputError: The requirements do not fit the rows.
+    """
     name = f"frontier_{Path(dataset).stem}"
-    main = main_rows(rows)
-    choice = chosen(main)
+    wanted.check(dict.fromkeys(rows["point"].dropna()) if "point" in rows else ())
+    main = main_rows(rows, wanted)
+    choice = chosen(main, wanted)
     out.mkdir(parents=True, exist_ok=True)
     if len(main):
         draw(main, choice, out / name)
@@ -47,7 +52,7 @@ def write(rows: pd.DataFrame, out: Path, dataset: str) -> Iterator[str]:
     page, recipe = out / f"{name}.md", out / f"{name}_best.yaml"
     write_atomically(page, lambda file: file.write_text(page_of(rows, choice, name, unnamed), encoding="utf-8"))
     if text is None:
-        recipe.unlink(missing_ok=True)  # One of rows that are no longer the best, or no longer there.
+        recipe.unlink(missing_ok=True)  # A recipe of earlier rows or requirements.
     else:
         write_atomically(recipe, lambda file: file.write_text(text, encoding="utf-8"))
     yield answer_of(main, choice)
@@ -57,11 +62,11 @@ def write(rows: pd.DataFrame, out: Path, dataset: str) -> Iterator[str]:
 
 
 def _recipe(choice: Choice, dataset: str) -> tuple[str | None, str]:
-    """Return the best setting's recipe, and why there is none although there is a best setting."""
+    """Return the best setting's recipe and an empty text, or None and why it cannot be written."""
     if choice.best is None:
         return None, ""
     try:
-        return recipe_text(measured_defense(choice.best), _origin(choice.best, dataset)), ""
+        return recipe_text(measured_defense(choice.best), _origin(choice, dataset)), ""
     except InputError as error:
         return None, str(error)
 
@@ -75,18 +80,21 @@ def measured_defense(row: pd.Series) -> Defense:
 
 
 def reach_lines(rows: pd.DataFrame, accuracy: float) -> Iterator[str]:
-    """Yield for every defense with noise the most of it whose accuracy reaches a number, and what epsilon follows."""
+    """Yield, for every defense with noise, the largest noise whose accuracy reaches a number, and its valid epsilon."""
     main = main_rows(rows)
-    yield f"the largest noise whose accuracy, the mean over seeds, reaches {accuracy:g}, of those measured:"
+    yield f"largest measured noise with a mean accuracy of at least {accuracy:g}:"
     for found in reaching(main, accuracy):
         row = main[main["row"] == f"{found.sweep}, {found.cell}"]
         sigma = f" (sigma {row.iloc[0]['sigma']})" if len(row) else ""
         yield f"  {found.sweep}: {found.cell}{sigma}, accuracy {found.accuracy}, valid epsilon {found.valid}"
 
 
-def _origin(best: pd.Series, dataset: str) -> str:
-    """Return what the recipe's note says of where it comes from."""
+def _origin(choice: Choice, dataset: str) -> str:
+    """Return the origin of the recipe, for its note."""
+    best = choice.best
+    assert best is not None  # noqa: S101 - the caller has checked it
     return (
-        f"Chosen by `leakbench frontier --dataset {dataset}`: {setting_of(best).replace('`', '')}, the most accurate that was "
-        f"measured whose identification at {best['point']} is not told from chance by {best['identify_victims']:.0f} victims."
+        f"Selected by `leakbench frontier --dataset {dataset}{command_words(choice.wanted)}`: {setting_of(best).replace('`', '')}, "
+        f"the most accurate usable setting at which identification at {best['point']} is not significantly above chance "
+        f"({best['identify_victims']:.0f} victims)."
     )

@@ -42,6 +42,7 @@ __all__ = [
     "published_rows",
     "rows_of",
     "stale_lines",
+    "stale_names",
     "stale_reason",
 ]
 
@@ -162,15 +163,21 @@ def stale_lines(rows: Sequence[Published]) -> list[str]:
     A page is the same on every machine: the whole identity is checked where the data come with leakbench, else the behaviour
     versions that are known without data.  rows: of one page, each with a hash.
     """
+    found = stale_names(rows)
+    again = next((row.again for row in rows), "")
+    rule = f"Stale rows, which `{again}` measures again:"
+    shown = [f"- {reason}: {untagged('; '.join(names))}." for reason, names in found.items()]
+    return [rule, "", *shown, ""] if shown else []
+
+
+def stale_names(rows: Sequence[Published]) -> dict[str, list[str]]:
+    """Return {reason: names of the rows that are stale for it}, as far as every machine knows it; see `stale_lines`."""
     found: dict[str, list[str]] = {}
     load = KeptData(offline=True)
     for row in rows:
         if reason := stale_reason(row, load):
             found.setdefault(reason, []).append(row.row)
-    again = next((row.again for row in rows), "")
-    rule = f"Stale rows, which `{again}` measures again:"
-    shown = [f"- {reason}: {untagged('; '.join(names))}." for reason, names in found.items()]
-    return [rule, "", *shown, ""] if shown else []
+    return found
 
 
 def stale_reason(row: Published, load: Load) -> str:

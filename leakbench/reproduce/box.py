@@ -1,0 +1,79 @@
+"""The box at the top of a results page: claim, verdict, evidence, caveat and command, a line each."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from leakbench.reproduce.stale import Published, stale_names
+from leakbench.summary.verdict_words import VERDICTS
+
+__all__ = ["box_of", "caveats_of", "evidence_of", "leaks_counted", "range_of"]
+
+LINES = ("Claim", "Verdict", "Evidence", "Caveat", "Command")
+
+
+def box_of(claim: str, verdict: str, evidence: str, caveat: str, command: str) -> list[str]:
+    """Return the box as lines of Markdown, with an empty line at the end.
+
+    Args:
+        claim: The claim or question that the page tests.
+        verdict: The answer.
+        evidence: Rows, victims, networks and seeds behind the answer.
+        caveat: Why the answer may be wrong or too narrow; empty where nothing is known.
+        command: The command that measures the rows.
+    """
+    texts = (claim, verdict, evidence, caveat or "None known beyond the sizes above.", f"`{command}`")
+    shown = (" ".join(text.split()) for text in texts)
+    return [*(f"> - **{name}:** {text}" for name, text in zip(LINES, shown, strict=True)), ""]
+
+
+def leaks_counted(verdicts: Iterable[Any]) -> str:
+    """Return how many rows have each leak verdict; empty where no row has one."""
+    found = Counter(verdict for verdict in verdicts if isinstance(verdict, str))
+    each = [f"`{word}` {found[word]}" for word in VERDICTS if found[word]]
+    return f"Leak verdicts of {found.total()} rows: {', '.join(each)}." if each else ""
+
+
+def evidence_of(rows: pd.DataFrame) -> str:
+    """Return rows, victims, networks and seeds behind a page, as far as its rows state them."""
+    cells = rows["cell"].nunique() if "cell" in rows else len(rows)
+    parts = [f"{len(rows)} rows" if cells == len(rows) else f"{len(rows)} rows of {cells} cells"]
+    for column, word in (("victims", "victim"), ("networks", "network"), ("seeds", "seed")):
+        if column in rows and rows[column].notna().any():
+            parts.append(f"{range_of(rows[column])} {word}{'' if range_of(rows[column]) == '1' else 's'} a row")
+    if "scale" in rows and rows["scale"].notna().any():
+        parts.append(f"scale {' and '.join(sorted(set(rows['scale'].dropna())))}")
+    return f"{', '.join(parts)}."
+
+
+def range_of(numbers: pd.Series) -> str:
+    """Return the number that all rows have, or the smallest and largest."""
+    found = sorted({int(number) for number in numbers.dropna()})
+    return " to ".join(f"{number:,}" for number in dict.fromkeys((found[0], found[-1])))
+
+
+def caveats_of(published: Sequence[Published], rows: pd.DataFrame, alone: int = 0) -> list[str]:
+    """Return the caveats that follow from the rows, a sentence each.
+
+    Args:
+        published: The rows as they are checked for stale ones.
+        rows: All rows of the page.
+        alone: Number of cells with several victims that were measured on one network or in one training.
+    """
+    stale, cells = sum(map(len, stale_names(published).values())), len(published)
+    found = [f"{stale} of {cells} cells are stale: they were measured with an earlier version."] if stale else []
+    if alone:
+        found.append(
+            f"{alone} cells were measured on one network, so that their intervals do not cover other networks."
+        )
+    if "scale" in rows and (rows["scale"] == "quick").any():
+        quick = rows.loc[rows["scale"] == "quick", "cell"].nunique()
+        found.append(f"{quick} cells are smaller than the paper's (scale `quick`).")
+    if "changed" in rows and any(isinstance(text, str) and json.loads(text) for text in rows["changed"]):
+        found.append("A trial: some numbers differ from the table's.")
+    return found
