@@ -17,6 +17,8 @@ from leakbench.data import find
 from leakbench.recipe import catalog_folder
 
 BAD = {
+    "max_epsilon": "0",
+    "observer": "type-9",
     **dict.fromkeys(
         ("defense", "model", "leak_model", "victim_mode", "init", "attack", "knows", "protocol"), "none_such"
     ),
