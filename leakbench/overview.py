@@ -24,15 +24,13 @@ from leakbench.defense.network import extended
 from leakbench.defense.transform import STATIONS
 from leakbench.models import build, default_model, parameters
 from leakbench.privacy.epsilon import epsilon
-from leakbench.recipe import catalog_folder, describe, names, resolve
+from leakbench.recipe import acting, catalog_folder, describe, names, resolve
 from leakbench.store import content_hash
 from leakbench.types import Network
 
 __all__ = ["Row", "measured", "overview", "recorded", "write"]
 
 SHAPE, CLASSES, EXAMPLES = (1, 28, 28), 10, 60_000
-
-WORDS = ("title", "cite", "note", "printed", "printed_by")
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ def _hash(defense: Defense) -> str:
     """Return the hash of all that an epsilon may follow from: words, and numbers that a paper prints, are not among it."""
     return content_hash(
         {
-            "defense": {k: v for k, v in describe(defense).items() if k not in WORDS},
+            "defense": acting(describe(defense)),
             "accounting": leakbench.privacy.BEHAVIOUR,
         }
     )[:12]

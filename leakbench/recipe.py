@@ -20,9 +20,22 @@ from pydantic_core import PydanticCustomError
 from leakbench.behaviour import FIRST, behaviour_of
 from leakbench.bounded import bounded_text
 from leakbench.errors import InputError, nearest
+from leakbench.hashes import content_hash
 from leakbench.strict_yaml import MOST_BYTES, parse
 
-__all__ = ["catalog_folder", "construct", "describe", "load", "names", "own_part_name", "read_yaml", "resolve", "slot"]
+__all__ = [
+    "acting",
+    "catalog_folder",
+    "construct",
+    "content_of",
+    "describe",
+    "load",
+    "names",
+    "own_part_name",
+    "read_yaml",
+    "resolve",
+    "slot",
+]
 
 T = TypeVar("T")
 
@@ -167,6 +180,10 @@ def _is_file(path: Path) -> bool:
         return False
 
 
+PROSE = ("title", "cite", "note", "printed", "printed_by")
+"""Fields of a recipe that change no result, and so no identity: words, and what a paper prints."""
+
+
 def describe(value: Any) -> Any:
     """Return a part or recipe as plain data for hashes and manifests: its class name, its fields, its version if above 1.
 
@@ -181,3 +198,17 @@ def describe(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {k: describe(v) for k, v in value.items()}
     return value
+
+
+def content_of(recipe: Mapping[str, Any]) -> str:
+    """Return the sha256 of what a recipe does: of its description without titles, citations, notes and printed numbers.
+
+    Args:
+        recipe: A recipe as plain data, as `describe` returns it and as a manifest keeps it.
+    """
+    return content_hash(acting(recipe))
+
+
+def acting(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a described recipe without the fields that change no result."""
+    return {name: value for name, value in recipe.items() if name not in PROSE}

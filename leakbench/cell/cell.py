@@ -19,7 +19,7 @@ from leakbench.data.recipe import DatasetRecipe, Federation
 from leakbench.defense import Defense
 from leakbench.measure.metrics import Score
 from leakbench.provenance import versions
-from leakbench.recipe import describe
+from leakbench.recipe import acting, describe
 from leakbench.store import SCHEMA, content_hash
 from leakbench.types import Clock
 
@@ -65,7 +65,7 @@ def identified(cell: Cell) -> Cell:
         "schema": SCHEMA,
         "version": SINCE,
         "names": cell.names,
-        "recipes": [describe(cell.attack), describe(cell.defense)],
+        "recipes": [acting(describe(cell.attack)), acting(describe(cell.defense))],
         "data": cell.data.content,
         "settings": describe(cell.settings),
     }

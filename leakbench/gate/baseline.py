@@ -13,6 +13,7 @@ from leakbench.errors import InputError
 from leakbench.gate.columns import check_rows, column_of
 from leakbench.gate.settings import are_settings, settings_of
 from leakbench.manifest import needed
+from leakbench.recipe import content_of
 from leakbench.store import content_hash, read_manifest
 from leakbench.strict_json import strict_json
 from leakbench.summary.compare import RULERS, SAME, rows_of
@@ -128,7 +129,7 @@ def _of_run(folder: Path) -> Kept:
     told = {
         "accuracy": summary["accuracy"],
         "epsilon": summary["epsilon"]["valid"],
-        "attack": f"{names['attack']} {content_hash(manifest['recipes']['attack'])[:8]}",
+        "attack": f"{names['attack']} {content_of(manifest['recipes']['attack'])[:8]}",
         "hash": names["hash"],
         "name": f"{names['dataset']}-{names['defense']}-{names['attack']}",
         "settings": settings_of(manifest),

@@ -7,8 +7,7 @@ from typing import Any
 
 from leakbench.cell import Cell
 from leakbench.leaderboard.card import Source
-from leakbench.recipe import describe
-from leakbench.store import content_hash
+from leakbench.recipe import content_of, describe
 
 __all__ = ["link_of", "sources_of"]
 
@@ -16,9 +15,9 @@ __all__ = ["link_of", "sources_of"]
 def sources_of(cell: Cell) -> dict[str, Source]:
     """Return {`defense`, `dataset`, `attack`: what it is} of a cell."""
     contents = {
-        "defense": content_hash(describe(cell.defense)),
+        "defense": content_of(describe(cell.defense)),
         "dataset": cell.data.content,
-        "attack": content_hash(describe(cell.attack)),
+        "attack": content_of(describe(cell.attack)),
     }
     recipes: dict[str, Any] = {"defense": cell.defense, "dataset": cell.recipe, "attack": cell.attack}
     return {

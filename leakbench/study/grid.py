@@ -22,7 +22,7 @@ from leakbench.cell.request import Request, check_words
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
 from leakbench.errors import InputError, nearest
-from leakbench.recipe import describe, read_yaml, resolve
+from leakbench.recipe import content_of, describe, read_yaml, resolve
 from leakbench.reproduce.grid import spelled_out
 from leakbench.store import SCHEMA, content_hash
 
@@ -158,5 +158,5 @@ def _content(kind: str, cls: type[Any], name: str, known: dict[tuple[str, str], 
     if (kind, name) not in known:
         content = describe(resolve(kind, cls, name)[1])
         content.pop("sizes", None)  # Recorded sizes follow from the data and change no result.
-        known[kind, name] = content_hash(content)
+        known[kind, name] = content_of(content)
     return str(known[kind, name])
