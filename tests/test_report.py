@@ -15,10 +15,16 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from leakbench.errors import InputError
+from leakbench.privacy.audit.verdict import Audit
 from leakbench.report import print_table, write_report
+from leakbench.report.cards import cards
 from leakbench.report.members import factors, made_of
+from leakbench.report.page import core_table
+from leakbench.report.pictures import shown_size, shrinks
 from leakbench.report.words import batches
 from leakbench.store import checksum
+
+AUDITED = Audit(True, 3.46, 6.0, True, 0.5537, 0.7474, 0.5618, 1.025, 0.95, 1000, "violated", "more than is claimed")
 
 POINTS = (("type-2", 1), ("type-1", 3), ("type-0", 3))
 
@@ -163,7 +169,6 @@ def test_the_page_says_what_the_run_found(tmp_path: Path) -> None:
     shown = " ".join(page.shown.split())
     for number in ("0.85 [0.64, 0.95]", "0.05 [0.01, 0.24]", "0.0193", "0.1823", "34.3", "0.97", "25", "0.599", "8.02"):
         assert number in shown
-    assert "reconstructs examples at type-2 (ASR 0.85, baseline guess 0.05)" in shown
     assert "accuracy 0.951 after 2 rounds threat: honest protocol: paper" in shown
     assert "lpips at type-2, type-1, type-0: backbone weights not found; pass --lpips-weights DIR" in shown
     assert "the search diverged" in shown and "no answer" in shown
@@ -190,24 +195,104 @@ def test_equal_runs_give_equal_pages(tmp_path: Path) -> None:
     assert first == second == again
 
 
-def test_the_gallery_shows_each_truth_once(tmp_path: Path) -> None:
+def test_the_page_starts_with_the_verdict_and_the_first_facts(tmp_path: Path) -> None:
+    """The heading is the verdict in its colour; accuracy and epsilon come before the table of leakage points."""
     page = page_of(run_folder(tmp_path))
-    shown = " ".join(page.shown.split())
-    assert "truth 0.012 ✓" not in shown
-    headings = re.findall(
-        r'<tr><th scope="row">([^<]*)</th>\n<td><div class="tiles">', (tmp_path / "report.html").read_text()
-    )
-    assert headings == ["truth", "type-2", "truth", "type-1", "type-0"]
+    html = (tmp_path / "report.html").read_text()
+    assert page.tags[page.tags.index("main") :][:6] == ["main", "p", "b", "b", "b", "b"]
+    first = html[html.index("<h1") : html.index("</h1>")]
+    assert '<h1 class="headline reconstructs"><span class="word">RECONSTRUCTS</span>' in first
+    assert "from one client&#39;s updates of 3 images each (baseline guess: 5 % of 12)" in first
+    order = [html.index(text) for text in ("<h1", ">Accuracy<", ">Valid epsilon<", ">Claimed epsilon<", 'id="points"')]
+    assert order == sorted(order)
+    assert '<dd class="value">8.02</dd><dd class="note">for one example at delta 1e-05' in html
+
+
+def test_an_undertrained_network_and_its_chance_level_are_among_the_first_facts() -> None:
+    summary = summary_of() | {"chance": 0.0487, "undertrained": "2 of the data set's 60 rounds"}
+    accuracy, *_ = cards(summary, None)
+    assert (accuracy.value, accuracy.tone) == ("0.951", "inconclusive")
+    assert accuracy.note == "after 2 rounds, chance 0.049; undertrained: 2 of the data set's 60 rounds"
+    trained, *_ = cards(summary | {"undertrained": ""}, None)
+    assert (trained.note, trained.tone) == ("after 2 rounds, chance 0.049", "")
+
+
+def test_an_audited_epsilon_is_a_lower_bound_among_the_first_facts() -> None:
+    found = {card.label: card.value for card in cards(summary_of(), AUDITED)}
+    assert found["Audited epsilon"] == "≥ 0.747" and found["Claimed epsilon"] == "0.599"
+    assert "Audited epsilon" not in {card.label for card in cards(summary_of(), None)}
+
+
+def test_the_table_has_six_columns_and_the_others_are_on_demand(tmp_path: Path) -> None:
+    summary = summary_of()
+    headings, lines = core_table(summary)
+    assert [heading for heading, _ in headings] == [
+        "leakage point",
+        "verdict",
+        "ASR [95% CI]",
+        "baseline ASR",
+        "identified",
+        "RMSE",
+    ]
+    assert lines[1] == ["client update (type-1)", "reconstructs", "0.85 [0.64, 0.95]", "0.05", "0.95", "0.0193"]
+    html = write_report(run_folder(tmp_path, summary=summary)).read_text()
+    every = html[html.index("<summary>All measures</summary>") :]
+    every = every[: every.index("</details>")]
+    assert all(f">{heading}<" in every for heading in ("PSNR", "SSIM", "label ranked", "victims", "eta", "seconds"))
+    assert ">LPIPS<" not in every and "n/a" not in every
+
+
+def test_a_core_column_without_any_value_is_left_out_and_a_table_has_its_features() -> None:
+    summary = summary_of()
+    for tap in summary["taps"].values():
+        tap["identified"] = None
+    assert "identified" not in [heading for heading, _ in core_table(summary)[0]]
+    for tap in summary["taps"].values():
+        tap.update(identified=0.5, random_feature_accuracy=0.4, feature_accuracy=0.9, null_feature_accuracy=0.6)
+    headings = [heading for heading, _ in core_table(summary)[0]]
+    assert headings[2:] == ["ASR [95% CI]", "features right", "baseline features", "identified"]
+
+
+def test_the_gallery_shows_each_original_once(tmp_path: Path) -> None:
+    page = page_of(run_folder(tmp_path))
+    html = (tmp_path / "report.html").read_text()
+    titles = re.findall(r'<div class="gallery picture" data-name="([^"]*)">', html)
+    assert titles == ["Example gradient (type-2)", "Client update (type-1) and server-side update (type-0)"]
+    labels = re.findall(r'<span class="label">([^<]*)</span>', html)
+    assert labels[:2] == ["original", "reconstruction"]
+    assert labels[-3:] == ["original", "client update (type-1)", "server-side update (type-0)"]
     alts = [image["alt"] for image in page.images]
-    assert alts.count("victim 1, example 0: the truth") == 2
-    assert "victim 1, example 2: reconstruction at type-0, RMSE 0.112" in alts
+    assert alts.count("victim 1, example 0: the original") == 2
+    assert "victim 1, example 2: reconstruction at server-side update (type-0), RMSE 0.112" in alts
     assert not any("victim 3, example 0: reconstruction" in str(alt) for alt in alts)
+
+
+def test_a_tile_is_at_least_96_pixels_wide_and_enlarges_pixels_by_a_whole_factor(tmp_path: Path) -> None:
+    for side in (6, 28, 32, 47, 64, 96, 100, 224):
+        width, height = shown_size((3, side, side))
+        assert width == height >= 96
+        assert width % (side // shrinks((3, side, side))) == 0
+    assert shown_size((1, 12, 6)) == (96, 192)
+    assert shown_size((30,))[0] >= 96
+    images = page_of(run_folder(tmp_path)).images
+    assert {(image["width"], image["height"]) for image in images} == {("96", "96")}
+
+
+def test_figures_can_be_downloaded_and_the_page_works_without_a_script(tmp_path: Path) -> None:
+    """A script adds the buttons, so that none is on the page that could do nothing."""
+    html = write_report(run_folder(tmp_path)).read_text()
+    assert re.findall(r'<svg class="chart" data-name="([^"]*)"', html) == ["threshold-curve", "training-curve"]
+    body, script = html.split("<script>")
+    assert "<button" not in body and "hidden" not in re.sub(r"<style>.*?</style>", "", body, flags=re.DOTALL)
+    assert "Download ${name} as ${kind}" in script
+    assert "image-rendering: pixelated" in body and "@media print" in body and "prefers-color-scheme: dark" in body
 
 
 def test_every_number_may_be_absent(tmp_path: Path) -> None:
     summary = summary_of()
     for tap in summary["taps"].values():
-        tap.update({name: None for name in tap if name not in ("round", "batch", "verdict")})
+        tap.update({name: None for name in tap if name not in ("round", "batch", "victims", "verdict")})
+        tap["verdict"] = "inconclusive"
     summary.update(
         accuracy=None, notes={"accuracy": "no round", "epsilon.claimed": "none: the paper gives none"}, claims=[]
     )
@@ -223,8 +308,8 @@ def test_every_number_may_be_absent(tmp_path: Path) -> None:
 
 def test_tabular_one_victim_no_round(tmp_path: Path) -> None:
     page = page_of(run_folder(tmp_path, shape=(30,), victims=1, rounds=0))
-    assert "one cell one feature" in page.shown and "No round was trained" in page.shown
-    assert "victim 0, example 0: the truth" in [image["alt"] for image in page.images]
+    assert "each cell one feature" in page.shown and "No round was trained" in page.shown
+    assert "victim 0, example 0: the original" in [image["alt"] for image in page.images]
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 7), (1, 8, 8), (4, 3, 3)])
@@ -237,7 +322,8 @@ def test_several_rounds_of_the_live_protocol(tmp_path: Path) -> None:
     for name, tap in summary["taps"].items():
         tap["round"] = int(name.partition("@")[2])
     shown = page_of(run_folder(tmp_path, summary=summary)).shown
-    assert "Round 0;" in shown and "Round 10;" in shown and "1 more are not shown" in " ".join(shown.split())
+    assert "Example gradient (type-2) after 0 rounds" in shown and "Example gradient (type-2) after 10 rounds" in shown
+    assert "For each batch, 1 more example is not shown" in " ".join(shown.split())
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:
@@ -395,7 +481,7 @@ def test_what_is_not_as_claimed_stands_with_the_claim(tmp_path: Path) -> None:
     summary["epsilon"]["caveats"] = ["the claim counts 8 steps, here 12 releases are accounted"]
     assert "not as claimed: the claim counts 8 steps, here 12 releases are accounted" in printed(summary, 120)
     shown = " ".join(page_of(run_folder(tmp_path, summary=summary)).shown.split())
-    assert "is not the one that the claim accounts for: the claim counts 8 steps" in shown
+    assert "differs from the one that the claim accounts for: the claim counts 8 steps" in shown
 
 
 def test_a_reason_that_stands_nowhere_else_is_said() -> None:

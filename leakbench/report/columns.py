@@ -1,5 +1,4 @@
-"""Which columns the table of leakage points has: those of every run, for tables those of features and records,
-and of an attacker that learns what it learned."""
+"""Columns of the table of leakage points: those of each run, of tables, of attacks that learn, and of the page alone."""
 
 from __future__ import annotations
 
@@ -7,14 +6,32 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from leakbench.report.members import factors
 from leakbench.report.words import Tap, gives_fewer, interval, number
 
-__all__ = ["COLUMNS", "PAGE_FIELDS", "PICTURE_COLUMNS", "TABLE_COLUMNS", "Column", "columns", "page_columns"]
+__all__ = [
+    "COLUMNS",
+    "COUNTS",
+    "PAGE_FIELDS",
+    "PICTURE_COLUMNS",
+    "TABLE_COLUMNS",
+    "Column",
+    "columns",
+    "core_columns",
+    "page_columns",
+    "with_values",
+]
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the table of leakage points: its heading, what it means, and its text for one point."""
+    """One column of the table of leakage points.
+
+    Args:
+        heading: Name of the measure.
+        meaning: What it measures.
+        text: Value at one leakage point, `n/a` where there is none.
+    """
 
     heading: str
     meaning: str
@@ -25,25 +42,29 @@ def _plain(field: str, digits: int = 2) -> Callable[[Tap], str]:
     return lambda tap: number(tap.get(field), digits)
 
 
+def _count(field: str) -> Callable[[Tap], str]:
+    return lambda tap: "n/a" if tap.get(field) is None else f"{tap[field]:,}"
+
+
 COLUMNS = (
     Column(
         "ASR [95% CI]",
-        "Attack success rate: the share of attacked examples rebuilt to an RMSE of at most eta, where two different "
-        "examples of this data set come that close once in a thousand pairs. A search that fails or diverges counts as "
-        "a failure. The interval is Wilson's on one network. Over several networks it comes from the variance between their "
-        "means. Members of one batch are not counted as independent.",
+        "Attack success rate: the share of attacked examples that are reconstructed to an RMSE of at most eta. Two different "
+        "examples of this data set are that close once in a thousand pairs. A search that fails or diverges counts as "
+        "a failure. The interval is Wilson's on one network. Over several networks it is computed from the variance between "
+        "their means. Members of one batch are not counted as independent.",
         lambda tap: interval(tap, "asr"),
     ),
     Column(
         "baseline ASR",
-        "The same for the baseline guess: the best guess from public data and the victim's label, without any gradient. Only what "
-        "lies above it has leaked.",
+        "ASR of the baseline guess: the best guess from public data and the victim's label, without any gradient. Only a rate "
+        "above it shows a leak.",
         _plain("null_asr"),
     ),
     Column(
         "RMSE",
-        "Median root mean squared error of pixels or features in [0, 1]; lower is a better reconstruction. Of failed "
-        "attacks it measures how the search ended, not protection: a higher RMSE than the baseline guess's protects no "
+        "Median root mean squared error of pixels or features in [0, 1]; lower is a better reconstruction. After a failed "
+        "attack it measures how the search ended, not protection: an RMSE above the baseline guess's protects no "
         "better than an equal one.",
         _plain("rmse", 4),
     ),
@@ -53,34 +74,39 @@ COLUMNS = (
     Column(
         "LPIPS", "Median learned perceptual distance (Zhang et al. 2018), 0 for equal pictures.", _plain("lpips", 3)
     ),
-    Column("label acc.", "Share of examples whose label the attacker names rightly.", _plain("label_accuracy")),
+    Column("label acc.", "Share of examples whose label the attack infers correctly.", _plain("label_accuracy")),
     Column(
         "identified",
-        "Share of victims that the attacker picks out of a list of candidates, by the likelihood of what leaked, or by the nearest "
-        "neighbour of the reconstruction where the attacker has evidence for it; it needs far less leakage than a picture.",
+        "Share of victims that the attacker picks out of a list of candidates, by the likelihood of the leaked gradient, or by the "
+        "nearest neighbour of the reconstruction where the attacker has evidence for it. It needs far less leakage than a "
+        "picture.",
         _plain("identified"),
     ),
     Column(
         "label ranked",
-        "Share of victims whose label comes first when all classes are ranked by public mean gradients, by an attacker who "
-        "knows the defense, whatever the attack. To be read beside the share of the commonest class. Of a batch it is the label "
-        "of the first example, which even who knows how many there are of each class cannot tell from its fellows'.",
+        "Share of victims whose label comes first when an attacker that knows the defense ranks all classes by public mean "
+        "gradients. It does not depend on the attack. Compare it with the share of the most frequent class. For a batch it is the "
+        "label of the first example, which even an attacker that knows the count of each class cannot tell from the others.",
         _plain("label_ranked"),
     ),
     Column(
         "iterations",
-        "Median iterations until an example was rebuilt to within eta, to stay so.",
+        "Median iterations after which the reconstruction of an example is within eta and remains there.",
         _plain("iterations", 0),
     ),
 )
-"""As in the terminal; the leakage point stands before them."""
+"""As in the terminal; the leakage point comes first."""
 
 RECOGNISED = Column(
     "recognised (baseline)",
     "Share of attacked examples whose reconstruction is closer to its own original than to up to 1,000 other pictures of the "
     "data set, both by SSIM and by the RMSE of the high-passed pictures, scaled to equal contrast; in brackets the same share for "
     "the baseline guess. A person may recognise a picture whose RMSE is above eta.",
-    lambda tap: f"{number(tap.get('recognised'))} ({number(tap.get('null_recognised'))})",
+    lambda tap: (
+        "n/a"
+        if tap.get("recognised") is None
+        else f"{number(tap['recognised'])} ({number(tap.get('null_recognised'))})"
+    ),
 )
 
 PICTURE_COLUMNS = (*COLUMNS[:2], RECOGNISED, *COLUMNS[2:])
@@ -96,17 +122,17 @@ TABLE_COLUMNS = (
     ),
     Column(
         "random features",
-        "The same for TabLeak's random baseline: every feature drawn by itself from the public records that know it.",
+        "The same for TabLeak's random baseline: each feature is drawn independently from the public records that have it.",
         lambda tap: number(tap.get("random_feature_accuracy")),
     ),
     Column(
         "baseline features",
-        "The same for the best guess from public records and the label, without any gradient. What lies below it has not leaked.",
+        "The same for the best guess from public records and the label, without any gradient. Only a share above it shows a leak.",
         lambda tap: number(tap.get("null_feature_accuracy")),
     ),
     Column(
         "records right",
-        "Share of records with all features right; the share of right features overstates how many people are rebuilt.",
+        "Share of records with all features right; the share of right features overstates how many people are reconstructed.",
         lambda tap: interval(tap, "record_match"),
     ),
     Column(
@@ -118,53 +144,78 @@ TABLE_COLUMNS = (
 PAGE_COLUMNS = (
     Column(
         "member AUC",
-        "How often the first example of a batch is ranked above a candidate that is not in the batch, by the likelihood of what "
-        "leaked: the area under the curve of true against false positives of telling who took part. 0.5 is chance.",
+        "How often the first example of a batch is ranked above a candidate that is not in the batch, by the likelihood of the "
+        "leaked gradient: the area under the curve of true against false positives of membership inference. 0.5 is chance.",
         lambda tap: interval(tap, "member_auc"),
     ),
     Column(
         "member found",
-        "Share of victims so told from those who are not in the batch that at most 1 % of these are taken for members: the true "
-        "positive rate at a false positive rate of 1 %, which is what chance gives.",
+        "Share of victims recognised as members at a threshold that takes at most 1 % of the other candidates for members: the "
+        "true positive rate at a false positive rate of 1 %. Chance gives 1 %.",
         lambda tap: interval(tap, "member_tpr"),
     ),
     Column(
         "labels counted",
-        "Mean share of a batch's labels that are counted right, by the expected share of each class given what leaked (classes "
-        "by public mean gradients). The interval is Student's over batches.",
+        "Mean share of a batch's labels that are counted right, by the expected share of each class given the leaked gradient "
+        "(classes by public mean gradients). The interval is Student's over batches.",
         lambda tap: interval(tap, "label_counts"),
     ),
     Column(
         "baseline counted",
-        "The same by the public shares of the classes alone. What lies below it has not leaked.",
+        "The same by the public shares of the classes alone. Only a share above it shows a leak.",
         lambda tap: number(tap.get("null_label_counts")),
     ),
 )
-"""What the page has beside the columns of the terminal, which has no room for more."""
+"""Columns that only the page has; the terminal has no room for them."""
 
 PRECISION = Column(
     "precision",
     "The share of right answers among the answers that were given, whereas the ASR counts all examples.",
     _plain("precision"),
 )
-"""Of a server that lies, or where fewer answers were given than there are examples; in the terminal it stands under the table."""
+"""For a malicious server, or where fewer answers were given than there are examples; the terminal prints it below the table."""
 
 PAGE_FIELDS = ("member_auc", "member_tpr", "label_counts", "null_label_counts", "attributes")
-"""Fields of a leakage point that only the page shows, so that only there a reader misses them."""
+"""Fields of a leakage point that only the page shows, so that only the page explains their absence."""
 
 
 LEARNED = (
     Column(
         "learned in",
-        "What the attacker's learning took before its first answer, when it was learned, and from how many public examples; none "
-        "of them is a victim. What was learned of the same network, defense and public examples before is used again.",
-        lambda tap: f"{number(tap.get('fit_seconds'), 1)} s of {number(tap.get('fit_public'), 0)} public",
+        "Time that the attacker's learning took before its first answer, and the number of public examples it learned from; no "
+        "victim is one of them. What was learned before from the same network, defense and public examples is reused.",
+        lambda tap: (
+            "n/a"
+            if tap.get("fit_public") is None
+            else f"{number(tap.get('fit_seconds'), 1)} s from {number(tap['fit_public'], 0)} public"
+        ),
     ),
 )
 
+COUNTS = (
+    Column(
+        "baseline ASR [95% CI]", "ASR of the baseline guess with its interval.", lambda tap: interval(tap, "null_asr")
+    ),
+    Column("eta", "RMSE up to which a reconstruction counts as a success.", _plain("eta", 4)),
+    Column("victims", "Number of victims under attack.", _count("victims")),
+    Column("networks", "Number of networks over which the victims are spread.", _count("networks")),
+    Column(
+        "batch",
+        "Number of examples behind one leak: B; L x B for an update of L local iterations of B examples each; K x L x B for "
+        "the sum of K such clients.",
+        lambda tap: factors(tap) if tap.get("batch") is not None else "n/a",
+    ),
+    Column(
+        "failed", "Number of examples without an answer. Each counts as a failure of the attack.", _count("failures")
+    ),
+    Column("candidates", "Number of candidates in each identification.", _count("candidates")),
+    Column("seconds", "Time that the attack took at this leakage point.", _plain("seconds", 1)),
+)
+"""How the other columns were measured."""
+
 
 def columns(summary: Mapping[str, Any]) -> tuple[Column, ...]:
-    """Return the columns of a summary's table, as in the terminal; the leakage point stands before them."""
+    """Return the columns of a summary's table, as in the terminal; the leakage point comes first."""
     learned = LEARNED if any(tap.get("fit_public") is not None for tap in summary["taps"].values()) else ()
     tabular = any(tap.get("random_feature_accuracy") is not None for tap in summary["taps"].values())
     pictures = any(tap.get("recognised") is not None for tap in summary["taps"].values())
@@ -172,16 +223,34 @@ def columns(summary: Mapping[str, Any]) -> tuple[Column, ...]:
 
 
 def page_columns(summary: Mapping[str, Any]) -> tuple[Column, ...]:
-    """Return the columns of the page's table: those of the terminal, and what else the rankings tell."""
+    """Return the columns of the page's table: those of the terminal, and those that only the page has room for."""
     attributes = dict.fromkeys(name for tap in summary["taps"].values() for name in tap.get("attributes") or {})
     fewer = any(gives_fewer(summary, tap) for tap in summary["taps"].values())
     return (*columns(summary), *((PRECISION,) if fewer else ()), *PAGE_COLUMNS, *map(_attribute, attributes))
 
 
+CORE = ("ASR [95% CI]", "baseline ASR", "identified", "RMSE")
+TABLE_CORE = ("ASR [95% CI]", "features right", "baseline features", "identified")
+"""Headings of the columns that answer first, after the leakage point and the verdict: of pictures, and of tables."""
+
+
+def core_columns(summary: Mapping[str, Any]) -> tuple[Column, ...]:
+    """Return the four columns that stand next to the leakage point and its verdict, less those without any value."""
+    all_of = {column.heading: column for column in columns(summary)}
+    names = TABLE_CORE if "features right" in all_of else CORE
+    return with_values(tuple(all_of[name] for name in names), summary)
+
+
+def with_values(columns: tuple[Column, ...], summary: Mapping[str, Any]) -> tuple[Column, ...]:
+    """Return the columns that have a value at one leakage point or more."""
+    taps = summary["taps"].values()
+    return tuple(column for column in columns if any(column.text(tap) != "n/a" for tap in taps))
+
+
 def _attribute(name: str) -> Column:
     meaning = (
-        f"Share of victims whose {name} comes first when all its values are ranked by public mean gradients, by an attacker who "
-        "knows the defense and not the label; in brackets how often the best constant guess is right, and what no attack is above."
+        f"Share of victims whose {name} comes first when an attacker that knows the defense but not the label ranks its values "
+        "by public mean gradients; in brackets how often the best constant guess is right, and the bound on any attack."
     )
 
     def text(tap: Mapping[str, Any]) -> str:

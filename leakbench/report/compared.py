@@ -1,120 +1,147 @@
-"""The page of two runs on the same victims: both verdicts, what differs and by how much, and what either rebuilt."""
+"""The page of two runs on the same victims: what changed, both verdicts, and the reconstructions side by side."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
-from markupsafe import Markup
-
-from leakbench.report.columns import columns
-from leakbench.report.epsilons import epsilons
+from leakbench.leakage_points import point_name
+from leakbench.privacy.audit.verdict import Audit
+from leakbench.report.audited import audit_of
+from leakbench.report.cards import Card, cards
+from leakbench.report.columns import COUNTS, page_columns
 from leakbench.report.figures import threshold_figure
 from leakbench.report.finished import Finished
-from leakbench.report.gallery import Gallery, Series, fitting, pointed, shown_together
+from leakbench.report.gallery import Gallery, Series, fitting, pointed, shown_together, titled
+from leakbench.report.page import BELOW_THRESHOLDS, Chart, Line, headlines
 from leakbench.report.render import render
-from leakbench.report.several import changed, titles
-from leakbench.report.words import reading, training
+from leakbench.report.several import changed, moved, titles
 from leakbench.summary.compare import DIFFERS, NOTES, Difference, differences, differs, digits_of
 
 __all__ = ["compared_page"]
 
 
 MEASURES = {"asr": "ASR", "rmse": "RMSE"}
+"""{measure: its name on the page}; another's underscores become spaces."""
 
 
 @dataclass(frozen=True)
 class _Side:
-    """What is said of one of the two."""
+    """One of the two runs."""
 
     title: str
-    reading: str
-    training: list[str]
+    headlines: list[Line]
+    cards: list[Card]
     summary: dict[str, Any]
-    claimed: str
-    valid: str
     command: str
     hash: str
 
 
 def compared_page(one: Finished, other: Finished) -> str:
-    """Return the page of two runs, which `read_several` has read."""
+    """Return the page of two runs that `read_several` has read."""
     names = titles([one, other])
     sides = [_side(run, name) for run, name in zip((one, other), names, strict=True)]
     first, second = ((run.rows, str(run.manifest["cell"]["dataset"])) for run in (one, other))
     found = differences(first, second, (names[0], names[1]))
     mine, theirs = one.points(), other.points()
     shared = [name for name in mine if name in theirs]
+    points = [(side, name, tap) for name in shared for side in sides for tap in [side.summary["taps"][name]]]
+    figures = [
+        (
+            name,
+            threshold_figure({names[0]: mine[name], names[1]: theirs[name]}, name=f"threshold-{place}"),
+        )
+        for place, name in enumerate(shared)
+    ]
     return render(
         "compare.html.jinja",
         sides=sides,
         dataset=one.manifest["cell"]["dataset"],
+        change=_change(found, names, sides),
+        difference_headings=[
+            ("leakage point", ""),
+            ("measure", ""),
+            (names[0], "number"),
+            (names[1], "number"),
+            ("difference", "number"),
+            ("", "differs"),
+        ],
         differences=[_line(difference) for difference in found],
-        means=_clear(found, names),
+        evidence=[_evidence(difference) for difference in found],
         notes=" ".join(NOTES),
-        alone=[name for name in (*mine, *theirs) if (name in mine) != (name in theirs)],
+        alone=[point_name(name) for name in (*mine, *theirs) if (name in mine) != (name in theirs)],
         changed=changed(one, other),
-        columns=_columns(sides),
+        points=[f"{point_name(name)}, {side.title}" for side, name, _ in points],
+        measures=_measures(sides, [tap for _, _, tap in points]),
         galleries=_galleries(one, other, names),
-        figures=[(name, _figure(place, name, mine[name], theirs[name], names)) for place, name in enumerate(shared)],
+        charts=[Chart(point_name(name), figure, BELOW_THRESHOLDS) for name, figure in figures if figure is not None],
     )
 
 
 def _side(run: Finished, title: str) -> _Side:
-    claimed, observed = epsilons(run.summary)
-    said = (reading(run.summary), training(run.summary).split(" | "), run.summary, claimed)
-    valid = observed[0].text if observed else "n/a"
-    return _Side(title, *said, valid, run.manifest["command"], run.manifest["hash"])
+    summary, audit = run.summary, audit_of(run.folder, run.manifest)
+    manifest = run.manifest
+    return _Side(
+        title, headlines(summary, audit), _costs(summary, audit), summary, manifest["command"], manifest["hash"]
+    )
+
+
+def _costs(summary: dict[str, Any], audit: Audit | None) -> list[Card]:
+    """Return the cards of accuracy and epsilon; the other facts are the same in both runs or among the settings that differ."""
+    return [card for card in cards(summary, audit) if card.label == "Accuracy" or card.label.endswith("epsilon")]
+
+
+def _named(measure: str) -> str:
+    return MEASURES.get(measure, measure.replace("_", " "))
 
 
 def _line(d: Difference) -> list[str]:
     digits = digits_of(d)
+    numbers = [f"{d.first:.{digits}f}", f"{d.second:.{digits}f}", f"{d.difference:+.{digits}f}"]
+    return [point_name(d.point), _named(d.measure), *numbers, DIFFERS if differs(d) else ""]
+
+
+def _evidence(d: Difference) -> list[str]:
+    digits = digits_of(d)
     interval = f"[{d.low:+.{digits}f}, {d.high:+.{digits}f}]"
-    numbers = [
-        f"{d.first:.{digits}f}",
-        f"{d.second:.{digits}f}",
-        f"{d.difference:+.{digits}f}",
-        interval,
-        f"{d.sign:.3f}",
-    ]
-    return [d.point, d.measure, str(d.victims), *numbers, DIFFERS if differs(d) else ""]
+    return [point_name(d.point), _named(d.measure), str(d.victims), interval, f"{d.sign:.3f}"]
 
 
-def _clear(found: list[Difference], names: list[str]) -> str:
-    """Return in one sentence what differs."""
+def _change(found: list[Difference], names: list[str], sides: list[_Side]) -> str:
+    """Return in one sentence what changed from the first run to the second."""
     clear = [d for d in found if differs(d)]
-    if not clear:
-        return f"On the same victims nothing that was compared differs between {names[0]} and {names[1]}."
     parts = [
-        f"{MEASURES.get(d.measure, d.measure.replace('_', ' '))} at {d.point} "
-        f"({d.first:.{digits_of(d)}f} and {d.second:.{digits_of(d)}f})"
-        for d in clear
+        f"at the {point_name(d.point)} {_named(d.measure)} {moved(d.first, d.second, digits_of(d))}" for d in clear
     ]
-    return f"On the same victims {names[0]} and {names[1]} differ in {', '.join(parts)}."
+    before, after = (side.summary.get("accuracy") for side in sides)
+    if before is not None and after is not None and before != after:
+        parts.append(f"accuracy {moved(before, after, 3)}")
+    if not clear:
+        enough = f"From {names[0]} to {names[1]} no measured difference in leakage is significant"
+        return f"{enough}; {'; '.join(parts)}." if parts else f"{enough}."
+    return f"From {names[0]} to {names[1]}: {'; '.join(parts)}."
 
 
-def _columns(sides: list[_Side]) -> list[Any]:
-    """Return the columns of the terminal's table that either run has."""
-    found = {column.heading: column for side in sides for column in columns(side.summary)}
-    return list(found.values())
+def _measures(sides: list[_Side], taps: list[Any]) -> list[list[str]]:
+    """Return a line for each measure that one of the runs has at one leakage point."""
+    found = {column.heading: column for side in sides for column in (*page_columns(side.summary), *COUNTS)}
+    lines = [[column.heading, *(column.text(tap) for tap in taps)] for column in found.values()]
+    return [line for line in lines if set(line[1:]) != {"n/a"}]
 
 
 def _galleries(one: Finished, other: Finished, names: list[str]) -> list[Gallery]:
+    """Return a gallery for each leakage point that both runs have: the original, then both reconstructions."""
     mine, theirs = (list(pointed(run.arrays, run.rows)) for run in (one, other))
     answers = {(leak, series.heading): series for leak, group in theirs for series in group[1:]}
-    groups = []
+    several = len({leak for leak, _ in mine}) > 1
+    groups: list[tuple[str, list[Series]]] = []
     for leak, (truth, *rest) in mine:
-        beside = [truth]
         for series in rest:
             if (match := answers.get((leak, series.heading))) is not None:
-                for run, name in ((series, names[0]), (match, names[1])):
-                    beside.append(Series(f"{series.heading}, {name}", run.examples, run.scores))
-        if len(beside) > 1:
-            groups.append((leak, beside))
+                both = [
+                    Series(f"{series.heading}, {name}", run.examples, run.scores, name)
+                    for run, name in ((series, names[0]), (match, names[1]))
+                ]
+                groups.append((titled([series], leak if several else None), [truth, *both]))
     victims, members = fitting([series.examples.shape for _, group in groups for series in group])
-    return [shown_together(leak, group, victims, members) for leak, group in groups]
-
-
-def _figure(place: int, point: str, rows: pd.DataFrame, others: pd.DataFrame, names: list[str]) -> Markup | None:
-    return threshold_figure({names[0]: rows, names[1]: others}, name=f"threshold-{place}")
+    return [shown_together(title, group, victims, members) for title, group in groups]

@@ -1,4 +1,4 @@
-"""Curves of the page: success against threshold, work and rounds, and training; light, and readable on both grounds."""
+"""Curves of the page: success against threshold, work and rounds, and training; readable on a light and a dark page."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from leakbench.leakage_points import point_name
 from leakbench.measure.statistics import proportion, threshold_curve
 from leakbench.privacy.bounds import Seen
 from leakbench.report.svg import DASHES, INK, QUIET, SERIES, drawn, inline
@@ -20,36 +21,36 @@ from leakbench.report.svg import DASHES, INK, QUIET, SERIES, drawn, inline
 __all__ = ["anytime_figure", "bound_curve", "rounds_figure", "threshold_figure", "training_figure"]
 
 WIDTH = 5.0
-"""Inches; small, so that the letters can still be read where the figure fills a phone."""
+"""Inches; small, so that the text is legible where the figure fills a phone."""
 
 THRESHOLDS = 161
-"""Points of a threshold curve, and eta itself."""
+"""Points of a threshold curve, besides eta itself."""
 
 MARKED = 30
-"""Points from which on a line has no marks."""
+"""Number of points from which a line has no markers."""
 
 ROUND_PANELS = {
     "accuracy": "accuracy",
-    "epsilon": "valid ε\n(Rényi)",
+    "epsilon": "valid epsilon (Rényi)",
     "loss": "training loss",
-    "between_client_variance": "between-client\nvariance V_c",
-    "update_scale": "update\nscale U_s",
+    "between_client_variance": "variance V_c",
+    "update_scale": "update scale U_s",
 }
 
 TRAINING_MEANS = (
-    "Accuracy, and where measured valid epsilon, loss, between-client variance and update scale, against the round"
+    "Accuracy against the round; where measured also valid epsilon, loss, between-client variance and update scale"
 )
 ROUNDS_MEAN = (
-    "Attack success rate and share of victims identified, against the rounds trained before the leak; the values stand in the "
-    "table of leakage points."
+    "Attack success rate and share of victims identified, against the rounds trained before the leak; the table of "
+    "leakage points has the values."
 )
 ANYTIME_MEANS = (
-    "Attack success rate against the gradient evaluations that the attacker had spent on a victim; the values at the end stand "
-    "in the table of leakage points."
+    "Attack success rate against the gradient evaluations that the attacker had spent on a victim; the table of leakage "
+    "points has the values at the end."
 )
 THRESHOLD_MEANS = (
-    "Attack success rate against the RMSE that counts as success, for each leakage point and the baseline guess; the values at "
-    "eta stand in the table of leakage points."
+    "Attack success rate against the RMSE that counts as success, for each leakage point and the baseline guess; the table of "
+    "leakage points has the values at eta."
 )
 
 
@@ -58,24 +59,31 @@ def training_figure(rounds: pd.DataFrame) -> Markup | None:
     shown = [name for name in ROUND_PANELS if name in rounds and np.isfinite(_floats(rounds[name])).any()]
     if not shown:
         return None
-    with drawn(WIDTH, 0.6 + 1.2 * len(shown)) as figure:
-        panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
+    # Two columns keep the figure as high as its neighbours on the page.
+    wide = 2 if len(shown) > 2 else 1
+    high = -(-len(shown) // wide)
+    with drawn(WIDTH, max(3.4, 0.6 + 1.35 * high)) as figure:
+        panels = list(figure.subplots(high, wide, sharex=True, squeeze=False).flat)
+        for axes in panels[len(shown) :]:
+            axes.set_axis_off()
         for axes, name, colour in zip(panels, shown, SERIES, strict=False):
-            # A lone round is a point, which a line alone would not show.
+            # A line through one round would be invisible.
             mark = {"marker": "o", "markersize": 4} if len(rounds) < MARKED else {}
             axes.plot(rounds["round"], _floats(rounds[name]), color=colour, **mark)
-            axes.set_ylabel(ROUND_PANELS[name])
-        figure.align_ylabels(panels)
-        panels[-1].set_xlabel("round")
-        panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.set_title(ROUND_PANELS[name])
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        for axes in panels[max(0, len(shown) - wide) : len(shown)]:
+            axes.set_xlabel("round")
+            axes.tick_params(labelbottom=True)
         last = f"; accuracy at the end {_floats(rounds['accuracy'])[-1]:.3f}." if "accuracy" in shown else "."
         return inline(figure, "training-curve", TRAINING_MEANS + last)
 
 
 def rounds_figure(curves: Mapping[str, Mapping[str, Any]]) -> Markup | None:
-    """Return ASR, and identification, against the rounds before the leak, a line a tap with its interval; None without any.
+    """Return ASR and identification against the rounds before the leak; None without curves.
 
-    curves: the summary's `over_rounds`.
+    Args:
+        curves: The summary's `over_rounds`: one curve with its interval for each leakage point.
     """
     if not curves:
         return None
@@ -85,7 +93,7 @@ def rounds_figure(curves: Mapping[str, Mapping[str, Any]]) -> Markup | None:
             for place, (tap, curve) in enumerate(curves.items()):
                 colour, dash = SERIES[place % len(SERIES)], DASHES[place % len(DASHES)]
                 middle, low, high = (_floats(pd.Series(curve[f"{measure}{end}"])) for end in ("", "_low", "_high"))
-                axes.plot(curve["rounds"], middle, dash, color=colour, marker="o", markersize=4, label=tap)
+                axes.plot(curve["rounds"], middle, dash, color=colour, marker="o", markersize=4, label=point_name(tap))
                 axes.fill_between(curve["rounds"], low, high, color=colour, alpha=0.15, linewidth=0)
             axes.set(ylim=(-0.02, 1.02), title=title, xlabel="rounds before the leak")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -94,9 +102,10 @@ def rounds_figure(curves: Mapping[str, Mapping[str, Any]]) -> Markup | None:
 
 
 def anytime_figure(taps: Mapping[str, Mapping[str, Any]]) -> Markup | None:
-    """Return ASR against gradient evaluations, a line a leakage point that was ever rebuilt; None where none was.
+    """Return ASR against gradient evaluations, for leakage points with a success; None without any.
 
-    taps: the summary's leakage points with their `anytime` curves.
+    Args:
+        taps: The summary's leakage points with their `anytime` curves.
     """
     rebuilt = {name: tap["anytime"] for name, tap in taps.items() if (tap.get("asr") or 0) > 0 and "anytime" in tap}
     curves = {name: curve["evaluations"] for name, curve in rebuilt.items()}
@@ -107,7 +116,7 @@ def anytime_figure(taps: Mapping[str, Mapping[str, Any]]) -> Markup | None:
         for place, (name, curve) in enumerate(curves.items()):
             at, asr = [1.0, *curve["at"]], [0.0, *curve["asr"]]
             colour, dash = SERIES[place % len(SERIES)], DASHES[place % len(DASHES)]
-            axes.step(at, asr, where="post", label=name, color=colour, linestyle=dash)
+            axes.step(at, asr, where="post", label=point_name(name), color=colour, linestyle=dash)
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(_plainly)
         axes.set(ylim=(-0.02, 1.02), xlabel="gradient evaluations of one victim", ylabel="ASR")
@@ -118,11 +127,17 @@ def anytime_figure(taps: Mapping[str, Mapping[str, Any]]) -> Markup | None:
 def threshold_figure(
     groups: Mapping[str, pd.DataFrame], seen: Mapping[str, Seen] | None = None, name: str = "threshold-curve"
 ) -> Markup | None:
-    """Return ASR against the RMSE that counts as success, one line a leakage point, the baseline guess grey.
+    """Return ASR against the RMSE that counts as success, a line for each group and a grey one for the baseline guess.
 
-    groups: {leakage point: its rows}. The cross is the guess that is best for success at eta, which need not be
-    the guess of least RMSE that its line shows.  seen: {leakage point: what was seen there}; its bound is a thin line.
-    name: apart from that of any other figure on the page.
+    The cross is the guess that is best for success at eta. It need not be the guess of least RMSE, which the grey line shows.
+
+    Args:
+        groups: {leakage point or title of a run: its rows}.
+        seen: {leakage point: releases that the attacker saw}; their bound is a thin line.
+        name: Identifier of the figure, unique on the page.
+
+    Returns:
+        The figure; None without rows.
     """
     groups = {name: rows for name, rows in groups.items() if len(rows)}
     if not groups:
@@ -133,14 +148,17 @@ def threshold_figure(
     most = min(1.0, 1.05 * float(np.nanmax(scores)))
     thresholds = np.unique(np.append(np.linspace(0, most, THRESHOLDS), min(eta, most)))
     with drawn(WIDTH, 3.8) as figure:
-        axes = figure.subplots()
+        axes, bounded = figure.subplots(), False
         for index, (name_of, rows) in enumerate(groups.items()):
             colour, dash = SERIES[index % len(SERIES)], DASHES[index % len(DASHES)]
             curve = threshold_curve(_floats(rows["rmse"]), thresholds)
-            axes.step(thresholds, curve, dash, where="post", label=name_of, color=colour, linewidth=1.8)
+            axes.step(thresholds, curve, dash, where="post", label=point_name(name_of), color=colour, linewidth=1.8)
             if seen and name_of in seen:
                 limit = bound_curve(rows, seen[name_of], thresholds)
-                axes.plot(thresholds, limit, dash, label=f"{name_of} at most", color=colour, linewidth=0.8)
+                axes.plot(
+                    thresholds, limit, dash, label=None if bounded else "upper bound", color=colour, linewidth=0.8
+                )
+                bounded = True
         _draw_null(axes, everyone, thresholds, eta)
         axes.set(xlabel="RMSE that counts as success", ylabel="ASR", ylim=(-0.02, 1.02), xlim=(0, thresholds[-1]))
         _legend_below(figure, [axes])
@@ -148,10 +166,9 @@ def threshold_figure(
 
 
 def bound_curve(rows: pd.DataFrame, seen: Seen, thresholds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the most (k,) that the ASR of one leakage point may be at each threshold (k,), by what was seen there.
+    """Return the upper bounds (k,) on the ASR of one leakage point at rising thresholds (k,), given the releases seen there.
 
-    thresholds: rising.  Its kappa is the upper limit of the baseline guess's ASR at that threshold, times the guesses in
-    one answer.
+    The kappa of a bound is the upper limit of the baseline guess's ASR at that threshold, times the guesses in one answer.
     """
     scores, chances = _floats(rows["null_rmse"]), int(rows["member"].max()) + 1
     hits = [scores <= threshold for threshold in thresholds]
@@ -172,11 +189,11 @@ def _draw_null(axes: Axes, rows: pd.DataFrame, thresholds: NDArray[np.float64], 
 
 def _legend_below(figure: Figure, panels: Sequence[Axes]) -> None:
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
 
 
 def _plainly(value: float, _: float) -> str:
-    """Return the tick of a power of ten without a superscript, which would be set letter by letter."""
+    """Return the tick of a power of ten without a superscript, which SVG text would split into letters."""
     return f"{value:,.0f}" if 1 <= value < 1e6 else f"{value:g}"
 
 

@@ -1,4 +1,4 @@
-"""Truth beside reconstruction, for the first victims of every leakage point, as many as a page can hold."""
+"""Originals next to their reconstructions, for the first victims of each leakage point, as many as fit on a page."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from leakbench.report.pictures import picture, picture_bytes, shrinks
+from leakbench.leakage_points import listed, point_name
+from leakbench.report.pictures import picture, picture_bytes, shown_size, shrinks
 from leakbench.report.words import number
 
 __all__ = [
     "BUDGET",
+    "ORIGINAL",
     "Arrays",
     "Gallery",
     "Scores",
@@ -22,15 +24,17 @@ __all__ = [
     "Tile",
     "fitting",
     "galleries",
+    "gallery_of",
     "pointed",
     "scores_of",
     "shown_together",
     "tiles",
+    "titled",
 ]
 
 Arrays: TypeAlias = Mapping[str, NDArray[np.floating]]
 Scores: TypeAlias = Mapping[tuple[int, int], tuple[float, bool]]
-"""{(place among the victims, member): (RMSE, whether it counts as rebuilt)}."""
+"""{(index of the victim, member): (RMSE, whether it counts as a success)}."""
 
 VICTIMS = 24
 MEMBERS = 4
@@ -38,10 +42,20 @@ ROUNDS = 8
 BUDGET = 2_000_000
 """Characters of pictures on one page; a page stays below 5 MB."""
 
+ORIGINAL = "original"
+RECONSTRUCTION = "reconstruction"
+
 
 @dataclass(frozen=True)
 class Tile:
-    """One picture: its data URI (empty where there was no answer), what it shows in words, its score, whether it is a success."""
+    """One picture.
+
+    Args:
+        source: Data URI; empty where the attack gave no answer.
+        alt: Description for a screen reader.
+        caption: Score, or the reason why there is no picture.
+        success: Whether the reconstruction counts as a success.
+    """
 
     source: str
     alt: str
@@ -51,46 +65,80 @@ class Tile:
 
 @dataclass(frozen=True)
 class Series:
-    """What stands in one row of a gallery: its heading, examples (V, M, *s), and of answers their scores."""
+    """Examples of one kind: the originals, or the reconstructions at one leakage point.
+
+    Args:
+        heading: Name of the leakage point, or `ORIGINAL`.
+        examples: Examples (V, M, *s).
+        scores: Scores of reconstructions; None for originals.
+        label: Text under each tile; the heading where it is empty.
+    """
 
     heading: str
     examples: NDArray[np.floating]
     scores: Scores | None = None
+    label: str = ""
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """Examples and their reconstructions: a heading a row, and in it for each victim a list of tiles.
+    """Examples and their reconstructions, victim by victim.
 
-    `pictures` is false for tabular data, whose tiles are strips. victims: how many there are, of whom `shown` are shown.
-    more: members of a batch that are not shown. smaller: by what factor a picture is shown smaller than it is.
+    Args:
+        title: Leakage points, and the round where there are several.
+        labels: Text under the tiles, one for each series.
+        rows: Tiles by series, victim, member of the batch and level; a gallery without levels has one tile at the last.
+        pictures: Whether examples are pictures; records are strips, one cell for each feature.
+        victims: Number of victims under attack.
+        shown: Number of victims on the page.
+        more: Members of each batch that are not on the page.
+        smaller: Factor by which pictures are reduced.
+        width: Width of a tile in CSS pixels.
+        height: Height of a tile in CSS pixels.
     """
 
-    round: int
-    headings: list[str]
-    rows: list[list[list[Tile]]]
+    title: str
+    labels: list[str]
+    rows: list[list[list[list[Tile]]]]
     pictures: bool
     victims: int
     shown: int
     more: int
     smaller: int
+    width: int
+    height: int
 
 
 def galleries(arrays: Arrays, rows: pd.DataFrame) -> list[Gallery]:
-    """Return a gallery for each round that was attacked and each set of leakage points with the same examples.
+    """Return a gallery for each attacked round and each set of leakage points with the same examples.
 
-    arrays: `<tap>.round<r>.reconstruction` and `.truth`, (V, M, *s), both in the order of the truth.
+    Args:
+        arrays: `<tap>.round<r>.reconstruction` and `.truth`, (V, M, *s), both in the order of the truth.
+        rows: Scores, one row for each example at each leakage point.
+
+    Returns:
+        The galleries in the order of rounds; with more than `ROUNDS` rounds, evenly spaced ones.
     """
     found = list(pointed(arrays, rows))
     leaks = sorted({leak for leak, _ in found})
     kept = set(np.asarray(leaks)[np.linspace(0, len(leaks) - 1, min(ROUNDS, len(leaks))).round().astype(int)].tolist())
     found = [(leak, series) for leak, series in found if leak in kept]
     victims, members = fitting([one.examples.shape for _, series in found for one in series])
-    return [shown_together(leak, series, victims, members) for leak, series in found]
+    several = len(leaks) > 1
+    return [
+        shown_together(titled(series, leak if several else None), series, victims, members) for leak, series in found
+    ]
+
+
+def titled(series: Sequence[Series], leak: int | None) -> str:
+    """Return the title of a gallery: its leakage points, and the round unless it is None."""
+    names = listed(list(dict.fromkeys(one.heading for one in series if one.scores is not None)))
+    after = "" if leak is None else f" after {leak} round{'' if leak == 1 else 's'}"
+    return f"{names[0].upper()}{names[1:]}{after}"
 
 
 def pointed(arrays: Arrays, rows: pd.DataFrame) -> Iterator[tuple[int, list[Series]]]:
-    """Yield (round, [the truth, then the answers of each tap that leaked these very examples])."""
+    """Yield (round, [the originals, then the reconstructions at each leakage point with these examples])."""
     points: dict[int, list[str]] = {}
     for name in sorted(arrays, reverse=True):  # type-2 before type-1 before type-0, as in the table
         if name.endswith(".reconstruction"):
@@ -103,13 +151,19 @@ def pointed(arrays: Arrays, rows: pd.DataFrame) -> Iterator[tuple[int, list[Seri
             if group and not np.array_equal(group[0].examples, truth):
                 yield leak, group
                 group = []
-            answers = Series(tap, answer, scores_of(rows[(rows["tap"] == tap) & (rows["round"] == leak)]))
-            group += [answers] if group else [Series("truth", truth), answers]
+            scores = scores_of(rows[(rows["tap"] == tap) & (rows["round"] == leak)])
+            answers = Series(point_name(tap), answer, scores)
+            group += [answers] if group else [Series(ORIGINAL, truth), answers]
         yield leak, group
 
 
 def fitting(shapes: Sequence[tuple[int, ...]], budget: int = BUDGET) -> tuple[int, int]:
-    """Return how many victims, and of each how many members of a batch, of examples (V, M, *s) fit on a page; at least one each."""
+    """Return how many victims, and how many members of each batch, fit on a page; at least one each.
+
+    Args:
+        shapes: Shapes (V, M, *s) of all series on the page.
+        budget: Characters that their pictures may take.
+    """
     most = max((shape[0] for shape in shapes), default=1)
     victims = members = 1
     for members in range(min(MEMBERS, max((shape[1] for shape in shapes), default=1)), 0, -1):
@@ -120,31 +174,37 @@ def fitting(shapes: Sequence[tuple[int, ...]], budget: int = BUDGET) -> tuple[in
     return max(1, victims), members
 
 
-def shown_together(leak: int, series: Sequence[Series], victims: int, members: int) -> Gallery:
+def shown_together(title: str, series: Sequence[Series], victims: int, members: int) -> Gallery:
     """Return the gallery of the first victims and members of series of the same examples (V, M, *s)."""
-    shape = series[0].examples.shape
-    return Gallery(
-        leak,
-        [one.heading for one in series],
-        [tiles(one, victims, members) for one in series],
-        len(shape) == 5,
-        shape[0],
-        min(victims, shape[0]),
-        max(0, shape[1] - members),
-        shrinks(shape[2:]),
-    )
+    single = [[[[tile] for tile in batch] for batch in tiles(one, victims, members)] for one in series]
+    return gallery_of(title, labels_of(series), single, series[0].examples.shape, members)
+
+
+def gallery_of(
+    title: str, labels: list[str], rows: list[list[list[list[Tile]]]], shape: tuple[int, ...], members: int
+) -> Gallery:
+    """Return a gallery of tiles whose examples have the shape (V, M, *s), of which `members` are shown."""
+    width, height = shown_size(shape[2:])
+    shown, more = len(rows[0]), max(0, shape[1] - members)
+    return Gallery(title, labels, rows, len(shape) == 5, shape[0], shown, more, shrinks(shape[2:]), width, height)
+
+
+def labels_of(series: Sequence[Series]) -> list[str]:
+    """Return the text under the tiles of each series; the only reconstruction needs no leakage point."""
+    lone = len(series) == 2
+    return [one.label or (RECONSTRUCTION if lone and one.scores is not None else one.heading) for one in series]
 
 
 def scores_of(rows: pd.DataFrame) -> Scores:
     """Return the scores of one leakage point's rows."""
-    # The victim's place in the arrays is its rank among the victims of the rows.
+    # The victim's index in the arrays is its rank among the victims of the rows.
     place = rows["victim"].rank(method="dense").astype("int64") - 1
     scored = zip(place, rows["member"], rows["rmse"], rows["success"], strict=True)
     return {(int(v), int(m)): (float(e), bool(s)) for v, m, e, s in scored}
 
 
 def tiles(series: Series, victims: int, members: int, what: str | None = None) -> list[list[Tile]]:
-    """Return the tiles of the first victims and members; what: where they were read, in words, if not the heading says it."""
+    """Return the tiles of the first victims and members; what: where they leaked, if the heading does not tell."""
     return [
         [_tile(example, what or series.heading, v, m, series.scores) for m, example in enumerate(batch[:members])]
         for v, batch in enumerate(series.examples[:victims])
@@ -156,7 +216,7 @@ def _tile(example: NDArray[np.floating], what: str, v: int, m: int, scores: Scor
     if not np.isfinite(example).all():
         return Tile("", f"{who}: no answer at {what}", "no answer")
     if scores is None:
-        return Tile(picture(example), f"{who}: the truth", "")
+        return Tile(picture(example), f"{who}: the original", "")
     error, success = scores.get((v, m), (None, False))
-    score = number(error, 3)
-    return Tile(picture(example), f"{who}: reconstruction at {what}, RMSE {score}", score, success)
+    score = f"RMSE {number(error, 3)}"
+    return Tile(picture(example), f"{who}: reconstruction at {what}, {score}", score, success)

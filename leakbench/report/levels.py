@@ -1,4 +1,4 @@
-"""The page of one cell at several levels of noise: a slider moves through them, and what was rebuilt fades."""
+"""The page of one cell at several levels of noise, with a slider through them."""
 
 from __future__ import annotations
 
@@ -12,84 +12,120 @@ from typing import Any
 from markupsafe import Markup
 
 from leakbench.errors import InputError
-from leakbench.report.columns import COLUMNS, Column
+from leakbench.leakage_points import point_name
+from leakbench.report.cards import Card, cards
+from leakbench.report.columns import COLUMNS
 from leakbench.report.epsilons import epsilons
 from leakbench.report.figures_levels import levels_figure
 from leakbench.report.finished import Finished
-from leakbench.report.gallery import Series, Tile, fitting, pointed, tiles
-from leakbench.report.pictures import shrinks
+from leakbench.report.gallery import Gallery, Series, fitting, gallery_of, labels_of, pointed, tiles, titled
+from leakbench.report.page import Chart, Line, core_table, headlines
 from leakbench.report.render import render
-from leakbench.report.several import flat, titles
-from leakbench.report.words import number, reading, training
+from leakbench.report.several import flat, moved, titles
+from leakbench.report.words import number, training
+from leakbench.summary.verdict_words import INCONCLUSIVE
 
 __all__ = ["levels_page", "noise_of", "ordered"]
 
-BESIDE = ("ASR [95% CI]", "baseline ASR", "RMSE", "identified", "label acc.", "label ranked")
-"""Columns of the table that stand beside the pictures."""
+SHOWN = ("ASR [95% CI]", "identified", "RMSE")
+"""Columns of the table of all levels, besides the verdict, the accuracy and the epsilon."""
 
 ALIKE_ENOUGH = ("device", "engine", "lpips", "taps")
-"""Settings that may differ between levels: leakage points that not all of them have are left out."""
+"""Settings that may differ between levels; leakage points that some levels lack are left out."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """One level of noise: its run, its name, and its noise multiplier, 0 without any."""
+    """One level of noise: its run, its name, its noise multiplier (0 without noise), and the texts of its part of the page."""
 
     run: Finished
     name: str
     noise: float
-    accuracy: str
-    claimed: str
-    valid: str
-
-
-@dataclass(frozen=True)
-class Stacks:
-    """The same victims at all levels: for each row a heading, and for each victim lists of tiles, one tile a level.
-
-    Of the truth, which is the same at all levels, there is one tile.
-    """
-
-    round: int
-    headings: list[str]
-    rows: list[list[list[list[Tile]]]]
-    pictures: bool
-    victims: int
-    shown: int
-    smaller: int
+    headlines: list[Line]
+    cards: list[Card]
+    headings: list[tuple[str, str]]
+    lines: list[list[str]]
 
 
 def levels_page(runs: Sequence[Finished]) -> str:
-    """Return the page of three runs or more, which `read_several` has read.
+    """Return the page of three runs or more that `read_several` has read.
 
-    Raises InputError where they are no levels of noise of one cell.
+    Raises:
+        InputError: If they are not levels of noise of one cell.
     """
     levels = ordered(runs)
-    # Of leakage points only what all levels have; the one with the fewest says which those are.
+    # Only leakage points that all levels have; the level with the fewest names them.
     first = min((level.run for level in levels), key=lambda run: len(run.summary["taps"]))
     cell = first.manifest["cell"]
     defense = next(level.run.manifest["cell"]["defense"] for level in reversed(levels)).partition(" (")[0]
-    columns = [column for column in COLUMNS if column.heading in BESIDE]
     taps = [name for name in first.summary["taps"] if all(name in level.run.summary["taps"] for level in levels)]
+    headings, lines = _all_levels(levels, taps)
     return render(
         "levels.html.jinja",
         attack=cell["attack"],
         dataset=cell["dataset"],
         defense=defense,
+        change=_change(levels, taps),
         levels=levels,
         names=json.dumps([level.name for level in levels]),
-        taps=taps,
-        columns=columns,
-        texts=[_texts(level, taps, columns) for level in levels],
-        stacks=_stacks(levels),
-        figure=_figure(levels, taps),
-        readings=[reading(level.run.summary) for level in levels],
+        headings=headings,
+        lines=lines,
+        galleries=_galleries(levels),
+        charts=[
+            Chart("By level", _figure(levels, taps), "From the least noise to the most. The levels are equally spaced.")
+        ],
         training=training(first.summary).split(" | ")[1:],
     )
 
 
+def _change(levels: Sequence[Level], taps: Sequence[str]) -> str:
+    """Return in one sentence how leakage and accuracy change from the least noise to the most."""
+    least, most = levels[0], levels[-1]
+    parts = []
+    for field, words in (("asr", "ASR"), ("identified", "identification")):
+        at = [(name, *(level.run.summary["taps"][name].get(field) for level in (least, most))) for name in taps]
+        known = [(name, a, b) for name, a, b in at if a is not None and b is not None]
+        if known:
+            name, a, b = max(known, key=lambda found: abs(found[2] - found[1]))
+            parts.append(f"{words} at the {point_name(name)} {moved(a, b)}")
+    before, after = (level.run.summary.get("accuracy") for level in (least, most))
+    if before is not None and after is not None:
+        parts.append(f"accuracy {moved(before, after, 3)}")
+    subject = f"From {least.name} to {most.name}"
+    return f"{subject}: {', '.join(parts)}." if parts else f"{subject}: the two runs have no measure in common."
+
+
+def _all_levels(levels: Sequence[Level], taps: Sequence[str]) -> tuple[list[tuple[str, str]], list[list[str]]]:
+    """Return (headings with their kind, lines) of the table of all levels."""
+    columns = [column for heading in SHOWN for column in COLUMNS if column.heading == heading]
+    headings = [
+        ("level", ""),
+        ("noise multiplier", "number"),
+        ("leakage point", "fixed"),
+        ("verdict", "verdict"),
+        *((column.heading, "number") for column in columns),
+        ("accuracy", "number"),
+        ("valid epsilon", "number"),
+    ]
+    lines = []
+    for level in levels:
+        _, observed = epsilons(level.run.summary)
+        valid = observed[0].valid if observed else "n/a"
+        for name in taps:
+            tap = level.run.summary["taps"][name]
+            texts = [column.text(tap) for column in columns]
+            accuracy = number(level.run.summary.get("accuracy"), 3)
+            verdict = tap.get("verdict") or INCONCLUSIVE
+            lines.append([level.name, f"{level.noise:g}", point_name(name), verdict, *texts, accuracy, valid])
+    return headings, lines
+
+
 def ordered(runs: Sequence[Finished]) -> list[Level]:
-    """Return the levels from the least noise to the most; raises InputError where runs differ in more, or in nothing."""
+    """Return the levels from the least noise to the most.
+
+    Raises:
+        InputError: If runs differ in more than their noise, or have the same noise.
+    """
     first = runs[0]
     base = max(runs, key=lambda run: noise_of(run.manifest["recipes"]["defense"]))
     for run in runs:
@@ -124,9 +160,9 @@ def ordered(runs: Sequence[Finished]) -> list[Level]:
 
 
 def noise_of(recipe: Mapping[str, Any]) -> float:
-    """Return the largest noise multiplier of a described defense's transforms, 0 where none adds noise.
+    """Return the largest noise multiplier of a described defense's transforms, 0 if none adds noise.
 
-    Of a multiplier that changes over the rounds it is the largest number in it, times its factors.
+    For a multiplier that changes over the rounds, this is the largest number in it times its factors.
     """
     return max((_largest(value) for name, value in _multipliers(recipe)), default=0.0)
 
@@ -152,7 +188,7 @@ def _largest(value: Any) -> float:
 
 
 def _quiet(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a defense does, without how strong its noise is and what is said of it."""
+    """Return the parts of a defense without the strength of their noise and without its texts."""
     unsaid = ("title", "cite", "note", "claim", "printed", "printed_by", "budget")
     kept = {name: value for name, value in recipe.items() if name not in unsaid}
     for station in ("example", "batch", "client", "server"):
@@ -168,7 +204,7 @@ def _settings(run: Finished) -> dict[str, Any]:
 
 
 def _names(runs: Sequence[Finished]) -> list[str]:
-    """Return what a level is called: the factor in the defense's name where it has one."""
+    """Return the names of the levels: the factor in the defense's name if it has one."""
     names = []
     for run, title in zip(runs, titles(runs), strict=True):
         _, bracket, factor = title.partition(" (")
@@ -180,22 +216,18 @@ def _names(runs: Sequence[Finished]) -> list[str]:
             names.append(title)
     plain = {run.manifest["cell"]["defense"] for run in runs if "(" in run.manifest["cell"]["defense"]}
     bases = {name.partition(" (")[0] for name in plain}
-    # The recipe as it is stands among its multiples as what it is of itself.
+    # The unchanged recipe among its multiples is its own multiple by 1.
     names = ["noise × 1" if name in bases else name for name in names]
     return names if len(set(names)) == len(names) else titles(runs)
 
 
 def _level(run: Finished, name: str) -> Level:
-    claimed, observed = epsilons(run.summary)
-    noise, valid = noise_of(run.manifest["recipes"]["defense"]), observed[0].valid if observed else "n/a"
-    return Level(run, name, noise, number(run.summary.get("accuracy"), 3), claimed, valid)
+    headings, lines = core_table(run.summary)
+    noise = noise_of(run.manifest["recipes"]["defense"])
+    return Level(run, name, noise, headlines(run.summary), cards(run.summary, None), headings, lines)
 
 
-def _texts(level: Level, taps: Sequence[str], columns: Sequence[Column]) -> list[list[str]]:
-    return [[column.text(level.run.summary["taps"][name]) for column in columns] for name in taps]
-
-
-def _stacks(levels: Sequence[Level]) -> list[Stacks]:
+def _galleries(levels: Sequence[Level]) -> list[Gallery]:
     fewest = min((level.run for level in levels), key=lambda run: len(run.arrays))
     groups = list(pointed(fewest.arrays, fewest.rows))
     answers = [
@@ -204,30 +236,32 @@ def _stacks(levels: Sequence[Level]) -> list[Stacks]:
     ]
     shapes = [one.examples.shape for _, (truth, *rest) in groups for one in (truth, *rest * len(levels))]
     victims, members = fitting(shapes)
-    return [_stack(leak, group, answers, levels, victims, members) for leak, group in groups]
+    several = len({leak for leak, _ in groups}) > 1
+    return [_gallery(leak, several, group, answers, levels, victims, members) for leak, group in groups]
 
 
-def _stack(
+def _gallery(
     leak: int,
+    several: bool,
     group: Sequence[Series],
     answers: Sequence[Mapping[tuple[int, str], Series]],
     levels: Sequence[Level],
     victims: int,
     members: int,
-) -> Stacks:
+) -> Gallery:
+    """Return the gallery of one round: the original, which is the same at each level, and a stack of reconstructions."""
     truth, *rest = group
     rows = [[[[tile] for tile in victim] for victim in tiles(truth, victims, members)]]
-    kept = [one.heading for one in rest if all((leak, one.heading) in of_level for of_level in answers)]
-    for tap in kept:
+    kept = [one for one in rest if all((leak, one.heading) in of_level for of_level in answers)]
+    for one in kept:
         each = [
-            tiles(of_level[leak, tap], victims, members, f"{tap}, {level.name}")
+            tiles(of_level[leak, one.heading], victims, members, f"{one.heading}, {level.name}")
             for of_level, level in zip(answers, levels, strict=True)
         ]
         # (level, victim, member) -> (victim, member, level)
-        rows.append([[list(one) for one in zip(*victim, strict=True)] for victim in zip(*each, strict=True)])
-    shape = truth.examples.shape
-    shown = min(victims, shape[0])
-    return Stacks(leak, ["truth", *kept], rows, len(shape) == 5, shape[0], shown, shrinks(shape[2:]))
+        rows.append([[list(tile) for tile in zip(*victim, strict=True)] for victim in zip(*each, strict=True)])
+    title = titled(kept, leak if several else None)
+    return gallery_of(title, labels_of([truth, *kept]), rows, truth.examples.shape, members)
 
 
 def _figure(levels: Sequence[Level], taps: Sequence[str]) -> Markup:

@@ -1,4 +1,4 @@
-"""The page of an attack on somebody's update: truth beside reconstruction where the truth is known, and what was assumed."""
+"""The page of an attack on an external update: originals and reconstructions where the truth is known, and the assumptions."""
 
 from __future__ import annotations
 
@@ -8,36 +8,46 @@ from typing import Any
 import pandas as pd
 from safetensors.numpy import load_file
 
+from leakbench.leakage_points import listed, point_name
 from leakbench.redacted import without_pictures
-from leakbench.report.columns import COLUMNS
+from leakbench.report.cards import Card, evidence
+from leakbench.report.columns import COLUMNS, COUNTS, with_values
 from leakbench.report.figures import anytime_figure, threshold_figure
-from leakbench.report.gallery import Arrays, Gallery, Series, fitting, galleries, shown_together
+from leakbench.report.gallery import Arrays, Gallery, Series, fitting, galleries, shown_together, titled
+from leakbench.report.page import BELOW_THRESHOLDS, EVALUATIONS, Chart, Line, core_table, headlines, measures
 from leakbench.report.render import render
 from leakbench.report.rows import victims
-from leakbench.report.words import number
 from leakbench.rows_file import read_rows
 from leakbench.store import AFTER, Run, finished_run, read_manifest, written
 
 __all__ = ["OWN", "SHOWN", "own_report_into", "write_own_report"]
 
 OWN = "own update"
-"""What the manifest of such a folder calls itself, in `kind`."""
+"""`kind` in the manifest of such a folder."""
 
 SHOWN = ("ASR [95% CI]", "baseline ASR", "RMSE", "baseline RMSE", "PSNR", "SSIM", "label acc.", "identified")
-"""The columns of `leakbench run` that an update of one's own has."""
+"""The columns of `leakbench run` that exist for an external update."""
 
 
 def write_own_report(folder: Path, redact: bool = False) -> Path:
-    """Write `report.html` into the folder of an attack and return its path; equal files give an equal page.
+    """Write `report.html` into the folder of an attack; equal files give an equal page.
 
-    Raises InputError that names a file which is missing or is not what was written.
+    Args:
+        folder: Folder of `leakbench attack --out`.
+        redact: Whether to leave the pictures out.
+
+    Returns:
+        Path of the page.
+
+    Raises:
+        InputError: If a file is missing or differs from what the attack wrote.
     """
     with finished_run(folder) as run:
         return own_report_into(run, redact)
 
 
 def own_report_into(run: Run, redact: bool = False) -> Path:
-    """Write `report.html` into the folder of an attack that this process holds, as `write_own_report` does."""
+    """Write `report.html` into the folder of an attack that this process has locked, as `write_own_report` does."""
     return run.write_text("report.html", _page(run.folder, redact))
 
 
@@ -48,37 +58,59 @@ def _page(folder: Path, redact: bool) -> str:
     arrays: Arrays = load_file(written(folder, manifest, "reconstructions.safetensors"))
     arrays = without_pictures(arrays) if redact else arrays
     summary = manifest["summary"]
-    points = {name: rows[rows["tap"] == name] for name in summary["taps"]}
+    taps = summary["taps"]
+    points = {name: rows[rows["tap"] == name] for name in taps}
+    columns = with_values((*(c for c in COLUMNS if c.heading in SHOWN), *COUNTS), summary)
+    core_headings, core_lines = core_table(summary)
+    figures = (
+        ("ASR against threshold", threshold_figure(points) if points else None, BELOW_THRESHOLDS),
+        ("ASR against work", anytime_figure(taps) if points else None, EVALUATIONS),
+    )
     return render(
         "own.html.jinja",
         manifest=manifest,
         summary=summary,
-        reading=_reading(summary),
-        columns=[column for column in COLUMNS if column.heading in SHOWN],
+        headlines=headlines(summary) if taps else _unscored_lines(summary, arrays),
+        cards=[*evidence(taps.values()), *_distances(summary), Card("Data set", str(summary["cell"]["dataset"]))],
+        core_headings=core_headings,
+        core_lines=core_lines,
+        points=[point_name(name) for name in taps],
+        columns=columns,
+        measures=measures(columns, list(taps.values())),
         galleries=galleries(arrays, rows) if scored else _unscored(arrays),
-        victims=victims(points),
-        threshold_figure=threshold_figure(points) if points else None,
-        anytime_figure=anytime_figure(summary["taps"]) if points else None,
+        victims=victims({point_name(name): found for name, found in points.items()}),
+        charts=[Chart(title, svg, caption) for title, svg, caption in figures if svg is not None],
         files={name: checksum for name, checksum in manifest["files"].items() if name not in AFTER},
     )
 
 
-def _reading(summary: dict[str, Any]) -> str:
-    """Return in a sentence what came of it."""
-    cell = summary["cell"]
-    if not summary["taps"]:
-        return f"What {cell['attack']} makes of the update. No truth was given, so that nothing is scored: look at the pictures."
-    said = (
-        f"{name}: ASR {number(tap['asr'])}, baseline guess {number(tap['null_asr'])}"
-        for name, tap in summary["taps"].items()
-    )
-    return f"What {cell['attack']} makes of the update, at {'; '.join(said)}."
+def _unscored_lines(summary: dict[str, Any], arrays: Arrays) -> list[Line]:
+    """Return what the attack made of an update whose originals are unknown."""
+    places = sorted({name.split(".")[0] for name in arrays if name.endswith(".reconstruction")}, reverse=True)
+    where = f" from the {listed([point_name(place) for place in places])}" if places else ""
+    return [
+        Line("", f"The attack {summary['cell']['attack']} reconstructed the pictures below{where}.", ""),
+        Line("", "No originals were given, so nothing is scored. Compare the pictures with your data.", ""),
+    ]
+
+
+def _distances(summary: dict[str, Any]) -> list[Card]:
+    """Return a card of the attack's own distance at each leakage point: how well the reconstruction explains the leak."""
+    cards = []
+    for tap, values in (summary.get("distance") or {}).items():
+        known = [value for value in values if value is not None]
+        if known:
+            note = f"{point_name(tap)}: the lowest; the attack's own measure, lower is better"
+            cards.append(Card("Distance to the leak", f"{min(known):.3g}", note))
+    return cards
 
 
 def _unscored(arrays: Arrays) -> list[Gallery]:
-    """Return the galleries of answers alone."""
-    found = [(name.split(".")[0], array) for name, array in arrays.items() if name.endswith(".reconstruction")]
-    return [
-        shown_together(1, [Series(tap, array, {})], *fitting([array.shape]))
-        for tap, array in sorted(found, reverse=True)
+    """Return the galleries of reconstructions without originals."""
+    found = [
+        Series(point_name(name.split(".")[0]), array, {})
+        for name, array in arrays.items()
+        if name.endswith(".reconstruction")
     ]
+    found.sort(key=lambda one: one.heading)
+    return [shown_together(titled([one], None), [one], *fitting([one.examples.shape])) for one in found]

@@ -1,46 +1,139 @@
-"""The page of one run: one self-contained HTML file that opens anywhere and asks nobody for anything."""
+"""The page of one run: a self-contained HTML file that loads nothing from the network."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 
+from leakbench.leakage_points import point_name
+from leakbench.privacy.audit.verdict import Audit
 from leakbench.report.audited import audit_command, audit_of
 from leakbench.report.bounds import bounds, seen_at, violations
-from leakbench.report.columns import page_columns
+from leakbench.report.cards import cards
+from leakbench.report.columns import COUNTS, Column, core_columns, page_columns, with_values
 from leakbench.report.conspicuous import conspicuous
-from leakbench.report.epsilons import caveats, epsilons
+from leakbench.report.epsilons import REALISED, WITHOUT_DRAW, Observed, caveats, epsilons
 from leakbench.report.figures import anytime_figure, rounds_figure, threshold_figure, training_figure
 from leakbench.report.finished import Finished, read_finished
 from leakbench.report.gallery import galleries
+from leakbench.report.headline import headline
 from leakbench.report.legend import legend
-from leakbench.report.render import render
+from leakbench.report.render import figure, render
 from leakbench.report.rows import victims
 from leakbench.report.verdicts import verdicts
-from leakbench.report.words import notes, over_rounds, reading, training, why_unanswered
+from leakbench.report.words import notes, over_rounds, training, why_unanswered
 from leakbench.store import AFTER, Run, finished_run
+from leakbench.summary.verdict_words import INCONCLUSIVE
 
-__all__ = ["report_into", "write_report"]
+__all__ = [
+    "BELOW_THRESHOLDS",
+    "EVALUATIONS",
+    "Chart",
+    "Line",
+    "core_table",
+    "headlines",
+    "measures",
+    "report_into",
+    "tone",
+    "write_report",
+]
+
+BELOW_THRESHOLDS = (
+    "The ASR if another RMSE counted as success. Only a curve above the grey one, the baseline guess, shows a leak."
+)
+
+EVALUATIONS = (
+    "A success counts from the evaluation after which the attacker's best guess, by its own distance, remains within eta. The"
+    " curve ends at the ASR."
+)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One figure of the page with its title and caption."""
+
+    title: str
+    svg: Markup
+    caption: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line at the top of a page.
+
+    Args:
+        word: Verdict, printed before the text; empty where the text contains it.
+        text: The finding in words.
+        tone: Class of the colour.
+    """
+
+    word: str
+    text: str
+    tone: str
 
 
 def write_report(folder: Path, redact: bool = False) -> Path:
-    """Write `report.html` into the folder of a finished run and return its path.
+    """Write `report.html` into the folder of a finished run; equal files give an equal page.
 
-    redact: leave the pictures out.
-    Reads manifest.json, rows.parquet, rounds.parquet, reconstructions.safetensors, and audit.json where it is there; equal
-    files give an equal page. Raises InputError that names the file which is missing or cannot be read.
+    Reads manifest.json, rows.parquet, rounds.parquet, reconstructions.safetensors, and audit.json if it exists.
+
+    Args:
+        folder: Run folder.
+        redact: Whether to leave the pictures out.
+
+    Returns:
+        Path of the page.
+
+    Raises:
+        InputError: If a file is missing or cannot be read.
     """
     with finished_run(folder) as run:
         return report_into(run, redact)
 
 
 def report_into(run: Run, redact: bool = False) -> Path:
-    """Write `report.html` into a run's folder that this process holds, as `write_report` does."""
+    """Write `report.html` into a run folder that this process has locked, as `write_report` does."""
     return run.write_text("report.html", _page(read_finished(run.folder, redact)))
+
+
+def headlines(summary: Mapping[str, Any], audit: Audit | None = None) -> list[Line]:
+    """Return the verdict at each leakage point, the one that leaks most first."""
+    first, *others = headline(summary, audit).findings or (None,)
+    if first is None:
+        return [Line("", "Nothing was attacked.", "")]
+    found = [Line(first.word, first.text, tone(first.word))]
+    return found + [Line("", _capital(other.short), tone(other.word)) for other in others if other is not None]
+
+
+def tone(word: str) -> str:
+    """Return the class of the colour of a verdict."""
+    return word.replace(" ", "-")
+
+
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def core_table(summary: Mapping[str, Any]) -> tuple[list[tuple[str, str]], list[list[str]]]:
+    """Return (headings with their kind, lines) of the table of leakage points, at most six columns."""
+    core = core_columns(summary)
+    headings = [("leakage point", ""), ("verdict", "verdict"), *((column.heading, "number") for column in core)]
+    lines = [
+        [point_name(name), tap.get("verdict") or INCONCLUSIVE, *(column.text(tap) for column in core)]
+        for name, tap in summary["taps"].items()
+    ]
+    return headings, lines
+
+
+def measures(columns: Sequence[Column], taps: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return a line for each column: its heading, then its text at each leakage point."""
+    return [[column.heading, *(column.text(tap) for tap in taps)] for column in columns]
 
 
 def _page(run: Finished) -> str:
@@ -48,14 +141,21 @@ def _page(run: Finished) -> str:
     claimed, observed = epsilons(summary)
     audit = audit_of(run.folder, manifest)
     points = run.points()
-    # The page cannot know its own checksum.
+    columns = with_values((*page_columns(summary), *COUNTS), summary)
+    core_headings, core_lines = core_table(summary)
+    # The page cannot contain its own checksum.
     files = {name: checksum for name, checksum in manifest.get("files", {}).items() if name not in AFTER}
     return render(
         "report.html.jinja",
         manifest=manifest,
         summary=summary,
-        columns=page_columns(summary),
-        reading=reading(summary),
+        headlines=headlines(summary, audit),
+        cards=cards(summary, audit),
+        core_headings=core_headings,
+        core_lines=core_lines,
+        points=[point_name(name) for name in summary["taps"]],
+        columns=columns,
+        measures=measures(columns, list(summary["taps"].values())),
         verdicts=verdicts(summary),
         training=training(summary).split(" | "),
         conspicuous=conspicuous(summary),
@@ -63,36 +163,98 @@ def _page(run: Finished) -> str:
         caveats=caveats(summary),
         claimed=claimed,
         observed=observed,
+        observers=[point_name(line.observer) for line in observed],
+        epsilons=[[point_name(line.observer), line.valid, line.reason] for line in observed],
+        epsilon_measures=_epsilon_measures(observed),
         audit=None if audit is None else list(audit.lines()),
         audit_command=audit_command(manifest),
         notes=notes(summary),
         bounds=bounds(summary),
         violations=violations(summary),
         failures=_failures(run.rows, summary),
+        claims=[
+            [c["what"], figure(c["claimed"]), figure(c["measured"]), c["source"] or "", c["comment"] or ""]
+            for c in summary.get("claims") or ()
+        ],
         legend=legend(summary),
         galleries=galleries(run.arrays, run.rows),
-        victims=victims(points),
-        training_figure=training_figure(_with_epsilon(run.rounds, summary)),
-        over_rounds=over_rounds(summary),
-        rounds_figure=rounds_figure(summary.get("over_rounds") or {}),
-        anytime_figure=anytime_figure(summary["taps"]),
-        threshold_figure=threshold_figure(points, seen_at(summary)),
+        victims=victims({point_name(name): rows for name, rows in points.items()}),
+        charts=_charts(run, points),
+        trained=len(run.rounds) > 0,
         files=files,
     )
 
 
-def _failures(rows: pd.DataFrame, summary: Mapping[str, Any]) -> list[tuple[str, int, str, int]]:
-    """Return [(tap, round, reason, how many examples)], in the order of the rows."""
+def _charts(run: Finished, points: Mapping[str, pd.DataFrame]) -> list[Chart]:
+    """Return the figures of a run that have something to show."""
+    summary = run.summary
+    seen = seen_at(summary)
+    bound = " A thin line is the upper bound on any attack at its leakage point." if seen else ""
+    rounds_said = " ".join(f"{line}." for line in over_rounds(summary))
+    spent = (summary.get("epsilon") or {}).get("by_round")
+    renyi = (
+        " Epsilon after each round is an upper bound by integer Rényi orders, computed at once for all rounds; the valid epsilon,"
+        " by the tightest accountant, is below its last point."
+        if spent
+        else ""
+    )
+    found = (
+        (
+            "ASR against threshold",
+            threshold_figure(points, seen),
+            f"{BELOW_THRESHOLDS} The grey curve is the guess of least RMSE; the cross is the guess that is best at eta.{bound}",
+        ),
+        (
+            "ASR against work",
+            anytime_figure(summary["taps"]),
+            EVALUATIONS,
+        ),
+        (
+            "Leakage over the rounds of training",
+            rounds_figure(summary.get("over_rounds") or {}),
+            f"{rounds_said} Bands are 95 % intervals.",
+        ),
+        (
+            "Training",
+            training_figure(_with_epsilon(run.rounds, summary)),
+            "Test accuracy of the global model after each round. V_c is the variance between the clients' updates; U_s is the scale"
+            f" of the merged update.{renyi}",
+        ),
+    )
+    return [Chart(title, svg, caption) for title, svg, caption in found if svg is not None]
+
+
+def _epsilon_measures(observed: Sequence[Observed]) -> list[list[str]]:
+    """Return a line for each field of the epsilons, the observers as columns."""
+    fields = {
+        "valid epsilon": "valid",
+        WITHOUT_DRAW: "without_draw",
+        REALISED: "realised",
+        "sampling rate q": "q",
+        "releases": "steps",
+        "participations": "participations",
+    }
+    lines = [[heading, *(str(getattr(line, field)) for line in observed)] for heading, field in fields.items()]
+    return [line for line in lines if set(line[1:]) != {"n/a"}]
+
+
+def _failures(rows: pd.DataFrame, summary: Mapping[str, Any]) -> list[list[str]]:
+    """Return [leakage point, round, reason, number of examples] for each kind of failure, in the order of the rows."""
     failed = rows[rows["failure"].astype(bool)]
     kinds = zip(failed["tap"], failed["round"], failed["failure_reason"].fillna(""), strict=True)
     at = {(name.partition("@")[0], tap["round"]): tap for name, tap in summary["taps"].items()}
     return [
-        (tap, leak, why_unanswered(summary, at.get((tap, leak), {}), why) or "no reason given", n)
+        [
+            point_name(tap),
+            str(leak),
+            why_unanswered(summary, at.get((tap, leak), {}), why) or "no reason given",
+            f"{n:,}",
+        ]
         for (tap, leak, why), n in Counter(kinds).items()
     ]
 
 
 def _with_epsilon(rounds: pd.DataFrame, summary: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the rounds with the valid epsilon that is spent after each, where there is one."""
+    """Return the rounds with the valid epsilon that is spent after each, if there is one."""
     spent = (summary.get("epsilon") or {}).get("by_round") or []
     return rounds.assign(epsilon=spent) if spent and len(spent) == len(rounds) else rounds

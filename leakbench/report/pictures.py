@@ -1,4 +1,4 @@
-"""One example as a picture inside the page: a PNG as a data URI, no file beside it."""
+"""One example as a picture inside the page: a PNG as a data URI, without a file of its own."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-__all__ = ["SIDE", "picture", "picture_bytes", "shrinks"]
+__all__ = ["SIDE", "picture", "picture_bytes", "shown_size", "shrinks"]
 
 SIDE = 96
-"""Pixels; a larger picture is shown at a whole fraction of its size, the mean of as many pixels each."""
+"""Pixels; a larger picture is reduced by a whole factor, each pixel the mean of a block. On the page a tile is never smaller."""
+
+STRIP = (208, 24)
+"""Width and height of the tile of a record in CSS pixels."""
 
 
 def picture(example: NDArray[np.floating]) -> str:
-    """Return one example as a PNG: (1 or 3, H, W) a picture; any other shape a strip of its features, dark is 0."""
+    """Return one example as a PNG: a picture for the shape (1 or 3, H, W), else a strip of features; 0 is dark."""
     values = np.clip(example.astype(np.float64), 0, 1)
     plane = values.ndim == 3 and values.shape[0] in (1, 3)
     pixels = _shrunk(values).transpose(1, 2, 0) if plane else values.reshape(1, -1, 1)
@@ -27,14 +30,27 @@ def picture(example: NDArray[np.floating]) -> str:
 
 
 def picture_bytes(shape: tuple[int, ...]) -> int:
-    """Return about how many characters the picture of one example of a shape takes at most: noise does not compress."""
+    """Return an upper estimate of the characters that the picture of one example takes; noise does not compress."""
     factor = shrinks(shape)
     return 200 + int(np.prod(shape) / factor**2 * 4 / 3)
 
 
 def shrinks(shape: tuple[int, ...]) -> int:
-    """Return by what factor pictures of a shape (C, H, W) are shown smaller; 1 for strips."""
+    """Return the factor by which pictures of a shape (C, H, W) are reduced; 1 for strips."""
     return -(-max(shape[1:]) // SIDE) if len(shape) == 3 and shape[0] in (1, 3) else 1
+
+
+def shown_size(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return the width and height in CSS pixels of the tile of an example; pixels of a picture are enlarged by a whole factor.
+
+    Args:
+        shape: Shape of one example: (1 or 3, H, W) for a picture; any other is a record.
+    """
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        return STRIP
+    high, wide = (max(1, side // shrinks(shape)) for side in shape[1:])
+    enlarged = -(-SIDE // wide)
+    return enlarged * wide, enlarged * high
 
 
 def _shrunk(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""A page from its template: everything in one file, escaped, with the words and numbers of the terminal."""
+"""Pages from templates: one file each, escaped, with the words and numbers of the terminal."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from leakbench.report.members import factors
+from leakbench.leakage_points import point_name
 from leakbench.report.words import interval, number
 
-__all__ = ["render"]
+__all__ = ["figure", "render"]
 
 
-def render(template: str, **said: Any) -> str:
-    """Return the page of a template beside this file; a name that it needs and that is not said is an error."""
+def render(template: str, **values: Any) -> str:
+    """Return the page of a template next to this file; a missing value is an error."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -23,13 +23,13 @@ def render(template: str, **said: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, interval=interval, figure=_figure, factors=factors, pretty=_pretty)
-    page: str = environment.get_template(template).render(**said)
+    environment.filters.update(number=number, interval=interval, figure=figure, point=point_name, pretty=_pretty)
+    page: str = environment.get_template(template).render(**values)
     return page
 
 
-def _figure(value: Any) -> str:
-    """Return a claimed or measured value, which may be a number, a word or nothing."""
+def figure(value: Any) -> str:
+    """Return a claimed or measured value, which may be a number, a word or None, as text."""
     return "n/a" if value is None else f"{value:.4g}" if isinstance(value, int | float) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""Curves as SVG that stands inside the page: its own text, few digits, and colours that follow light and dark."""
+"""Curves as inline SVG: text as text, few digits, and colours that follow the light or dark page."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from matplotlib.figure import Figure
 __all__ = ["DASHES", "INK", "QUIET", "SERIES", "drawn", "inline"]
 
 SERIES = tuple(f"#0000a{place}" for place in range(6))
-"""Colours of lines while they are drawn; on the page the style sheet's `--series-0` and so on, one set for each ground."""
+"""Placeholder colours of lines; on the page they are the style sheet's `--series-0` and so on, in light and dark."""
 DASHES = ("-", "--", "-.", ":")
-"""Lines differ in their dashes too, for who cannot tell the colours apart."""
+"""Lines differ in their dashes too, so that colour is not needed to tell them apart."""
 INK, QUIET = "#010101", "#020202"
-"""The colour of the text around the figure, and the quieter one; on the page what the style sheet says."""
+"""Placeholders of the colours of text and of quiet text; on the page they follow the style sheet."""
 
 ON_PAGE = {INK: "currentColor", QUIET: "var(--quiet)"} | {c: f"var(--series-{n})" for n, c in enumerate(SERIES)}
 
@@ -47,21 +47,24 @@ STYLE: Any = {
 }
 
 NUMBER = re.compile(r"(?<!opacity: )(?<![\d.])-?\d+\.\d{2,}(?:e-?\d+)?")
-"""What a coordinate may lose digits of; not the text between tags."""
+"""A coordinate whose digits are reduced; text between tags is left alone."""
 UNREFERENCED = re.compile(r' id="([^"]*)"')
 
 
 @contextmanager
 def drawn(width: float, height: float) -> Iterator[Figure]:
-    """Give a figure of so many inches, to be drawn and handed to `inline` inside: its style holds no longer."""
+    """Yield a figure of a size in inches; its style ends with the block, so `inline` belongs inside."""
     with mpl.rc_context(STYLE):
         yield Figure(figsize=(width, height), layout="constrained")
 
 
 def inline(figure: Figure, name: str, meaning: str) -> Markup:
-    """Return a figure as an `<svg>` element that a screen reader reads as `meaning`.
+    """Return a figure as an `<svg>` element; equal figures give equal text.
 
-    name: apart from all other figures of a page, since identifiers in it begin so.  Equal figures give equal text.
+    Args:
+        figure: Figure of `drawn`.
+        name: Unique on the page: a prefix of the identifiers in the figure, and the name of its downloads.
+        meaning: Description for a screen reader.
     """
     written = StringIO()
     with mpl.rc_context({"svg.hashsalt": name}):
@@ -70,23 +73,23 @@ def inline(figure: Figure, name: str, meaning: str) -> Markup:
         )
     text = written.getvalue()
     box = re.search(r'viewBox="([^"]*)"', text)
-    assert box is not None  # noqa: S101 - said to mypy; it holds by construction
+    assert box is not None  # noqa: S101 - for mypy; Matplotlib always writes it
     body = re.sub(r"^.*?<svg[^>]*>|<metadata>.*?</metadata>|<style.*?</style>", "", text, flags=re.DOTALL)
     used = set(re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', body))
     kept = {one or other for one, other in used}
     body = UNREFERENCED.sub(lambda found: f' id="{name}-{found[1]}"' if found[1] in kept else "", body)
     body = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", body)
     body = re.sub(r"<!--.*?-->\s*", "", body, flags=re.DOTALL)
-    for colour, said in ON_PAGE.items():
-        body = body.replace(colour, said)
+    for colour, on_page in ON_PAGE.items():
+        body = body.replace(colour, on_page)
     body = re.sub(
         r"font: ([\d.]+px) [^;\"]*|font-family: [^;\"]*; ", lambda f: f"font-size: {f[1]}" if f[1] else "", body
     )
     body = re.sub(r' transform="rotate\(-?0 [^"]*"', "", body)
     body = re.sub(r"<[^>]*>", lambda tag: NUMBER.sub(lambda n: f"{float(n[0]):.1f}".removesuffix(".0"), tag[0]), body)
     body = re.sub(r">\s+<", "><", body)
-    # Matplotlib escapes the texts of its SVG, and so does the line below: what stands here unescaped is ours.
-    head = f'<svg class="chart" viewBox="{_rounded(box[1])}" role="img" aria-label="{escape(meaning)}">'
+    # Matplotlib escapes the texts of its SVG, and the line below escapes ours.
+    head = f'<svg class="chart" data-name="{escape(name)}" viewBox="{_rounded(box[1])}" role="img" aria-label="{escape(meaning)}">'
     return Markup(f"{head}{body}")  # noqa: S704 - see above
 
 

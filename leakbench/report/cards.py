@@ -1,0 +1,90 @@
+"""The first facts of a page as cards: accuracy, epsilon, evidence and threat model, a value and a short note each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from leakbench.privacy.audit.verdict import Audit
+from leakbench.report.epsilons import epsilons
+from leakbench.report.words import Summary, number
+from leakbench.summary.threat import MEANS
+
+__all__ = ["Card", "cards", "evidence"]
+
+
+@dataclass(frozen=True)
+class Card:
+    """One fact: its label, its value, a note below it, and the class of its colour."""
+
+    label: str
+    value: str
+    note: str = ""
+    tone: str = ""
+
+
+def cards(summary: Summary, audit: Audit | None) -> list[Card]:
+    """Return the cards of one run."""
+    return [_accuracy(summary), *_epsilons(summary, audit), *evidence(summary["taps"].values()), *_threat(summary)]
+
+
+def _accuracy(summary: Summary) -> Card:
+    rounds, chance, why = summary["rounds"], summary.get("chance"), summary.get("undertrained")
+    if not rounds:
+        return Card("Accuracy", number(summary["accuracy"], 3), "not measured: no round was trained")
+    parts = [
+        f"after {rounds} round{'' if rounds == 1 else 's'}",
+        "" if chance is None else f"chance {number(chance, 3)}",
+    ]
+    note = ", ".join(filter(None, parts))
+    if why:
+        return Card("Accuracy", number(summary["accuracy"], 3), f"{note}; undertrained: {why}", "inconclusive")
+    return Card("Accuracy", number(summary["accuracy"], 3), note)
+
+
+def _epsilons(summary: Summary, audit: Audit | None) -> list[Card]:
+    claimed, observed = epsilons(summary)
+    if not observed:
+        return [Card("Valid epsilon", "n/a", "none was computed")]
+    epsilon, released = summary["epsilon"], observed[0]
+    delta = f" at delta {epsilon['delta']:g}" if epsilon.get("delta") else ""
+    if released.valid == "none":
+        valid = Card("Valid epsilon", "none", _reason(released.reason))
+    else:
+        valid = Card(
+            "Valid epsilon", released.valid, f"for one {epsilon.get('unit')}{delta}, observer: {released.observer}"
+        )
+    value, _, why = claimed.partition(": ")
+    found = [valid, Card("Claimed epsilon", value, why or _reason(epsilon.get("claimed_formula") or ""))]
+    if audit is not None:
+        bound = max(audit.lower_bound, audit.lower_bound_family or 0.0)
+        note = f"lower bound, {100 * audit.confidence:g} % confidence, {audit.trials:,} trials"
+        found.append(Card("Audited epsilon", f"≥ {bound:.3g}", note))
+    return found
+
+
+def evidence(taps: Any) -> list[Card]:
+    """Return the card of how many victims were attacked, over how many networks; nothing without leakage points."""
+    counts = [(tap["victims"], tap.get("networks")) for tap in taps if tap.get("victims") is not None]
+    if not counts:
+        return []
+    victims, networks = max(counts, key=lambda count: count[0])
+    over = "" if networks is None else f"over {networks} network{'' if networks == 1 else 's'}"
+    return [Card("Victims", f"{victims:,}", over)]
+
+
+def _threat(summary: Summary) -> list[Card]:
+    honest = summary["threat"] == "honest"
+    note = MEANS.get(summary.get("threat_letter") or "", "" if honest else str(summary["threat"]))
+    server = Card("Server", "honest-but-curious" if honest else "malicious", note)
+    told: Mapping[str, Any] | None = summary.get("knowledge")
+    if not told:
+        return [server]
+    granted = ["model", *(name.replace("_", " ") for name in ("batch_size", "learning_rate") if told.get(name))]
+    knows = f"knows {', '.join(granted)}; labels {told['labels']}"
+    return [server, Card("Attacker", "adaptive" if told["defense"] else "oblivious", knows)]
+
+
+def _reason(text: str) -> str:
+    return text.removeprefix("none: ")
