@@ -231,7 +231,7 @@ def test_what_was_heard_goes_through_files(tmp_path: Path) -> None:
     assert list(rows["tap"].unique()) == ["type-2", "type-1"] and found["type-2"].rows is not None
     with pytest.raises(InputError, match="batch: got 3, but 2 examples were observed in a step"):
         probe.leak(batch=3)
-    assert '<h2 id="gallery">Truth and reconstruction' in (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert '<h2 id="gallery">Originals and reconstructions' in (tmp_path / "out" / "report.html").read_text("utf-8")
 
 
 def test_nothing_heard_is_said() -> None:

@@ -1,4 +1,4 @@
-"""The pages in a real headless browser: quiet, sortable, with a slider, readable by eye and by ear, on a phone and in the dark."""
+"""The pages in a real headless browser: sortable, with downloads and a slider, readable on a phone, in the dark and aloud."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+from PIL import Image
 from test_report import at_noise
 
 from leakbench.report import write_report, write_together
@@ -17,7 +19,10 @@ from leakbench.report import write_report, write_together
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright; pip install 'leakbench[browser]'")
 
 CHROMIUM = os.environ.get("LEAKBENCH_BROWSER") or next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None
+    filter(
+        None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome", "chromium-headless-shell"))
+    ),
+    None,
 )
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="no chromium or google-chrome on the path; LEAKBENCH_BROWSER may name one"
@@ -166,8 +171,8 @@ def test_the_slider_moves_pictures_and_numbers(shown: Any) -> None:
         seen.append(
             (
                 slider.get_attribute("aria-valuetext"),
-                page.locator(".panel [data-level]:not([hidden]) tbody td").first.inner_text(),
-                page.locator(".panel [data-level]:not([hidden]) li strong").first.inner_text(),
+                page.locator("div[data-level]:not([hidden]) tbody td.number").first.inner_text(),
+                page.locator("div[data-level]:not([hidden]) .value").first.inner_text(),
                 now.get_attribute("alt"),
             )
         )
@@ -176,9 +181,63 @@ def test_the_slider_moves_pictures_and_numbers(shown: Any) -> None:
         assert page.locator("output").inner_text() == seen[-1][0]
         slider.focus()
         page.keyboard.press("ArrowRight")
-    who = "victim 0, example 0: reconstruction at type-2"
+    who = "victim 0, example 0: reconstruction at example gradient (type-2)"
     assert seen == [
         ("no defense", "0.90 [0.64, 0.95]", "0.450", f"{who}, no defense, RMSE 0.012"),
         ("noise × 0.5", "0.40 [0.64, 0.95]", "0.200", f"{who}, noise × 0.5, RMSE 0.018"),
         ("noise × 2", "0.10 [0.64, 0.95]", "0.050", f"{who}, noise × 2, RMSE 0.037"),
     ]
+
+
+@pytest.mark.parametrize("name", ["one", "two", "levels"])
+@pytest.mark.parametrize("kind", ["SVG", "PNG"])
+def test_every_figure_can_be_downloaded(shown: Any, name: str, kind: str) -> None:
+    """Charts and galleries, as a picture that needs no style sheet and has something on it."""
+    page = shown(name)
+    figures = page.locator("svg.chart, .gallery").count()
+    buttons = page.locator(".save button", has_text=kind)
+    assert buttons.count() == figures > 1
+    for place in range(figures):
+        with page.expect_download() as started:
+            buttons.nth(place).click()
+        file = Path(started.value.path())
+        assert started.value.suggested_filename.endswith(f".{kind.lower()}")
+        if kind == "SVG":
+            text = file.read_text(encoding="utf-8")
+            drawing = ElementTree.fromstring(text)
+            assert drawing.tag == "{http://www.w3.org/2000/svg}svg" and drawing.get("width") and len(list(drawing)) > 0
+            assert "var(--" not in text and "currentColor" not in text.split(">", 1)[0]
+        else:
+            with Image.open(file) as picture:
+                assert picture.width > 300 and len(picture.convert("RGB").getcolors(1 << 24)) > 20
+
+
+def test_a_table_that_scrolls_has_a_shadow_until_its_end(shown: Any) -> None:
+    page = shown("one", PHONE)
+    page.locator("summary", has_text="All measures").click()
+    cue = page.locator(".cue", has=page.locator("table.measures")).first
+    assert "more-right" in cue.get_attribute("class")
+    cue.locator(".scroll").evaluate("(region) => region.scrollTo({ left: region.scrollWidth, behavior: 'instant' })")
+    page.wait_for_function("(cue) => !cue.classList.contains('more-right')", arg=cue.element_handle())
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize("name", ["one", "two", "levels"])
+def test_tables_of_first_facts_are_not_cut_off(shown: Any, name: str, size: dict[str, int]) -> None:
+    """The tables of at most six columns fit without scrolling, and tiles are at least 96 pixels wide."""
+    page = shown(name, size)
+    cut = "[...document.querySelectorAll('table.core')].filter((t) => t.offsetWidth > t.closest('.scroll').clientWidth + 1).length"
+    assert page.locator("table.core").count() > 0 and page.evaluate(cut) == 0
+    narrow = "[...document.querySelectorAll('.tile')].filter((t) => t.offsetWidth < 96).length"
+    assert page.locator(".tile").count() > 0 and page.evaluate(narrow) == 0
+
+
+def test_without_a_script_everything_is_on_the_page(browser: Any, pages: dict[str, Path]) -> None:
+    """Only sorting, shadows, downloads and the slider need one."""
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"file://{pages['one']}")
+    assert page.locator("h1").inner_text().startswith("RECONSTRUCTS")
+    assert page.locator("button").count() == 0 and page.locator("table[data-sortable]").is_visible()
+    assert page.locator(".tile img").first.is_visible() and page.locator("svg.chart").first.is_visible()
+    context.close()

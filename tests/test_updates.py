@@ -200,7 +200,7 @@ def test_each_round_alone_gives_a_curve(tmp_path: Path) -> None:
     assert curve["rounds"] == [0, 1, 2]
     assert curve["worst"] in (0, 1, 2)
     assert all(math.isfinite(x) for x in curve["rmse"])
-    assert "Leakage as training goes on" in (tmp_path / "report.html").read_text()
+    assert "Leakage over the rounds of training" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

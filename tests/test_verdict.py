@@ -380,7 +380,7 @@ def test_a_run_prints_its_verdict_with_reason_and_command(tmp_path: Any, monkeyp
     assert (tap["verdict"], tap["guaranteed"]) == ("inconclusive", None)
     assert tap["verdict_reason"].startswith(reason)
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    assert 'class="verdict inconclusive">inconclusive</td>' in page and "To decide: <code>leakbench run" in page
+    assert '<span class="pill inconclusive">inconclusive</span>' in page and "To decide: <code>leakbench run" in page
 
 
 HOME = Path(__file__).parent.parent
