@@ -56,6 +56,28 @@ def test_what_is_not_measured_everywhere_has_no_rank(card: Card) -> None:
     assert "unmeasured" in markdown_of([of_paper, whole], "cards")
 
 
+def test_without_a_leak_the_more_accurate_defense_is_first_and_one_that_learned_nothing_has_no_rank(
+    card: Card,
+) -> None:
+    at = card.accuracy.majority
+    cards = (
+        everywhere(card, "clear_low", 0.0, 0.1, at + 0.1, "no leak found"),
+        everywhere(card, "clear_high", 0.0, 0.1, at + 0.5, "no leak found"),
+        everywhere(card, "leaks", 0.0, 0.55, 0.9, "identifies"),
+        everywhere(card, "nothing", 0.0, 0.1, at, "no leak found"),
+        everywhere(card, "less", 0.5, 0.5, at - 0.05, "reconstructs"),
+    )
+    found = [(1, "clear_high"), (2, "clear_low"), (3, "leaks"), (None, "nothing"), (None, "less")]
+    assert ranks(*cards) == found
+    page, html = markdown_of(cards, "cards"), html_of(cards, "cards")
+    assert page.count(": learned nothing |") == 2
+    assert html.count("<tr class=muted>") == 2
+    for line in html.splitlines():
+        assert ("<tr class=muted>" in line) == (": learned nothing<" in line)
+    assert "Defenses without a leak whose network learned something: 2 of 5 cards." in page
+    assert "With 2 the network learned nothing." in page
+
+
 def test_the_oblivious_attacker_ranks_nobody(card: Card) -> None:
     first = everywhere(card, "first", 0.0, 0.1, 0.5, "no leak found")
     worse = everywhere(card, "worse", 0.5, 0.5, 0.5, "reconstructs")
@@ -88,16 +110,16 @@ def test_only_cards_of_one_size_are_ranked_beside_each_other(card: Card) -> None
     other = dataclasses.replace(card, defense=dataclasses.replace(card.defense, name="other"))
     assert [len(group) for group in comparable([card, other, larger])] in ([2, 1], [1, 2])
     page = markdown_of([card, other, larger], "cards")
-    assert page.count("| rank | defense |") == 2 and "another size" in page
+    assert page.count("| rank | defense | accuracy |") == 2 and "another size" in page
 
 
 def test_no_guarantee_shows_its_reason_and_the_threat_and_protocols_stand_over_the_table(card: Card) -> None:
     reason = card.epsilon.reason.removeprefix("none: ")
     for page in (markdown_of([card], "cards"), html_of([card], "cards")):
         assert f"none: {reason}" in page and f"threat: {card.threat}" in page
-        assert "not trained" in page and "not ranked" in page and "cards/digits/sign.json" in page
+        assert "not trained" in page and "not measured everywhere" in page and "cards/digits/sign.json" in page
     # Of ten digits each is about a tenth of the test examples.
-    assert "450 test examples, of which 0.102 are of one class" in markdown_of([card], "cards")
+    assert "450 test examples, majority class 0.102" in markdown_of([card], "cards")
 
 
 def test_words_of_a_card_stay_words(card: Card) -> None:
@@ -164,9 +186,10 @@ def test_the_page_names_stale_cards_under_its_title_by_their_reasons(
     )
     monkeypatch.setattr("leakbench.privacy.BEHAVIOUR", 9)
     pages = [markdown_of([gone, card, changed], "cards"), html_of([gone, card, changed], "cards")]
-    title, rule, bullets, *_ = pages[0].split("\n\n")
+    title, box, rule, bullets, *_ = pages[0].split("\n\n")
     lines = bullets.splitlines()
-    assert (title, rule) == ("# Leaderboard", "Stale cards, which the commands below each table measure again:")
+    assert (title, rule) == ("# Leaderboard", "Stale cards; the commands below each table measure them again:")
+    assert "3 of 3 cards are stale." in box
     assert lines[0] == "- its defense is not in the catalog: digits/of_nobody."
     assert lines[2] == "- its defense has changed since the card was measured: digits/sign."
     assert lines[1].startswith("- measured with another behaviour of accounting (then ")

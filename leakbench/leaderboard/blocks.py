@@ -1,4 +1,4 @@
-"""A page as blocks, and how they are written as Markdown and as HTML; words of cards stay words in both."""
+"""A page as blocks, written as Markdown or as HTML; text of cards is escaped in both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Block", "Bullets", "Code", "Grid", "Heading", "Inline", "Link", "Tex
 
 @dataclass(frozen=True)
 class Link:
-    """Words that lead to an address; to nothing where it is empty."""
+    """Words with an address; plain words where the address is empty."""
 
     words: str
     address: str
@@ -54,10 +54,14 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table."""
+    """A table.
+
+    muted: places of rows that HTML shows in grey; a cell of such a row says why in words.
+    """
 
     heads: tuple[str, ...]
     rows: tuple[tuple[Inline, ...], ...]
+    muted: frozenset[int] = frozenset()
 
 
 Block: TypeAlias = Heading | Text | Bullets | Grid
@@ -65,7 +69,7 @@ Block: TypeAlias = Heading | Text | Bullets | Grid
 STYLE = (
     "body{font:1rem/1.5 system-ui,sans-serif;max-width:90rem;margin:0 auto;padding:1rem}table{border-collapse:collapse;"
     "font-size:.85rem}th,td{padding:.3rem .5rem;text-align:left;vertical-align:top;border-top:1px solid #8884}"
-    ".scroll{overflow-x:auto}code{font-size:.85rem}"
+    ".scroll{overflow-x:auto}code{font-size:.85rem}.muted{color:#777}.muted a{color:inherit}"
 )
 
 
@@ -103,7 +107,7 @@ def _plain(words: str) -> str:
 
 
 def as_html(blocks: Sequence[Block], title: str) -> str:
-    """Return a page in HTML, which needs no other file."""
+    """Return a page in HTML that needs no other file."""
     head = f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>'
     body = "\n".join(map(_html, blocks))
     return f"{head}\n<style>{STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
@@ -117,7 +121,10 @@ def _html(block: Block) -> str:
     if isinstance(block, Bullets):
         return "<ul>\n" + "\n".join(f"<li>{_tagged(item)}</li>" for item in block.items) + "\n</ul>"
     heads = "".join(f"<th>{escape(head)}</th>" for head in block.heads)
-    rows = "\n".join("<tr>" + "".join(f"<td>{_tagged((cell,))}</td>" for cell in row) + "</tr>" for row in block.rows)
+    rows = "\n".join(
+        f"<tr{' class=muted' if place in block.muted else ''}>{''.join(f'<td>{_tagged((cell,))}</td>' for cell in row)}</tr>"
+        for place, row in enumerate(block.rows)
+    )
     return f'<div class="scroll"><table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table></div>'
 
 

@@ -1,4 +1,4 @@
-"""The page of the leaderboard: for each data set the ranking, then each attacker's numbers, warnings, and how to repeat them."""
+"""Write the page of the leaderboard: for each data set the ranking, each attacker's numbers, warnings and commands."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from leakbench.leaderboard.blocks import Block, Bullets, Code, Grid, Heading, In
 from leakbench.leaderboard.card import Card, Epsilon, Point
 from leakbench.leaderboard.rank import EVERYWHERE, Standing, comparable, points_of, standings
 from leakbench.leaderboard.stale import stale
+from leakbench.leakage_points import point_name
 from leakbench.summary.verdict import LEAST_NETWORKS, LEAST_VICTIMS
 from leakbench.summary.verdict_words import INCONCLUSIVE, NO_LEAK
 
@@ -16,29 +17,29 @@ __all__ = ["html_of", "markdown_of"]
 
 TITLE = "Leaderboard"
 
+ATTACKERS = {"oblivious": "oblivious", "aware": "adaptive"}
+"""{attacker on a card: its name on the page}."""
+
 RULES = (
-    "Written by `leakbench leaderboard` from the cards in leaderboard/, one for each defense and data set, which `leakbench card`"
-    " measured; docs/submitting.md says how one is added and checked.",
-    "Ranked on the attacker that knows the defense. First come defenses with the verdict `no leak found` at every leakage point by"
-    f" both protocols: nothing significant leaked to `autoleak`, on at least {LEAST_VICTIMS} victims over at least {LEAST_NETWORKS}"
-    " networks, without a warning of its search. Then by leak: the ASR above the baseline guess's and the share identified above"
-    " chance (at least the ASR, since a victim that is reconstructed is known), each divided by what is left above the guess; the"
-    " leak is their mean over the six columns, to two digits, and 0 where no leak was found. Then by accuracy. Equals share a rank."
-    " A defense that is not measured everywhere has none.",
-    "Verdicts: `reconstructs` and `identifies` are significant leaks. `inconclusive` is neither a leak nor evidence against one."
-    " `inconclusive` and `no leak found` state the largest rate of reconstruction or identification that the victims do not"
-    " exclude at 95 % (one-sided, Clopper and Pearson). `attack failed`: no answer for half of the examples or more.",
-    "The rank says nothing of accuracy or of a guarantee: a network that learned nothing can stand first. Accuracy and the valid"
-    " epsilon stand beside it, and only rows of one table, measured at one size, compare. A defense at the server cannot protect"
-    " type-2 and type-1, which are read before it; the columns show where each acts. No leak found by these attackers is no proof.",
-    "Each column of a protocol and leakage point has the aware attacker's ASR / share identified. type-2 is one example's gradient"
-    " inside the client, type-1 the client's update, type-0 an update as the server's sum carries it. paper: the leak is from a"
-    " network at random weights; live: from the one that is trained. none, in the stead of an epsilon, has its reason beside it.",
+    "Order: first defenses with `no leak found` at every leakage point, by accuracy; then the others, by their leak to the"
+    " adaptive attacker, least first. A defense with which the network learned nothing (accuracy at or below the majority class)"
+    " has no rank.",
+    "Leak: the excess of ASR over the baseline guess and of identification over chance, each as a part of the largest possible"
+    " excess; the mean over all leakage points and protocols, 0 where no leak was found. A reconstructed victim counts as"
+    " identified.",
+    f"Verdicts: `no leak found` needs an adaptive attacker, at least {LEAST_VICTIMS} victims and {LEAST_NETWORKS} networks, and no"
+    " warning of the search. `reconstructs` and `identifies` are significant leaks. `inconclusive` is neither a leak nor evidence"
+    " against one. `inconclusive` and `no leak found` state the largest rate that the victims do not exclude at 95 % (one-sided,"
+    " Clopper and Pearson). `attack failed`: no reconstruction for half of the examples or more.",
+    "Each column of a leakage point has ASR / share identified by the adaptive attacker. `paper`: the leak is from networks at"
+    " random weights; `live`: from the network in training. A defense at the server does not protect the points before it. Only"
+    " rows of one table compare. No leak found by these attackers is no proof.",
+    "`leakbench card` measures a card, `leakbench leaderboard` writes this page, `docs/submitting.md` explains how to add one.",
 )
 
 
 def markdown_of(cards: Sequence[Card], place: str) -> str:
-    """Return the page of all cards in Markdown; place: of the folder of cards, seen from the page."""
+    """Return the page of all cards in Markdown; place: path of the folder of cards, relative to the page."""
     return as_markdown(list(_page(cards, place)))
 
 
@@ -48,23 +49,26 @@ def html_of(cards: Sequence[Card], place: str) -> str:
 
 
 def _page(cards: Sequence[Card], place: str) -> Iterator[Block]:
+    groups = comparable(cards)
     yield Heading(1, TITLE)
+    yield _box(cards, groups)
     yield from _stale(cards)
     for rule in RULES:
         yield Text(_with_code(rule))
-    groups = comparable(cards)
     several = {before[0].dataset.name for before, after in pairwise(groups) if before[0].dataset == after[0].dataset}
     for group in groups:
         ranked, first = standings(group), group[0]
-        beside = ", another size" if first.dataset.name in several and group is not groups[0] else ""
-        yield Heading(2, f"{first.dataset.name}{beside}")
+        size = ", another size" if first.dataset.name in several and group is not groups[0] else ""
+        yield Heading(2, f"{first.dataset.name}{size}")
         yield Text((f"{first.dataset.title}. {_size(first)}",))
         yield Text((f"threat: {first.threat}. {_networks(group)}",))
         yield _ranking(ranked, place)
+        yield from _without_epsilon(ranked)
         yield Heading(3, f"{first.dataset.name}: each attacker")
         yield Text(
             (
-                "oblivious: without the defense's recipe; aware: with it. Medians of RMSE; baseline: a guess without any gradient.",
+                "oblivious: does not know the defense; adaptive: knows it. RMSE: medians. baseline: the best guess without a"
+                " gradient.",
             )
         )
         yield _details(ranked)
@@ -73,18 +77,45 @@ def _page(cards: Sequence[Card], place: str) -> Iterator[Block]:
             tuple((f"{each.card.defense.name}: {'; '.join(each.card.warnings) or 'none'}.",) for each in ranked)
         )
         yield from _reported(ranked)
-        yield Heading(3, f"{first.dataset.name}: again")
+        yield Heading(3, f"{first.dataset.name}: commands")
         yield Bullets(tuple((Code(each.card.repeat),) for each in ranked))
 
 
+def _box(cards: Sequence[Card], groups: Sequence[Sequence[Card]]) -> Bullets:
+    """Return claim, verdict, evidence, caveat and command of the page."""
+    ranked = [each for group in groups for each in standings(group)]
+    clear = [each for each in ranked if each.clear and each.learned]
+    nothing = sum(not each.learned for each in ranked)
+    verdict = f"Defenses without a leak whose network learned something: {len(clear)} of {len(cards)} cards."
+    if clear:
+        named = "; ".join(f"{e.card.dataset.name}/{e.card.defense.name}" for e in clear)
+        verdict += f" They are {named}."
+    verdict += f" With {nothing} the network learned nothing."
+    victims = sorted({card.asked.victims for card in cards})
+    count = " to ".join(map(str, dict.fromkeys((victims[0], victims[-1]))))
+    old = sum(bool(stale(card)) for card in cards)
+    caveat = f"{old} of {len(cards)} cards are stale. " if old else ""
+    return Bullets(
+        (
+            ("Claim: which defense leaks least to an attacker that knows it, and what does it cost in accuracy?",),
+            (f"Verdict: {verdict}",),
+            (f"Evidence: {len(cards)} cards, {count} victims at each leakage point, two attackers, two protocols.",),
+            (
+                f"Caveat: {caveat}Few victims leave most verdicts inconclusive; the column of verdicts states what is excluded.",
+            ),
+            ("Command: ", Code("leakbench leaderboard")),
+        )
+    )
+
+
 def _stale(cards: Sequence[Card]) -> Iterator[Block]:
-    """Yield which cards are stale, a reason each; nothing where none is."""
+    """Yield the stale cards by reason; nothing where no card is stale."""
     found: dict[str, list[str]] = {}
     for card in cards:
         for reason in stale(card):
             found.setdefault(reason, []).append(f"{card.dataset.name}/{card.defense.name}")
     if found:
-        yield Text(("Stale cards, which the commands below each table measure again:",))
+        yield Text(("Stale cards; the commands below each table measure them again:",))
         yield Bullets(tuple((f"{reason}: {'; '.join(names)}.",) for reason, names in found.items()))
 
 
@@ -100,11 +131,9 @@ def _size(card: Card) -> str:
     said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in numbers.items())
     limit = "" if card.asked.iterations is None else f", at most {card.asked.iterations} iterations a search"
     if card.asked.evaluations is not None:
-        limit += f", at most {card.asked.evaluations} gradient evaluations of each victim"
+        limit += f", at most {card.asked.evaluations} gradient evaluations for each victim"
     local = f"local iterations {s.get('local_iterations')}, batch {s.get('batch')}"
-    trained = (
-        f"accuracy on {card.accuracy.examples} test examples, of which {card.accuracy.majority:.3f} are of one class"
-    )
+    trained = f"accuracy on {card.accuracy.examples} test examples, majority class {card.accuracy.majority:.3f}"
     return f"attack {card.attack.name}{limit}; {said}, {local}; {trained}."
 
 
@@ -124,42 +153,57 @@ def _networks(group: Sequence[Card]) -> str:
 
 
 def _ranking(ranked: Sequence[Standing], place: str) -> Grid:
-    columns = (f"{protocol} {tap}" for protocol, tap in EVERYWHERE)
+    columns = (f"{point_name(tap)}, {protocol}" for protocol, tap in EVERYWHERE)
     heads = (
         "rank",
         "defense",
-        "source",
+        "accuracy",
         "leak",
         *columns,
-        "accuracy",
         "eps claimed",
         "eps valid",
         "eps audited",
         "warnings",
+        "source",
     )
     rows: list[tuple[Inline, ...]] = []
     for each in ranked:
         card = each.card
         of_card = Link(card.defense.name, f"{place}/{card.dataset.name}/{card.defense.name}.json")
-        leak = "not ranked" if each.leak is None else f"{each.leak:.2f}{_clear(each)}"
+        leak = "not measured everywhere" if each.leak is None else f"{each.leak:.2f}{_clear(each)}"
         points = [_short(points_of(card, "aware", *where)) for where in EVERYWHERE]
+        accuracy = _share(card.accuracy.value, 3) if card.accuracy.value else "not trained"
         rows.append(
             (
                 "-" if each.rank is None else str(each.rank),
                 of_card,
-                Link("link" if card.defense.link else "-", card.defense.link),
+                accuracy if each.learned else f"{accuracy}: learned nothing",
                 leak,
                 *points,
-                _share(card.accuracy.value, 3) if card.accuracy.value else "not trained",
                 *_epsilons(card.epsilon),
                 str(len(card.warnings)),
+                Link("link" if card.defense.link else "-", card.defense.link),
             )
         )
-    return Grid(heads, tuple(rows))
+    return Grid(heads, tuple(rows), frozenset(i for i, each in enumerate(ranked) if not each.learned))
+
+
+def _without_epsilon(ranked: Sequence[Standing]) -> Iterator[Block]:
+    """Yield why epsilons in the ranking do not exist; nothing where all exist."""
+    items = []
+    for each in ranked:
+        epsilon = each.card.epsilon
+        claimed = f"claimed none: {epsilon.claimed_by.removeprefix('none: ')}" if epsilon.claimed is None else ""
+        valid = f"valid none: {epsilon.reason.removeprefix('none: ')}" if epsilon.valid is None else ""
+        if claimed or valid:
+            items.append((f"{each.card.defense.name}: {'; '.join(filter(None, (claimed, valid)))}.",))
+    if items:
+        yield Text(("Why an epsilon is none:",))
+        yield Bullets(tuple(items))
 
 
 def _clear(each: Standing) -> str:
-    """Return, for a defense behind which no leak was found anywhere, the largest rate that is not excluded at a point."""
+    """Return the largest rate that is not excluded at a leakage point, for a defense without a leak; else an empty text."""
     if not each.clear:
         return ""
     points = [point for where in EVERYWHERE for point in points_of(each.card, "aware", *where)]
@@ -167,7 +211,7 @@ def _clear(each: Standing) -> str:
 
 
 def _verdict(point: Point) -> str:
-    """Return the verdict; where no leak is stated, with the rate that so many victims do not exclude."""
+    """Return the verdict, with the rate that is not excluded where no leak is stated."""
     if point.verdict not in (NO_LEAK, INCONCLUSIVE):
         return point.verdict
     if point.excluded is None:
@@ -181,7 +225,7 @@ def _not_excluded(point: Point) -> float:
 
 
 def _short(points: Sequence[Point]) -> str:
-    """Return the ASR and who is identified, of several rounds where most leaked."""
+    """Return ASR and share identified; of several rounds, the largest."""
     if not points:
         return "unmeasured"
     asr, identified = (max((s[0] for s in shares if s), default=None) for shares in _shares(points))
@@ -193,10 +237,7 @@ def _shares(points: Sequence[Point]) -> tuple[list[tuple[float, float, float] | 
 
 
 def _epsilons(epsilon: Epsilon) -> tuple[str, str, str]:
-    claimed = (
-        f"none: {epsilon.claimed_by.removeprefix('none: ')}" if epsilon.claimed is None else f"{epsilon.claimed:.3g}"
-    )
-    valid = f"none: {epsilon.reason.removeprefix('none: ')}" if epsilon.valid is None else f"{epsilon.valid:.3g}"
+    claimed, valid = ("none" if value is None else f"{value:.3g}" for value in (epsilon.claimed, epsilon.valid))
     audited = max(epsilon.audited.lower_bound, epsilon.audited.lower_bound_family or 0.0)
     return claimed, valid, f"at least {audited:.3g}: {epsilon.audited.verdict}"
 
@@ -218,12 +259,12 @@ def _details(ranked: Sequence[Standing]) -> Grid:
     for each in ranked:
         for cell in each.card.cells:
             for point in cell.points:
-                same = f" (same bits as {point.same_as})" if point.same_as else ""
+                same = f" (bit-identical to {point_name(point.same_as)})" if point.same_as else ""
                 rows.append(
                     (
                         each.card.defense.name,
-                        cell.attacker,
-                        f"{cell.protocol} {point.name}",
+                        ATTACKERS[cell.attacker],
+                        f"{point_name(point.name)}, {cell.protocol}",
                         _share(point.asr),
                         f"{point.null_asr[0]:.2f}",
                         _number(point.rmse[0] if point.rmse else None),
@@ -243,8 +284,8 @@ def _reported(ranked: Sequence[Standing]) -> Iterator[Block]:
         for claim in each.card.reported
     )
     if rows:
-        yield Heading(3, f"{ranked[0].card.dataset.name}: what papers print")
-        yield Grid(("defense", "what", "printed", "measured here", "by", "to be known"), rows)
+        yield Heading(3, f"{ranked[0].card.dataset.name}: printed numbers")
+        yield Grid(("defense", "quantity", "printed", "measured here", "source", "note"), rows)
 
 
 def _share(share: tuple[float, float, float] | None, digits: int = 2) -> str:

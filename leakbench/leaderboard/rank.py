@@ -1,4 +1,4 @@
-"""Which defense stands where: by what the attacker who knows it gets above chance, and among equals by accuracy."""
+"""Rank defenses: those without a leak by accuracy, then the others by the leak to the adaptive attacker."""
 
 from __future__ import annotations
 
@@ -15,40 +15,44 @@ __all__ = ["EVERYWHERE", "Standing", "above_chance", "comparable", "points_of", 
 TAPS = ("type-2", "type-1", "type-0")
 
 EVERYWHERE = [(protocol, tap) for protocol in ("paper", "live") for tap in TAPS]
-"""Where a defense is measured to be ranked: at all leakage points by both protocols."""
+"""Leakage points and protocols at which a ranked defense is measured."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A card with its rank, 1 the best, shared among equals; None where it is not measured everywhere.
+    """A card with its rank.
 
-    leak: what the aware attacker gets above chance, the mean over `EVERYWHERE`, from 0 to 1.
+    rank: 1 for the best, shared among equals; None where the defense is not measured everywhere or learned nothing.
+    leak: excess of the adaptive attacker over chance, the mean over `EVERYWHERE`, from 0 to 1; None where it is not measured
+        everywhere.
     clear: whether the verdict on every point of that attacker is `no leak found`.
+    learned: whether the trained network is more accurate than the majority class; True where nothing was trained.
     """
 
     card: Card
     rank: int | None
     leak: float | None
     clear: bool
+    learned: bool = True
 
 
 def standings(cards: Iterable[Card]) -> list[Standing]:
-    """Return cards of one data set and size, ranked; those that are not measured everywhere last, without a rank.
+    """Return cards of one data set and size, ranked.
 
-    Those come first where the aware attacker's verdict is `no leak found` at every leakage point by both protocols; then by
-    `leak`, to two digits; then by accuracy.
+    First defenses with `no leak found` for the adaptive attacker at every leakage point by both protocols, by accuracy; then the
+    others by `leak`, to two digits, and by accuracy. Defenses with which the network learned nothing follow in the same order,
+    then those that are not measured everywhere, both without a rank.
     """
-    found = [_standing(card) for card in cards]
-    ranked = sorted(
-        (each for each in found if each.leak is not None), key=lambda each: (_key(each), each.card.defense.name)
-    )
+    found = sorted(map(_standing, cards), key=lambda each: each.card.defense.name)
+    measured = sorted((each for each in found if each.leak is not None), key=_key)
+    ranked = [each for each in measured if each.learned]
     keys = [_key(each) for each in ranked]
     placed = [dataclasses.replace(each, rank=1 + keys.index(key)) for each, key in zip(ranked, keys, strict=True)]
-    return placed + sorted((each for each in found if each.leak is None), key=lambda each: each.card.defense.name)
+    return [*placed, *(e for e in measured if not e.learned), *(e for e in found if e.leak is None)]
 
 
 def comparable(cards: Iterable[Card]) -> list[list[Card]]:
-    """Return cards by data set, attack and size: only such as agree in all of these are ranked beside each other."""
+    """Return cards grouped by data set, attack and size: only cards that agree in all of them are ranked together."""
     groups: dict[str, list[Card]] = {}
     for card in cards:
         same = (card.dataset.name, card.dataset.content, card.attack.name, card.attack.content, card.asked)
@@ -57,16 +61,16 @@ def comparable(cards: Iterable[Card]) -> list[list[Card]]:
 
 
 def points_of(card: Card, attacker: str, protocol: str, tap: str) -> list[Point]:
-    """Return what an attacker got at a leakage point by a protocol, one for each round; none where it was not measured."""
+    """Return the points of an attacker at a leakage point by a protocol, one for each round; empty where not measured."""
     cells = [cell for cell in card.cells if (cell.attacker, cell.protocol) == (attacker, protocol)]
     return [point for cell in cells for point in cell.points if point.name.partition("@")[0] == tap]
 
 
 def above_chance(points: Sequence[Point]) -> float:
-    """Return the mean of the shares that are rebuilt and that are identified above what is without any gradient, from 0 to 1.
+    """Return the mean excess of reconstruction and identification over the baseline guess, from 0 to 1.
 
-    A victim that is reconstructed counts as identified, whatever the ranking says. 0 where no leak was found; the largest of
-    several rounds.
+    A reconstructed victim counts as identified, whatever its rank. The excess is 0 where no leak was found; among several
+    rounds the largest counts.
     """
     return max(_above(point) for point in points)
 
@@ -75,15 +79,15 @@ def _above(point: Point) -> float:
     if point.verdict == NO_LEAK:
         return 0.0
     shares = [(point.asr, point.null_asr[0]), (point.identified, point.chance)]
-    rebuilt, identified = (None if share is None else _over(share[0], guess) for share, guess in shares)
-    if rebuilt is None:
-        # An attacker that neither reconstructs nor ranks has shown nothing.
+    reconstructed, identified = (None if share is None else _over(share[0], guess) for share, guess in shares)
+    if reconstructed is None:
+        # An attacker that neither reconstructs nor ranks is no evidence: the defense counts as leaking all.
         return 1.0 if identified is None else identified
-    return (rebuilt + max(rebuilt, identified or 0.0)) / 2
+    return (reconstructed + max(reconstructed, identified or 0.0)) / 2
 
 
 def _over(share: float, guess: float) -> float:
-    """Return which part of what a guess leaves is had above it."""
+    """Return the share's excess over the guess, as a part of the largest possible excess."""
     return max(0.0, (share - guess) / (1 - guess)) if guess < 1 else 0.0
 
 
@@ -92,7 +96,8 @@ def _standing(card: Card) -> Standing:
     if not all(points):
         return Standing(card, None, None, False)
     leak = rounded(sum(map(above_chance, points)) / len(points))
-    return Standing(card, None, leak, all(p.verdict == NO_LEAK for some in points for p in some))
+    learned = card.accuracy.value is None or card.accuracy.value[0] > card.accuracy.majority
+    return Standing(card, None, leak, all(p.verdict == NO_LEAK for some in points for p in some), learned)
 
 
 def _key(standing: Standing) -> tuple[bool, float, float]:
