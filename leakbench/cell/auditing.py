@@ -26,6 +26,7 @@ from leakbench.privacy.claim import Claim, NoClaim
 from leakbench.privacy.ledger import Schedule, Unit
 from leakbench.privacy.mechanism import Mechanism, Mixture
 from leakbench.privacy.observers import Observation, Released, observations
+from leakbench.progress import Progress, unreported
 from leakbench.rng import generator
 
 __all__ = ["audit", "audit_cell", "check_trials"]
@@ -44,11 +45,12 @@ def audit(
     function: str | None,
     sigma: float | None,
     clip: float | None,
+    progress: Progress = unreported,
 ) -> Audit:
     """Audit what a user asked for; raises InputError in one line for whatever does not fit.
 
     given: fields of a `Request`.  function: `package.module:name` of a function to audit in the defense's stead; then
-    sigma and clip may say what it is meant to do.
+    sigma and clip may say what it is meant to do.  progress: called with the trials that are done.
     """
     if not 0 < delta < 1:
         raise InputError(f"delta: got {delta}, expected a number in (0, 1)")
@@ -59,13 +61,13 @@ def audit(
         if value is not None and not 1e-6 <= value <= 1e6:
             raise InputError(f"{name}: got {value}, expected a number from 1e-6 to 1e6")
     if function is None:
-        return audit_cell(plan(Request(**given), data_dir), delta, trials)
+        return audit_cell(plan(Request(**given), data_dir), delta, trials, progress)
     if given.get("defense", "none") != "none":
         raise InputError("callable: got --defense as well, expected one of the two")
     own = load_callable(function, os.getcwd())
     cell = plan(Request(**given), data_dir)
     tensors = shapes(probe_of(cell.defense, cell.data, cell.settings))
-    return audit_callable(own, tensors, cell.settings.seed, delta, trials, sigma, clip)
+    return audit_callable(own, tensors, cell.settings.seed, delta, trials, sigma, clip, progress)
 
 
 def check_trials(trials: int | None) -> None:
@@ -79,7 +81,7 @@ def shapes(probe: Probe) -> dict[str, tuple[int, ...]]:
     return {name: tuple(p.shape) for name, p in probe.network.parameters.items()}
 
 
-def audit_cell(cell: Cell, delta: float, trials: int | None = None) -> Audit:
+def audit_cell(cell: Cell, delta: float, trials: int | None = None, progress: Progress = unreported) -> Audit:
     """Audit the defense of a cell for the observer of released models, at `delta`.
 
     The whole run is audited where the ledger has it as repeated Gaussian sums and the check agrees, else one release.
@@ -101,7 +103,7 @@ def audit_cell(cell: Cell, delta: float, trials: int | None = None) -> Audit:
     mechanism = run if run and whole else Mechanism(1.0, 1.0, 1)
     stated_sigma = getattr(defense.claim, "noise_multiplier", None)
     recipe = stated_sigma if isinstance(stated_sigma, float) else None
-    result = judge(release, found, mechanism, stated, recipe, trials, delta, rng)
+    result = judge(release, found, mechanism, stated, recipe, trials, delta, rng, progress)
     return _against_ledger(result, run) if run and constant else result
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from leakbench.cli.options import FOLDER, data_dir_option
+from leakbench.cli.options import FOLDER, data_dir_option, reporter_of
 from leakbench.errors import InputError
 
 __all__ = ["bench"]
@@ -63,13 +63,12 @@ def bench(
     """
     from leakbench.bench.bench import bench as measure  # noqa: PLC0415
     from leakbench.bench.page import check_page, write_page  # noqa: PLC0415
-    from leakbench.progress import Reporter  # noqa: PLC0415
 
     if page is not None and not os.access(page, os.W_OK | os.X_OK):
         raise InputError(f"page: {page} cannot be written to")
     if page is not None:
         check_page(page, quick)
-    reporter = Reporter()
+    reporter = reporter_of()
     command = shlex.join(["leakbench", *sys.argv[1:]])
     found = measure(only, quick, repeats, outer, dataset, data_dir, command, reporter)
     reporter.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from leakbench.cli.options import help_alone
+from leakbench.cli.options import help_alone, reporter_of
 
 __all__ = ["data"]
 
@@ -45,9 +45,8 @@ def data_list(data_dir: Path | None, as_json: bool) -> None:
 def data_fetch(name: str, data_dir: Path | None) -> None:
     """Download the dataset NAME from its official source and check its sha256."""
     from leakbench.data.commands import fetch_dataset  # noqa: PLC0415
-    from leakbench.progress import Reporter  # noqa: PLC0415
 
-    reporter = Reporter()
+    reporter = reporter_of()
     folder = fetch_dataset(name, data_dir, reporter)
     reporter.close()
     click.echo(f"{name}: {'embedded, nothing to fetch' if folder is None else folder}")

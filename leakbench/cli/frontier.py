@@ -16,6 +16,8 @@ from leakbench.cli.options import (
     data_dir_option,
     iterations_option,
     limit_options,
+    quiet_option,
+    reporter_of,
     seconds,
     words,
 )
@@ -86,6 +88,7 @@ __all__ = ["frontier"]
 )
 @data_dir_option
 @click.option("--page", is_flag=True, help="Write the page from existing rows; measure nothing.")
+@quiet_option
 def frontier(
     dataset: str,
     max_epsilon: float | None,
@@ -100,6 +103,7 @@ def frontier(
     out: Path,
     data_dir: Path | None,
     page: bool,
+    quiet: bool,
     **sizes: Any,
 ) -> None:
     """Find the most accurate defense setting with identification at chance level.
@@ -122,7 +126,6 @@ def frontier(
     from leakbench.frontier.frontier import read_rows, rows_file  # noqa: PLC0415
     from leakbench.frontier.grid import DEFENSES, FACTORS, defenses_of, factors_of  # noqa: PLC0415
     from leakbench.frontier.write import reach_lines, said, write  # noqa: PLC0415
-    from leakbench.progress import Reporter  # noqa: PLC0415
     from leakbench.reproduce.rows import there  # noqa: PLC0415
 
     leaks = words("taps", taps)
@@ -133,6 +136,12 @@ def frontier(
     if reach is not None and not 0 < reach <= 1:
         raise InputError(f"reach: got {reach}, expected an accuracy in (0, 1]")
     wanted = Requirements(max_epsilon, observer)
+    reporter = reporter_of(quiet)
+
+    def say(row: dict[str, Any]) -> None:
+        reporter.close()
+        click.echo(said(row))
+
     if page:
         rows = read_rows(there(rows_file(out, dataset)))
     else:
@@ -150,8 +159,8 @@ def frontier(
             out,
             data_dir,
             command,
-            Reporter(),
-            lambda row: click.echo(said(row)),
+            reporter,
+            say,
             named,
         )
     for line in write(rows, out, dataset, wanted):

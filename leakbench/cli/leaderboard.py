@@ -11,7 +11,16 @@ from typing import Any
 
 import click
 
-from leakbench.cli.options import NAME, NEW_FOLDER, OF_DATASET, POINTS, data_dir_option, words
+from leakbench.cli.options import (
+    NAME,
+    NEW_FOLDER,
+    OF_DATASET,
+    POINTS,
+    data_dir_option,
+    quiet_option,
+    reporter_of,
+    words,
+)
 
 __all__ = ["card", "leaderboard"]
 
@@ -95,7 +104,7 @@ def _sizes(function: Callable[..., Any]) -> Callable[..., Any]:
     "--out", type=NEW_FOLDER, show_default="leaderboard", help="Folder of the cards: writes DATASET/DEFENSE.json."
 )
 @data_dir_option
-@click.option("--quiet", is_flag=True, help="Print no progress.")
+@quiet_option
 def card(
     defense: str | None,
     dataset: str | None,
@@ -117,11 +126,10 @@ def card(
     from leakbench.leaderboard.check import check  # noqa: PLC0415
     from leakbench.leaderboard.make import make_card  # noqa: PLC0415
     from leakbench.leaderboard.read import read_card, write_card  # noqa: PLC0415
-    from leakbench.progress import Reporter  # noqa: PLC0415
     from leakbench.recipe import construct  # noqa: PLC0415
 
     asked = {name: value for name, value in given.items() if value is not None}
-    reporter = Reporter(quiet=quiet)
+    reporter = reporter_of(quiet)
     if checked is not None:
         beside = [*asked, *(name for name, value in (("attack", attack), ("out", out), ("defense", defense)) if value)]
         if beside:

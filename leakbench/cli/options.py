@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from leakbench.errors import InputError
 from leakbench.words import seconds, success, words
+
+if TYPE_CHECKING:
+    from leakbench.progress import Reporter
 
 __all__ = [
     "FOLDER",
@@ -22,6 +25,8 @@ __all__ = [
     "knows_option",
     "limit_options",
     "normalise_by",
+    "quiet_option",
+    "reporter_of",
     "seconds",
     "success",
     "words",
@@ -43,6 +48,18 @@ POINTS = (
 data_dir_option = click.option(
     "--data-dir", type=FOLDER, show_default="$LEAKBENCH_DATA, else the user's cache", help="Folder of the datasets."
 )
+
+
+quiet_option = click.option("--quiet", is_flag=True, help="Print no progress.")
+
+
+def reporter_of(quiet: bool = False) -> Reporter:
+    """Return the progress of the command that runs, which ends with the command, also where that fails."""
+    from leakbench.progress import Reporter  # noqa: PLC0415
+
+    reporter = Reporter(quiet=quiet)
+    click.get_current_context().call_on_close(reporter.close)
+    return reporter
 
 
 def help_alone(context: click.Context) -> None:

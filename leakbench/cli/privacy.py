@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from leakbench.cli.options import FOLDER, federation_options
+from leakbench.cli.options import FOLDER, federation_options, quiet_option, reporter_of
 
 __all__ = ["audit", "epsilon"]
 
@@ -57,8 +57,9 @@ def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) ->
 @click.option("--sigma", type=float, help="Noise multiplier that the function of --callable claims.")
 @click.option("--clip", type=float, help="L2 bound of an update that the function of --callable claims.")
 @click.option("--into", type=FOLDER, help="Save the audit in this run folder, so that its report shows it.")
+@quiet_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def audit(into: Path | None, as_json: bool, **given: Any) -> None:
+def audit(into: Path | None, as_json: bool, quiet: bool, **given: Any) -> None:
     """Audit a defense by running its code.
 
     Checks that its noise is as large as claimed, and computes a lower bound of its epsilon. A function of --callable
@@ -69,7 +70,9 @@ def audit(into: Path | None, as_json: bool, **given: Any) -> None:
 
     own = {name: given.pop(name) for name in ("data_dir", "delta", "trials", "function", "sigma", "clip")}
     manifest = None if into is None else _run_of(into, given, own)
-    found = run_audit(given, **own)
+    reporter = reporter_of(quiet)
+    found = run_audit(given, **own, progress=reporter)
+    reporter.close()
     for line in [json.dumps(found.as_dict(), indent=1)] if as_json else found.lines():
         click.echo(line)
     if into is not None and manifest is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from leakbench.cli.options import NEW_FOLDER, data_dir_option
+from leakbench.cli.options import NEW_FOLDER, data_dir_option, quiet_option, reporter_of
 
 if TYPE_CHECKING:
     from leakbench.reproduce.read import AnyTable
@@ -58,6 +58,7 @@ __all__ = ["reproduce"]
     "each at its own scale.",
 )
 @click.option("--page", is_flag=True, help="Write the page from existing rows; measure nothing.")
+@quiet_option
 def reproduce(
     table: str | None,
     scale: str,
@@ -69,6 +70,7 @@ def reproduce(
     again: bool,
     stale: bool,
     page: bool,
+    quiet: bool,
 ) -> None:
     """Measure a table of a paper and write its rows and page.
 
@@ -82,7 +84,6 @@ def reproduce(
     --stale with TABLE accepts tables only, and exits with 1 if the data of a row are not on this machine.
     """
     from leakbench.errors import InputError, nearest  # noqa: PLC0415
-    from leakbench.progress import Reporter  # noqa: PLC0415
     from leakbench.reproduce.accounting.reproduce import account  # noqa: PLC0415
     from leakbench.reproduce.accounting.table import AccountingTable  # noqa: PLC0415
     from leakbench.reproduce.choose import chosen, numbers  # noqa: PLC0415
@@ -113,14 +114,17 @@ def reproduce(
 
     fresh = set[str]()
 
+    reporter = reporter_of(quiet)
+
     def say(row: dict[str, Any]) -> None:
         fresh.add(row["cell"])
+        reporter.close()
         click.echo(f"{row['row']}: {measures_of(row, getattr(asked, 'columns', 'claims'))}")
 
     if isinstance(asked, AccountingTable):
         account(asked, only, folder, _tell, again)
     else:
-        rows = measure(asked, scale, only, changed, runs, folder, data_dir, say, Reporter(), again)
+        rows = measure(asked, scale, only, changed, runs, folder, data_dir, say, reporter, again)
         kept = rows[
             rows["cell"].isin(chosen([line.name for line in asked.at(scale)], only)) & ~rows["cell"].isin(fresh)
         ]

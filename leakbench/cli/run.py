@@ -11,7 +11,16 @@ from typing import Any
 
 import click
 
-from leakbench.cli.options import NEW_FOLDER, attack_options, federation_options, seconds, success, words
+from leakbench.cli.options import (
+    NEW_FOLDER,
+    attack_options,
+    federation_options,
+    quiet_option,
+    reporter_of,
+    seconds,
+    success,
+    words,
+)
 
 __all__ = ["compare", "report", "run"]
 
@@ -21,7 +30,7 @@ __all__ = ["compare", "report", "run"]
 @attack_options
 @click.option("--out", type=NEW_FOLDER, show_default="runs/DATASET-DEFENSE-ATTACK-HASH", help="Run folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the table.")
-@click.option("--quiet", is_flag=True, help="Print no progress.")
+@quiet_option
 @click.option("--log", "tracker", metavar="TRACKER", help="Also log the results to a tracker: tensorboard or mlflow.")
 def run(out: Path | None, as_json: bool, quiet: bool, tracker: str | None, data_dir: Path | None, **given: Any) -> None:
     """Train a federation with a defense, attack it, and print the results.
@@ -35,12 +44,11 @@ def run(out: Path | None, as_json: bool, quiet: bool, tracker: str | None, data_
         check_tracker(tracker)
     from leakbench.api import run_request  # noqa: PLC0415
     from leakbench.cell import Request  # noqa: PLC0415
-    from leakbench.progress import Reporter  # noqa: PLC0415
 
     given.update(taps=words("taps", given["taps"]), leak_rounds=words("leak-rounds", given["leak_rounds"]))
     given.update(success=success(given["success"]), budget=seconds("budget", given["budget"]))
     command = shlex.join(["leakbench", *sys.argv[1:]])
-    result, logged = run_request(Request(**given), command, out, data_dir, Reporter(quiet=quiet), tracker)
+    result, logged = run_request(Request(**given), command, out, data_dir, reporter_of(quiet), tracker)
     if as_json:
         click.echo(json.dumps(result.summary, indent=1))
         return

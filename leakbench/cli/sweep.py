@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from leakbench.cli.options import NEW_FOLDER, data_dir_option
+from leakbench.cli.options import NEW_FOLDER, data_dir_option, quiet_option, reporter_of
 
 __all__ = ["sweep"]
 
@@ -50,7 +50,7 @@ __all__ = ["sweep"]
 @click.option("--out", type=NEW_FOLDER, show_default="sweeps/GRID", help="Folder of the written tables.")
 @data_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--quiet", is_flag=True, help="Print no progress.")
+@quiet_option
 def sweep(
     grid: Path,
     engine: str,
@@ -78,7 +78,6 @@ def sweep(
     if engine == "ray" and address is not None:
         check_address(address)  # Before PyTorch is imported, which takes as long again.
 
-    from leakbench.progress import Reporter  # noqa: PLC0415
     from leakbench.study.engines import Places, engine_of  # noqa: PLC0415
     from leakbench.study.grid import read_grid  # noqa: PLC0415
     from leakbench.study.measure import sweep as measured  # noqa: PLC0415
@@ -95,7 +94,7 @@ def sweep(
     chosen = engine_of(engine, Places(address, workers, threads, gpus_per_cell, asked), folder / "submitit")
     command = shlex.join(["leakbench", *sys.argv[1:]])
     task_of = tasks_of(read, chosen, runs, data_dir, command)
-    swept = measured(read, chosen, task_of, runs, folder, Reporter(quiet=quiet), retry_failed)
+    swept = measured(read, chosen, task_of, runs, folder, reporter_of(quiet), retry_failed)
     if as_json:
         click.echo(json.dumps(swept.as_dict(), indent=1))
     else:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from leakbench.attack.public import FEW
 from leakbench.attack.servers.server import Honest
-from leakbench.cell import Cell, knowledge, leak_key
+from leakbench.cell import Cell, knowledge, leak_key, phase_name
 from leakbench.cell.accounting import cell_curve, cell_epsilon
 from leakbench.experiment.attack_time import AttackTime
 from leakbench.experiment.conspicuous import conspicuous_of
@@ -26,7 +26,7 @@ from leakbench.federated.view import Public
 from leakbench.limits.limits import limits_of
 from leakbench.manifest import check_shown
 from leakbench.measure.metrics import success_threshold
-from leakbench.progress import Progress
+from leakbench.progress import Progress, planned
 from leakbench.redacted import without_pictures
 from leakbench.rng import generator
 from leakbench.store import AFTER, Run
@@ -60,6 +60,8 @@ def execute(cell: Cell, run: Run, progress: Progress) -> dict[str, Any]:
     run.manifest["complete"] = False
     run.manifest.pop("summary", None)  # Of files that are no longer as they were.
     s = cell.settings
+    attacks = [phase_name(cell, tap, rounds[-1]) for rounds in s.leaks for tap in s.taps]
+    planned(progress, ["train", *attacks] if s.protocol == "live" else [*attacks, "train"])
     with run.timed("prepare"):
         partition = hand_out(cell)
         pool = cell.data.train_inputs[cell.data.victims]

@@ -15,7 +15,7 @@ from leakbench.data.find import load_dataset
 from leakbench.errors import InputError
 from leakbench.frontier.grid import DEFENSES, Point, points_of
 from leakbench.frontier.measure import SAME, asked_of, cells_at, left_out, measured
-from leakbench.progress import Reporter
+from leakbench.progress import Reporter, cells_line
 from leakbench.reproduce.checked import write_csv
 from leakbench.reproduce.kept import CURE, FRONTIER, kept
 from leakbench.reproduce.measure import hash_of
@@ -104,7 +104,13 @@ def frontier(
     load_dataset(
         request.dataset, data_dir
     )  # Missing data stop the command: they are not a reason to leave a defense out.
-    for point, why in points:
+    known = rows.loc[rows["left_out"].isna()]
+    took = known.groupby("cell")["wall_minutes"].sum().tolist() if len(known) else []
+    fresh = sum(not why and point.name not in set(rows["cell"]) for point, why in points)
+    if fresh:
+        reporter.note(f"frontier of {request.dataset}: {cells_line(fresh, [60.0 * each for each in took])}")
+    for place, (point, why) in enumerate(points, 1):
+        reporter.heading = f"point {place} of {len(points)}, {point.name}"
         try:
             if why:
                 raise InputError(why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from leakbench.leaderboard.point import point_of, rounded
 from leakbench.leaderboard.sources import sources_of
 from leakbench.leaderboard.warnings import warnings_of
 from leakbench.measure.statistics import wilson
-from leakbench.progress import Reporter
+from leakbench.progress import Reporter, cells_line
 from leakbench.reproduce.rows import executed
 from leakbench.summary.threat import threat
 
@@ -39,13 +40,20 @@ def make_card(
     check_trials(asked.trials)
     cells = asking(asked, defense, dataset, attack, data_dir)
     summaries, measured = list[Summary](), list[Measured]()
-    for each in cells:
+    took = list[float]()
+    for place, each in enumerate(cells, 1):
+        reporter.heading = f"cell {place} of {len(cells)}"
+        reporter.note(cells_line(len(cells) - place + 1, took) + ", then the audit")
+        began = time.monotonic()
         reporter.say(f"{each.attacker} attacker, protocol {each.protocol}: {each.command}")
         with executed(each.cell, runs, each.command, reporter) as (summary, run):
             measured.append(_measured(each, summary, run.read_rows("rows.parquet")))
             summaries.append(summary)
-    reporter.say("audit")
-    return _card(asked, cells, summaries, measured, _audited(asked, defense, cells[0], data_dir))
+        took.append(time.monotonic() - began)
+    reporter.heading = ""
+    audited = _audited(asked, defense, cells[0], data_dir, reporter)
+    reporter.close()
+    return _card(asked, cells, summaries, measured, audited)
 
 
 def _card(
@@ -114,10 +122,10 @@ def _epsilon(found: dict[str, Any], audited: Audited) -> Epsilon:
     )
 
 
-def _audited(asked: Asked, defense: str, each: Asking, data_dir: Path | None) -> Audited:
+def _audited(asked: Asked, defense: str, each: Asking, data_dir: Path | None, reporter: Reporter) -> Audited:
     names = each.cell.names
     request = audit_request(asked, defense, names["dataset"])
-    found = audit(request, data_dir, DELTA, asked.trials, None, None, None)
+    found = audit(request, data_dir, DELTA, asked.trials, None, None, None, reporter)
     return Audited(
         command=audit_command(asked, names["defense"], names["dataset"]),
         lower_bound=rounded(found.lower_bound) or 0.0,

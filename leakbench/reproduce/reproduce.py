@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from leakbench.errors import InputError
-from leakbench.progress import Reporter
+from leakbench.progress import Reporter, cells_line
 from leakbench.reproduce.checked import write_csv
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.claimed import with_claims
@@ -59,7 +59,10 @@ def reproduce(
             f"scale: {csv} has rows of scale full, which quick ones would replace ({'; '.join(less[:3])}"
             f"{f' and {len(less) - 3} more' if len(less) > 3 else ''}); give --scale full, or another --out"
         )
-    for name in asked:
+    if asked:
+        reporter.note(f"{table.name}: {cells_line(len(asked), _seconds(table, rows, scale))}")
+    for place, name in enumerate(asked, 1):
+        reporter.heading = f"cell {place} of {len(asked)}"
         if table.repeats:
             found = timed(table, lines[name], scale, changed, data_dir, reporter)
         else:
@@ -100,6 +103,17 @@ def write_page(table: Table, rows: pd.DataFrame, out: Path) -> Path:
 def _page(table: Table, rows: pd.DataFrame, out: Path) -> str:
     elsewhere = table.name in table_names() and out.resolve() != tables_folder().parent.resolve()
     return page_of(table, rows, elsewhere)
+
+
+def _seconds(table: Table, rows: pd.DataFrame, scale: str) -> list[float]:
+    """Return the seconds of each cell that was measured at this scale, here or for the published page."""
+    published = _read(table, tables_folder().parent / f"{table.name}.csv")
+    for known in (rows, published):
+        if len(known) and {"scale", "wall_minutes"} <= set(known):
+            each = known[known["scale"] == scale].groupby("cell")["wall_minutes"].sum()
+            if len(each):
+                return [60 * float(minutes) for minutes in each]
+    return []
 
 
 def _full(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:

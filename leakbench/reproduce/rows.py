@@ -26,9 +26,11 @@ def executed(
 ) -> Iterator[tuple[dict[str, Any], Run]]:
     """Run a cell in a folder of its own in `runs`, or read it where it is whole; give (its summary, the run, open)."""
     told = reporter or Reporter()
-    with open_run(runs / cell.name, identity(cell, command), own=True, say=told.say) as run:
-        yield execute(cell, run, told), run
-    told.close()
+    try:
+        with open_run(runs / cell.name, identity(cell, command), own=True, say=told.say) as run:
+            yield execute(cell, run, told), run
+    finally:
+        told.close()
 
 
 def limit_of(cell: Cell) -> int | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from leakbench.errors import InputError
-from leakbench.progress import Reporter
+from leakbench.progress import Reporter, cells_line
 from leakbench.study.grid import Asked, Grid
 from leakbench.study.inside import refuse_inside
 from leakbench.study.journal import Journal, open_journal
@@ -68,7 +68,8 @@ def sweep(
         errors = [c for c in grid.cells if c.key in known and known[c.key].kind != "done"]
         kept = {cell.key for cell in (*there, *([] if retry_failed else errors))}
         missing = [cell for cell in grid.cells if cell.key not in kept]
-        plan = _plan(grid, len(there), len(missing), 0 if retry_failed else len(errors))
+        took = [known[cell.key].seconds for cell in there if known[cell.key].fresh]
+        plan = _plan(grid, len(there), len(missing), 0 if retry_failed else len(errors), took)
         ended = _measured(grid, engine, [task_of(cell) for cell in missing], journal, reporter, plan)
         tables = merge(grid, known, runs, out)
         failed = sum(cell.key in known and known[cell.key].kind != "done" for cell in grid.cells)
@@ -79,11 +80,12 @@ def sweep(
     return Swept(len(grid.cells), len(there), fresh, len(succeeded) - fresh, failed, retried, seconds, tuple(tables))
 
 
-def _plan(grid: Grid, there: int, missing: int, stand: int) -> str:
-    """Return what is said before any cell is measured."""
+def _plan(grid: Grid, there: int, missing: int, stand: int, took: Sequence[float]) -> str:
+    """Return what is said before any cell is measured; took: seconds of the cells that were measured before."""
     same = f" ({grid.same} more are the same as others)" if grid.same else ""
     failed = f", {stand} failed before (--retry-failed tries them again)" if stand else ""
-    return f"{len(grid.cells)} cells{same}: {there} done, {missing} missing{failed}"
+    known = f"; {cells_line(missing, took)}, cell after cell" if missing and took else ""
+    return f"{len(grid.cells)} cells{same}: {there} done, {missing} missing{failed}{known}"
 
 
 def _measured(

@@ -17,6 +17,7 @@ from leakbench.privacy.audit.function import CallableRelease
 from leakbench.privacy.audit.unseeded import check_unseeded
 from leakbench.privacy.audit.verdict import Audit, Stated, judge
 from leakbench.privacy.mechanism import Mechanism
+from leakbench.progress import Progress, unreported
 from leakbench.rng import generator
 
 __all__ = ["audit_callable"]
@@ -36,6 +37,7 @@ def audit_callable(
     trials: int | None,
     sigma: float | None,
     clip: float | None,
+    progress: Progress = unreported,
 ) -> Audit:
     """Audit a function as one release of one client's update, q = 1, zero-out adjacency.
 
@@ -59,7 +61,7 @@ def audit_callable(
     claimed = None if sigma is None else best((Mechanism(sigma, 1.0, 1),), delta)[0]
     scope = "all is of one release of one client's update; valid as far as these checks see"
     stated = Stated(claimed, valid, missing, scope)
-    result = judge(release, found, Mechanism(1.0, 1.0, 1), stated, sigma, trials, delta, rng)
+    result = judge(release, found, Mechanism(1.0, 1.0, 1), stated, sigma, trials, delta, rng, progress)
     return result if clip is None else _against_clip(result, found, clip)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,7 @@ from leakbench.privacy.audit.canary import Neighbours
 from leakbench.privacy.audit.release import Release
 from leakbench.privacy.mechanism import Mechanism, Mixture
 from leakbench.privacy.pairs import sum_of
+from leakbench.progress import Progress, minutes, noting, unreported
 
 __all__ = ["Scores", "affordable", "drawn", "executed"]
 
@@ -72,13 +74,17 @@ def affordable(release: Release, pair: Neighbours, draws: float = 1e9) -> int:
     return max(100, min(1000, int(draws / each)))
 
 
-def executed(release: Release, pair: Neighbours, trials: int) -> Scores:
+def executed(release: Release, pair: Neighbours, trials: int, progress: Progress = unreported) -> Scores:
     """Run a defense's real transforms `trials` times on each input of one pair.
 
     The score is the log-likelihood ratio of two Gaussians: (1/s0^2 - 1/s1^2) |r|^2 / 2 + t <r, u> / s^2, where the scales s1
     and s0, with and without the canary, and its shift t along its own direction u come from other seeds.
+    progress: called with the trials that are done, after an estimate of the time of all of them.
     """
+    began = time.monotonic()
     learned = [release(side, range(FIRST_SEED - 8, FIRST_SEED)).double() for side in (pair.present, pair.absent)]
+    each = (time.monotonic() - began) / sum(map(len, learned))
+    noting(progress)(f"audit: 2 x {trials} trials of the code of the defense, about {minutes(2 * trials * each)}")
     centre = torch.cat(learned).mean(0)
     along = _unit(torch.cat([(p - a)[0, 0].flatten() for p, a in _tensors(pair)]).double())
     spread = [float((side - side.mean(0)).square().mean() * 8 / 7) for side in learned]
@@ -89,16 +95,17 @@ def executed(release: Release, pair: Neighbours, trials: int) -> Scores:
     scale = (1 / absent - 1 / present) / 2 if clear else 0.0
     shift = float((learned[0].mean(0) - learned[1].mean(0)) @ along) / math.sqrt(present * absent)
 
-    def world(inputs: dict[str, Tensor], first: int) -> Reals:
+    def world(inputs: dict[str, Tensor], first: int, before: int) -> Reals:
         found = []
         for start in range(first, first + trials, 50):
             seeds = range(start, min(start + 50, first + trials))
             away = release(inputs, seeds).double() - centre
             found.append(scale * away.square().sum(1) + shift * (away @ along))
+            progress("audit", before + seeds.stop - first, 2 * trials)
         scores: Reals = torch.cat(found).numpy()
         return scores
 
-    return Scores(world(pair.present, FIRST_SEED), world(pair.absent, FIRST_SEED + trials))
+    return Scores(world(pair.present, FIRST_SEED, 0), world(pair.absent, FIRST_SEED + trials, trials))
 
 
 def _tensors(pair: Neighbours) -> list[tuple[Tensor, Tensor]]:

@@ -16,6 +16,7 @@ from leakbench.privacy.audit.family import family_epsilon
 from leakbench.privacy.audit.release import Release
 from leakbench.privacy.audit.trials import Scores, affordable, drawn, executed
 from leakbench.privacy.mechanism import Mechanism, Mixture
+from leakbench.progress import Progress, noting, unreported
 
 __all__ = ["Audit", "Stated", "judge", "lower_bounds"]
 
@@ -99,6 +100,7 @@ def judge(
     trials: int | None,
     delta: float,
     rng: torch.Generator,
+    progress: Progress = unreported,
 ) -> Audit:
     """Run the trials that the check allows and compare; mechanism: sampling, rate and steps of what `stated` is of."""
     noisy = found.sigma is not None and 0 < found.sigma < math.inf
@@ -107,11 +109,12 @@ def judge(
         sigma = min(found.sigma * (1 + 3 * found.error), 1e9)
         family = mechanism.with_noise(sigma)
         count = trials or DRAWN
+        noting(progress)(f"audit: 2 x {count} trials drawn by the measured noise")
         scores = drawn(family, count, rng)
     else:
         count = trials or affordable(release, found.telling)
         family = mechanism.with_noise(1.0)
-        scores = executed(release, found.telling, count)
+        scores = executed(release, found.telling, count, progress)
     lower, within = lower_bounds(scores, delta, family if noisy and found.gaussian else None)
     audited, how = lower, "audited"
     if within is not None and within > lower:
