@@ -21,6 +21,9 @@ __all__ = ["Scores", "affordable", "drawn", "executed"]
 FIRST_SEED = 1_000_000
 """Seeds of trials, apart from those with which the statistic was chosen."""
 
+LONG = 3.0
+"""Predicted seconds from which trials are announced and show their progress."""
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -83,8 +86,9 @@ def executed(release: Release, pair: Neighbours, trials: int, progress: Progress
     """
     began = time.monotonic()
     learned = [release(side, range(FIRST_SEED - 8, FIRST_SEED)).double() for side in (pair.present, pair.absent)]
-    each = (time.monotonic() - began) / sum(map(len, learned))
-    noting(progress)(f"audit: 2 x {trials} trials of the code of the defense, about {minutes(2 * trials * each)}")
+    seconds = 2 * trials * (time.monotonic() - began) / sum(map(len, learned))
+    if seconds > LONG:
+        noting(progress)(f"audit: 2 x {trials} trials of the code of the defense, about {minutes(seconds)}")
     centre = torch.cat(learned).mean(0)
     along = _unit(torch.cat([(p - a)[0, 0].flatten() for p, a in _tensors(pair)]).double())
     spread = [float((side - side.mean(0)).square().mean() * 8 / 7) for side in learned]
@@ -101,7 +105,8 @@ def executed(release: Release, pair: Neighbours, trials: int, progress: Progress
             seeds = range(start, min(start + 50, first + trials))
             away = release(inputs, seeds).double() - centre
             found.append(scale * away.square().sum(1) + shift * (away @ along))
-            progress("audit", before + seeds.stop - first, 2 * trials)
+            if seconds > LONG:
+                progress("audit", before + seeds.stop - first, 2 * trials)
         scores: Reals = torch.cat(found).numpy()
         return scores
 

@@ -16,7 +16,7 @@ from leakbench.privacy.audit.family import family_epsilon
 from leakbench.privacy.audit.release import Release
 from leakbench.privacy.audit.trials import Scores, affordable, drawn, executed
 from leakbench.privacy.mechanism import Mechanism, Mixture
-from leakbench.progress import Progress, noting, unreported
+from leakbench.progress import Progress, unreported
 
 __all__ = ["Audit", "Stated", "judge", "lower_bounds"]
 
@@ -109,7 +109,6 @@ def judge(
         sigma = min(found.sigma * (1 + 3 * found.error), 1e9)
         family = mechanism.with_noise(sigma)
         count = trials or DRAWN
-        noting(progress)(f"audit: 2 x {count} trials drawn by the measured noise")
         scores = drawn(family, count, rng)
     else:
         count = trials or affordable(release, found.telling)
