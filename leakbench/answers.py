@@ -29,6 +29,7 @@ class Reconstruction:
     the best input so far by the attacker's own distance, at the iterations in `snapshots`; scored outside the attacker.
     steps: (V,) iterations taken.  evaluations: (V,) gradient evaluations.  spent: (snapshots, V), those until each of `snapshots`.
     fit: what was learned for all V of them; None of an attacker that learns nothing.
+    stage: (V,) int64, which of `stages` the answer comes from; None of a method without stages, -1 where there is no answer.
     doubts: {a key for why the attack may be weak, as in `leakbench.attack.doubts`: (V,) bool, for which victims}.
     """
 
@@ -42,6 +43,8 @@ class Reconstruction:
     snapshots: tuple[int, ...]
     spent: Tensor
     fit: Fit | None = None
+    stage: Tensor | None = None
+    stages: tuple[str, ...] = ()
     doubts: dict[str, Tensor] = field(default_factory=dict)
 
 

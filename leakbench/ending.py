@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from types import FrameType
 
 __all__ = ["INTERRUPTED", "SAID", "SIGNALS", "Told", "listening", "said"]
@@ -19,10 +20,10 @@ __all__ = ["INTERRUPTED", "SAID", "SIGNALS", "Told", "listening", "said"]
 INTERRUPTED = 130
 """The exit code of who was interrupted, as a shell gives it."""
 
-SAID = "interrupted; what is finished is kept, the same command goes on from there"
+SAID = "interrupted; finished work is kept, run the same command again to resume"
 
 KEEPING = ("card", "data", "frontier", "reproduce", "run", "sweep")
-"""The commands that go on; all others begin anew."""
+"""The commands that resume; all others start over."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -37,11 +38,17 @@ UNHEARD = 0.1
 def said() -> str:
     """Return the line of this process's command when it is interrupted."""
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-    return (
-        SAID
-        if not command or command in KEEPING
-        else f"interrupted; of `leakbench {command}` nothing is kept, it begins anew"
-    )
+    if not command or command in KEEPING or (command == "attack" and _into_folder(sys.argv[1:])):
+        return SAID
+    hint = "; with --out FOLDER it can be resumed" if command == "attack" else ""
+    return f"interrupted; `leakbench {command}` keeps nothing and starts over{hint}"
+
+
+def _into_folder(words: list[str]) -> bool:
+    """Return whether `leakbench attack` writes a run folder, in which it keeps its searches, and not a single file."""
+    given = [word.partition("=")[2] for word in words if word.startswith("--out=")]
+    given += [after for word, after in pairwise(words) if word == "--out"]
+    return bool(given) and not given[-1].endswith(".safetensors")
 
 
 @dataclass

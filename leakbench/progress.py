@@ -31,6 +31,7 @@ class Reporter:
         quiet: Show no progress. `say` still writes.
         stream: Where lines are written.
         every: Least number of seconds between two lines where `stream` is not a terminal.
+        after: Seconds of work before the first line where `stream` is not a terminal; shorter work shows nothing.
         heading: Text at the start of each line, such as "cell 3 of 12".
         tail: Text at the end of each line, such as the number of failures.
     """
@@ -38,6 +39,7 @@ class Reporter:
     quiet: bool = False
     stream: TextIO = field(default_factory=lambda: sys.stderr)
     every: float = 10.0
+    after: float = 0.0
     heading: str = ""
     tail: str = ""
     _phases: tuple[str, ...] = ()
@@ -74,7 +76,7 @@ class Reporter:
             return
         if self.stream.isatty():
             self._draw(now)
-        elif done == self._total or now - self._written >= self.every:
+        elif now - self._began >= self.after and (done == self._total or now - self._written >= self.every):
             self._written = now
             self._write(f"{self._line(now)}\n")
 
@@ -94,7 +96,7 @@ class Reporter:
 
     def _line(self, now: float) -> str:
         """Return "phase (n of m): done of total, elapsed, what is left"."""
-        return f"{self._name}: {_count(self._done)} of {self._total}{self._times(now)}{self.tail}"
+        return f"{self._name}: {_count(self._done, self._total)}{self._times(now)}{self.tail}"
 
     @property
     def _name(self) -> str:
@@ -197,8 +199,10 @@ def cells_line(cells: int, measured: Sequence[float]) -> str:
     return f"{many} to measure, about {minutes(seconds)} by the {len(measured)} that were measured before"
 
 
-def _count(done: float) -> str:
-    return str(done) if isinstance(done, int) else f"{done:.2f}"
+def _count(done: float, total: int) -> str:
+    if total == 1:
+        return f"{done:.0%}"
+    return f"{done} of {total}" if isinstance(done, int) else f"{done:.2f} of {total}"
 
 
 def minutes(seconds: float) -> str:

@@ -123,20 +123,24 @@ def test_a_lazy_network_is_refused(
     assert not (place / "found").exists()
 
 
-def test_an_attack_that_is_interrupted_keeps_nothing_and_says_so(
+def test_an_attack_that_is_interrupted_before_its_first_save_leaves_nothing(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = attacked(monkeypatch, capsys, model="command_models:interrupted", out="found")
-    assert (code, out) == (130, "")
-    assert err.strip() == "leakbench: interrupted; of `leakbench attack` nothing is kept, it begins anew"
+    assert (code, out, err.strip()) == (130, "", f"leakbench: {SAID}")
     assert not (place / "found").exists()
 
 
 def test_what_is_said_of_an_interruption_is_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = "interrupted; `leakbench attack` keeps nothing and starts over; with --out FOLDER it can be resumed"
     for words, wanted in (
         (["run", "--out", "attack"], SAID),
-        (["--debug", "bench"], "interrupted; of `leakbench bench` nothing is kept, it begins anew"),
-        (["audit", "--into", "run"], "interrupted; of `leakbench audit` nothing is kept, it begins anew"),
+        (["--debug", "bench"], "interrupted; `leakbench bench` keeps nothing and starts over"),
+        (["audit", "--into", "run"], "interrupted; `leakbench audit` keeps nothing and starts over"),
+        (["attack", "--out", "folder"], SAID),
+        (["attack", "--out=folder"], SAID),
+        (["attack", "--out", "answers.safetensors"], alone),
+        (["attack", "--update", "out.npz"], alone),
     ):
         monkeypatch.setattr(sys, "argv", ["leakbench", *words])
         assert said() == wanted

@@ -142,7 +142,7 @@ def test_interrupted_once_and_killed_once_at_random(unbroken, tmp_path, monkeypa
     assert (child.returncode, out) == (130, "")
     assert "Traceback" not in err
     last = err.splitlines()[-1]
-    assert last == "leakbench: interrupted; what is finished is kept, the same command goes on from there"
+    assert last == "leakbench: interrupted; finished work is kept, run the same command again to resume"
     with started(folder) as child:
         time.sleep(random.Random(SEED).uniform(0.02, 0.3) * seconds)
     assert child.returncode == -signal.SIGKILL

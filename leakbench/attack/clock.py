@@ -22,7 +22,17 @@ from leakbench.federated.view import View
 from leakbench.separations import Separations
 from leakbench.types import Generators
 
-__all__ = ["Now", "Timed", "Until", "WithinSeconds", "begun", "cut_short", "seconds_per_evaluation", "until_of"]
+__all__ = [
+    "Now",
+    "Timed",
+    "Until",
+    "WithinSeconds",
+    "begun",
+    "cut_short",
+    "search_costs",
+    "seconds_per_evaluation",
+    "until_of",
+]
 
 Now: TypeAlias = Callable[[], float]
 """A clock, in seconds; only differences matter."""
@@ -164,11 +174,35 @@ def seconds_per_evaluation(search: Any, views: tuple[View, ...], victims: int, n
         changed["descent"] = dataclasses.replace(search.descent, inner=1)
     brief = dataclasses.replace(search, **changed)
     began = now()
+    views = tuple(dataclasses.replace(view, searches=None) for view in views)  # A trial is not one of the searches.
     rngs = tuple(torch.Generator().manual_seed(lane) for lane in range(victims))
     brief(tuple(view.of(torch.arange(victims)) for view in views), rngs)
     if len(noted.times) < 2:  # It settled at once.
         return (now() - began) / 2 / victims
     return (noted.times[-1] - noted.times[0]) / (len(noted.times) - 1) / victims
+
+
+def search_costs(method: Any, views: tuple[View, ...], now: Now) -> list[float]:
+    """Return the most seconds that each search of a method which runs on these views takes, in the order in which they run.
+
+    Each is measured by a few evaluations of one victim. A search that first separates a batch is not tried, since that can take
+    long: it counts as the dearest of the others, per evaluation.
+    """
+    running = [search for number, search in enumerate(searches_of(method)) if runs(method, number, search, views)]
+    tried = [not (isinstance(search, Reads) and views[0].examples > 1) for search in running]
+    each = [
+        seconds_per_evaluation(search, views, 1, now) if known else 0.0
+        for search, known in zip(running, tried, strict=True)
+    ]
+    dearest = max(each, default=0.0)
+    costs = [cost if known else dearest for cost, known in zip(each, tried, strict=True)]
+    return [cost * most_evaluations(search) * views[0].victims for cost, search in zip(costs, running, strict=True)]
+
+
+def runs(method: Any, number: int, search: Any, views: tuple[View, ...]) -> bool:
+    """Return whether the search at a place in `searches_of` a method searches, and runs on these views."""
+    stages = getattr(method, "stages", ())
+    return hasattr(search, "stop") and (not stages or bool(stages[number].applies(views[0])))
 
 
 @dataclass(frozen=True)
@@ -202,7 +236,7 @@ class WithinSeconds:
         views = tuple(dataclasses.replace(view, separations=Separations(every=True)) for view in views)
         reading = Until(self.now, self.now() + READING * self.seconds)
         for number, search in enumerate(searches):
-            if isinstance(search, Reads) and self._runs(number, search, views):
+            if isinstance(search, Reads) and runs(self.method, number, search, views):
                 search.prepare(views, rngs, reading)
         each = [self._each(number, search, views) for number, search in enumerate(searches)]
         costs = [cost * most_evaluations(search) if cost else 0.0 for cost, search in zip(each, searches, strict=True)]
@@ -224,7 +258,7 @@ class WithinSeconds:
 
     def _each(self, number: int, search: Any, views: tuple[View, ...]) -> float:
         """Return the seconds of an evaluation; 0 for a method that does not search, and for one that does not run here."""
-        if not self._runs(number, search, views):
+        if not runs(self.method, number, search, views):
             return 0.0
         each, victims = seconds_per_evaluation(search, views, 1, self.now), views[0].victims
         # Many victims side by side take less than as many times one, but a trial must not take the time of the attack.
@@ -232,10 +266,6 @@ class WithinSeconds:
             each = seconds_per_evaluation(search, views, victims, self.now)
         # A clock may be too coarse to see an evaluation; a search is never free.
         return max(each, 1e-9)
-
-    def _runs(self, number: int, search: Any, views: tuple[View, ...]) -> bool:
-        stages = getattr(self.method, "stages", ())
-        return hasattr(search, "stop") and (not stages or bool(stages[number].applies(views[0])))
 
 
 def _inside(stop: Stop, timed: Timed) -> Stop:

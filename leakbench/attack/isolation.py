@@ -92,5 +92,6 @@ def _padded(found: Reconstruction, blank: Reconstruction, there: Tensor) -> Reco
         evaluations=spread(found.evaluations[None], 0)[0],
         iterates=torch.stack(iterates) if iterates else found.iterates.new_zeros(0, *blank.inputs.shape),
         spent=spread(found.spent, 0),
+        stage=None if found.stage is None else spread(found.stage[None], -1)[0],
         doubts={why: spread(whom[None], False)[0] for why, whom in found.doubts.items()},
     )

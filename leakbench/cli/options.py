@@ -53,11 +53,14 @@ data_dir_option = click.option(
 quiet_option = click.option("--quiet", is_flag=True, help="Print no progress.")
 
 
-def reporter_of(quiet: bool = False) -> Reporter:
-    """Return the progress of the command that runs, which ends with the command, also where that fails."""
+def reporter_of(quiet: bool = False, after: float = 0.0) -> Reporter:
+    """Return the progress of the command that runs, which ends with the command, also if that fails.
+
+    after: Seconds of work before the first line in a file.
+    """
     from leakbench.progress import Reporter  # noqa: PLC0415
 
-    reporter = Reporter(quiet=quiet)
+    reporter = Reporter(quiet=quiet, after=after)
     click.get_current_context().call_on_close(reporter.close)
     return reporter
 

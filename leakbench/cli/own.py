@@ -19,6 +19,8 @@ from leakbench.cli.options import (
     knows_option,
     limit_options,
     normalise_by,
+    quiet_option,
+    reporter_of,
     seconds,
 )
 from leakbench.cli.options import success as threshold
@@ -107,19 +109,22 @@ NO_FOLDER = (".npz", ".npy", ".pt", ".pth", ".pkl", ".json", ".html")
     "--out", type=FILE, help="Folder for the report and the reconstructions, or a new .safetensors file for the latter."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def attack(out: Path | None, as_json: bool, shape: str, success: str | None, **given: Any) -> None:
+@quiet_option
+def attack(out: Path | None, as_json: bool, quiet: bool, shape: str, success: str | None, **given: Any) -> None:
     """Reconstruct what leaks from an update of your own network.
 
     With --truth, the reconstructions are scored. Files are .safetensors or .npz and contain {parameter: array}; pickles
     are refused. Inputs are in [0, 1], and the loss is the mean cross-entropy over the batch. All other assumptions are
     printed below the table.
+
+    With --out FOLDER, the searches are saved every few seconds; run an interrupted command again to resume it.
     """
     if out is not None and out.suffix in NO_FOLDER:
         raise InputError(f"out: got {str(out)!r}, expected a folder, or a name that ends in .safetensors")
     from leakbench.own.answers_file import check_answers_file  # noqa: PLC0415
     from leakbench.own.asked import Asked, seen_of  # noqa: PLC0415
     from leakbench.own.assumed import assumed  # noqa: PLC0415
-    from leakbench.own.attacked import attack_seen, with_limit  # noqa: PLC0415
+    from leakbench.own.attacked import QUICK, attack_seen, with_limit  # noqa: PLC0415
     from leakbench.own.folder import attacked_into  # noqa: PLC0415
     from leakbench.own.suited import suited  # noqa: PLC0415
     from leakbench.own.table import Row, write_rebuilt  # noqa: PLC0415
@@ -139,14 +144,15 @@ def attack(out: Path | None, as_json: bool, shape: str, success: str | None, **g
     attacker, adapted = suited(attacker, seen)
     attacker = with_limit(attacker, seen)
     notes = "\n".join([*filter(None, [adapted]), *assumed(seen, attacker, bool(asked.befores))])
-    where = ""
+    where, reporter = "", reporter_of(quiet, after=QUICK)
     if out is None or alone:
-        found = attack_seen(seen, attacker)
+        found = attack_seen(seen, attacker, reporter)
     else:
         command = shlex.join(["leakbench", *sys.argv[1:]])
-        found = attacked_into(out, {asked.tap: (seen, attacker)}, asked.who.names, command, notes)[asked.tap]
+        points = {asked.tap: (seen, attacker)}
+        found = attacked_into(out, points, asked.who.names, command, notes, reporter)[asked.tap]
         where = f"answers: {out / 'reconstructions.safetensors'}   report: {out / 'report.html'}"
-    row = Row(asked.tap, 1, found, seen.view.victims, seen.view.examples, notes)
+    row = Row(asked.tap, 1, found, seen.view.victims, seen.view.examples, "\n".join(filter(None, [notes, found.note])))
     if out is not None and not where:
         write_rebuilt([row], out)
         where = f"answers: {out}"

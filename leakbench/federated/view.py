@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,6 +18,9 @@ from leakbench.federated.leakage import leak
 from leakbench.fitted import Fits, fitted_anew
 from leakbench.separations import Separations
 from leakbench.types import Clock, Network, Parameters, ShowsDraws
+
+if TYPE_CHECKING:
+    from leakbench.attack.searches import Searches
 
 __all__ = ["Knowledge", "Public", "View"]
 
@@ -66,6 +69,7 @@ class View:
     secret: what a lying server remembers of how it built the model.
     columns: of a table, which columns make up which feature.  fits: whom a part that learns asks for what it learned.
     separations: what was separated of batches so far, shared by the searches of one attack; None keeps nothing.
+    searches: the `leakbench.attack.searches.Searches` of an attack on an external update; None in a run.
     """
 
     tap: str
@@ -90,6 +94,7 @@ class View:
     columns: Columns | None = None
     fits: Fits = fitted_anew
     separations: Separations | None = None
+    searches: Searches | None = None
 
     @property
     def victims(self) -> int:

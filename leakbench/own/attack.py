@@ -17,6 +17,7 @@ from leakbench.own.normalised import Numbers, normal_of
 from leakbench.own.seen import Seen
 from leakbench.own.suited import suited
 from leakbench.own.who import Who
+from leakbench.words import seconds
 
 __all__ = ["attack_update", "warn_of_contradiction"]
 
@@ -39,6 +40,7 @@ def attack_update(
     attack: str = "autoleak",
     knows: str | None = None,
     iterations: int | None = None,
+    budget: str | float | None = None,
     defense: str | None = None,
     dataset: str | None = None,
     data_dir: Path | None = None,
@@ -56,7 +58,8 @@ def attack_update(
     inputs in [0, 1] become what the model is fed.  attack, defense, dataset: names of the catalog or paths of recipes; the
     defense is what the attacker is told was done to the update; the dataset is whose public examples it has; None: made-up ones.
     knows: `oblivious` or `defense`, what the attacker is told; None: what its recipe says.  iterations: the most that a search
-    may take; None: the recipe's.  success: the RMSE up to which an answer counts.
+    may take; None: the recipe's.  budget: the most seconds of the attack, also as `60s` or `2m`; None: no limit.
+    success: the RMSE up to which an answer counts.
 
     Warns, as `warn_of_contradiction`, where the truth is not what the update came of. Raises InputError for what does not fit
     together.
@@ -70,7 +73,7 @@ def attack_update(
         arrays = {"inputs": torch.as_tensor(truth[0]).float(), "labels": torch.as_tensor(truth[1])}
         examples = 1 if tap == "type-2" else batch * local_iterations
         truth = truth_of(arrays, len(several), examples, shape, classes)
-    who = Who(attack, defense, dataset, data_dir, success, seed, knows, iterations)
+    who = Who(attack, defense, dataset, data_dir, success, seed, knows, iterations, None, seconds("budget", budget))
     attacker = who()
     seen = leaked(model, several, shape, classes, how, before, tap, truth, normal)
     attacker = who.with_public(attacker)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +16,14 @@ from torch import Tensor
 
 from leakbench.answers import Reconstruction
 from leakbench.attack import Attack
+from leakbench.attack.clock import search_costs
 from leakbench.attack.doubts import BUDGET
 from leakbench.attack.evaluations import with_evaluations
 from leakbench.attack.isolation import answered
 from leakbench.attack.null.pictures import null_attack
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.reconstructed import CALIBRATION, by_both
+from leakbench.attack.searches import Searches, Store
 from leakbench.data.dataset import Dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense, Probe
@@ -36,13 +39,19 @@ from leakbench.measure.scores import Truth, score
 from leakbench.measure.scores_rankings import score_ways
 from leakbench.own.overlap import without_truth
 from leakbench.own.seen import Seen
-from leakbench.progress import Reporter
+from leakbench.progress import Reporter, minutes
 from leakbench.rng import generator, generators
 from leakbench.summary.evidence import Setup, is_strongest
 from leakbench.summary.tap import tap_summary
 from leakbench.summary.warnings import WORDS
 
-__all__ = ["Attacker", "Outcome", "attack_seen", "told", "with_limit"]
+__all__ = ["QUICK", "Attacker", "Outcome", "attack_seen", "told", "with_limit"]
+
+QUICK = 5.0
+"""Predicted seconds up to which an attack prints no estimate, and seconds after which it shows its progress in a file."""
+
+LATE = 1.25
+"""By how much a search may be slower than the trial that predicts it."""
 
 MADE_UP = 256
 """How many pictures stand for public ones where no data set is named."""
@@ -105,6 +114,22 @@ class Outcome:
     rows: pd.DataFrame | None = None
     matched: Tensor | None = None
 
+    @property
+    def searches(self) -> tuple[str, ...]:
+        """The name of the search that found each of the V reconstructions; () for a method that is not made of several."""
+        stage, names = self.answer.stage, self.answer.stages
+        return () if stage is None else tuple("none" if n < 0 else names[n] for n in stage.tolist())
+
+    @property
+    def note(self) -> str:
+        """A sentence that says which searches found the reconstructions; empty for a method that is not made of several."""
+        if not self.searches:
+            return ""
+        counts = Counter(self.searches).most_common()
+        if len(counts) == 1:
+            return f"every reconstruction comes from the search {counts[0][0]}"
+        return f"reconstructions by search: {', '.join(f'{many} from {name}' for name, many in counts)}"
+
 
 def with_limit(attacker: Attacker, seen: Seen) -> Attacker:
     """Return the attacker whose searches share `attacker.evaluations` on the network that leaked; raises InputError for too few."""
@@ -115,8 +140,13 @@ def with_limit(attacker: Attacker, seen: Seen) -> Attacker:
     return dataclasses.replace(attacker, attack=dataclasses.replace(attacker.attack, method=method))
 
 
-def attack_seen(seen: Seen, attacker: Attacker) -> Outcome:
+def attack_seen(
+    seen: Seen, attacker: Attacker, reporter: Reporter | None = None, store: Store | None = None, spent: float = 0.0
+) -> Outcome:
     """Attack what leaked and score the answers where the truth is known.
+
+    reporter: shows the progress; None makes one.  store: where searches are kept, so that an interrupted attack resumes; None
+    keeps nothing.  spent: seconds of the budget that earlier processes used.
 
     Raises InputError for an attack that needs what nobody can be granted here: true labels, candidates, another model.
     """
@@ -126,10 +156,19 @@ def attack_seen(seen: Seen, attacker: Attacker) -> Outcome:
     public, _ = without_truth(attacker.public(view.shape, view.classes), seen.inputs)
     view = dataclasses.replace(view, public=_first(public, max(256, needs.public)), fits=FitStore(fit_folder()))
     rngs = generators(attacker.seed, "attack", [(seen.view.clock.round, v) for v in range(view.victims)])
-    method, say = attacker.attack.method, Reporter().say
-    if (limit := attacker.budget) is not None:
-        method = within_seconds(method, limit, view.victims, limit, limit, say)
-    answer = answered(method, (view,), rngs)
+    method, report = attacker.attack.method, Reporter(after=QUICK) if reporter is None else reporter
+    telling = _Telling(report)
+    view, say = dataclasses.replace(view, searches=Searches(telling, store)), report.say
+    try:
+        if (limit := attacker.budget) is not None:
+            left = max(0.0, limit - spent)
+            report.bound(left)
+            method = within_seconds(method, left, view.victims, left, limit, report.note)
+        else:
+            telling.expect(method, view)
+        answer = answered(method, (view,), rngs)
+    finally:
+        report.close()
     if not isinstance(answer, Reconstruction):
         raise InputError("attack: it ranks candidates and rebuilds nothing; expected one that reconstructs")
     if many := int(answer.doubts.get(BUDGET, torch.zeros(0)).sum()):
@@ -165,6 +204,37 @@ def attack_seen(seen: Seen, attacker: Attacker) -> Outcome:
     if summary["candidates"] < 2:  # Nothing is needed to pick the only one.
         summary |= dict.fromkeys(("identified", "identified_low", "identified_high"))
     return Outcome(summary, answer, -answer.certainty[:, 0], rows, matched)
+
+
+class _Telling:
+    """Shows the progress of the searches of an attack, and an upper bound of the time that they still take."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self.reporter = reporter
+        self.costs: list[float] = []
+        self.check = 0.0
+        self.share: dict[int, float] = {}
+
+    def expect(self, method: Any, view: View) -> None:
+        """Measure what each search of an attack without a budget takes at most, and print the estimate where it is long."""
+        costs = [LATE * cost for cost in search_costs(method, (view,), time.perf_counter)]
+        victims, twins = view.victims, getattr(method, "twins", 0)
+        self.costs, self.check = costs, sum(costs) / victims * twins
+        if (most := sum(costs) + self.check) > QUICK:
+            many = "1 victim" if victims == 1 else f"{victims} victims"
+            line = f"estimated at most {minutes(most)} for {many} ({len(costs)} searches); --budget sets a limit"
+            self.reporter.note(line)
+        self.reporter.bound(most)
+
+    def __call__(self, number: int, name: str, share: float) -> None:
+        """Show the share of a search that is done; several threads may search at once."""
+        total = len(self.costs)
+        self.share[number] = share = max(share, self.share.get(number, 0.0))
+        if number < total:
+            self.reporter.bound(self.costs[number] * (1 - share) + sum(self.costs[number + 1 :]) + self.check)
+        place = f" {number + 1} of {total}" if number < total else ""
+        check = number >= total > 0
+        self.reporter(f"check on public examples, {name}" if check else f"search{place}, {name}", share, 1)
 
 
 def _setup(attacker: Attacker) -> Setup:

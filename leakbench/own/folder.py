@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from leakbench.own.attacked import Attacker, Outcome, attack_seen
 from leakbench.own.normalised import normals
 from leakbench.own.seen import Seen
 from leakbench.own.table import Row, numbers
+from leakbench.progress import Reporter
 from leakbench.provenance import versions
 from leakbench.recipe import describe
 from leakbench.report.own import OWN, own_report_into
@@ -60,16 +64,28 @@ def _identity(points: Sequence[tuple[Seen, Attacker]], names: Mapping[str, str],
 
 
 def attacked_into(
-    folder: Path, points: Mapping[str, tuple[Seen, Attacker]], names: Mapping[str, str], command: str, note: str = ""
+    folder: Path,
+    points: Mapping[str, tuple[Seen, Attacker]],
+    names: Mapping[str, str],
+    command: str,
+    note: str = "",
+    reporter: Reporter | None = None,
 ) -> dict[str, Outcome]:
     """Attack {leakage point: what is seen there, by whom}, write the folder, and return what came of each.
 
+    An attack that was interrupted resumes from the searches in the folder, if the update, the model and all options are the same.
+
+    reporter: shows the progress; None makes one.
     note: what to say on the page beside what is assumed, a sentence a line.  Raises InputError for a folder that holds something
     else, before anything is attacked.
     """
     each = list(points.values())
     with open_run(folder, _identity(each, names, command)) as run:
-        found = {tap: attack_seen(seen, attacker) for tap, (seen, attacker) in points.items()}
+        found = {}
+        for tap, (seen, attacker) in points.items():
+            # A finished attack that is run again starts over: its folder keeps no searches.
+            store = None if run.manifest["complete"] else _Kept(run, tap)
+            found[tap] = attack_seen(seen, attacker, reporter, store, 0.0 if store is None else store.spent)
         rows = [
             Row(
                 tap,
@@ -77,12 +93,45 @@ def attacked_into(
                 found[tap],
                 seen.view.victims,
                 seen.view.examples,
-                note or "\n".join(assumed(seen, attacker, True)),
+                "\n".join(filter(None, [note or "\n".join(assumed(seen, attacker, True)), found[tap].note])),
             )
             for tap, (seen, attacker) in points.items()
         ]
         _write(run, rows, [seen for seen, _ in each])
     return found
+
+
+@dataclass
+class _Kept:
+    """The searches of one leakage point, as files in `parts/` of a run's folder, and the seconds that they took."""
+
+    run: Run
+    tap: str
+    _since: float = field(default_factory=time.perf_counter)
+    _one: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def spent(self) -> float:
+        """Seconds until the last save, of this process and of earlier ones."""
+        return float(self.run.manifest["phases"].get(self._phase, 0.0))
+
+    @property
+    def _phase(self) -> str:
+        return f"attack {self.tap}"
+
+    def read(self, name: str) -> dict[str, Tensor] | None:
+        """Return the tensors; None if they are missing or damaged."""
+        path = f"parts/{self.tap}.{name}.safetensors"
+        with self._one:
+            return self.run.read_tensors(path) if self.run.has(path) else None
+
+    def write(self, name: str, tensors: dict[str, Tensor]) -> None:
+        """Keep tensors in place of earlier ones of the same name; searches on several threads wait for each other."""
+        with self._one:
+            now = time.perf_counter()
+            self.run.add_seconds(self._phase, now - self._since)
+            self._since = now
+            self.run.write_tensors(f"parts/{self.tap}.{name}.safetensors", tensors)
 
 
 def _how(seen: Seen) -> dict[str, Any]:
@@ -137,4 +186,5 @@ def _write(run: Run, rows: Sequence[Row], points: Sequence[Seen]) -> Path:
     }
     run.manifest["complete"] = True
     run.save()
+    run.forget("parts/")
     return own_report_into(run)

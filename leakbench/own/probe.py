@@ -24,6 +24,7 @@ from leakbench.own.saved import save_heard
 from leakbench.own.seen import Seen
 from leakbench.own.who import Who
 from leakbench.types import Parameters
+from leakbench.words import seconds
 
 __all__ = ["Probe", "probe"]
 
@@ -91,6 +92,7 @@ class Probe:
         attack: str = "autoleak",
         knows: str | None = None,
         iterations: int | None = None,
+        budget: str | float | None = None,
         defense: str | None = None,
         dataset: str | None = None,
         data_dir: Path | None = None,
@@ -107,6 +109,7 @@ class Probe:
         shape (*s), classes, batch: None where `observe` was called: as its inputs are, as the model answers them, and how many
         examples were observed in each step. The other arguments are those of `attack_update`; of normalised inputs, `normalise`
         says by which mean and deviation.
+        budget: the most seconds of the attack at each leakage point, also as `60s` or `2m`; None: no limit.
         out: a folder for a page, rows and answers, as `leakbench attack --out` writes them; it may not hold anything else.
 
         Warns where what was observed is not what the gradient came of: a loss that is no mean, microbatches that are not divided, a
@@ -115,7 +118,7 @@ class Probe:
         Raises InputError where nothing was heard, for a batch that was observed after its step, for labels that are no classes, and
         where several steps were not of one batch size by plain SGD or Adam.
         """
-        who = Who(attack, defense, dataset, data_dir, success, seed, knows, iterations)
+        who = Who(attack, defense, dataset, data_dir, success, seed, knows, iterations, None, seconds("budget", budget))
         points = self._points(who.with_public(who()), shape, classes, victims, normalise, batch)
         if "type-2" not in points and self.observed.note:
             warnings.warn(f"type-2 is left out: {self.observed.note}", stacklevel=2)

@@ -169,7 +169,7 @@ def ending(ended: Ended, kill: Kill) -> str:
     last = (ended.err.splitlines() or [""])[-1]
     said = last in (
         f"leakbench: {SAID}",
-        "leakbench: interrupted; of `leakbench audit` nothing is kept, it begins anew",
+        "leakbench: interrupted; `leakbench audit` keeps nothing and starts over",
     )
     if ended.code == 0 or (ended.code == INTERRUPTED and said):
         return ""

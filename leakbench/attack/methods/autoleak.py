@@ -15,6 +15,7 @@ from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.methods.stage import Reconstructs, Stage
 from leakbench.attack.posterior import missed, plausible, posterior, posterior_of_features, prior_of
 from leakbench.attack.search.coordinates import Coordinates
+from leakbench.attack.searches import search_name
 from leakbench.attack.slots.distance import Likelihood
 from leakbench.attack.slots.stop import watched
 from leakbench.errors import InputError
@@ -84,7 +85,8 @@ class AutoLeak:
         never, cut = stuck(best), best.doubts.get(BUDGET, torch.zeros_like(best.steps, dtype=torch.bool))
         sought = torch.full_like(value, _by_likelihood(first), dtype=torch.bool)
         judged = value.masked_fill(~sought, torch.inf)
-        for stage in others:
+        won = torch.zeros_like(best.steps)
+        for place, stage in enumerate(others, 1):
             left = (~self._is_broken(views, best, prior)).nonzero()[:, 0]
             if not len(left):
                 break
@@ -100,9 +102,12 @@ class AutoLeak:
             ranks = self._rank(few, found, new, prior)
             better = ranks < rank[left]
             best, taken = followed(best, found, left, better), left[better]
+            won[taken] = place
             value, rank = value.index_put((taken,), new[better]), rank.index_put((taken,), ranks[better])
         doubts = {STUCK: never, OUTDONE: sought & (least < judged - 1), BUDGET: cut}
-        return dataclasses.replace(best, certainty=-value[:, None].expand_as(best.certainty), doubts=doubts)
+        names = tuple(search_name(stage) for stage in (first, *others))
+        certainty = -value[:, None].expand_as(best.certainty)
+        return dataclasses.replace(best, certainty=certainty, doubts=doubts, stage=won, stages=names)
 
     def _rank(self, views: tuple[View, ...], answer: Reconstruction, value: Tensor, prior: Coordinates) -> Tensor:
         """Return (V,) by which reconstructions are compared; the least is the best, and one that is taken for right is -inf.
@@ -129,6 +134,8 @@ class AutoLeak:
         undefended = twins(view, self.twins)
         if undefended is None:
             return {UNCHECKED: everyone}
+        if undefended.searches is not None:
+            undefended = dataclasses.replace(undefended, searches=undefended.searches.of_check())
         unseen = watched(self, None)  # What was told of the victims does not begin anew with the twins.
         found = unseen._answered((undefended,), (rng,) * undefended.victims)
         if found.doubts[BUDGET].any():

@@ -92,7 +92,8 @@ class FeatureInversion:
         alone = value.front.chain is None or value.changes
         following = Watched(stop, value.reach) if value.changes else stop
         cut = Cut(None) if alone else cut_of((view,))
-        ended = searched(points, points.joined(z).detach(), value, self.descent, following, cut)
+        running = None if view.searches is None else view.searches.begin(self)
+        ended = searched(points, points.joined(z).detach(), value, self.descent, following, cut, running)
         best, chosen = best_of(ended, restarts)
         answer = points.picture(best.best, best.value)
         unread = ~features.entered.flatten(2).isfinite().all(2).any(0)

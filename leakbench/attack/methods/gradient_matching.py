@@ -18,7 +18,7 @@ from leakbench.answers import Reconstruction
 from leakbench.attack.clock import begun, cut_short
 from leakbench.attack.looks import averaged, cut_of, responses
 from leakbench.attack.search.restarts import best_of
-from leakbench.attack.slots.descent import DESCENTS, Descended, Descent, Terms, descend, together
+from leakbench.attack.slots.descent import DESCENTS, Descended, Descent, Running, Terms, descend, together
 from leakbench.attack.slots.distance import DISTANCES, Distance
 from leakbench.attack.slots.labels import LABELS, Labels
 from leakbench.attack.slots.pooling import POOLINGS, Least, Pooling
@@ -93,7 +93,9 @@ class GradientMatching:
         def value(z: Tensor, targets: Tensor, lanes: Tensor) -> Tensor:
             return self._value(views, points.space, z, targets, lanes % views[0].victims)
 
-        return searched(points, start, value, self.descent, stop, cut_of(views))
+        searches = views[0].searches
+        running = None if searches is None else searches.begin(self)
+        return searched(points, start, value, self.descent, stop, cut_of(views), running)
 
     def _value(
         self, views: tuple[View, ...], space: Coordinates, z: Tensor, targets: Tensor, victims: Tensor
@@ -107,7 +109,15 @@ class GradientMatching:
         return value
 
 
-def searched(points: Points, start: Tensor, value: Value, descent: Descent, stop: Stop, cut: Cut) -> Descended:
+def searched(
+    points: Points,
+    start: Tensor,
+    value: Value,
+    descent: Descent,
+    stop: Stop,
+    cut: Cut,
+    running: Running | None = None,
+) -> Descended:
     """Search from the points `start` (lanes, d) for the least of `value`, in shares and pieces of the lanes side by side."""
 
     def piece(some: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
@@ -124,7 +134,8 @@ def searched(points: Points, start: Tensor, value: Value, descent: Descent, stop
     terms = Terms(stop.limit, points.size, points.project)
 
     def share(lanes: slice) -> Descended:
-        return descend(descent(start[lanes], terms), partial(objective, lanes.start), stop)
+        by = None if running is None else running.share(lanes.start, points.picture)
+        return descend(descent(start[lanes], terms), partial(objective, lanes.start), stop, by)
 
     return together(cut([partial(share, lanes) for lanes in cut.shares(len(start))]))
 

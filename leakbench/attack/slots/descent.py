@@ -114,10 +114,33 @@ def snapshot_iterations(limit: int) -> tuple[int, ...]:
     return tuple(kept)
 
 
-def descend(search: Search, objective: Objective, stop: Stop) -> Descended:
+class Running(Protocol):
+    """Runs a search in the foreground of a user: it reports, ends what has converged, and keeps its state."""
+
+    @property
+    def tell(self) -> Callable[[float], None]:
+        """Called with the share of the iterations that is done."""
+
+    def converged(self, trajectory: Tensor) -> Tensor:
+        """Return which searches have converged (v,), by their values so far (iterations, v)."""
+
+    def read(self, start: Tensor) -> dict[str, Tensor] | None:
+        """Return the kept state of the search from the points `start` (V, d); None if there is none."""
+
+    def write(self, start: Tensor, state: Callable[[], dict[str, Tensor]], ended: bool) -> None:
+        """Keep the state of the search."""
+
+    def share(self, first: int, picture: Callable[[Tensor, Tensor], Tensor]) -> Running:
+        """Return the same for the victims from the position `first` on; picture: (points, values) to the inputs answered."""
+
+
+def descend(search: Search, objective: Objective, stop: Stop, running: Running | None = None) -> Descended:
     """Iterate until every search has ended; who has ended leaves the batch.
 
     The value of an iteration is that at the point before its step, as the papers print it.
+
+    running: reports, ends searches that have converged, and keeps the state, from which a search that was interrupted resumes
+    bit-identically; None does nothing of it.
     """
     start, limit, at = search.points, stop.limit, snapshot_iterations(stop.limit)
     victims, size = start.shape
@@ -127,8 +150,22 @@ def descend(search: Search, objective: Objective, stop: Stop) -> Descended:
     steps = torch.zeros(victims, dtype=torch.int64, device=start.device)
     evaluations = torch.zeros_like(steps)
     spent = steps.new_zeros(len(at), victims)
-    lanes = torch.arange(victims, device=start.device)
-    for iteration in range(1, limit + 1):
+    lanes, begin = torch.arange(victims, device=start.device), 1
+    found = {"best": best, "value": value, "trajectory": trajectory, "snapshots": snapshots, "steps": steps}
+    found |= {"evaluations": evaluations, "spent": spent}
+
+    def state() -> dict[str, Tensor]:
+        return {**found, **_state_of(search), "lanes": lanes, "iteration": torch.tensor(iteration)}
+
+    if running is not None and (kept := running.read(start)) is not None:
+        for name, tensor in found.items():
+            tensor.copy_(kept[name])
+        lanes, iteration = kept["lanes"], int(kept["iteration"])
+        _resume(search, kept)
+        begin = iteration + 1 if len(lanes) else limit + 1
+        if begin <= limit:  # A stop may follow the iterations, as one that sharpens the network does.
+            stop(iteration, trajectory[iteration - 1, lanes])
+    for iteration in range(begin, limit + 1):
         before = search.points
         values = search.step(lambda z, some, lanes=lanes: objective(z, lanes[some]))  # type: ignore[misc]
         trajectory[iteration - 1, lanes] = values
@@ -139,6 +176,8 @@ def descend(search: Search, objective: Objective, stop: Stop) -> Descended:
             snapshots[at.index(iteration) :] = best
             spent[at.index(iteration) :] = evaluations
         ended = stop(iteration, values) | search.settled
+        if running is not None:
+            ended = ended | running.converged(trajectory[:iteration, lanes])
         if ended.any():
             # A step ends at a point that nobody has evaluated yet.
             over = lanes[ended]
@@ -150,9 +189,37 @@ def descend(search: Search, objective: Objective, stop: Stop) -> Descended:
             snapshots[following:, over], spent[following:, over] = best[over], evaluations[over]
             lanes = lanes[~ended]
             search.keep((~ended).nonzero().flatten())
+        if running is not None:
+            running.tell(iteration / limit)
+            running.write(start, state, not len(lanes))
         if not len(lanes):
             break
     return Descended(best, value, trajectory, steps, evaluations, snapshots, at, spent)
+
+
+STATE = "search."
+"""Start of the names of a search's own tensors and numbers in its state."""
+
+
+def _state_of(search: Search) -> dict[str, Tensor]:
+    """Return the tensors and whole numbers that the steps of a search change."""
+    found = {}
+    for name, value in vars(search).items():
+        if isinstance(value, Tensor):
+            found[f"{STATE}{name}"] = value
+        elif isinstance(value, int):
+            found[f"{STATE}{name}"] = torch.tensor(value)
+    return found
+
+
+def _resume(search: Search, kept: dict[str, Tensor]) -> None:
+    """Set the tensors and whole numbers of a search; a number that is not in the state is None."""
+    for name, value in list(vars(search).items()):
+        tensor = kept.get(f"{STATE}{name}")
+        if isinstance(value, Tensor) and tensor is not None:
+            setattr(search, name, tensor)
+        elif isinstance(value, int) or value is None:
+            setattr(search, name, None if tensor is None else type(value or 0)(tensor.item()))
 
 
 def evaluations_each(descent: Descent) -> int:

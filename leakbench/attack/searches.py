@@ -1,0 +1,176 @@
+"""How the searches of one attack on an external update run: they report progress, end once they have converged, and resume."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from leakbench.attack.clock import Now
+
+__all__ = ["EXACT", "IMPROVES", "WINDOW", "Searches", "Searching", "Store", "search_name"]
+
+WINDOW = 15
+"""Number of iterations after which a search that has not improved has converged."""
+
+IMPROVES = 1e-3
+"""Least relative decrease of the value that counts as an improvement within `WINDOW` iterations."""
+
+EXACT = 1e-12
+"""Share of its first value at which a squared distance consists of rounding errors of float32."""
+
+COSTLY = 20.0
+"""A search is saved at most every so many times as long as the last save took."""
+
+
+class Store(Protocol):
+    """Keeps tensors by name; each write is atomic."""
+
+    def read(self, name: str) -> dict[str, Tensor] | None:
+        """Return the tensors; None if they are missing or damaged."""
+
+    def write(self, name: str, tensors: dict[str, Tensor]) -> None:
+        """Keep tensors in place of earlier ones of the same name."""
+
+
+class _Told(Protocol):
+    """Receives the progress of a search: its number from 0, its name, the share of its iterations that is done."""
+
+    def __call__(self, number: int, name: str, share: float) -> None:
+        """Receive it."""
+
+
+def _untold(number: int, name: str, share: float) -> None:
+    pass
+
+
+@dataclass
+class Searches:
+    """The searches of one attack, in the order in which they start.
+
+    Args:
+        tell: Called after each iteration with (number of the search, its name, share of its iterations that is done).
+        store: Where the state of each search is kept, so that an interrupted attack resumes; None keeps nothing.
+        prefix: Start of the names in the store.
+        every: Least number of seconds between two saves of a search.
+        now: The clock of the saves.
+    """
+
+    tell: _Told = _untold
+    store: Store | None = None
+    prefix: str = "search"
+    every: float = 10.0
+    now: Now = time.monotonic
+    _begun: int = field(default=0, init=False)
+
+    def begin(self, method: Any) -> Searching:
+        """Return what the next search, one of `method`, runs by."""
+        number, self._begun = self._begun, self._begun + 1
+        fixed = getattr(method, "sharpness", None) is None and getattr(method, "fading", (1.0, 1.0)) == (1.0, 1.0)
+        # Adam follows a schedule of learning rates: its value falls again when the rate does.
+        converges = fixed and hasattr(method.descent, "inner")
+        name = search_name(method)
+        return Searching(self, f"{self.prefix}{number:02d}", lambda share: self.tell(number, name, share), converges)
+
+    def of_check(self) -> Searches:
+        """Return the searches of the same attack on public examples, which count after its own."""
+        found = dataclasses.replace(self, prefix=f"{self.prefix}.check")
+        found._begun = self._begun
+        return found
+
+
+@dataclass
+class Searching:
+    """One search: how it reports, when it has converged, and where its state is kept.
+
+    Args:
+        searches: The searches of the attack.
+        name: The name of its state in the store.
+        tell: Called with the share of the iterations that is done.
+        converges: Whether `converged` can be true.
+        picture: Returns the inputs that points (v, d) with values (v,) stand for.
+    """
+
+    searches: Searches
+    name: str
+    tell: Callable[[float], None]
+    converges: bool
+    picture: Callable[[Tensor, Tensor], Tensor] | None = None
+    _saved: float = field(default=0.0, init=False)
+    _took: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        self._saved = self.searches.now()
+
+    def share(self, first: int, picture: Callable[[Tensor, Tensor], Tensor]) -> Searching:
+        """Return this search for the victims from the position `first` on, which are searched on a thread of their own.
+
+        picture: Returns the inputs that points (v, d) with values (v,) stand for.
+        """
+        return dataclasses.replace(self, name=f"{self.name}.{first:05d}", picture=picture)
+
+    def converged(self, trajectory: Tensor) -> Tensor:
+        """Return which searches have converged, (v,) bool, by their values so far (iterations, v).
+
+        A search has converged if its least value has not decreased by the share `IMPROVES` in `WINDOW` iterations, or if a
+        value that started positive has reached the share `EXACT` of its first one.
+        """
+        first, least = trajectory[0], trajectory.amin(0)
+        if not self.converges:
+            return torch.zeros_like(first, dtype=torch.bool)
+        ended = (least >= 0) & (least <= EXACT * first)
+        if len(trajectory) > WINDOW:
+            before = trajectory[:-WINDOW].amin(0)
+            ended = ended | (before - least <= IMPROVES * before.abs())
+        return ended
+
+    def read(self, start: Tensor) -> dict[str, Tensor] | None:
+        """Return the kept state of a search from the points `start` (v, d); None if there is none."""
+        if self.searches.store is None:
+            return None
+        found = self.searches.store.read(self.name)
+        # A search from other points is another search.
+        same = found is not None and torch.equal(found.pop("start"), start)
+        # Copies have the alignment of every other tensor, on which the last digits of a sum can depend.
+        return {name: tensor.clone() for name, tensor in found.items()} if found is not None and same else None
+
+    def write(self, start: Tensor, state: Callable[[], dict[str, Tensor]], ended: bool) -> None:
+        """Keep the state of a search, unless it was kept a moment ago; ended: whether it is the last one."""
+        store, now = self.searches.store, self.searches.now
+        if store is None or not (ended or now() - self._saved >= max(self.searches.every, COSTLY * self._took)):
+            return
+        began = now()
+        parts = state()
+        if self.picture is not None:  # For a reader: the best inputs so far.
+            parts["inputs"] = self.picture(parts["best"], parts["value"])
+        store.write(self.name, {"start": start, **parts})
+        self._saved = now()
+        self._took = self._saved - began
+
+
+def search_name(method: Any) -> str:
+    """Return what a method is called in progress and results, such as "gradient matching (likelihood, L-BFGS)"."""
+    words = [_words(type(method).__name__)]
+    if distance := getattr(method, "distance", None):
+        words.append(_words(type(distance).__name__))
+    if descent := getattr(method, "descent", None):
+        words.append("L-BFGS" if hasattr(descent, "inner") else _words(type(descent).__name__.removesuffix("Descent")))
+    if len(words) == 1:
+        return words[0]
+    return f"{words[0]} ({', '.join(words[1:])})"
+
+
+def _words(name: str) -> str:
+    """Return the name of a class in words: "SquaredL2" as "squared L2"."""
+    parts: list[str] = []
+    for letter in name:
+        if letter.isupper() or not parts:
+            parts.append(letter)
+        else:
+            parts[-1] += letter
+    return " ".join(part if part[1:].isdigit() or part == "Adam" else part.lower() for part in parts)
