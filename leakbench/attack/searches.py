@@ -24,6 +24,9 @@ IMPROVES = 1e-3
 EXACT = 1e-12
 """Share of its first value at which a squared distance consists of rounding errors of float32."""
 
+EVERY = 10.0
+"""Least number of seconds between two saves of a search."""
+
 COSTLY = 20.0
 """A search is saved at most every so many times as long as the last save took."""
 
@@ -57,14 +60,12 @@ class Searches:
         tell: Called after each iteration with (number of the search, its name, share of its iterations that is done).
         store: Where the state of each search is kept, so that an interrupted attack resumes; None keeps nothing.
         prefix: Start of the names in the store.
-        every: Least number of seconds between two saves of a search.
         now: The clock of the saves.
     """
 
     tell: _Told = _untold
     store: Store | None = None
     prefix: str = "search"
-    every: float = 10.0
     now: Now = time.monotonic
     _begun: int = field(default=0, init=False)
 
@@ -142,7 +143,7 @@ class Searching:
     def write(self, start: Tensor, state: Callable[[], dict[str, Tensor]], ended: bool) -> None:
         """Keep the state of a search, unless it was kept a moment ago; ended: whether it is the last one."""
         store, now = self.searches.store, self.searches.now
-        if store is None or not (ended or now() - self._saved >= max(self.searches.every, COSTLY * self._took)):
+        if store is None or not (ended or now() - self._saved >= max(EVERY, COSTLY * self._took)):
             return
         began = now()
         parts = state()
