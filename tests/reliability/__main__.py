@@ -8,7 +8,6 @@ import datetime
 import subprocess
 import sys
 import tempfile
-import textwrap
 import time
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from tests.reliability.tally import Tally
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "results" / "reliability.csv"
-WIDTH = 125
 FIELDS = ("point", "tried", "failed", "seconds", "figures", "commit", "date")
 
 
@@ -91,27 +89,15 @@ def _commit() -> str:
 
 
 def table(rows: dict[str, dict[str, str]]) -> str:
-    """Return the table of docs/reliability.md, and below it, point by point, what was measured besides."""
-    lines = ["| point | promise | tried | failed | time | on |", "| --- | --- | --- | --- | --- | --- |"]
-    besides = list[str]()
+    """Return the table of docs/reliability.md; the measured figures of each point are in the recorded CSV."""
+    lines = ["| point | promise | tried | failed | time | date |", "| --- | --- | --- | --- | --- | --- |"]
     for number, point in enumerate(POINTS, 1):
         row = rows.get(point.name)
         found = ["not measured", "", "", ""]
         if row is not None:
             found = [row["tried"], row["failed"], _duration(int(row["seconds"])), row["date"]]
-            besides += _besides(point.name, [figure for figure in row["figures"].split("; ") if figure])
         lines.append(f"| {number} {point.name} | {point.promise} | {' | '.join(found)} |")
-    return "\n".join([*lines, "", "Measured besides:", "", *besides])
-
-
-def _besides(name: str, figures: list[str]) -> list[str]:
-    """Return the lines of one point's figures, a list below its name; none where there are none."""
-    lines = [f"- {name}"] if figures else []
-    for figure in figures:
-        lines += textwrap.wrap(
-            figure, WIDTH, initial_indent="    - ", subsequent_indent="      ", break_on_hyphens=False
-        )
-    return lines
+    return "\n".join(lines)
 
 
 def _duration(seconds: int) -> str:

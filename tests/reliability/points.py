@@ -31,18 +31,24 @@ class Point:
 
 
 POINTS = (
-    Point("crashes", "crash", "killed at any moment, a command goes on to the same rows"),
+    Point("crashes", "crash", "a command that is killed at any moment resumes to the same rows"),
     Point("damage", "crash", "a damaged file is named and measured again, never used"),
-    Point("bad_input", "fuzz", "wrong input is one line and exit code 2; no reader crashes, hangs or fills the memory"),
-    Point("security", "fuzz", "what a stranger wrote is data: no code runs, no path escapes, no script reaches a page"),
-    Point("determinism", "soak", "the same seed gives the same rows, however they are come by"),
-    Point("edges", "statistics", "a degenerate case has a defined answer or is refused in one line"),
-    Point("intervals", "statistics", "95 % intervals cover 95 %; audits and gates are false as seldom as they say"),
     Point(
-        "accounting", "statistics", "epsilon obeys its laws, agrees with other accountants and bounds what is audited"
+        "bad_input",
+        "fuzz",
+        "wrong input gives one line and exit code 2; no reader crashes, hangs or exhausts the memory",
     ),
-    Point("endurance", "soak", "a thousand cells neither grow nor leak; large folders are read in seconds"),
-    Point("mutants", "mutation", "a change of one sign or number in what is measured or accounted fails a test"),
-    Point("packages", "soak", "the wheel alone runs; floors are real; imports are quick"),
-    Point("fetching", "crash", "no corrupt file is accepted, whatever a server does"),
+    Point("security", "fuzz", "files from strangers are data: no code runs, no path escapes, no script reaches a page"),
+    Point("determinism", "soak", "the same seed gives the same rows, also after interruptions and on every engine"),
+    Point("edges", "statistics", "a degenerate case has a defined result or is refused in one line"),
+    Point(
+        "intervals",
+        "statistics",
+        "95 % intervals cover 95 %; audits and gates raise false alarms at their stated rates",
+    ),
+    Point("accounting", "statistics", "epsilon obeys its laws, agrees with other accountants and bounds every audit"),
+    Point("endurance", "soak", "a thousand cells leak no memory or files; large folders are read in seconds"),
+    Point("mutants", "mutation", "a change of one sign or number in a measure or the accounting fails a test"),
+    Point("packages", "soak", "the wheel runs alone; the lowest dependency versions work; imports are fast"),
+    Point("fetching", "crash", "no corrupt file is accepted, even from a hostile server"),
 )
