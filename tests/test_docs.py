@@ -13,6 +13,7 @@ import pytest
 import recipes
 from command_line import called
 from documented import alike, follow, steps, unlike
+from plain import hard_phrases
 
 from leakbench.attack import Attack
 from leakbench.defense import Defense
@@ -27,6 +28,9 @@ LINKED = [
     *sorted((HOME / "docs").glob("*.md")),
     *sorted((HOME / "results").glob("*.md")),
 ]
+
+WRITTEN = [page for page in (*sorted((HOME / "docs").glob("*.md")), HOME / "SECURITY.md") if page.name != "index.md"]
+PARTS = re.MULTILINE | re.DOTALL
 
 
 @pytest.fixture
@@ -80,6 +84,17 @@ def test_the_plan_of_a_large_sweep_is_that_of_the_results_of_today():
 def test_blocks_are_what_the_program_and_the_results_say(page):
     text = page.read_text(encoding="utf-8")
     assert blocks.renewed(text) == text, "python docs/hooks/blocks.py"
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
+def test_prose_is_plain_and_fits(page):
+    """Without code, tables and the blocks that the program writes."""
+    without = re.sub(
+        r"^[ ]*```.*?^[ ]*```$|^<!-- \w+ -->.*?^<!-- end -->$|^\|[^\n]*$", "", page.read_text("utf-8"), flags=PARTS
+    )
+    assert hard_phrases(without) == []
+    lines = [line for line in without.splitlines() if not line.startswith(("    ", "![", "<img"))]
+    assert [line for line in lines if len(line) > 100] == []
 
 
 def test_blocks_hold_what_they_are_of():

@@ -35,7 +35,7 @@ __all__ = ["frontier"]
     default="released",
     show_default=True,
     metavar="released|TAP",
-    help="Observer of --max-epsilon: of the released models, or of a measured leakage point such as type-1.",
+    help="Observer of --max-epsilon: released (the released models), or a measured leakage point such as type-1.",
 )
 @click.option(
     "--defenses",
