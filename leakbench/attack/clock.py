@@ -81,7 +81,8 @@ class Reads(Protocol):
 class Timed:
     """A stop that decides as `stop` does, and ends all searches when their share of the time is over.
 
-    A search takes at least one iteration, so that every victim gets an answer.
+    A search that begins takes at least one iteration. `AutoLeak` skips searches that would begin after the end, except the first,
+    so that every victim gets an answer.
 
     Args:
         stop: The stop of the recipe.

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
+from leakbench.attack.clock import until_of
 from leakbench.attack.doubts import BUDGET, OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN, stuck, twins
 from leakbench.attack.methods.feature_inversion import FeatureInversion
 from leakbench.attack.methods.gradient_matching import GradientMatching
@@ -90,6 +91,9 @@ class AutoLeak:
             left = (~self._is_broken(views, best, prior)).nonzero()[:, 0]
             if not len(left):
                 break
+            if _late(stage):  # Every victim has an answer already.
+                cut[left] = True
+                continue
             few = tuple(view.of(left) for view in views)
             found = stage(few, tuple(rngs[int(v)] for v in left))
             new = posterior(few, found, prior)
@@ -153,6 +157,13 @@ class AutoLeak:
         many = answer.inputs[0].numel()
         enough = (shown >= AMPLE * many) | ((shown >= many) & plausible(views[0], answer, prior))
         return torch.as_tensor((apart <= self.broken * length) & enough)
+
+
+def _late(stage: Reconstructs) -> bool:
+    """Return whether the time of a budget is over before a stage begins."""
+    stop = getattr(stage, "stop", None)
+    until = None if stop is None else until_of(stop)
+    return until is not None and until()
 
 
 def _by_likelihood(stage: Reconstructs) -> bool:
