@@ -139,6 +139,15 @@ def test_every_search_takes_one_iteration_however_late_it_is() -> None:
     assert found.inputs.isfinite().all()
 
 
+def test_a_stage_that_would_begin_after_the_end_is_skipped() -> None:
+    """Without any time the cheapest search takes its one iteration, and the others none; every victim is marked."""
+    clock = Ticks()
+    found = WithinSeconds(worst_case(50, 60, 70), 1e-6, unsaid, clock)((slow_view(clock),), rngs())
+    assert found.steps.tolist() == [1] * V
+    assert found.inputs.isfinite().all()
+    assert found.doubts[BUDGET].all()
+
+
 JUDGED = 4
 """Ticks that an ensemble takes to judge the answers of its stages, which the clock does not stop."""
 
