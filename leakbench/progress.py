@@ -81,12 +81,12 @@ class Reporter:
             self._write(f"{self._line(now)}\n")
 
     def say(self, line: str) -> None:
-        """Write a line of its own, also where progress is quiet."""
+        """Write a separate line, also where progress is quiet."""
         self._stop(erase=True)
         self._write(f"{line}\n")
 
     def note(self, line: str) -> None:
-        """Write a line of its own, such as an estimate, unless progress is quiet."""
+        """Write a separate line, such as an estimate, unless progress is quiet."""
         if not self.quiet:
             self.say(line)
 

@@ -43,6 +43,9 @@ TRIED = 3
 QUICK = 0.1
 """Largest share of the limit that trials on all victims together may take."""
 
+TRYING = 0.25
+"""Share of the limit after which no further search is tried; it then counts as slow as the slowest that was."""
+
 READING = 0.5
 """Largest share of the limit for what the searches read first; see `Reads`."""
 
@@ -239,7 +242,11 @@ class WithinSeconds:
         for number, search in enumerate(searches):
             if isinstance(search, Reads) and runs(self.method, number, search, views):
                 search.prepare(views, rngs, reading)
-        each = [self._each(number, search, views) for number, search in enumerate(searches)]
+        each, trying = list[float](), Until(self.now, self.now() + TRYING * self.seconds)
+        for number, search in enumerate(searches):
+            tried = not any(each) or not trying()
+            slowest = max(each, default=0.0) if runs(self.method, number, search, views) else 0.0
+            each.append(self._each(number, search, views) if tried else slowest)
         costs = [cost * most_evaluations(search) if cost else 0.0 for cost, search in zip(each, searches, strict=True)]
         # The last point of a search is evaluated once more.
         single = [
