@@ -59,7 +59,9 @@ class Reporter:
 
     def bound(self, seconds: float) -> None:
         """Set an upper bound of the seconds that are left; a later call can lower the end of the work but not raise it."""
-        end = time.monotonic() + seconds
+        now = time.monotonic()
+        self._began = now if self._began is None else self._began
+        end = now + seconds
         self._end = end if self._end is None else min(self._end, end)
 
     def __call__(self, phase: str, done: float, total: int | None) -> None:
