@@ -307,5 +307,18 @@ def test_a_budget_is_taken_from_python_and_refused_in_one_line() -> None:
     assert time.monotonic() - began < 30
 
 
+def test_an_attack_that_a_budget_stopped_says_what_it_means() -> None:
+    """No victim is within an RMSE of 1e-6 after one iteration: the sentence does not call this evidence."""
+    seen, attacker = seen_and_attacker(attack="inverting_gradients", iterations=300, budget=1e-6, success=1e-6)
+    found = attack_seen(seen, attacker, Reporter(quiet=True))
+    assert found.budget == 1e-6
+    assert found.summary is not None and found.summary["asr"] == 0
+    sentence = "which is not evidence that the update does not leak"
+    stopped = "the budget of 1e-06 s stopped searches; a longer attack may reconstruct more"
+    identified = found.summary["verdict"] == "identifies"
+    assert found.note == (stopped if identified else f"no leak found within 1e-06 s, {sentence}")
+    assert attack_seen(*seen_and_attacker(attack="cpl"), Reporter(quiet=True)).budget is None
+
+
 def test_the_command_has_a_budget_and_can_be_quiet() -> None:
     assert {"budget", "quiet"} <= {parameter.name for parameter in command.params}

@@ -47,6 +47,12 @@ from leakbench.summary.warnings import WORDS
 
 __all__ = ["QUICK", "Attacker", "Outcome", "attack_seen", "told", "with_limit"]
 
+PACE = 0.05
+"""Share of a search after which its speed is known better than by its trial."""
+
+LEAKS = ("reconstructs", "identifies")
+"""Verdicts that say that an update leaks."""
+
 QUICK = 5.0
 """Predicted seconds up to which an attack prints no estimate, and seconds after which it shows its progress in a file."""
 
@@ -106,6 +112,7 @@ class Outcome:
 
     answer: its examples.  distance: (V,), the attacker's own, lower is surer.  rows: one for each example, as of a run;
     matched: its inputs (V, M, *s) in the order of the truth; None where no truth is known.
+    budget: the limit in seconds that stopped searches; None where none was stopped.
     """
 
     summary: Mapping[str, Any] | None
@@ -113,6 +120,7 @@ class Outcome:
     distance: Tensor
     rows: pd.DataFrame | None = None
     matched: Tensor | None = None
+    budget: float | None = None
 
     @property
     def searches(self) -> tuple[str, ...]:
@@ -122,13 +130,23 @@ class Outcome:
 
     @property
     def note(self) -> str:
-        """A sentence that says which searches found the reconstructions; empty for a method that is not made of several."""
-        if not self.searches:
-            return ""
+        """Lines that say which searches found the reconstructions, and whether a budget stopped searches; empty for neither."""
+        return "\n".join(filter(None, [self._by_search, self._by_budget]))
+
+    @property
+    def _by_search(self) -> str:
         counts = Counter(self.searches).most_common()
-        if len(counts) == 1:
-            return f"every reconstruction comes from the search {counts[0][0]}"
+        if len(counts) < 2:
+            return f"every reconstruction comes from the search {counts[0][0]}" if counts else ""
         return f"reconstructions by search: {', '.join(f'{many} from {name}' for name, many in counts)}"
+
+    @property
+    def _by_budget(self) -> str:
+        if self.budget is None:
+            return ""
+        if self.summary is not None and self.summary["verdict"] not in LEAKS:
+            return f"no leak found within {self.budget:g} s, which is not evidence that the update does not leak"
+        return f"the budget of {self.budget:g} s stopped searches; a longer attack may reconstruct more"
 
 
 def with_limit(attacker: Attacker, seen: Seen) -> Attacker:
@@ -171,10 +189,12 @@ def attack_seen(
         report.close()
     if not isinstance(answer, Reconstruction):
         raise InputError("attack: it ranks candidates and rebuilds nothing; expected one that reconstructs")
+    stopped = None
     if many := int(answer.doubts.get(BUDGET, torch.zeros(0)).sum()):
+        stopped = limit
         say(f"{WORDS[BUDGET]} ({many} of {view.victims} victims)")
     if seen.inputs is None or seen.labels is None:
-        return Outcome(None, answer, -answer.certainty[:, 0])
+        return Outcome(None, answer, -answer.certainty[:, 0], budget=stopped)
     # Whatever the attack knows, as in every run.
     informed = dataclasses.replace(_aware(seen, attacker.defense), public=view.public, fits=view.fits)
     shown, own = _candidates(seen.inputs, seen.labels, public, attacker)
@@ -203,7 +223,7 @@ def attack_seen(
     summary = tap_summary(rows, time.monotonic() - began, _setup(attacker))
     if summary["candidates"] < 2:  # Nothing is needed to pick the only one.
         summary |= dict.fromkeys(("identified", "identified_low", "identified_high"))
-    return Outcome(summary, answer, -answer.certainty[:, 0], rows, matched)
+    return Outcome(summary, answer, -answer.certainty[:, 0], rows, matched, stopped)
 
 
 class _Telling:
@@ -214,6 +234,7 @@ class _Telling:
         self.costs: list[float] = []
         self.check = 0.0
         self.share: dict[int, float] = {}
+        self.first: dict[int, tuple[float, float]] = {}
 
     def expect(self, method: Any, view: View) -> None:
         """Measure what each search of an attack without a budget takes at most, and print the estimate where it is long."""
@@ -231,10 +252,19 @@ class _Telling:
         total = len(self.costs)
         self.share[number] = share = max(share, self.share.get(number, 0.0))
         if number < total:
-            self.reporter.bound(self.costs[number] * (1 - share) + sum(self.costs[number + 1 :]) + self.check)
+            rest = self.costs[number] * (1 - share) + sum(self.costs[number + 1 :]) + self.check
+            self.reporter.bound(rest * self._pace(number, share))
         place = f" {number + 1} of {total}" if number < total else ""
         check = number >= total > 0
         self.reporter(f"check on public examples, {name}" if check else f"search{place}, {name}", share, 1)
+
+    def _pace(self, number: int, share: float) -> float:
+        """Return by how much a search is faster than its trial predicts; 1 if it is not, or if too little of it is done."""
+        now = time.perf_counter()
+        began, before = self.first.setdefault(number, (now, share))
+        if share - before < PACE or not self.costs[number]:
+            return 1.0
+        return min(1.0, LATE * (now - began) / (share - before) / self.costs[number])
 
 
 def _setup(attacker: Attacker) -> Setup:
