@@ -256,7 +256,7 @@ def test_a_core_column_without_any_value_is_left_out_and_a_table_has_its_feature
 def test_the_gallery_shows_each_original_once(tmp_path: Path) -> None:
     page = page_of(run_folder(tmp_path))
     html = (tmp_path / "report.html").read_text()
-    titles = re.findall(r'<div class="gallery picture" data-name="([^"]*)">', html)
+    titles = re.findall(r'<div class="gallery picture few" data-name="([^"]*)">', html)
     assert titles == ["Example gradient (type-2)", "Client update (type-1) and server-side update (type-0)"]
     labels = re.findall(r'<span class="label">([^<]*)</span>', html)
     assert labels[:2] == ["original", "reconstruction"]

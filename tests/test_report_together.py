@@ -146,7 +146,7 @@ def test_the_lines_of_victims_are_bounded_and_as_in_the_rows() -> None:
     points = {name: rows[rows["tap"] == name] for name, _ in POINTS}
     found = victims(points)
     assert found.examples == 7000 and LINES - 7 < len(found.lines) <= LINES
-    assert [heading for heading, _ in found.headings][:5] == ["leakage point", "victim", "example", "rebuilt", "RMSE"]
+    assert [heading for heading, _ in found.headings][:5] == ["leakage point", "victim", "example", "success", "RMSE"]
     assert found.lines[:2] == [
         ["type-2", "0", "0", "yes", "0.0123", "0.1800", "0", "0", "1.00"],
         ["type-2", "1", "0", "no", "0.1123", "0.1800", "1", "1", "1.00"],

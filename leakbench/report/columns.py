@@ -30,7 +30,7 @@ class Column:
     Args:
         heading: Name of the measure.
         meaning: What it measures.
-        text: Value at one leakage point, `n/a` where there is none.
+        text: Value at one leakage point, or `n/a`.
     """
 
     heading: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -53,7 +53,7 @@ class Tile:
     Args:
         source: Data URI; empty where the attack gave no answer.
         alt: Description for a screen reader.
-        caption: Score, or the reason why there is no picture.
+        caption: Score, or the reason for the missing picture.
         success: Whether the reconstruction counts as a success.
     """
 
@@ -92,9 +92,10 @@ class Gallery:
         victims: Number of victims under attack.
         shown: Number of victims on the page.
         more: Members of each batch that are not on the page.
-        smaller: Factor by which pictures are reduced.
+        smaller: Factor of reduction of pictures.
         width: Width of a tile in CSS pixels.
         height: Height of a tile in CSS pixels.
+        scored: Whether the reconstructions have scores.
     """
 
     title: str
@@ -107,6 +108,7 @@ class Gallery:
     smaller: int
     width: int
     height: int
+    scored: bool = True
 
 
 def galleries(arrays: Arrays, rows: pd.DataFrame) -> list[Gallery]:
@@ -131,7 +133,7 @@ def galleries(arrays: Arrays, rows: pd.DataFrame) -> list[Gallery]:
 
 
 def titled(series: Sequence[Series], leak: int | None) -> str:
-    """Return the title of a gallery: its leakage points, and the round unless it is None."""
+    """Return the title of a gallery: its leakage points, and the round if it is given."""
     names = listed(list(dict.fromkeys(one.heading for one in series if one.scores is not None)))
     after = "" if leak is None else f" after {leak} round{'' if leak == 1 else 's'}"
     return f"{names[0].upper()}{names[1:]}{after}"
@@ -177,13 +179,14 @@ def fitting(shapes: Sequence[tuple[int, ...]], budget: int = BUDGET) -> tuple[in
 def shown_together(title: str, series: Sequence[Series], victims: int, members: int) -> Gallery:
     """Return the gallery of the first victims and members of series of the same examples (V, M, *s)."""
     single = [[[[tile] for tile in batch] for batch in tiles(one, victims, members)] for one in series]
-    return gallery_of(title, labels_of(series), single, series[0].examples.shape, members)
+    scored = any(one.scores for one in series)
+    return replace(gallery_of(title, labels_of(series), single, series[0].examples.shape, members), scored=scored)
 
 
 def gallery_of(
     title: str, labels: list[str], rows: list[list[list[list[Tile]]]], shape: tuple[int, ...], members: int
 ) -> Gallery:
-    """Return a gallery of tiles whose examples have the shape (V, M, *s), of which `members` are shown."""
+    """Return a gallery of tiles of examples (V, M, *s) that shows `members` of the M examples of each victim."""
     width, height = shown_size(shape[2:])
     shown, more = len(rows[0]), max(0, shape[1] - members)
     return Gallery(title, labels, rows, len(shape) == 5, shape[0], shown, more, shrinks(shape[2:]), width, height)
@@ -191,7 +194,7 @@ def gallery_of(
 
 def labels_of(series: Sequence[Series]) -> list[str]:
     """Return the text under the tiles of each series; the only reconstruction needs no leakage point."""
-    lone = len(series) == 2
+    lone = sum(one.scores is not None for one in series) == 1
     return [one.label or (RECONSTRUCTION if lone and one.scores is not None else one.heading) for one in series]
 
 
@@ -217,6 +220,8 @@ def _tile(example: NDArray[np.floating], what: str, v: int, m: int, scores: Scor
         return Tile("", f"{who}: no answer at {what}", "no answer")
     if scores is None:
         return Tile(picture(example), f"{who}: the original", "")
-    error, success = scores.get((v, m), (None, False))
+    if (v, m) not in scores:
+        return Tile(picture(example), f"{who}: reconstruction at {what}", "")
+    error, success = scores[v, m]
     score = f"RMSE {number(error, 3)}"
     return Tile(picture(example), f"{who}: reconstruction at {what}, {score}", score, success)

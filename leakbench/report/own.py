@@ -71,7 +71,7 @@ def _page(folder: Path, redact: bool) -> str:
         manifest=manifest,
         summary=summary,
         headlines=headlines(summary) if taps else _unscored_lines(summary, arrays),
-        cards=[*evidence(taps.values()), *_distances(summary), Card("Data set", str(summary["cell"]["dataset"]))],
+        cards=[*evidence(taps.values()), *_distances(summary)],
         core_headings=core_headings,
         core_lines=core_lines,
         points=[point_name(name) for name in taps],
@@ -100,7 +100,7 @@ def _distances(summary: dict[str, Any]) -> list[Card]:
     for tap, values in (summary.get("distance") or {}).items():
         known = [value for value in values if value is not None]
         if known:
-            note = f"{point_name(tap)}: the lowest; the attack's own measure, lower is better"
+            note = f"{point_name(tap)}, lowest of all victims; the attack's own measure, lower is better"
             cards.append(Card("Distance to the leak", f"{min(known):.3g}", note))
     return cards
 

@@ -1,4 +1,4 @@
-"""One example as a picture inside the page: a PNG as a data URI, without a file of its own."""
+"""One example as a picture inside the page: a PNG as a data URI."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def picture_bytes(shape: tuple[int, ...]) -> int:
 
 
 def shrinks(shape: tuple[int, ...]) -> int:
-    """Return the factor by which pictures of a shape (C, H, W) are reduced; 1 for strips."""
+    """Return the whole factor of reduction of pictures of a shape (C, H, W); 1 for strips."""
     return -(-max(shape[1:]) // SIDE) if len(shape) == 3 and shape[0] in (1, 3) else 1
 
 

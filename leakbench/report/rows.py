@@ -1,4 +1,4 @@
-"""What became of every victim: the lines of the page's longest table, as many as a page can hold."""
+"""The table of every victim, with as many lines as fit on a page."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from leakbench.report.words import number
 __all__ = ["LINES", "Victims", "victims"]
 
 LINES = 2_000
-"""Lines that a page holds; the file of the rows has all."""
+"""Largest number of lines on a page; rows.parquet has all."""
 
 
 @dataclass(frozen=True)
 class Victims:
-    """The table: its headings (and whether numbers stand below), its lines, and how many examples there are in all."""
+    """The table: (heading, whether its column is numeric), lines, and the number of examples under attack."""
 
     headings: list[tuple[str, bool]]
     lines: list[list[str]]
@@ -26,9 +26,12 @@ class Victims:
 
 
 def victims(points: Mapping[str, pd.DataFrame]) -> Victims:
-    """Return a line for each example under attack at each leakage point, of as many victims as fit, the same at each.
+    """Return a line for each example under attack at each leakage point; the same first victims at each, as many as fit.
 
-    points: {leakage point: its rows}. A column stands where a row has something in it.
+    A column without any value is left out.
+
+    Args:
+        points: {leakage point: its rows}.
     """
     everyone = pd.concat([rows.assign(point=name) for name, rows in points.items()]) if points else pd.DataFrame()
     if not len(everyone):
@@ -68,7 +71,7 @@ COLUMNS = (
     _Column("leakage point", lambda row: str(row["point"]), numeric=False),
     _Column("victim", lambda row: str(row["victim"])),
     _Column("example", lambda row: str(row["member"]), lambda rows: bool(rows["member"].max() > 0)),
-    _Column("rebuilt", lambda row: "no answer" if row["failure"] else _yes(row["success"]), numeric=False),
+    _Column("success", lambda row: "no answer" if row["failure"] else _yes(row["success"]), numeric=False),
     _Column("recognised", lambda row: _yes(row["recognised"]), _has("recognised"), numeric=False),
     _plain("RMSE", "rmse", 4),
     _plain("baseline RMSE", "null_rmse", 4),
@@ -78,7 +81,7 @@ COLUMNS = (
     _plain("features right", "feature_accuracy", 2),
     _plain("record right", "record_match", 0),
     _Column("label", lambda row: number(_float(row["label"]), 0), _has("label")),
-    _Column("label told", lambda row: number(_float(row["label_guess"]), 0), _has("label_guess")),
+    _Column("label inferred", lambda row: number(_float(row["label_guess"]), 0), _has("label_guess")),
     _Column("identified", lambda row: number(_float(row["identified"]), 2), _has("identified")),
     _plain("iterations", "iterations_to_success", 0),
 )

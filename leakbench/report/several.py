@@ -1,4 +1,4 @@
-"""Several finished runs on the same victims, checked to be that before anything is said of them together."""
+"""Several finished runs on the same victims, read and checked before a page shows them together."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from leakbench.summary.compare import check_same
 __all__ = ["changed", "flat", "moved", "read_several", "titles"]
 
 MOST = 24
-"""Runs on one page, so that it stays below 5 MB."""
+"""Largest number of runs on one page, so that it stays below 5 MB."""
 
 
 def read_several(folders: Sequence[Path], redact: bool = False) -> list[Finished]:
-    """Return the runs in so many folders, in their order, where asked without their pictures.
+    """Return the runs in the folders, in their order.
 
-    Raises InputError where one is not finished, one is there twice, or they attacked other examples, of another data set or at
-    other leakage points.
+    Args:
+        folders: Run folders.
+        redact: Whether to leave the pictures out.
+
+    Raises:
+        InputError: If a run is not finished or is there twice, or if the runs differ in data set, victims or leakage points.
     """
     if len(folders) > MOST:
         raise InputError(f"report: got {len(folders)} runs, expected at most {MOST} on one page")
@@ -54,7 +58,7 @@ def _check_victims(first: Finished, other: Finished) -> None:
 
 
 def titles(runs: Sequence[Finished]) -> list[str]:
-    """Return a name for each run, apart from all others: the defense, the attack if they differ, else the folder."""
+    """Return a unique title for each run: the defense if they differ, else the attack, both, or the folder."""
     defenses, attacks = (
         [str(run.manifest["cell"][kind]).replace(" x ", " × ") for run in runs] for kind in ("defense", "attack")
     )
@@ -75,7 +79,7 @@ def moved(first: float, second: float, digits: int = 2) -> str:
 
 
 def changed(one: Finished, other: Finished) -> list[tuple[str, str, str]]:
-    """Return [(what, in the first, in the second)] of the settings and recipes in which two runs differ."""
+    """Return [(setting, value in the first run, value in the second)] of the settings and recipes that differ."""
     sides = [dict(flat(_said(run))) for run in (one, other)]
     names = dict.fromkeys([*sides[0], *sides[1]])
     return [
@@ -94,7 +98,7 @@ def _said(run: Finished) -> dict[str, Any]:
 
 
 def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted name, value) of all that is in nested plain data."""
+    """Yield (dotted name, value) of each leaf of nested plain data."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from flat(inner, f"{name}.{key}" if name else str(key))

@@ -1,4 +1,4 @@
-"""The page of several runs: two beside each other, or three and more as levels of noise."""
+"""The page of several runs: two compared, or three and more as levels of noise."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ __all__ = ["write_together"]
 
 
 def write_together(folders: Sequence[Path], out: Path | None = None, redact: bool = False) -> Path:
-    """Write one page of two or more finished runs on the same victims and return its path.
+    """Write one page of two or more finished runs on the same victims.
 
-    redact: leave the pictures out.
-    out: where; else beside the first run's folder, by the names of the first and the last. Raises InputError where the runs do
-    not go together, or the page's name is that of a folder, of a run's file or
-    of no page.
+    Args:
+        folders: Run folders.
+        out: Path of the page; by default next to the first run folder, named after the first and the last.
+        redact: Whether to leave the pictures out.
+
+    Returns:
+        Path of the page.
+
+    Raises:
+        InputError: If the runs cannot be combined, or `out` is a folder, a file of a run or has another suffix.
     """
     if out is not None and not out.is_dir() and out.suffix != ".html":
         raise InputError(f"out: got {str(out)!r}, expected a name that ends in .html")
