@@ -118,7 +118,7 @@ def test_the_scores_are_the_same(folders: tuple[str, Path, Path]) -> None:
 
 def test_the_page_says_that_nothing_was_kept(folders: tuple[str, Path, Path]) -> None:
     page = (folders[2] / "report.html").read_text(encoding="utf-8")
-    assert "No reconstruction was kept." in page and "data:image" not in page
+    assert "No reconstruction was kept." in page and "data:image/png" not in page
 
 
 def test_a_page_is_redacted(
@@ -127,15 +127,15 @@ def test_a_page_is_redacted(
     _, kept, without = folders
     page = kept / "report.html"
     before = page.read_text(encoding="utf-8")
-    assert "data:image" in before
+    assert "data:image/png" in before
     assert called(monkeypatch, capsys, "report", str(kept), "--redact")[0] == 0
     redacted = page.read_text(encoding="utf-8")
-    assert "data:image" not in redacted and "No reconstruction was kept." in redacted
+    assert "data:image/png" not in redacted and "No reconstruction was kept." in redacted
     assert called(monkeypatch, capsys, "report", str(kept))[0] == 0
     assert page.read_text(encoding="utf-8") == before
     beside = tmp_path / "beside.html"
     assert called(monkeypatch, capsys, "report", str(kept), str(without), "--redact", "--out", str(beside))[0] == 0
-    assert "data:image" not in beside.read_text(encoding="utf-8")
+    assert "data:image/png" not in beside.read_text(encoding="utf-8")
 
 
 def test_a_cut_run_without_pictures_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -178,7 +178,7 @@ def test_without_a_truth_a_folder_has_its_page_and_answers(
     words = "attack --model truthless:build --shape 1,8,8 --classes 10 --attack analytic_fc --update update.safetensors"
     code, _, err = called(monkeypatch, capsys, *words.split(), "--out", "found")
     assert (code, err) == (0, "")
-    assert "data:image" in (tmp_path / "found" / "report.html").read_text(encoding="utf-8")
+    assert "data:image/png" in (tmp_path / "found" / "report.html").read_text(encoding="utf-8")
     assert called(monkeypatch, capsys, "report", "found")[0] == 0
     assert called(monkeypatch, capsys, "runs", ".")[0] == 0
 
