@@ -6,22 +6,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from leakbench.api import run
+    from leakbench.api import audit, compare, epsilon, run, sweep
     from leakbench.own.attack import attack_update
     from leakbench.own.probe import probe
     from leakbench.own.read import read
     from leakbench.report.result import Result
 
-__all__ = ["Result", "__version__", "attack_update", "probe", "read", "run"]
+__all__ = [
+    "Result",
+    "__version__",
+    "attack_update",
+    "audit",
+    "compare",
+    "epsilon",
+    "probe",
+    "read",
+    "run",
+    "sweep",
+]
 
 __version__ = "0.1.0"
 
 WHERE = {
     "Result": "leakbench.report.result",
     "attack_update": "leakbench.own.attack",
+    "audit": "leakbench.api",
+    "compare": "leakbench.api",
+    "epsilon": "leakbench.api",
     "probe": "leakbench.own.probe",
     "read": "leakbench.own.read",
     "run": "leakbench.api",
+    "sweep": "leakbench.api",
 }
 """{public name: the module that defines it, which imports torch or pandas}."""
 

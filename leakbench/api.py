@@ -1,34 +1,56 @@
-"""The functions of Python: measure a cell, account and audit a defense, measure a grid, compare two runs."""
+"""The functions of Python: measure a cell, account for and audit a defense, measure a grid, compare two runs."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
-from typing import Unpack
+from typing import Any, TypeAlias, Unpack
 
+import pandas as pd
 import torch
 
-from leakbench.cell import Request, identity
-from leakbench.cell.budget import prepare
+from leakbench.cell import Request, auditing, identity
+from leakbench.cell.accounting import cell_epsilon
+from leakbench.cell.budget import plan, prepare
 from leakbench.cell.command import run_words
 from leakbench.cell.device import described
 from leakbench.cell.fields import request_of
-from leakbench.cell.request import Fields
-from leakbench.experiment.execute import execute
+from leakbench.cell.request import FederationFields, Fields
+from leakbench.errors import InputError, nearest
+from leakbench.experiment.execute import execute, hand_out
+from leakbench.leakage_points import point_name
 from leakbench.log import check_tracker, log_run
+from leakbench.privacy.audit.verdict import Audit
+from leakbench.privacy.epsilon import Epsilon
 from leakbench.progress import Reporter
+from leakbench.report.epsilons import epsilon_lines
 from leakbench.report.finished import read_finished
 from leakbench.report.page import report_into
 from leakbench.report.result import Result
-from leakbench.store import check_out, open_run
+from leakbench.store import check_out, content_hash, open_run
+from leakbench.study.engines import Places, engine_of
+from leakbench.study.grid import grid_of, read_grid
+from leakbench.study.measure import Swept
+from leakbench.study.measure import sweep as measured_cells
+from leakbench.study.start import tasks_of
+from leakbench.summary import compare as paired
 
-__all__ = ["run", "run_request"]
+__all__ = ["Comparison", "Epsilons", "audit", "compare", "epsilon", "run", "run_request", "sweep"]
+
+Place: TypeAlias = str | Path
+
+Runs: TypeAlias = Result | Place | Sequence[Result | Place]
+"""A run or several: results or run folders."""
 
 
 def run(
     *,
-    out: str | Path | None = None,
-    data_dir: str | Path | None = None,
+    out: Place | None = None,
+    data_dir: Place | None = None,
     quiet: bool = False,
     log: str | None = None,
     **fields: Unpack[Fields],
@@ -39,8 +61,8 @@ def run(
 
     Args:
         out: Run folder; None for `runs/DATASET-DEFENSE-ATTACK-HASH`.
-        data_dir: Folder with the data sets; None for the variable LEAKBENCH_DATA, else the user's cache.
-        quiet: Whether to print no progress.
+        data_dir: Folder with the datasets; None for the variable LEAKBENCH_DATA, else the user's cache.
+        quiet: Print no progress.
         log: Tracker that also gets the numbers: `tensorboard`, `mlflow` or `wandb`; None for none.
         **fields: Fields of `leakbench.cell.request.Request` by name, such as `defense`, `attack`, `dataset`, `victims` and `seed`;
             the others have their defaults. Names of recipes are names of the catalog or paths of YAML files. The device is the
@@ -54,7 +76,8 @@ def run(
     """
     request = request_of(fields)
     command = shlex.join(run_words(request))
-    return run_request(request, command, _path(out), _path(data_dir), Reporter(quiet=quiet), log)[0]
+    with closing(Reporter(quiet=quiet)) as reporter:
+        return run_request(request, command, _path(out), _path(data_dir), reporter, log)[0]
 
 
 def run_request(
@@ -71,7 +94,7 @@ def run_request(
         request: The request.
         command: Command that repeats the run, for its manifest.
         out: Run folder; None for `runs/` and the name of the cell, which has its hash.
-        data_dir: Folder with the data sets; None for the variable LEAKBENCH_DATA, else the user's cache.
+        data_dir: Folder with the datasets; None for the variable LEAKBENCH_DATA, else the user's cache.
         reporter: Prints the progress.
         log: Name of a tracker, see `leakbench.log`.
 
@@ -98,5 +121,262 @@ def run_request(
     return Result(finished), where
 
 
-def _path(given: str | Path | None) -> Path | None:
+@dataclass(frozen=True)
+class Epsilons:
+    """The epsilons of one defense in one federation; `print` shows what `leakbench epsilon` prints.
+
+    Args:
+        defense: Name of the defense.
+        dataset: Name of the dataset.
+        rounds: Number of training rounds.
+        epsilon: Claimed epsilon, valid epsilon of the released models, and valid epsilon at each leakage point.
+    """
+
+    defense: str
+    dataset: str
+    rounds: int
+    epsilon: Epsilon
+
+    @property
+    def claimed(self) -> float | None:
+        """Epsilon that the paper prints for this setting; None where it claims none."""
+        return self.epsilon.claimed
+
+    @property
+    def valid(self) -> float | None:
+        """Epsilon of the released models for the mechanism as executed; None where no guarantee follows."""
+        return self.epsilon.valid
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data, as `leakbench epsilon --json` prints it."""
+        return self.epsilon.as_dict()
+
+    def table(self) -> pd.DataFrame:
+        """Return the valid epsilons.
+
+        Returns:
+            A line for each observer, `released models` and the leakage points, with the columns valid (NaN where no guarantee
+            follows), without_draw (participation as often as possible in every round), q, steps, sigma_effective and reason.
+        """
+        columns = ("valid", "without_draw", "q", "steps", "sigma_effective", "reason")
+        found = {"released models": self.epsilon, **self.epsilon.by_tap}
+        index = pd.Index(list(found), name="observer")
+        table = pd.DataFrame([{c: getattr(at, c) for c in columns} for at in found.values()], index=index)
+        return table.astype(dict.fromkeys(columns[:-1], "float64"))
+
+    def __str__(self) -> str:
+        """Return what `leakbench epsilon` prints."""
+        e = self.epsilon
+        head = f"{self.defense} on {self.dataset}, {self.rounds} rounds, unit: one {e.unit}, delta {e.delta:g}"
+        return "\n".join([head, *epsilon_lines(self.as_dict())])
+
+
+def epsilon(
+    defense: str = "none",
+    *,
+    delta: float = 1e-5,
+    data_dir: Place | None = None,
+    **federation: Unpack[FederationFields],
+) -> Epsilons:
+    """Return the claimed and the valid epsilon of a defense, for each observer, without training.
+
+    Args:
+        defense: Name in the catalog, or path of a recipe.
+        delta: Delta of the valid epsilon, in (0, 1).
+        data_dir: Folder with the datasets, for a recipe without recorded sizes; see `run`.
+        **federation: Fields of the federation by name, such as `dataset`, `train_rounds`, `clients` and `batch`.
+
+    Returns:
+        The epsilons.
+
+    Raises:
+        InputError: For an unknown field, or a value that does not fit.
+    """
+    request = _federation(defense, federation)
+    cell = plan(request, _path(data_dir), delta=delta)
+    settings = cell.settings
+    rounds = settings.federation.rounds if settings.stop_after is None else settings.stop_after
+    found = cell_epsilon(cell.defense, cell.data, settings, hand_out(cell), None, delta)
+    return Epsilons(cell.names["defense"], cell.names["dataset"], rounds, found)
+
+
+def audit(
+    defense: str = "none",
+    *,
+    delta: float = 1e-5,
+    trials: int | None = None,
+    function: str | Callable[..., Any] | None = None,
+    sigma: float | None = None,
+    clip: float | None = None,
+    data_dir: Place | None = None,
+    quiet: bool = False,
+    **federation: Unpack[FederationFields],
+) -> Audit:
+    """Audit a defense, or a function of the user's own, by running its code.
+
+    Args:
+        defense: Name in the catalog, or path of a recipe.
+        delta: Delta of every epsilon, in (0, 1).
+        trials: Number of trials with a canary, and as many without; None for 1,000,000 drawn or 1,000 executed.
+        function: Function to audit instead of a defense, or its name `package.module:name`. It takes
+            {parameter: float32 array} and returns a dict with the same keys; its second argument, `seed` (int) or `rng` (NumPy
+            Generator), is the source of its noise.
+        sigma: Noise multiplier that the function claims.
+        clip: L2 bound of an update that the function claims.
+        data_dir: Folder with the datasets; see `run`.
+        quiet: Print no progress.
+        **federation: Fields of the federation by name, as of `epsilon`.
+
+    Returns:
+        The audit, with `verdict`, `lower_bound` and `valid`; `print` shows what `leakbench audit` prints.
+
+    Raises:
+        InputError: For an unknown field, a value that does not fit, or a function that fails.
+    """
+    request, folder = _federation(defense, federation), _path(data_dir)
+    with closing(Reporter(quiet=quiet)) as reporter:
+        return auditing.audit(request, folder, delta, trials, function, sigma, clip, reporter)
+
+
+def sweep(
+    grid: Place | Mapping[str, Any],
+    *,
+    engine: str = "process",
+    address: str | None = None,
+    workers: int | None = None,
+    threads_per_cell: int | None = None,
+    gpus_per_cell: float = 0.0,
+    slurm: Mapping[str, str] | None = None,
+    retry_failed: bool = False,
+    runs: Place = "runs",
+    out: Place | None = None,
+    data_dir: Place | None = None,
+    quiet: bool = False,
+    command: str = "leakbench.sweep",
+) -> Swept:
+    """Measure every cell of a grid and merge the results.
+
+    A cell is measured once; the same call resumes an interrupted sweep. The engine `process` starts new processes of Python, so a
+    script calls this function below `if __name__ == "__main__":`.
+
+    Args:
+        grid: YAML file, or a mapping with its fields: `given` for the fields of all cells, `each` for {field: its values}.
+        engine: `process` (this machine), `ray` or `submitit` (SLURM).
+        address: HOST:PORT of the head of a Ray cluster.
+        workers: Number of cells that run in parallel; None for the number of cores.
+        threads_per_cell: Number of threads of each cell; None for cores / workers.
+        gpus_per_cell: Share of a GPU that each cell takes, in [0, 1].
+        slurm: Parameters of sbatch for `submitit`.
+        retry_failed: Whether to run failed cells again.
+        runs: Folder of the measured cells, one folder per hash.
+        out: Folder of the written tables; None for `sweeps/` and the name of the file, or of a mapping the hash of its cells.
+        data_dir: Folder with the datasets; see `run`.
+        quiet: Print no progress.
+        command: Command that the manifests of the cells record.
+
+    Returns:
+        The numbers of measured and failed cells; `.table()` and `.rows` are the merged tables.
+
+    Raises:
+        InputError: For a wrong grid, an engine that is not installed, or a folder that another sweep writes to.
+    """
+    device = "cuda" if gpus_per_cell else "cpu"
+    if isinstance(grid, Mapping):
+        read = grid_of(dict(grid), Path("grid"), device)
+        name = f"grid-{content_hash([cell.key for cell in read.cells])[:8]}"
+    else:
+        read, name = read_grid(Path(grid), device), Path(grid).stem
+    folder = Path("sweeps") / name if out is None else Path(out)
+    places = Places(address, workers, threads_per_cell, gpus_per_cell, dict(slurm or {}))
+    chosen = engine_of(engine, places, folder / "submitit")
+    task_of = tasks_of(read, chosen, Path(runs), _path(data_dir), command)
+    with closing(Reporter(quiet=quiet)) as reporter:
+        return measured_cells(read, chosen, task_of, Path(runs), folder, reporter, retry_failed)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The first run minus the second, on the same victims; `print` shows what `leakbench compare` prints.
+
+    Args:
+        differences: Each measure at each leakage point of both runs.
+        left_out: Leakage points that only one of the runs has.
+    """
+
+    differences: tuple[paired.Difference, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The differences for a reader."""
+        return "\n".join(paired.lines(list(self.differences)))
+
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """Return plain data, as `leakbench compare --json` prints it."""
+        return paired.as_dicts(list(self.differences))
+
+    def table(self) -> pd.DataFrame:
+        """Return the differences.
+
+        Returns:
+            A line for each leakage point and measure, with the columns victims, first, second, difference, low, high (95 %
+            interval), sign (p-value of the sign test) and differs.
+        """
+        lines = [
+            {**line, "differs": paired.differs(d)} for line, d in zip(self.as_dicts(), self.differences, strict=True)
+        ]
+        return pd.DataFrame(lines).set_index(["point", "measure"])
+
+    def __str__(self) -> str:
+        """Return what `leakbench compare` prints."""
+        return self.text
+
+    def _repr_html_(self) -> str:
+        """Return the differences for a notebook."""
+        clear = [
+            f"{d.measure} at {point_name(d.point)}: {d.difference:+.3g} [{d.low:+.3g}, {d.high:+.3g}]"
+            for d in self.differences
+            if paired.differs(d)
+        ]
+        sentence = "; ".join(clear) or "no measure differs significantly"
+        return f"<p><b>{escape(sentence)}</b></p>{self.table().to_html(float_format='{:.3g}'.format)}"
+
+
+def compare(a: Runs, b: Runs) -> Comparison:
+    """Compare two runs on the same victims, or two lists of runs.
+
+    Args:
+        a: First run: a result or a run folder. A list of them is one run each for several seeds.
+        b: Second run, or as many runs in the same order; each attacked the same victims as its counterpart.
+
+    Returns:
+        The first minus the second: means over the examples with a paired bootstrap over the victims. Victims of different runs of
+        a list count as different victims.
+
+    Raises:
+        InputError: Where the runs attacked different examples or have no leakage point in common, or a list has a run twice.
+    """
+    firsts, seconds = _folders(a), _folders(b)
+    if len(firsts) != len(seconds) or not firsts:
+        raise InputError(f"compare: got {len(firsts)} and {len(seconds)} runs, expected as many in both lists")
+    found = paired.compare_lists(firsts, seconds)
+    alone = {point: None for one, other in zip(firsts, seconds, strict=True) for point in paired.left_out(one, other)}
+    return Comparison(tuple(found), tuple(alone))
+
+
+def _folders(runs: Runs) -> list[Path]:
+    several = [runs] if isinstance(runs, Result | str | Path) else runs
+    return [each.folder if isinstance(each, Result) else Path(each) for each in several]
+
+
+def _federation(defense: str, fields: FederationFields) -> Request:
+    """Return the request of a federation; raises InputError for a field that describes an attack."""
+    known = [*FederationFields.__annotations__]
+    for name in fields:
+        if name not in known:
+            raise InputError(f"unknown field {name!r}{nearest(name, known)}")
+    return request_of({"defense": defense, **fields})
+
+
+def _path(given: Place | None) -> Path | None:
     return None if given is None else Path(given)

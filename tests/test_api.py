@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import numpy as np
 import pandas as pd
 import pytest
 from command_line import called
@@ -15,6 +17,9 @@ import leakbench
 from leakbench.cell.fields import FIELDS
 from leakbench.cell.request import Fields, Request
 from leakbench.errors import InputError
+from leakbench.report.latex import escaped, latex_table
+
+HOME = Path(__file__).parent.parent
 
 SMALL: dict[str, Any] = {
     "dataset": "digits",
@@ -114,3 +119,118 @@ def test_the_folder_is_named_by_its_content(
     assert found.folder.parent == Path("runs") and found.folder.name.startswith("digits-none-cpl-")
     assert found.rows.drop(columns="run").equals(result.rows.drop(columns="run"))
     assert found.finished.manifest["command"].startswith("leakbench run --attack cpl --dataset digits")
+
+
+def test_epsilons_are_those_of_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    found = leakbench.epsilon("fed_cdp", dataset="faces", train_rounds=3)
+    code, out, _ = called(
+        monkeypatch, capsys, "epsilon", "--defense", "fed_cdp", "--dataset", "faces", "--train-rounds", "3"
+    )
+    assert (code, out) == (0, f"{found}\n")
+    table = found.table()
+    assert list(table.index) == ["released models", "type-2", "type-1", "type-0"]
+    assert table.loc["released models", "valid"] == found.valid == found.as_dict()["valid"]
+    assert leakbench.epsilon(dataset="faces").table()["valid"].isna().all()
+    with pytest.raises(InputError, match="unknown field 'victims'"):
+        leakbench.epsilon("fed_cdp", victims=3)  # type: ignore[call-arg]
+
+
+def test_a_function_is_audited_as_it_is() -> None:
+    def too_little(update: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        norm = sum(float((a**2).sum()) for a in update.values()) ** 0.5
+        return {n: a / max(1.0, norm) + rng.normal(0, 0.5, a.shape) for n, a in update.items()}
+
+    found = leakbench.audit(function=too_little, sigma=2.0, clip=1.0, dataset="digits", trials=200)
+    assert found.verdict == "violated" and found.sigma_measured == pytest.approx(0.5, rel=0.2)
+    assert str(found) == "\n".join(found.lines())
+    with pytest.raises(InputError, match="sigma: got 2"):
+        leakbench.audit("fed_cdp", sigma=2.0, dataset="digits")
+
+
+def test_a_run_minus_itself_is_nothing(result: leakbench.Result) -> None:
+    found = leakbench.compare(result, str(result.folder))
+    assert (found.table()["difference"] == 0).all() and not found.table()["differs"].any()
+    assert "no measure differs significantly" in found._repr_html_()
+    assert found.left_out == () and str(found) == found.text
+
+
+def test_lists_of_runs_are_compared_over_all_victims(result: leakbench.Result, tmp_path: Path) -> None:
+    other = leakbench.run(out=tmp_path / "seed 1", quiet=True, **{**SMALL, "seed": 1})
+    table = leakbench.compare([result, other], [result, other]).table()
+    assert table.loc[("type-2", "rmse"), "victims"] == 4
+    with pytest.raises(InputError, match="a list has a run twice"):
+        leakbench.compare([result, result], [result, other])
+    with pytest.raises(InputError, match="different examples"):
+        leakbench.compare([result, other], [other, result])
+    with pytest.raises(InputError, match="got 1 and 2 runs"):
+        leakbench.compare(result, [result, other])
+
+
+def test_a_grid_is_a_mapping_too(result: leakbench.Result, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "start.py").write_text(
+        f"import leakbench\nif __name__ == '__main__':\n"
+        f"    print(leakbench.sweep({{'given': {SMALL | {'taps': 'type-2'}!r}, 'each': {{'seed': [0]}}}}, workers=1, quiet=True)"
+        ".table()['asr'].to_list())\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run([sys.executable, "start.py"], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [result.table().loc["type-2", "asr"]]
+    with pytest.raises(InputError, match="grid: row 1: unknown field 'eech'"):
+        leakbench.sweep({"rows": [{"eech": {}}]})
+
+
+@pytest.mark.parametrize("suffix", [".pdf", ".svg", ".png", ".html", ".csv", ".tex"])
+def test_a_result_is_saved_by_its_suffix(result: leakbench.Result, tmp_path: Path, suffix: str) -> None:
+    place = tmp_path / f"figure{suffix}"
+    begins = {".pdf": b"%PDF", ".svg": b"<?xml", ".png": b"\x89PNG", ".html": b"<!doctype", ".csv": b"run,hash"}
+    assert result.save(place) == place
+    written = place.read_bytes()
+    assert written.lower().startswith(begins.get(suffix, rb"\begin{table}").lower())
+    assert result.save(place).read_bytes() == written and [*tmp_path.iterdir()] == [place]
+
+
+def test_what_cannot_be_saved_is_refused_in_one_line(result: leakbench.Result) -> None:
+    for place, message in (("a.gif", "expected a name that ends in .pdf, .svg"), ("a", "expected a name that ends in")):
+        with pytest.raises(InputError, match=message):
+            result.save(place)
+    with pytest.raises(InputError, match="did you mean 'curve'"):
+        result.figure("curv")
+    with pytest.raises(InputError, match="is a file of the run"):
+        result.save(result.folder / "report.html")
+
+
+def test_a_notebook_shows_verdict_table_and_pictures(result: leakbench.Result) -> None:
+    html = result._repr_html_()
+    assert result.verdict.upper() in html and "<table" in html and "data:image/png;base64," in html
+
+
+def test_the_figures_of_the_command(
+    result: leakbench.Result, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rows = str(HOME / "results" / "frontier_cancer.csv")
+    for kind, places in (("gallery", [str(result.folder)]), ("curve", [str(result.folder)]), ("frontier", [rows])):
+        place = tmp_path / f"{kind}.svg"
+        code, out, err = called(monkeypatch, capsys, "plot", *places, "--kind", kind, "-o", str(place))
+        assert (code, out, err) == (0, f"figure: {place}\n", "") and "</svg>" in place.read_text(encoding="utf-8")
+    for words, message in (
+        (["--kind", "galery", "-o", "a.svg"], "kind: got 'galery'; did you mean 'gallery'?"),
+        (["-o", "a.jpg"], "out: got 'a.jpg', expected a name that ends in .pdf, .svg, .png"),
+        (["--kind", "frontier", "-o", "a.svg"], "found none; give a file"),
+    ):
+        code, _, err = called(monkeypatch, capsys, "plot", str(result.folder), *words)
+        assert code == 2 and message in err and err.count("\n") == 1
+
+
+def test_a_table_for_a_paper(
+    result: leakbench.Result, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = called(monkeypatch, capsys, "report", str(result.folder), "--latex")
+    assert (code, out) == (0, result.latex() + "\n")
+    assert r"example gradient (type-2) & " in out and out.count(r"\\") == 2 and "95 \\% CI" in out
+    assert escaped("a_b & 50 % of $x^2 ~ {\\}") == (
+        r"a\_b \& 50 \% of \$x\textasciicircum{}2 \textasciitilde{} \{\textbackslash{}\}"
+    )
+    other = {**result.summary, "cell": {**result.summary["cell"], "defense": "fed_cdp"}}
+    both = latex_table([result.summary, other])
+    assert r"fed\_cdp & example gradient (type-2)" in both and "defense & leakage point" in both

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from leakbench.experiment.execute import hand_out
 from leakbench.privacy.accountants import best
 from leakbench.privacy.audit.canary import FAR, neighbours
 from leakbench.privacy.audit.coupled import check, strength
-from leakbench.privacy.audit.function import load_callable
+from leakbench.privacy.audit.function import callable_release, load_callable
 from leakbench.privacy.audit.own import audit_callable
 from leakbench.privacy.audit.release import DefenseRelease
 from leakbench.privacy.audit.verdict import Audit, Stated, judge
@@ -38,19 +39,20 @@ MEASURED_TO = 0.02
 
 
 def audit(
-    given: dict[str, Any],
+    request: Request,
     data_dir: Path | None,
     delta: float,
     trials: int | None,
-    function: str | None,
+    function: str | Callable[..., Any] | None,
     sigma: float | None,
     clip: float | None,
     progress: Progress = unreported,
 ) -> Audit:
     """Audit what a user asked for; raises InputError in one line for whatever does not fit.
 
-    given: fields of a `Request`.  function: `package.module:name` of a function to audit in the defense's stead; then
-    sigma and clip may say what it is meant to do.  progress: called with the trials that are done.
+    request: the federation and the defense.  function: a function to audit instead of the defense, or its name
+    `package.module:name`; then sigma and clip may say what it is meant to do.  progress: called with the trials
+    that are done.
     """
     if not 0 < delta < 1:
         raise InputError(f"delta: got {delta}, expected a number in (0, 1)")
@@ -61,11 +63,11 @@ def audit(
         if value is not None and not 1e-6 <= value <= 1e6:
             raise InputError(f"{name}: got {value}, expected a number from 1e-6 to 1e6")
     if function is None:
-        return audit_cell(plan(Request(**given), data_dir), delta, trials, progress)
-    if given.get("defense", "none") != "none":
+        return audit_cell(plan(request, data_dir), delta, trials, progress)
+    if request.defense != "none":
         raise InputError("callable: got --defense as well, expected one of the two")
-    own = load_callable(function, os.getcwd())
-    cell = plan(Request(**given), data_dir)
+    own = load_callable(function, os.getcwd()) if isinstance(function, str) else callable_release(function)
+    cell = plan(request, data_dir)
     tensors = shapes(probe_of(cell.defense, cell.data, cell.settings))
     return audit_callable(own, tensors, cell.settings.seed, delta, trials, sigma, clip, progress)
 

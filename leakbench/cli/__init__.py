@@ -25,7 +25,7 @@ from leakbench.cli.options import help_alone
 from leakbench.cli.own import attack
 from leakbench.cli.privacy import audit, epsilon
 from leakbench.cli.reproduce import reproduce
-from leakbench.cli.run import compare, report, run
+from leakbench.cli.run import compare, plot, report, run
 from leakbench.cli.runs import runs
 from leakbench.cli.sweep import sweep
 from leakbench.ending import INTERRUPTED, listening, said
@@ -116,6 +116,7 @@ for command in (
     bench,
     runs,
     report,
+    plot,
     compare,
     baseline,
     gate,

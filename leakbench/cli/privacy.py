@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from leakbench.cli.options import FOLDER, federation_options, quiet_option, reporter_of
+from leakbench.cli.options import FOLDER, federation_options, quiet_option
 
 __all__ = ["audit", "epsilon"]
 
@@ -23,23 +23,10 @@ def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) ->
     Prints one epsilon for each observer, without training. The sizes of the dataset come from its recipe; the data are
     not needed.
     """
-    from leakbench.cell import Request  # noqa: PLC0415
-    from leakbench.cell.accounting import cell_epsilon  # noqa: PLC0415
-    from leakbench.cell.budget import plan  # noqa: PLC0415
-    from leakbench.experiment.execute import hand_out  # noqa: PLC0415
-    from leakbench.report.epsilons import epsilon_lines  # noqa: PLC0415
+    from leakbench import api  # noqa: PLC0415
 
-    cell = plan(Request(**given), data_dir, delta=delta)
-    rounds = cell.settings.federation.rounds if cell.settings.stop_after is None else cell.settings.stop_after
-    found = cell_epsilon(cell.defense, cell.data, cell.settings, hand_out(cell), None, delta).as_dict()
-    if as_json:
-        click.echo(json.dumps(found, indent=1))
-        return
-    click.echo(
-        f"{cell.names['defense']} on {cell.names['dataset']}, {rounds} rounds, unit: one {found['unit']}, delta {delta:g}"
-    )
-    for line in epsilon_lines(found):
-        click.echo(line)
+    found = api.epsilon(given.pop("defense"), delta=delta, data_dir=data_dir, **given)
+    click.echo(json.dumps(found.as_dict(), indent=1) if as_json else str(found))
 
 
 @click.command()
@@ -66,15 +53,12 @@ def audit(into: Path | None, as_json: bool, quiet: bool, **given: Any) -> None:
     takes {parameter: float32 array} and returns a dict with the same keys. Its second argument, `seed` (int) or `rng`
     (NumPy Generator), is the source of its noise. Modules in the current folder can be imported.
     """
-    from leakbench.cell.auditing import audit as run_audit  # noqa: PLC0415
+    from leakbench import api  # noqa: PLC0415
 
     own = {name: given.pop(name) for name in ("data_dir", "delta", "trials", "function", "sigma", "clip")}
     manifest = None if into is None else _run_of(into, given, own)
-    reporter = reporter_of(quiet)
-    found = run_audit(given, **own, progress=reporter)
-    reporter.close()
-    for line in [json.dumps(found.as_dict(), indent=1)] if as_json else found.lines():
-        click.echo(line)
+    found = api.audit(**given, **own, quiet=quiet)
+    click.echo(json.dumps(found.as_dict(), indent=1) if as_json else str(found))
     if into is not None and manifest is not None:
         from leakbench.report.audited import keep_audit  # noqa: PLC0415
 

@@ -22,7 +22,7 @@ from leakbench.cli.options import (
     words,
 )
 
-__all__ = ["compare", "report", "run"]
+__all__ = ["compare", "plot", "report", "run"]
 
 
 @click.command()
@@ -67,7 +67,8 @@ def run(out: Path | None, as_json: bool, quiet: bool, tracker: str | None, data_
     help="File of the page of several runs.",
 )
 @click.option("--redact", is_flag=True, help="Leave out all images, so that the page can be shared.")
-def report(folders: tuple[Path, ...], out: Path | None, redact: bool) -> None:
+@click.option("--latex", is_flag=True, help="Print the table in LaTeX (booktabs) instead; write no page.")
+def report(folders: tuple[Path, ...], out: Path | None, redact: bool, latex: bool) -> None:
     """Write the HTML report of a finished run, or of several.
 
     For one run, writes report.html into its FOLDER and prints its table. For two runs on the same victims, writes one page
@@ -80,6 +81,14 @@ def report(folders: tuple[Path, ...], out: Path | None, redact: bool) -> None:
     from leakbench.store import read_manifest  # noqa: PLC0415
     from leakbench.summary.verdict_words import current_summary  # noqa: PLC0415
 
+    if latex:
+        from leakbench.report.finished import read_finished  # noqa: PLC0415
+        from leakbench.report.latex import latex_table  # noqa: PLC0415
+
+        if out is not None or redact:
+            raise InputError(f"latex: got {'--out' if out else '--redact'} as well; expected --latex alone")
+        click.echo(latex_table([read_finished(folder).summary for folder in folders]))
+        return
     if len(folders) > 1:
         click.echo(f"report: {write_together(folders, out, redact)}")
         return
@@ -109,14 +118,33 @@ def compare(one: Path, other: Path, as_json: bool) -> None:
     split at least as uneven if both runs were equally likely to be better. `differs` is set if p is below .05, the interval
     excludes 0, and there are at least 10 victims.
     """
-    from leakbench.summary.compare import as_dicts, left_out, lines  # noqa: PLC0415
-    from leakbench.summary.compare import compare as differences  # noqa: PLC0415
+    from leakbench import api  # noqa: PLC0415
 
-    found = differences(one, other)
-    for line in [json.dumps(as_dicts(found), indent=1)] if as_json else lines(found):
-        click.echo(line)
-    if alone := left_out(one, other):
-        click.echo(f"only one of the runs leaks at {', '.join(alone)}: left out", err=True)
+    found = api.compare(one, other)
+    click.echo(json.dumps(found.as_dicts(), indent=1) if as_json else found.text)
+    if found.left_out:
+        click.echo(f"only one of the runs leaks at {', '.join(found.left_out)}: left out", err=True)
+
+
+@click.command()
+@click.argument("places", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--kind",
+    default="gallery",
+    show_default=True,
+    help="Figure: gallery (originals and reconstructions), curve (ASR against the RMSE threshold) or frontier.",
+)
+@click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="File: .pdf, .svg or .png.")
+@click.option("--examples", type=int, default=8, show_default=True, help="Number of columns of a gallery.")
+def plot(places: tuple[Path, ...], kind: str, out: Path, examples: int) -> None:
+    """Draw a figure of finished runs for a paper.
+
+    RUN is a run folder; several are drawn into one figure. For --kind frontier it is the folder of `leakbench frontier`, or
+    its CSV file.
+    """
+    from leakbench.report.plots import plot as draw  # noqa: PLC0415
+
+    click.echo(f"figure: {draw(places, kind, out, examples)}")
 
 
 def _print_summary(summary: dict[str, Any]) -> None:

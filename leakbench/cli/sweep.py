@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from leakbench.cli.options import NEW_FOLDER, data_dir_option, quiet_option, reporter_of
+from leakbench.cli.options import NEW_FOLDER, data_dir_option, quiet_option
 
 __all__ = ["sweep"]
 
@@ -78,10 +78,7 @@ def sweep(
     if engine == "ray" and address is not None:
         check_address(address)  # Before PyTorch is imported, which takes as long again.
 
-    from leakbench.study.engines import Places, engine_of  # noqa: PLC0415
-    from leakbench.study.grid import read_grid  # noqa: PLC0415
-    from leakbench.study.measure import sweep as measured  # noqa: PLC0415
-    from leakbench.study.start import tasks_of  # noqa: PLC0415
+    from leakbench import api  # noqa: PLC0415
 
     asked: dict[str, str] = {}
     for text in slurm:
@@ -89,12 +86,21 @@ def sweep(
         if not (name and equals and value):
             raise InputError(f"slurm: got {text!r}, expected NAME=VALUE, as partition=gpu")
         asked[name] = value
-    read = read_grid(grid, "cuda" if gpus_per_cell else "cpu")
-    folder = out or Path("sweeps") / grid.stem
-    chosen = engine_of(engine, Places(address, workers, threads, gpus_per_cell, asked), folder / "submitit")
-    command = shlex.join(["leakbench", *sys.argv[1:]])
-    task_of = tasks_of(read, chosen, runs, data_dir, command)
-    swept = measured(read, chosen, task_of, runs, folder, reporter_of(quiet), retry_failed)
+    swept = api.sweep(
+        grid,
+        engine=engine,
+        address=address,
+        workers=workers,
+        threads_per_cell=threads,
+        gpus_per_cell=gpus_per_cell,
+        slurm=asked,
+        retry_failed=retry_failed,
+        runs=runs,
+        out=out,
+        data_dir=data_dir,
+        quiet=quiet,
+        command=shlex.join(["leakbench", *sys.argv[1:]]),
+    )
     if as_json:
         click.echo(json.dumps(swept.as_dict(), indent=1))
     else:

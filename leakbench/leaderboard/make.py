@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from leakbench.cell import Request
 from leakbench.cell.auditing import audit, check_trials
 from leakbench.leaderboard.asked import Asked, audit_command, audit_request, card_command
 from leakbench.leaderboard.card import FORMAT, Accuracy, Audited, Card, Claim, Epsilon, Measured, TapEpsilon
@@ -125,7 +126,7 @@ def _epsilon(found: dict[str, Any], audited: Audited) -> Epsilon:
 def _audited(asked: Asked, defense: str, each: Asking, data_dir: Path | None, reporter: Reporter) -> Audited:
     names = each.cell.names
     request = audit_request(asked, defense, names["dataset"])
-    found = audit(request, data_dir, DELTA, asked.trials, None, None, None, reporter)
+    found = audit(Request(**request), data_dir, DELTA, asked.trials, None, None, None, reporter)
     return Audited(
         command=audit_command(asked, names["defense"], names["dataset"]),
         lower_bound=rounded(found.lower_bound) or 0.0,

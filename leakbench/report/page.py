@@ -39,6 +39,7 @@ __all__ = [
     "core_table",
     "headlines",
     "measures",
+    "page_text",
     "report_into",
     "tone",
     "write_report",
@@ -99,7 +100,7 @@ def write_report(folder: Path, redact: bool = False) -> Path:
 
 def report_into(run: Run, redact: bool = False) -> Path:
     """Write `report.html` into a run folder that this process has locked, as `write_report` does."""
-    return run.write_text("report.html", _page(read_finished(run.folder, redact)))
+    return run.write_text("report.html", page_text(read_finished(run.folder, redact)))
 
 
 def headlines(summary: Mapping[str, Any], audit: Audit | None = None) -> list[Line]:
@@ -136,7 +137,8 @@ def measures(columns: Sequence[Column], taps: Sequence[Mapping[str, Any]]) -> li
     return [[column.heading, *(column.text(tap) for tap in taps)] for column in columns]
 
 
-def _page(run: Finished) -> str:
+def page_text(run: Finished) -> str:
+    """Return the page of a run."""
     manifest, summary = run.manifest, run.summary
     claimed, observed = epsilons(summary)
     audit = audit_of(run.folder, manifest)

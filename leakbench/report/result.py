@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.console import Console
 
+from leakbench.errors import InputError, nearest
 from leakbench.own.read import read_run
 from leakbench.report.finished import Finished, read_finished
+from leakbench.report.latex import latex_table
+from leakbench.report.page import page_text
+from leakbench.report.plots import FIGURES, curve_plot, gallery_plot, save_figure
 from leakbench.report.table import print_table
-from leakbench.summary.verdict_words import INCONCLUSIVE, VERDICTS, current_word
+from leakbench.spared import check_spared
+from leakbench.store import write_atomically
+from leakbench.summary.verdict_words import (
+    FAILED,
+    IDENTIFIES,
+    INCONCLUSIVE,
+    NO_LEAK,
+    RECONSTRUCTS,
+    VERDICTS,
+    current_word,
+)
 
 __all__ = ["Pictures", "Result", "terminal_width"]
 
@@ -36,6 +54,16 @@ CORE = {
     "baseline_rmse": "null_rmse",
 }
 """{column of `Result.table`: field of the summary of a leakage point}."""
+
+
+COLOURS = {
+    RECONSTRUCTS: "#c1272d",
+    IDENTIFIES: "#c05000",
+    INCONCLUSIVE: "#8a6d00",
+    FAILED: "#656d76",
+    NO_LEAK: "#00704f",
+}
+"""{verdict: its colour in a notebook}. The word is always shown too."""
 
 
 def terminal_width() -> int:
@@ -140,6 +168,59 @@ class Result:
         floats = [column for column in CORE if column != "victims"]
         return numbers.astype(dict.fromkeys(floats, "float64"))
 
+    def figure(self, kind: str = "gallery", examples: int = 8) -> Figure:
+        """Draw the run for a paper.
+
+        Args:
+            kind: `gallery` (originals above reconstructions) or `curve` (attack success rate against the RMSE threshold).
+            examples: Number of columns of a gallery.
+
+        Returns:
+            A figure of matplotlib, which can be changed and saved.
+
+        Raises:
+            InputError: For another kind, and for a gallery of a run without pictures.
+        """
+        if kind == "gallery":
+            return gallery_plot([self.finished], examples)
+        if kind == "curve":
+            return curve_plot([self.finished])
+        raise InputError(f"kind: got {kind!r}{nearest(kind, ('gallery', 'curve'))}")
+
+    def latex(self) -> str:
+        """Return the table in LaTeX, for a document that loads booktabs; as `leakbench report --latex` prints it."""
+        return latex_table([self.summary])
+
+    def save(self, path: str | Path, kind: str = "gallery") -> Path:
+        """Write the run into a file, atomically.
+
+        Args:
+            path: The file. Its suffix says what is written: `.pdf`, `.svg` or `.png` a figure, `.html` the report, `.csv` the rows,
+                `.tex` the table.
+            kind: Kind of a figure, as of `figure`.
+
+        Returns:
+            The path.
+
+        Raises:
+            InputError: For another suffix, or a file that belongs to a run.
+        """
+        path, suffix = Path(path), Path(path).suffix.lower()
+        if suffix in FIGURES:
+            return save_figure(self.figure(kind), path, "path")
+        texts: dict[str, Callable[[], str]] = {
+            ".html": lambda: page_text(self.finished),
+            ".csv": lambda: self.rows.to_csv(index=False),
+            ".tex": lambda: self.latex() + "\n",
+        }
+        if suffix not in texts:
+            accepted = ", ".join([*FIGURES, *texts])
+            raise InputError(f"path: got {str(path)!r}, expected a name that ends in {accepted}")
+        check_spared("path", path)
+        text = texts[suffix]()
+        write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"), private=True)
+        return path
+
     def __str__(self) -> str:
         """Return what `leakbench run` prints."""
         text = io.StringIO()
@@ -148,6 +229,21 @@ class Result:
 
     def __repr__(self) -> str:
         return f"<Result of {str(self.folder)!r}: {self.verdict}>"
+
+    def _repr_html_(self) -> str:
+        """Return the verdict, the table and the first pictures for a notebook."""
+        colour = COLOURS[self.verdict]
+        head = f'<p><b style="color:{colour}">{escape(self.verdict.upper())}</b></p>'
+        return f"{head}{self.table().to_html(float_format='{:.3g}'.format, na_rep='n/a')}{self._gallery()}"
+
+    def _gallery(self) -> str:
+        if not self.pictures:
+            return ""
+        drawn = io.BytesIO()
+        FigureCanvasAgg(figure := self.figure())
+        figure.savefig(drawn, format="png", dpi=110)
+        data = base64.b64encode(drawn.getvalue()).decode("ascii")
+        return f'<img alt="Originals above their reconstructions" src="data:image/png;base64,{data}">'
 
     @property
     def _taps(self) -> Mapping[str, Mapping[str, Any]]:

@@ -26,7 +26,7 @@ from leakbench.recipe import content_of, describe, read_yaml, resolve
 from leakbench.reproduce.grid import spelled_out
 from leakbench.store import SCHEMA, content_hash
 
-__all__ = ["Asked", "Grid", "read_grid"]
+__all__ = ["Asked", "Grid", "grid_of", "read_grid"]
 
 RECIPES: dict[str, tuple[str, type[Any]]] = {
     "defense": ("defenses", Defense),
@@ -66,7 +66,14 @@ def read_grid(path: Path, device: str = "cpu") -> Grid:
     """
     if not path.is_file():
         raise InputError(f"grid: no file {str(path)!r}")
-    body = read_yaml(path)
+    return grid_of(read_yaml(path), path, device)
+
+
+def grid_of(body: Any, path: Path, device: str = "cpu") -> Grid:
+    """Return the grid of the fields of such a file; raises InputError as `read_grid` does.
+
+    path: what errors name, and beside which the paths of recipes begin.
+    """
     known: dict[tuple[str, str], Any] = {}
     try:
         lines = [(name, _placed(given, device)) for name, given in _lines(body)]

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import pandas as pd
+
 from leakbench.errors import InputError
 from leakbench.progress import Reporter, cells_line
 from leakbench.study.grid import Asked, Grid
@@ -43,6 +45,18 @@ class Swept:
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
         return {**self.__dict__, "tables": [str(path) for path in self.tables]}
+
+    @property
+    def rows(self) -> pd.DataFrame:
+        """One row for each example under attack, of all measured cells: rows.parquet."""
+        return self._read("rows")
+
+    def table(self) -> pd.DataFrame:
+        """Return one line for each cell and leakage point, with its state, settings and measurements: cells.parquet."""
+        return self._read("cells")
+
+    def _read(self, name: str) -> pd.DataFrame:
+        return pd.read_parquet(next(path for path in self.tables if path.stem == name))
 
 
 def sweep(

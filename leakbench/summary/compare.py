@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ __all__ = [
     "as_dicts",
     "check_same",
     "compare",
+    "compare_lists",
     "differences",
     "differs",
     "digits_of",
@@ -90,6 +91,45 @@ def compare(one: Path, other: Path) -> list[Difference]:
     Raises InputError where they attacked different examples, or have no leakage point in common.
     """
     return differences(rows_of(one), rows_of(other), (str(one), str(other)))
+
+
+def compare_lists(firsts: Sequence[Path], others: Sequence[Path]) -> list[Difference]:
+    """Return the differences of two lists of finished runs, over the victims of all of them.
+
+    Args:
+        firsts: Run folders.
+        others: As many run folders; each attacked the same victims as its counterpart.
+
+    Returns:
+        The differences. Victims of different runs are different victims. For one run each, those of `compare`.
+
+    Raises:
+        InputError: Where counterparts attacked different examples, or a list has a run twice.
+    """
+    if len(firsts) == 1:
+        return compare(firsts[0], others[0])
+    sides = []
+    for folders in (firsts, others):
+        hashes = [read_manifest(folder).get("hash") for folder in folders]
+        if len(set(hashes)) < len(hashes):
+            raise InputError("compare: a list has a run twice; expected each run once, as of different seeds")
+        sides.append([rows_of(folder) for folder in folders])
+    for one, other, mine, theirs in zip(firsts, others, *sides, strict=True):
+        differences(mine, theirs, (str(one), str(other)))
+    data = {name for side in sides for _, name in side}
+    if len(data) > 1:
+        raise InputError(f"compare: the runs are of the data sets {', '.join(sorted(data))}; expected the same in all")
+    names = (f"{len(firsts)} runs", f"{len(others)} runs")
+    return differences((_pooled(sides[0]), data.pop()), (_pooled(sides[1]), sides[1][0][1]), names)
+
+
+def _pooled(runs: Sequence[tuple[pd.DataFrame, str]]) -> pd.DataFrame:
+    """Return the rows of several runs, their victims numbered on."""
+    pooled, first = [], 0
+    for rows, _ in runs:
+        pooled.append(rows.assign(victim=rows["victim"] + first))
+        first += int(rows["victim"].max()) + 1
+    return pd.concat(pooled, ignore_index=True)
 
 
 def differences(

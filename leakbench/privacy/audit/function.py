@@ -17,7 +17,7 @@ from leakbench.errors import InputError
 from leakbench.imported import import_function, said
 from leakbench.types import Parameters
 
-__all__ = ["CallableRelease", "load_callable"]
+__all__ = ["CallableRelease", "callable_release", "load_callable"]
 
 Randomness = Literal["none", "seed", "generator"]
 
@@ -92,6 +92,11 @@ def load_callable(path: str, folder: str) -> CallableRelease:
     """
     function = import_function("callable", path, folder)
     return CallableRelease(function, *_randomness(path, function))
+
+
+def callable_release(function: Callable[..., Any]) -> CallableRelease:
+    """Return the release of a function, as `load_callable` does; raises InputError for one with other arguments."""
+    return CallableRelease(function, *_randomness(getattr(function, "__name__", repr(function)), function))
 
 
 def _randomness(path: str, function: Callable[..., Any]) -> tuple[Randomness, str]:

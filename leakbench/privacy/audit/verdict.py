@@ -66,6 +66,10 @@ class Audit:
         """Return plain data for JSON."""
         return dataclasses.asdict(self)
 
+    def __str__(self) -> str:
+        """Return what `leakbench audit` prints."""
+        return "\n".join(self.lines())
+
     def lines(self) -> Iterator[str]:
         """Yield the audit for a reader."""
         yield f"verdict: {self.verdict}: {self.reason}"

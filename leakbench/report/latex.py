@@ -1,0 +1,97 @@
+"""The table of finished runs for a paper in LaTeX, with the lines of the package booktabs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from leakbench.leakage_points import point_name
+from leakbench.report.words import interval, number
+from leakbench.summary.verdict_words import INCONCLUSIVE, current_word
+
+__all__ = ["escaped", "latex_table"]
+
+SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+}
+
+RECIPES = ("dataset", "defense", "attack")
+
+HEADINGS = ("leakage point", "ASR [95 % CI]", "baseline", "identified", "RMSE", "verdict")
+
+
+def escaped(text: str) -> str:
+    """Return a text in which no character is a command of LaTeX."""
+    return "".join(SPECIAL.get(character, character) for character in text)
+
+
+def latex_table(summaries: Sequence[Mapping[str, Any]]) -> str:
+    r"""Return the table of one or several runs.
+
+    Args:
+        summaries: Summary of each run, as `leakbench run --json` prints it.
+
+    Returns:
+        A `table` for a document that loads booktabs (`\usepackage{booktabs}`). A recipe that differs between the runs is a
+        column; the others are in the caption, and so are accuracy and valid epsilon of a single run.
+    """
+    cells = [summary["cell"] for summary in summaries]
+    differ = [name for name in RECIPES if len({cell[name] for cell in cells}) > 1]
+    several = len(summaries) > 1
+    headings = [*differ, *HEADINGS, *(["accuracy", "valid epsilon"] if several else [])]
+    lines = [
+        [
+            *(str(summary["cell"][name]) for name in differ),
+            *_measured(point, tap),
+            *([number(summary.get("accuracy")), _epsilon(summary)] if several else []),
+        ]
+        for summary in summaries
+        for point, tap in summary["taps"].items()
+    ]
+    same = [f"{name} {cells[0][name]}" for name in RECIPES if name not in differ]
+    facts = (
+        [] if several else [f"accuracy {number(summaries[0].get('accuracy'))}", f"valid epsilon {_epsilon(*summaries)}"]
+    )
+    caption = f"Measured with leakbench: {', '.join([*same, *facts])}."
+    columns = "l" * (len(differ) + 1) + "rrrr" + "l" + ("rr" if several else "")
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"  \centering",
+            rf"  \caption{{{escaped(caption)}}}",
+            rf"  \begin{{tabular}}{{{columns}}}",
+            r"    \toprule",
+            f"    {_line(headings)}",
+            r"    \midrule",
+            *(f"    {_line(line)}" for line in lines),
+            r"    \bottomrule",
+            r"  \end{tabular}",
+            r"\end{table}",
+        ]
+    )
+
+
+def _line(cells: Sequence[str]) -> str:
+    return " & ".join(escaped(cell) for cell in cells) + r" \\"
+
+
+def _measured(point: str, tap: Mapping[str, Any]) -> list[str]:
+    return [
+        point_name(point),
+        interval(tap, "asr"),
+        number(tap.get("null_asr")),
+        number(tap.get("identified")),
+        number(tap.get("rmse"), 4),
+        current_word(tap.get("verdict") or INCONCLUSIVE),
+    ]
+
+
+def _epsilon(summary: Mapping[str, Any]) -> str:
+    """Return the valid epsilon of the released models, or none."""
+    valid = (summary.get("epsilon") or {}).get("valid")
+    return "none" if valid is None else f"{valid:.3g}"
