@@ -49,6 +49,7 @@ def test_what_has_no_number_is_left_out() -> None:
     [
         ("tensorbord", "log: got 'tensorbord'; did you mean 'tensorboard'?"),
         ("mlflow", "log: mlflow is not installed; pip install mlflow"),
+        ("wandb", "log: wandb is not installed; pip install wandb"),
     ],
 )
 def test_a_tracker_that_is_not_there_is_one_line(
@@ -85,6 +86,36 @@ def test_mlflow_gets_the_cell_and_the_figures(
     assert (noted["run"], noted["given"]["hash"]) == ("run", manifest["hash"])
     assert noted["metrics"]["type-2/asr", 0] == manifest["summary"]["taps"]["type-2"]["asr"]
     assert noted["metrics"]["accuracy", 2] == manifest["summary"]["accuracy"]
+
+
+def test_wandb_gets_rising_steps_and_the_verdicts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A module in its place records the calls; offline, a run of W&B has no address."""
+    recorded: dict[str, Any] = {"steps": [], "summary": {}, "finished": 0}
+
+    def log_step(numbers: dict[str, float], step: int) -> None:
+        recorded["steps"].append((step, numbers))
+
+    def init(**given: Any) -> Any:
+        recorded["given"] = given
+        finish = lambda: recorded.update(finished=recorded["finished"] + 1)  # noqa: E731
+        return types.SimpleNamespace(log=log_step, summary=recorded["summary"], finish=finish, url=None)
+
+    module: Any = types.ModuleType("wandb")
+    module.init = init
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    monkeypatch.setattr(log, "find_spec", lambda name: True)
+    place = tmp_path / "run"
+    code, out, _ = called(monkeypatch, capsys, *SMALL, "--quiet", "--out", str(place), "--log", "wandb")
+    assert code == 0 and out.endswith(f"log: wandb sync {place / 'wandb'}\n")
+    manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
+    point = manifest["summary"]["taps"]["type-2"]
+    assert recorded["given"]["dir"] == str(place) and recorded["given"]["config"]["hash"] == manifest["hash"]
+    assert [step for step, _ in recorded["steps"]] == [0, 1, 2] and recorded["finished"] == 1
+    assert recorded["steps"][0][1]["type-2/asr"] == point["asr"]
+    assert recorded["steps"][2][1]["accuracy"] == manifest["summary"]["accuracy"]
+    assert recorded["summary"] == {"type-2/verdict": point["verdict"]}
 
 
 def test_tensorboard_reads_what_was_written(

@@ -71,7 +71,25 @@ def _to_mlflow(folder: Path, manifest: Mapping[str, Any], figures: list[tuple[st
     return f"mlflow run {run.info.run_id} of the experiment leakbench"
 
 
+def _to_wandb(folder: Path, manifest: Mapping[str, Any], figures: list[tuple[str, float, int]]) -> str:
+    wandb: Any = importlib.import_module("wandb")
+    config = {**manifest["cell"], "hash": manifest["hash"], "command": manifest["command"]}
+    # Steps of W&B only rise, and the numbers of leakage points are of earlier rounds than the last accuracy.
+    by_round: dict[int, dict[str, float]] = {}
+    for what, number, step in figures:
+        by_round.setdefault(step, {})[what] = number
+    # A run of W&B that the user has begun in this process stays open.
+    run = wandb.init(project="leakbench", name=folder.name, dir=str(folder.resolve()), config=config, reinit="create_new")
+    for step in sorted(by_round):
+        run.log(by_round[step], step=step)
+    for point, tap in manifest["summary"]["taps"].items():
+        run.summary[f"{point.replace('@', '/round')}/verdict"] = tap.get("verdict")
+    run.finish()
+    return f"wandb {run.url}" if run.url else f"wandb sync {folder / 'wandb'}"
+
+
 TRACKERS: dict[str, Callable[[Path, Mapping[str, Any], list[tuple[str, float, int]]], str]] = {
     "tensorboard": _to_tensorboard,
     "mlflow": _to_mlflow,
+    "wandb": _to_wandb,
 }

@@ -22,6 +22,7 @@ from rich.console import Console
 from leakbench.errors import InputError, nearest
 from leakbench.own.read import read_run
 from leakbench.report.finished import Finished, read_finished
+from leakbench.report.headline import Headline, headline
 from leakbench.report.latex import latex_table
 from leakbench.report.page import page_text
 from leakbench.report.plots import FIGURES, curve_plot, gallery_plot, save_figure
@@ -34,7 +35,6 @@ from leakbench.summary.verdict_words import (
     INCONCLUSIVE,
     NO_LEAK,
     RECONSTRUCTS,
-    VERDICTS,
     current_word,
 )
 
@@ -133,7 +133,16 @@ class Result:
     def verdict(self) -> str:
         """Verdict at the leakage point that leaks most: `reconstructs`, `identifies`, `inconclusive`, `attack failed` or
         `no leak found`."""
-        return min(self.verdicts.values(), key=VERDICTS.index)
+        return self._headline.verdict
+
+    @property
+    def headline(self) -> str:
+        """The verdict in one line, as "RECONSTRUCTS: 10 of 10 images from one client's update (baseline guess: 0 of 10)"."""
+        return self._headline.lines()[0]
+
+    @property
+    def _headline(self) -> Headline:
+        return headline(self.summary)
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -232,9 +241,9 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Return the verdict, the table and the first pictures for a notebook."""
-        colour = COLOURS[self.verdict]
-        head = f'<p><b style="color:{colour}">{escape(self.verdict.upper())}</b></p>'
-        return f"{head}{self.table().to_html(float_format='{:.3g}'.format, na_rep='n/a')}{self._gallery()}"
+        first, *others = map(escape, self._headline.lines())
+        lines = "<br>".join([f'<b style="color:{COLOURS[self.verdict]}">{first}</b>', *others])
+        return f"<p>{lines}</p>{self.table().to_html(float_format='{:.3g}'.format, na_rep='n/a')}{self._gallery()}"
 
     def _gallery(self) -> str:
         if not self.pictures:
