@@ -65,6 +65,7 @@ def test_the_typed_fields_are_those_of_a_request() -> None:
         ({"victms": 3}, "unknown field 'victms'; did you mean 'victims'?"),
         ({"defence": "none"}, "unknown field 'defence'; did you mean 'defense'?"),
         ({"victims": "3"}, "victims: input should be a valid integer, got '3'"),
+        ({"client_optimizer": "addam"}, "client-optimizer: got 'addam'; did you mean 'adam'?"),
         ({"dataset": "digit"}, "did you mean 'digits'?"),
         ({"log": "tensorbord"}, "log: got 'tensorbord'; did you mean 'tensorboard'?"),
     ],

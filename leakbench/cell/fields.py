@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -41,8 +41,10 @@ def request_of(given: Mapping[str, Any]) -> Request:
 
 @cache
 def _types() -> dict[str, TypeAdapter[Any]]:
-    """Return what checks each field."""
-    return {name: TypeAdapter(kind) for name, kind in get_type_hints(Request).items()}
+    """Return what checks each field. A word is checked later, by `check_words`, which names the nearest accepted one."""
+    kinds = get_type_hints(Request)
+    words = {name for name, kind in kinds.items() if any(get_origin(each) is Literal for each in get_args(kind))}
+    return {name: TypeAdapter(str | None if name in words else kind) for name, kind in kinds.items()}
 
 
 def _read(name: str, value: Any) -> Any:

@@ -79,7 +79,9 @@ def _to_wandb(folder: Path, manifest: Mapping[str, Any], figures: list[tuple[str
     for what, number, step in figures:
         by_round.setdefault(step, {})[what] = number
     # A run of W&B that the user has begun in this process stays open.
-    run = wandb.init(project="leakbench", name=folder.name, dir=str(folder.resolve()), config=config, reinit="create_new")
+    run = wandb.init(
+        project="leakbench", name=folder.name, dir=str(folder.resolve()), config=config, reinit="create_new"
+    )
     for step in sorted(by_round):
         run.log(by_round[step], step=step)
     for point, tap in manifest["summary"]["taps"].items():
