@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from html import escape
@@ -13,8 +14,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from command_line import called
+from own_network import CLASSES, SHAPE, batch, build, gradient
 
 import leakbench
+from leakbench.api import run
 from leakbench.cell.fields import FIELDS
 from leakbench.cell.request import Fields, Request
 from leakbench.errors import InputError
@@ -237,3 +240,36 @@ def test_a_table_for_a_paper(
     other = {**result.summary, "cell": {**result.summary["cell"], "defense": "fed_cdp"}}
     both = latex_table([result.summary, other])
     assert r"fed\_cdp & example gradient (type-2)" in both and "defense & leakage point" in both
+
+
+def test_an_attacked_update_is_kept_in_a_folder(tmp_path: Path) -> None:
+    model = build()
+    x, y = batch(1)
+    given: dict[str, Any] = {"shape": SHAPE, "classes": CLASSES, "truth": (x[None], y[None]), "attack": "cpl"}
+    outcome = leakbench.attack_update(model, gradient(model, x, y), out=tmp_path / "kept", iterations=5, **given)
+    again = leakbench.attack_update(model, gradient(model, x, y), iterations=5, **given)
+    assert outcome.rows is not None and again.rows is not None and outcome.summary is not None
+    assert outcome.rows["rmse"].tolist() == again.rows["rmse"].tolist()
+    rows = leakbench.read(tmp_path / "kept")
+    assert rows["rmse"].tolist() == outcome.rows["rmse"].tolist()
+    assert set(rows["verdict"]) == {outcome.summary["verdict"]} and (tmp_path / "kept" / "report.html").is_file()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").write_text("", encoding="utf-8")
+    with pytest.raises(InputError, match="is not empty and holds no run"):
+        leakbench.attack_update(model, gradient(model, x, y), out=tmp_path / "other", **given)
+
+
+@pytest.mark.docs
+def test_the_examples_of_the_page_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """With fewer and smaller victims than the page has."""
+    monkeypatch.chdir(tmp_path)
+    small = {name: value for name, value in SMALL.items() if name != "attack"}
+    monkeypatch.setattr(leakbench, "run", lambda **fields: run(**{**fields, **small}))
+    page = (HOME / "docs" / "python.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 2 and len(blocks[0].splitlines()) == 6
+    for block in blocks:
+        exec(block, {})
+    assert (tmp_path / "figure.pdf").is_file() and "identified" in capsys.readouterr().out

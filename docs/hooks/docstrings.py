@@ -8,6 +8,8 @@ from typing import Any
 import griffe
 
 FIELDS = re.compile(r"([a-z_][a-z_0-9]*(?:, [a-z_][a-z_0-9]*)*)( \([^)]*\))?: ")
+SECTION = re.compile(r"^(?:Args|Returns|Raises):$", re.MULTILINE)
+NAMED = re.compile(r"( +\*{0,2}\w+(?: \([^)]*\))?: )(.*)")
 CODE = re.compile(r"(`[^`]*`)")
 
 
@@ -16,7 +18,13 @@ class PlainDocstrings(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Write one docstring anew."""
-        if obj.docstring is not None and not obj.is_alias:
+        if obj.docstring is None or obj.is_alias:
+            return
+        if SECTION.search(obj.docstring.value):
+            obj.docstring.value = with_sections(obj.docstring.value)
+            obj.docstring.parser = griffe.Parser.google
+            obj.docstring.parser_options = {"warnings": False}
+        else:
             obj.docstring.value = markdown(obj.docstring.value, _fields(obj))
 
 
@@ -44,6 +52,15 @@ def markdown(text: str, fields: set[str]) -> str:
         else:
             inside = inside and bool(line.strip())
             lines.append(_plain(line))
+    return "\n".join(lines)
+
+
+def with_sections(text: str) -> str:
+    """Return a docstring of Google's style with its stars escaped outside code, but those of `**fields` before a description."""
+    lines = []
+    for line in text.splitlines():
+        found = NAMED.fullmatch(line)
+        lines.append(f"{found[1]}{_plain(found[2])}" if found else _plain(line))
     return "\n".join(lines)
 
 

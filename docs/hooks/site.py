@@ -94,7 +94,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             files.append(File.generated(config, path.relative_to(HOME).as_posix(), abs_src_path=str(path)))
     for name in ("CHANGELOG.md", "SECURITY.md"):
         files.append(File.generated(config, name.lower(), abs_src_path=str(HOME / name)))
-    for example in ("examples/github/leakage.yml", "examples/flower/deploy.py", "examples/sweep.yaml"):
+    notebooks = [
+        path.relative_to(HOME).as_posix() for path in sorted((HOME / "examples" / "notebooks").glob("*.ipynb"))
+    ]
+    for example in ("examples/github/leakage.yml", "examples/flower/deploy.py", "examples/sweep.yaml", *notebooks):
         files.append(File.generated(config, example, abs_src_path=str(HOME / example)))
     config.nav = _navigation(files)
     return files

@@ -31,7 +31,9 @@ __all__ = ["compare", "plot", "report", "run"]
 @click.option("--out", type=NEW_FOLDER, show_default="runs/DATASET-DEFENSE-ATTACK-HASH", help="Run folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the table.")
 @quiet_option
-@click.option("--log", "tracker", metavar="TRACKER", help="Also log the results to a tracker: tensorboard, mlflow or wandb.")
+@click.option(
+    "--log", "tracker", metavar="TRACKER", help="Also log the results to a tracker: tensorboard, mlflow or wandb."
+)
 def run(out: Path | None, as_json: bool, quiet: bool, tracker: str | None, data_dir: Path | None, **given: Any) -> None:
     """Train a federation with a defense, attack it, and print the results.
 

@@ -10,13 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.errors import InputError
-from leakbench.own.assumed import contradicted
+from leakbench.own.assumed import assumed, contradicted
 from leakbench.own.attacked import Attacker, Outcome, attack_seen
+from leakbench.own.folder import attacked_into
 from leakbench.own.leak import Named, Trained, leaked, truth_of
 from leakbench.own.normalised import Numbers, normal_of
 from leakbench.own.seen import Seen
 from leakbench.own.suited import suited
 from leakbench.own.who import Who
+from leakbench.store import check_out
 from leakbench.words import seconds
 
 __all__ = ["attack_update", "warn_of_contradiction"]
@@ -46,24 +48,48 @@ def attack_update(
     data_dir: Path | None = None,
     success: float | None = None,
     seed: int = 0,
+    out: str | Path | None = None,
 ) -> Outcome:
-    """Attack one update of a model, or several, and score the answers where the truth is given.
+    """Attack one update of a model, or several, and score the reconstructions where the truth is given.
 
-    model: of inputs (n, *shape) in [0, 1] to logits (n, classes), trained with cross-entropy.  update: {p: (*p)}, the gradient of
-    the mean loss as `.grad` holds it, or, with a learning rate, what training added to the weights.  batch: examples in a step.
-    before: weights and buffers that were sent, of all or one for each update; None: the model's own.
-    client_optimizer: `sgd`, or `adam` with torch's defaults.  victim_mode: `eval` or `train`, by which statistics batch
-    and instance normalisation computed.  tap: the leakage point that it is called.
-    truth: inputs (V, M, *shape) in [0, 1] and labels (V, M).  normalise: mean and deviation, a number or one a channel, by which
-    inputs in [0, 1] become what the model is fed.  attack, defense, dataset: names of the catalog or paths of recipes; the
-    defense is what the attacker is told was done to the update; the dataset is whose public examples it has; None: made-up ones.
-    knows: `oblivious` or `defense`, what the attacker is told; None: what its recipe says.  iterations: the most that a search
-    may take; None: the recipe's.  budget: the most seconds of the attack, also as `60s` or `2m`; None: no limit.
-    success: the RMSE up to which an answer counts.
+    Args:
+        model: Model of inputs (n, *shape) in [0, 1] to logits (n, classes), trained with cross-entropy.
+        update: {parameter: tensor}, the gradient of the mean loss as `.grad` has it; with a learning rate, what training added to
+            the weights. Several updates are several victims.
+        shape: Shape of one input.
+        classes: Number of classes.
+        batch: Number of examples in a step.
+        before: Weights and buffers that were sent to the client, for all updates or one for each; None for the model's own.
+        learning_rate: Learning rate of the client; None where `update` is a gradient.
+        local_iterations: Number of local steps.
+        client_optimizer: `sgd`, or `adam` with torch's defaults.
+        victim_mode: `eval` or `train`, by which statistics batch and instance normalisation computed.
+        tap: Leakage point: `type-2`, `type-1` or `type-0`.
+        truth: Inputs (V, M, *shape) in [0, 1] and labels (V, M) of V victims with M examples each, to score the reconstructions.
+        normalise: Mean and standard deviation, a number or one for each channel, by which inputs in [0, 1] become the model's.
+        attack: Name in the catalog, or path of a recipe.
+        knows: `oblivious` or `defense`, what the attacker knows; None for what the recipe says.
+        iterations: Most iterations of a search; None for the recipe's number.
+        budget: Most seconds of the attack, also as `60s` or `2m`; None for no limit.
+        defense: Recipe of the defense that was applied to the update, which the attacker then knows.
+        dataset: Dataset whose public examples the attacker has; None for synthetic ones.
+        data_dir: Folder with the datasets.
+        success: RMSE up to which a reconstruction counts as a success; None for the dataset's threshold, else 0.1.
+        seed: Seed of the attacker.
+        out: Folder for a report, rows and reconstructions, as `leakbench attack --out` writes them. It may not contain anything
+            else. An interrupted attack resumes from it.
 
-    Warns, as `warn_of_contradiction`, where the truth is not what the update came of. Raises InputError for what does not fit
-    together.
+    Returns:
+        The reconstructions; with `truth` also their scores and the verdict, in `summary`.
+
+    Raises:
+        InputError: For arguments that do not fit together, or a folder that contains something else.
+
+    Warns:
+        UserWarning: Where the gradient of the truth is not the update.
     """
+    if out is not None:
+        check_out(Path(out))
     several = [update] if isinstance(update, Mapping) else list(update)
     if not several:
         raise InputError("update: got none, expected at least one")
@@ -78,7 +104,11 @@ def attack_update(
     seen = leaked(model, several, shape, classes, how, before, tap, truth, normal)
     attacker = who.with_public(attacker)
     warn_of_contradiction(seen, attacker, stacklevel=3)
-    return attack_seen(seen, suited(attacker, seen)[0])
+    attacker, adapted = suited(attacker, seen)
+    if out is None:
+        return attack_seen(seen, attacker)
+    notes = "\n".join([*filter(None, [adapted]), *assumed(seen, attacker, before is not None)])
+    return attacked_into(Path(out), {tap: (seen, attacker)}, who.names, "leakbench.attack_update", notes)[tap]
 
 
 def warn_of_contradiction(seen: Seen, attacker: Attacker, stacklevel: int) -> None:
