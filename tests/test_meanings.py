@@ -60,13 +60,13 @@ def test_every_field_of_a_server_is_explained(name):
         (
             "loki",
             [
-                "    bins: 256  # k, how many a client",
-                "    gain: 1.0  # the size of the way back",
+                "    bins: 256  # k, the number of bins of one client",
+                "    gain: 1.0  # size of the return path",
                 "  threat: malicious architecture (G: changes the model, has public data)",
             ],
         ),
         ("trap", ["  threat: malicious parameters (F: changes the model)"]),
-        ("rows", ["    # Keep to the protocol.", "  threat: honest (C: knows how clients train)"]),
+        ("rows", ["    # Follow the protocol.", "  threat: honest (C: knows how clients train)"]),
     ],
 )
 def test_show_says_what_a_server_does(name, lines):

@@ -27,7 +27,7 @@ __all__ = ["METHODS", "Attack", "Method"]
 
 @runtime_checkable
 class Method(Protocol):
-    """Turns what leaked into an answer."""
+    """Turns observed gradients or updates into a reconstruction."""
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction | Ranking:
         """Answer for the V victims that all views show; victim v draws from rngs[v]."""
@@ -50,9 +50,9 @@ METHODS: dict[str, type[Method]] = {
 class Attack:
     """The recipe of an attack.
 
-    knows: what the attacker is told of the defense: nothing (`oblivious`), or its recipe (`defense`), whose deterministic part it
+    knows: what the attacker knows of the defense: nothing (`oblivious`), or its recipe (`defense`), whose deterministic part it
     then runs on its guesses.
-    leak_model: the network from which the `paper` protocol leaks, where a part of the method needs another than the usual one.
+    leak_model: the network that leaks in the `paper` protocol, where a part of the method needs another than the usual one.
     """
 
     title: Text

@@ -36,8 +36,8 @@ class ClipWhole:
 class ClipLayers:
     """Scale each tensor of each member so that its own L2 norm is at most `norm`.
 
-    The layer-wise clip of Fed-CDP and Fed-alphaCDP (Wei et al., TPDS 2023, section 5.1): the noise is scaled to `norm`, but
-    the whole member, over M tensors, is only bounded by sqrt(M) * norm, which the ledger is told.
+    The layer-wise clip of Fed-CDP and Fed-alphaCDP (Wei et al., TPDS 2023, section 5.1). The noise is scaled to `norm`, but
+    the whole member, over M tensors, is only bounded by sqrt(M) * norm, and the accounting uses this bound.
     """
 
     norm: Bound
@@ -55,9 +55,9 @@ class ClipLayers:
 
 @part
 class ClipLayersShared:
-    """Scale each of a member's M tensors to an L2 norm of at most norm / sqrt(M), so that the member keeps within `norm`.
+    """Scale each of a member's M tensors to an L2 norm of at most norm / sqrt(M), so that the member stays within `norm`.
 
-    The layer-wise clip with the whole's bound shared out equally (McMahan et al., "Learning Differentially Private
+    The layer-wise clip with the bound of the whole divided equally (McMahan et al., "Learning Differentially Private
     Recurrent Language Models", ICLR 2018, "per-layer clipping"): the sensitivity is `norm`, as after `clip_whole`.
     """
 

@@ -44,9 +44,9 @@ MASK = "a mask computed from private data shows in the noise"
 
 @part
 class Variance:
-    """Importance i = sum over j of the variance of {w_ij after training, w_ij as sent} (eq. 6): a quarter of the squared change.
+    """Rank by i = sum over j of the variance of {w_ij after training, w_ij as sent} (eq. 6): a quarter of the squared change.
 
-    A mean over j, or a sample variance, orders the features alike.
+    A mean over j, or a sample variance, gives the same order.
     """
 
     @property
@@ -62,10 +62,10 @@ class Variance:
 
 @part
 class Sensitivity:
-    """Importance i = |accuracy - accuracy with r added to every first-layer weight that leaves input i|, r = std * sqrt(2 / pi).
+    """Rank by i = |accuracy - accuracy with r added to every first-layer weight that leaves input i|, r = std * sqrt(2 / pi).
 
-    r is the mean absolute value of the noise (section III-C), here of the noise that every weight gets anyway. The accuracy is that
-    of the local model on the examples that the client trained on in this round.
+    r is the mean absolute value of the noise (section III-C), here of the noise that every weight gets in any case. The accuracy is
+    that of the local model on the examples that the client trained on in this round.
     """
 
     @property
@@ -100,9 +100,9 @@ class Sensitivity:
 
 @part
 class Central:
-    """A public choice: the nearer to the centre of a picture (or to the middle column of a table), the more important.
+    """Rank by a public rule: the nearer to the centre of an image (or to the middle column of a table), the more important.
 
-    No two features are alike, so that the mask is the same at every client and in every round.
+    No two features have the same importance, so the mask is the same at every client and in every round.
     """
 
     @property

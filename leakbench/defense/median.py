@@ -27,8 +27,8 @@ class ClipMedian:
     """Scale each member to a whole L2 norm of at most S, the median of the members' whole norms.
 
     Geyer, Klein and Nabi 2017, section 3 and Algorithm 1, lines 9 and 10, at the server, where the members are the round's
-    updates; of an even number the median lies halfway between the two in the middle. A view of one update alone, as an
-    attacker at type-0 has it, is its own median and so not clipped.
+    updates. For an even number of members, the median is halfway between the two in the middle. A view of one update alone, as an
+    attacker at type-0 has it, is its own median and so is not clipped.
     """
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
@@ -44,10 +44,10 @@ class ClipMedian:
 
 @part
 class ClipInverted:
-    """Scale each tensor *up* to the median norm that this tensor has among the members; leave larger ones alone.
+    """Scale each tensor *up* to the median norm that this tensor has among the members; leave larger ones unchanged.
 
-    What Geyer et al. released: per tensor, factor = min(norm / median, 1) and update / factor. A zero tensor, where the
-    code divides zero by zero, stays zero here.
+    This is the code that Geyer et al. released: per tensor, factor = min(norm / median, 1) and update / factor. A zero tensor,
+    where the code divides zero by zero, stays zero here.
 
     noise_multiplier: Gaussian noise of noise_multiplier * median on each tensor's sum, as released; it belongs to this part
         because each tensor has its own scale, while a signal has one, which becomes the largest of them.

@@ -74,12 +74,12 @@ def clip_weights(signal: Signal, norm: float) -> Signal:
 
 @part
 class Calibration:
-    """What NbAFL derives its noise from.
+    """The numbers from which NbAFL derives its noise.
 
-    norm: C.  epsilon, delta: claimed for one exposure.  constant: c; the least that is allowed where it is None.
-    exposures: L, at most T; T where it is None.
-    sensitivity: `averaged`: Ds = 2 C / m, as if the weights were an average over the m examples (the paper); `whole`: 2 C, by which
-        one example can really move clipped weights that come from several steps of SGD.
+    norm: C.  epsilon, delta: claimed for one exposure.  constant: c; None for the least that is allowed.
+    exposures: L, at most T; None for T.
+    sensitivity: `averaged`: Ds = 2 C / m, as if the weights were an average over the m examples (the paper); `whole`: 2 C, the
+        distance that one example can really move clipped weights that come from several steps of SGD.
     """
 
     norm: Bound
@@ -136,7 +136,7 @@ class NbaflUplink:
 
 @part
 class NbaflDownlink:
-    """Add noise of sigma_D (eq. 5) to the mean of the uploads, where their own noise is too little for it. Server station."""
+    """Add noise of sigma_D (eq. 5) to the mean of the uploads, where their own noise is less than that. Server station."""
 
     calibration: Calibrated
 

@@ -65,9 +65,9 @@ class GaussianNoise:
 
 @part
 class LaplaceNoise:
-    """Add Laplace noise of scale b, so of standard deviation sqrt(2) b, to every coordinate of each member.
+    """Add Laplace noise of scale b, and so of standard deviation sqrt(2) b, to every coordinate of each member.
 
-    No epsilon follows, clip or not: Laplace noise is calibrated to an L1 norm, and the clips here bound an L2 norm.
+    No epsilon follows, with or without a clip: Laplace noise is calibrated to an L1 norm, and the clips here bound an L2 norm.
     """
 
     scale: NonNegative

@@ -67,9 +67,9 @@ def _entering(gradient: Parameters, layer: str) -> Tensor:
 class Precode:
     """Put a variational bottleneck between the features and the last layer (Scheliga et al., WACV 2022, section 4).
 
-    width: k, how many numbers the code has.  beta: weight of the divergence in the loss.
-    The paper's k = 256 and beta = 0.001, softplus for std, the divergence in bits and PyTorch's uniform(+-1 / sqrt(fan-in)) for the
-    new layers as in the released code. The network before and behind keeps its weights.
+    width: k, the number of values in the latent code.  beta: weight of the divergence in the loss.
+    The paper's k = 256 and beta = 0.001. As in the released code, std is a softplus, the divergence is in bits, and new layers are
+    initialised by PyTorch's uniform(+-1 / sqrt(fan-in)). The layers before and after the bottleneck keep their weights.
     """
 
     width: Count = 256

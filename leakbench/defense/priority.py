@@ -39,10 +39,10 @@ def chosen(importance: Tensor, share: float, which: str, rngs: Generators | None
 
 @part
 class PriorityNoise:
-    """NbAFL's uplink with a lower epsilon for some first-layer weights. Client station.
+    """Add NbAFL's uplink noise with a lower epsilon for some first-layer weights. Client station.
 
     The client ranks the input features of its local model, clips its weights, and adds noise of sigma_U (eq. 4) at
-    `calibration.epsilon`, but at `epsilon_selected` to the first-layer weights that leave a chosen feature.
+    `calibration.epsilon`. First-layer weights that leave a selected feature get it at `epsilon_selected`.
     share: p, of all features, rounded down.  which: the `least` or the `most` important ones get more noise.
     epsilon_selected: at most `calibration.epsilon`; equal to it, this is NbAFL.
     """

@@ -47,10 +47,10 @@ def _masked(grads: Parameters, keep: Tensor) -> Parameters:
 
 @part
 class PruneThreshold:
-    """Zero the `share` of each member's coordinates that is smallest in magnitude, over all its tensors together.
+    """Set the `share` of each member's coordinates with the smallest magnitude to zero, over all its tensors together.
 
-    Wei et al., TPDS 2023, section 4.1, "threshold-based gradient pruning"; share is their mu / 100. Of n coordinates the
-    floor(share * n) smallest go; several of the same magnitude at the threshold stay.
+    Wei et al., TPDS 2023, section 4.1, "threshold-based gradient pruning"; share is their mu / 100. Of n coordinates, the
+    floor(share * n) smallest are pruned; several of the same magnitude at the threshold stay.
     """
 
     share: Share
@@ -69,10 +69,11 @@ class PruneThreshold:
 
 @part
 class PruneThresholdReleased:
-    """Zero what is at most the `share` quantile of the *last* member's magnitudes, in every member.
+    """Set all coordinates up to the `share` quantile of the *last* member's magnitudes to zero, in every member.
 
-    As in the released LFW_defense notebook of the attack's authors, where the list of magnitudes begins anew with each
-    example, so that the last one's decides: index floor(share * n) of its sorted magnitudes, and what equals it goes too.
+    As in the released LFW_defense notebook of the attack's authors, where the list of magnitudes starts over with each
+    example, so that the last example decides. The threshold is index floor(share * n) of its sorted magnitudes, and coordinates
+    that are equal to it are pruned too.
     """
 
     share: Share
@@ -91,13 +92,13 @@ class PruneThresholdReleased:
 
 @part
 class PruneRandom:
-    """Keep a random `share` of each member's coordinates, chosen among those whose magnitude is above `threshold`.
+    """Keep a random `share` of each member's coordinates, selected among those whose magnitude is above `threshold`.
 
-    Distributed selective SGD (Shokri and Shmatikov, CCS 2015), its selection "random with threshold". Of n coordinates
-    floor(share * n), at least 1, are drawn, all of equal chance; where fewer are above the threshold, these. Each member
-    and each lane draws its own, from the lane's generator.
+    Distributed selective SGD (Shokri and Shmatikov, CCS 2015) with its selection "random with threshold". Of n coordinates,
+    floor(share * n), at least 1, are drawn with equal probability; where fewer are above the threshold, all of these stay. Each
+    member and each lane draws its own, from the lane's generator.
 
-    noise: standard deviation of Gaussian noise on every kept coordinate, and on no other.
+    noise: standard deviation of Gaussian noise on every selected coordinate, and on no other.
     """
 
     share: Annotated[float, Field(gt=0, le=1)]

@@ -39,10 +39,10 @@ BARE = Fact(
 
 @part
 class ClipQuantile:
-    """Scale each member so that its whole L2 norm is at most the remembered bound C, and count who was within it.
+    """Scale each member so that its whole L2 norm is at most the remembered bound C, and count the members within it.
 
-    Andrew et al., Algorithm 1: b_i = 1[norm <= C]. initial: C in the first use. Until noise is added to the count
-    (`quantile_noise`), C says something of the private norms, and no epsilon follows.
+    Andrew et al., Algorithm 1: b_i = 1[norm <= C]. initial: C in the first use. Without noise on the count (`quantile_noise`),
+    C depends on the private norms, and no epsilon follows.
     """
 
     initial: Bound
@@ -64,8 +64,8 @@ class ClipQuantile:
 class AdaptClip:
     """Set the bound for the next use: C <- C exp(-learning_rate (b - target)), b the share of members within C, C in [1e-15, 1e30].
 
-    Andrew et al., Algorithm 1, the geometric update, with b = 1/2 + (sum of votes) / m. m: of a batch its expected size B, at the
-    `batch` station; of a cohort K_t, at the `server` station. Raises InputError where no clip_quantile came before.
+    Andrew et al., Algorithm 1, the geometric update, with b = 1/2 + (sum of votes) / m. At the `batch` station, m is the expected
+    size B of a batch; at the `server` station, it is the size K_t of a cohort. Raises InputError without a clip_quantile before it.
     """
 
     target: Probability = 0.5
@@ -82,13 +82,13 @@ class AdaptClip:
 
 @part
 class QuantileNoise:
-    """Add noise to the values and to the count, which together are worth `multiplier`, z, on what one member adds to both.
+    """Add noise to the values and to the count, together worth the multiplier z for the effect of one member on both.
 
     Andrew et al., Theorem 1: the count gets s_b, and the values z_delta C with z_delta = (z^-2 - (2 s_b)^-2)^(-1/2).
-    count_std: s_b; None is m / 20, the default of TensorFlow Federated and Flower.
+    multiplier: z.  count_std: s_b; None is m / 20, the default of TensorFlow Federated and Flower.
     to: `sum`: one noise for the sum, at the `batch` or `server` station; `share`: each of m clients adds its share,
-        1 / sqrt(m) of both, so that nobody's bare vote leaves a client.
-    Raises InputError where clip_quantile was not the last to act and where z >= 2 s_b, for which no z_delta exists.
+        1 / sqrt(m) of both, so that no vote leaves a client without noise.
+    Raises InputError where clip_quantile was not the last to act, and for z >= 2 s_b, where z_delta does not exist.
     """
 
     multiplier: NonNegative
@@ -113,10 +113,10 @@ class QuantileNoise:
 
 @part
 class QuantileNoiseReleased:
-    """Noise and adaptation in the order and with the sign of Flower's `DifferentialPrivacy...AdaptiveClipping` classes.
+    """Add noise and adapt in the order and with the sign of Flower's `DifferentialPrivacy...AdaptiveClipping` classes.
 
-    Their indicator says "was clipped" while the step keeps its sign, so C falls when too many are clipped; and the noise is
-    scaled by C after this step, not by the C that clipped. Fields as in `quantile_noise` and `adapt_clip`. Stands at the server.
+    Their indicator says "was clipped" while the step keeps its sign, so C falls when too many are clipped. The noise is scaled by
+    C after this step, not by the C of the clip. Fields as in `quantile_noise` and `adapt_clip`. Server station.
     """
 
     multiplier: NonNegative

@@ -77,21 +77,21 @@ Step = Annotated[Transform, *slot("transform", TRANSFORMS)]
 class Defense:
     """The recipe of a defense.
 
-    network: what it changes in the network itself, in order (`leakbench.defense.network`).
+    network: changes of the network itself, in order (`leakbench.defense.network`).
     example, batch, client, server: the transforms at each station, in order (see `leakbench.federated`).
-    unit: what one epsilon protects, an `example` or a whole `client`.
-    batches: how a client draws its batches: `fixed` (B of its examples without replacement, anew in each local iteration),
+    unit: the unit of one epsilon, an `example` or a whole `client`.
+    batches: how a client draws its batches: `fixed` (B of its examples without replacement, drawn again in each local iteration),
         `split` (one pass over a shuffled, fixed split), `poisson` (each example with probability B / |D_i|).
     cohorts: how the server draws its clients: `fixed` (K_t of N) or `poisson` (each with probability K_t / N).
-    cohort_growth: what K_t is multiplied with in a round, a number or a schedule of it: m_t grows in Geyer et al. 2017, section 4.
-    on_dropout: what a round does of which a client fails (`Federation.dropout`): `continue` sums up who is left, still divided by
-        K_t, to which the noise is calibrated; `abort` changes nothing and releases nothing.
+    cohort_growth: factor of K_t in a round, a number or a schedule of it: m_t grows in Geyer et al. 2017, section 4.
+    on_dropout: what happens to a round in which a client fails (`Federation.dropout`): `continue` sums up the other clients, still
+        divided by K_t, to which the noise is calibrated; `abort` changes nothing and releases nothing.
     aggregation: what reaches the server: every update (`plain`) or only the sum of a round's updates (`secure`).
     model, leak_model: the network that is trained, and the one that leaks in the `paper` protocol, where a transform needs
         one of their kind; empty: the data set's usual one. The command line overrides both.
     budget: where training stops; None: after all rounds. The command line overrides it.
-    printed_by: who prints them, where it is not who is cited.
-    printed: what the paper prints, {`accuracy` | `epsilon` | `rmse TAP`: {dataset: value}}, to stand beside the measurement.
+    printed_by: the source of the printed values, where it is not the cited one.
+    printed: values that the paper prints, {`accuracy` | `epsilon` | `rmse TAP`: {dataset: value}}, to compare with the measurement.
     """
 
     title: Text

@@ -24,15 +24,15 @@ OF_THE_BATCH = "a refusal depends on the whole private batch: one example can de
 
 @part
 class RefuseConspicuous:
-    """Zero all members of a lane whose network or batch looks as an honest server's does not.
+    """Set all members of a lane to zero if its network or batch differs from those of an honest server.
 
-    Each local iteration is judged by itself, by the network and the batch that it uses; one that is refused moves nothing, so
-    that a model whose rows are alike is refused throughout. Nothing is drawn.
+    Each local iteration is judged by itself, by the network and the batch that it uses. A refused iteration moves nothing, so a
+    model whose rows are alike is refused throughout. Nothing is random.
 
-    rows_alike, d_snr, lit_alone: what of `leakbench.measure.conspicuous` must be exceeded, any one of them; None: not looked at.
-    The defaults lie above the 99th percentiles of honest models at B = 8 (results/conspicuous.md).
-    least: of how many examples a batch must be for its D-SNR and its rows to be looked at. In a smaller one an example
-    outweighs the others, and lights rows alone, whatever the network; there only `rows_alike` counts.
+    rows_alike, d_snr, lit_alone: thresholds of the measures of `leakbench.measure.conspicuous`; exceeding any one of them refuses;
+    None leaves it out. The defaults are above the 99th percentiles of honest models at B = 8 (results/conspicuous.md).
+    least: smallest batch whose D-SNR and rows are checked. In a smaller one, an example outweighs the others and activates rows
+    alone in any network; there only `rows_alike` counts.
     """
 
     rows_alike: Fraction | None = 0.5

@@ -41,7 +41,7 @@ class L2Max:
 class L2MaxReleased:
     """Clip each member at its own largest layer norm, limited to [floor, ceiling]; the scale is the mean of these limits.
 
-    As the authors' released script has it (commented out there): nothing is clipped below the ceiling, and C is not used.
+    This follows the authors' released script, where it is commented out: nothing is clipped below the ceiling, and C is not used.
     """
 
     floor: Bound = 0.1

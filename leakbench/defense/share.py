@@ -17,7 +17,7 @@ class ShareOfNoise:
 
     Flower's client-side noising ("Differential Privacy Wrappers in Flower", section "Customizable Responsibility for Noise
     injection"): the sum of m honest clients' updates carries noise of multiplier * S, as if the server had added it. One
-    client's update alone carries sqrt(m) times less. Stands at the `client` station, after a clip.
+    client's update alone carries sqrt(m) times less. Use it at the `client` station, after a clip.
     """
 
     multiplier: NonNegative

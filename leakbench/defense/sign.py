@@ -25,9 +25,9 @@ UNCOUNTED = "a sign at the server is bounded by how many coordinates an update h
 class Sign:
     """Replace every coordinate of each member by `size` times its sign; that of zero is zero, that of NaN is NaN.
 
-    Bernstein et al., ICML 2018, Algorithm 1: x - delta sign(g) steps by delta in every coordinate, so that with the clients'
-    learning rate eta `size` is delta / eta. 1 is the bare sign, which Wu et al. (UAI 2023) take for a defense.
-    Of p coordinates a member's L2 norm is at most size * sqrt(p), to which a noise that follows is calibrated.
+    Bernstein et al., ICML 2018, Algorithm 1: x - delta sign(g) steps by delta in every coordinate, so with the clients' learning
+    rate eta, `size` is delta / eta. 1 is the bare sign, which Wu et al. (UAI 2023) use as a defense. With p coordinates, the L2
+    norm of a member is at most size * sqrt(p), to which later noise is calibrated.
     """
 
     size: Positive = 1.0

@@ -28,13 +28,13 @@ BYTES = 8_000
 
 @part
 class Soteria:
-    """Zero the columns of one layer's weight gradient that belong to a share of the features r which go into it.
+    """Set the columns of one layer's weight gradient that belong to a share of its input features r to zero.
 
-    Sun et al., CVPR 2021, Algorithm 1, prunes the features with the largest |r_i (d r_i / d x)^-1|; the released code takes the
-    smallest |d r_i / d x| / (r_i + 0.1) for these, and so does this part. At the `example` station each example has its own mask,
-    from its own score; at the `batch` station all share one, from the sum of their scores, as in the released code.
-    share: of the features, pruned where their score is strictly below this quantile (linear interpolation).
-    layer: the defended layer's name in the network, or `last`, the last fully connected one.
+    Sun et al., CVPR 2021, Algorithm 1, prunes the features with the largest |r_i (d r_i / d x)^-1|. The released code takes the
+    smallest |d r_i / d x| / (r_i + 0.1) for these, and so does this part. At the `example` station, each example has its own mask,
+    from its own score. At the `batch` station, all share one, from the sum of their scores, as in the released code.
+    share: share of the features; those whose score is strictly below this quantile (linear interpolation) are pruned.
+    layer: name of the defended layer in the network, or `last` for the last fully connected one.
 
     The cost is one backward pass for each feature and example.
     """

@@ -19,11 +19,11 @@ __all__ = ["AnalyticFc"]
 
 @part
 class AnalyticFc:
-    """x = dW_i / db_i, row by row (Phong et al., TIFS 2018, section 3; Geiping et al., NeurIPS 2020, proposition 3.1).
+    """Compute x = dW_i / db_i, row by row (Phong et al., TIFS 2018, section 3; Geiping et al., NeurIPS 2020, proposition 3.1).
 
-    Row i of a first layer W x + b has the gradient dW_i = db_i x^T, so one example comes back exactly from any row with db_i != 0;
-    that of largest |db_i| loses the fewest digits. Of M > 1 examples each row holds a mean weighted by their db_i, and the M
-    rows of largest |db_i| are the answers; a row that one example alone activates holds just this one.
+    Row i of a first layer W x + b has the gradient dW_i = db_i x^T, so any row with db_i != 0 gives one example exactly. The row
+    with the largest |db_i| loses the fewest digits. For M > 1 examples, each row contains a mean weighted by their db_i, and the
+    M rows with the largest |db_i| are the reconstructions. A row that one example alone activates contains just this one.
     """
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:

@@ -42,12 +42,14 @@ Value: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @part
 class GradientMatching:
-    """One search per victim, all victims side by side; several views of the same victims add their distances.
-    Start, labels and space go by the first view, or by the mean of the looks at its release.
+    """Run one search for each victim, all victims side by side.
 
-    restarts: how many searches each victim gets, each from a start of its own, side by side; the answer is what `pooling`
-    makes of them, by default that of least distance, and all of their iterations and evaluations count.
-    local_steps: how many local iterations the attacker unrolls in the stead of L; None for all of them.
+    Several views of the same victims add their distances. Start, labels and space use the first view, or the mean of the
+    observations of its release.
+
+    restarts: number of searches for each victim, each with its own start, side by side. `pooling` makes one reconstruction of
+    them, by default that of least distance. The iterations and evaluations of all of them count.
+    local_steps: number of local iterations that the attacker unrolls instead of L; None for all of them.
     """
 
     labels: Annotated[Labels, *slot("labels", LABELS)]

@@ -66,10 +66,10 @@ class Inverter:
 class LearningToInvert:
     """Minimise E |f(D(g(x))) - x|^2 over public x (Wu, Chen, Guo, Weinberger, UAI 2023, arXiv:2210.10880).
 
-    f: three linear layers p - hidden - hidden - pixels with ReLU between and a sigmoid behind, by Adam, its rate a tenth from
-    three quarters of the epochs on.  D: the defense as far as the attacker knows it, applied afresh in every step.
-    hashed: the share of p to which gradients are summed by random bins without signs (feature hashing); 1 for all of p.
-    public: how many public examples it learns from, at most.  batch: how many a step takes.  seed: of all that is drawn.
+    f: three linear layers p - hidden - hidden - pixels with ReLU between them and a sigmoid at the end, trained by Adam. After
+    three quarters of the epochs, its rate is a tenth.  D: the defense as far as the attacker knows it, applied again in every step.
+    hashed: share of p to which gradients are summed in random bins without signs (feature hashing); 1 for all of p.
+    public: largest number of public examples for training.  batch: number of examples in a step.  seed: seed of all random draws.
     """
 
     hidden: Count = 3000

@@ -21,10 +21,10 @@ __all__ = ["Lmmse", "LmmseStart"]
 
 @part
 class Lmmse:
-    """Answer with the linear map from gradients to inputs that is best on public examples: see `linear_map`.
+    """Apply the linear map from gradients to inputs that is best on public examples: see `linear_map`.
 
     The linear case of Learning To Invert (Wu et al., UAI 2023), with the noise of the defense as its exact ridge.
-    public: how many public examples it learns from, at most.  ridge: for leaks without noise, see `linear_map`; None to
+    public: largest number of public examples.  ridge: for gradients without noise, see `linear_map`; None to
     choose it on the public examples.
     """
 
@@ -56,7 +56,7 @@ class Lmmse:
 
 @part
 class LmmseStart:
-    """Start a search from that linear estimate, unclamped; every restart starts from the same.
+    """Start a search from the linear estimate of `Lmmse`, unclamped; every restart starts from the same.
 
     public, ridge: see `Lmmse`.
     """

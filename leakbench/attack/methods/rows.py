@@ -46,16 +46,17 @@ APART = 0.1
 
 @part
 class Rows:
-    """x = dW_j / db_j of a bin j that holds one example (Fowl et al., ICLR 2022); differences of neighbours where
-    rows add up.
+    """Compute x = dW_j / db_j of a bin j that contains one example (Fowl et al., ICLR 2022).
 
-    scale: `bias`, that quotient; `bin`: dW_j times the middle of bin j over w . dW_j, for where a clip by layers, noise or the
-    rounding of small bias steps spoils the quotient; the answer's h is then the bin's middle, and not exact; `told`: the bin for
-    who knows that a defense acts on what leaked, or reads it from weights, else the quotient.
-    Who is told the deviation of a noise answers with the posterior mean under the Gaussian of public examples.
-    public: how many of them, at most.
-    tolerance: how far beyond [0, 1] values may lie, and beyond its bin's edges h may, in widths of the bin; beside five
-    deviations of the noise.
+    Where rows add up, differences of neighbours are used. An attacker that knows the standard deviation of the noise reconstructs
+    the posterior mean under the Gaussian of public examples.
+
+    scale: `bias` is the quotient above. `bin` is dW_j times the middle of bin j over w . dW_j, where a layer-wise clip, noise or
+    the rounding of small bias steps spoils the quotient; the h of the reconstruction is then the bin's middle, and not exact.
+    `told` is `bin` if the attacker knows that a defense acts on the update, or reads it from weights, else `bias`.
+    public: largest number of public examples.
+    tolerance: how far values may be beyond [0, 1], and h beyond the edges of its bin (in widths of the bin), in addition to five
+    standard deviations of the noise.
     """
 
     scale: Literal["told", "bias", "bin"] = "told"

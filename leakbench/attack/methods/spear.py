@@ -43,15 +43,15 @@ class _Layer:
 
 @part
 class Spear:
-    """Invert a first layer W x + b with a ReLU behind it (Dimitrov et al., SPEAR, NeurIPS 2024).
+    """Invert a first layer W x + b that is followed by a ReLU (Dimitrov et al., SPEAR, NeurIPS 2024).
 
-    dW = dZ^T X of rank M factors as L R; dZ^T = L Q for an unknown Q of M x M, whose columns are found one by one: where an example
-    is inactive its column of dZ^T is zero, so that the kernel of M - 1 rows of L on which it is inactive is a column of Q. A
-    direction is kept where at least the share `sparse` of the rows vanish along it, the sparsest first; the scales follow from db.
-    Rows vanish within `tolerance` standard deviations of the noise that the singular values beyond M show, each row by its own
-    length, so that rounding and a defense's noise need not be told.
-    draws: how many sets of rows are tried at most; an example is hit with a chance of about 2^-(M - 1) each.  certain: it ends
-    sooner where the certificate of every answer reaches this.
+    dW = dZ^T X of rank M factors as L R, and dZ^T = L Q for an unknown M x M matrix Q, whose columns are found one by one. Where an
+    example is inactive, its column of dZ^T is zero, so the kernel of M - 1 rows of L on which it is inactive is a column of Q. A
+    direction is accepted where at least the share `sparse` of the rows vanish along it, the sparsest first. The scales follow from
+    db. Rows vanish within `tolerance` standard deviations of the noise that the singular values beyond M show, each row by its own
+    length, so that the attacker need not know the rounding or the defense's noise.
+    draws: largest number of sets of rows to try; each set hits an example with probability of about 2^-(M - 1).  certain: the
+    search ends sooner where the certificate of every reconstruction reaches this.
     """
 
     draws: Count = 40_000

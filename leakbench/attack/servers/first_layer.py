@@ -20,13 +20,13 @@ __all__ = ["QuantileRows", "TrapWeights"]
 
 @part
 class TrapWeights:
-    """Half of each row is negative, the other half positive and s times as large (Boenisch et al., arXiv:2112.02918).
+    """Make half of each row negative and the other half positive and s times as large (Boenisch et al., arXiv:2112.02918).
 
-    Few inputs light such a row, since its negative half outweighs the other; which half is which is drawn for each row. The bias
-    is zero.
-    s: how large the positive half is beside the negative; .7 for MNIST, .95 for CIFAR-10, .99 for ImageNet in the paper's table 4;
-    a wrong one lights all rows or none.
-    deviation: of the Gaussian of which the entries are drawn.
+    Few inputs activate such a row, because its negative half outweighs the other. The halves are drawn for each row. The bias is
+    zero.
+    s: size of the positive half relative to the negative one. The paper's table 4 has .7 for MNIST, .95 for CIFAR-10 and .99 for
+    ImageNet; a wrong value activates all rows or none.
+    deviation: standard deviation of the Gaussian from which the entries are drawn.
     """
 
     s: Positive = 0.95
@@ -52,11 +52,11 @@ class TrapWeights:
 
 @part
 class QuantileRows:
-    """Random rows, each with a bias by which one of n examples lights it (Nowak et al., QBI, arXiv:2406.18745).
+    """Draw random rows, each with a bias at which one of n examples activates it (Nowak et al., QBI, arXiv:2406.18745).
 
-    Row j is w_j ~ N(0, I) with the bias minus the (1 - 1 / n) quantile of w_j . x over public examples, where the paper takes
-    that of a Gaussian. n is how many examples stand behind one update.
-    public: how many public examples, at most.
+    Row j is w_j ~ N(0, I). Its bias is minus the (1 - 1 / n) quantile of w_j . x over public examples; the paper takes the quantile
+    of a Gaussian. n is the number of examples in one update.
+    public: largest number of public examples.
     """
 
     public: Count = 10_000

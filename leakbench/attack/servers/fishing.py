@@ -49,15 +49,15 @@ STEEP = 1e4
 class Fishing:
     """Catch the examples of one class, or about one of them by a feature (Wen et al., ICML 2022, arXiv:2202.00580).
 
-    of: the class c that is fished for.
-    by: `class` catches all examples of it, exactly one of n with the chance n q (1 - q)^(n - 1), q the share of class c.
-    `feature` takes the feature, side and threshold by which public examples make exactly one catch, of class c, likeliest:
-    n a (1 - a - o)^(n - 1), of all examples a share a of class c and caught, and o of others and caught; at most about
-    1 / e.
-    share: q, in the batches of the client that is attacked; None for that among public examples. 1: clients of one class.
+    of: the class c to catch.
+    by: `class` catches all examples of class c. It catches exactly one of n with probability n q (1 - q)^(n - 1), where q is the
+    share of class c. `feature` takes the feature, side and threshold with which, on public examples, the probability of exactly one
+    catch, of class c, is largest: n a (1 - a - o)^(n - 1). Here a is the share of all examples that are of class c and caught,
+    and o the share of other classes and caught. It is at most about 1 / e.
+    share: q, in the batches of the attacked client; None takes the share among public examples. 1: clients of one class.
     value: minus the entries of row c, so that features that are not negative push z_c down.
-    bias: -b_c, minus the bias of row c. Of a layer without biases row c is as long as puts z_c of all public examples below -100.
-    public: how many public examples, at most.
+    bias: -b_c, minus the bias of row c. Without biases, row c gets the length that puts z_c of all public examples below -100.
+    public: largest number of public examples.
     """
 
     of: Annotated[int, Field(ge=0)] = 0

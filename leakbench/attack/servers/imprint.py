@@ -75,16 +75,15 @@ class Imprinted(nn.Module):
 class Imprint:
     """Put k rows with the cutoffs of k equally likely bins in front of the network (Fowl et al., ICLR 2022).
 
-    An example that is alone in its bin is read exactly from two gradients (`rows`). Of n examples in all, (1 - 1 / k)^(n - 1)
-    are expected to be alone.
-    bins: k, how many.  functional: what is compared, the mean of all values or a random direction of length 1.
-    form: `cumulative` rows with a ReLU, as published, or `sparse` ones, each lit by its own bin alone, which outlast a pruning
-    and local steps (Zhao et al., S&P 2024). gain: the size of the way back, by which the imprint's share of a clipped
-    gradient grows; its sign alternates from row to row, so that what is added to an input stays small.
-    target: the value of what is compared that is aimed at in one shot, by the one bin around it that holds 1 / k of the public
-    examples; None for all k bins. A value that no public example comes near gets a bin as wide as the nearest 1 / k of them
-    are away.
-    public: how many public examples the cutoffs are quantiles of, at most.
+    An example that is alone in its bin is read exactly from two gradients (`rows`). The expected share of n examples that are alone
+    is (1 - 1 / k)^(n - 1).
+    bins: k, the number of bins.  functional: the compared value, the mean of all values or a random direction of length 1.
+    form: `cumulative` rows with a ReLU, as published, or `sparse` rows, each activated by its own bin alone, which survive pruning
+    and local steps (Zhao et al., S&P 2024). gain: size of the return path; a larger one raises the imprint's share of a
+    clipped gradient; its sign alternates from row to row, so that little is added to an input.
+    target: the compared value that one shot aims at, with the one bin around it that contains 1 / k of the public examples; None
+    for all k bins. For a value far from all public examples, the bin reaches to the nearest 1 / k of them.
+    public: largest number of public examples for the quantiles of the cutoffs.
     """
 
     bins: Count = 256

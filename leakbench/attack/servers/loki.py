@@ -15,14 +15,15 @@ __all__ = ["Loki"]
 
 @part
 class Loki:
-    """Send every client of a cohort a model whose imprint sits in other columns (Zhao et al., LOKI, S&P 2024, arXiv:2303.12233).
+    """Send each client of a cohort a model whose imprint uses different columns (Zhao et al., LOKI, S&P 2024, arXiv:2303.12233).
 
-    Rows with a bin of their own as in `imprint`, of mean brightness, with columns for a copy of the input a client; client c is let
-    into copy c alone (in the paper by kernels of a convolution, identities for its own channels and zeros for all others), so that
-    its pictures come to lie in these columns of the sum, and of n examples of a client (1 - 1 / k)^(n - 1) are expected to be
-    alone, however many clients are summed up. The bias is shared, and its gradient mixes clients: rows are read by the middle of
-    their bin. Under plain aggregation there is one block.
-    bins: k, how many a client.  gain: the size of the way back.  public: how many public examples the cutoffs are quantiles of.
+    Rows have a bin of their own, as in `imprint`, of mean brightness, with columns for one copy of the input per client. Client c
+    sees copy c alone, so that its images are in these columns of the sum. The paper does this by the kernels of a convolution:
+    identities for the client's own channels and zeros for all others. The expected share of the n examples of a client that are
+    alone is (1 - 1 / k)^(n - 1), for any number of clients in the sum. The bias is shared, and its gradient mixes clients, so rows
+    are read by the middle of their bin. Under plain aggregation there is one block.
+    bins: k, the number of bins of one client.  gain: size of the return path.  public: largest number of public
+    examples for the quantiles of the cutoffs.
     """
 
     bins: Count = 256

@@ -47,7 +47,7 @@ class Isolates(Protocol):
 
 @part
 class Honest:
-    """Keep to the protocol."""
+    """Follow the protocol."""
 
     @property
     def threat(self) -> str:

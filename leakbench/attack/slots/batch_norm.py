@@ -19,10 +19,10 @@ __all__ = ["BatchNormStatistics"]
 
 @part
 class BatchNormStatistics:
-    """weight * sum over layers of |mean - running mean| + |variance - running variance| (Yin et al., CVPR 2021, R_BN).
+    """Add weight * sum over layers of |mean - running mean| + |variance - running variance| (Yin et al., CVPR 2021, R_BN).
 
-    Mean and biased variance are those of what enters the layer, by channel over the M examples of a guess and all pixels; the
-    running ones are as the server sent them. Every module that has `running_mean` and `running_var` is such a layer.
+    Mean and biased variance are those of the layer's input, by channel over the M examples of a guess and all pixels. The running
+    ones are those that the server sent. Every module that has `running_mean` and `running_var` is such a layer.
     """
 
     weight: NonNegative

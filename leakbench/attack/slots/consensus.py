@@ -13,11 +13,12 @@ __all__ = ["GroupConsistency"]
 
 @part
 class GroupConsistency:
-    """weight * |x - consensus|, the consensus being the mean over all restarts of the victim (Yin et al., CVPR 2021, R_group).
+    """Add weight * |x - consensus|, where consensus is the mean over all restarts of the victim (Yin et al., CVPR 2021, R_group).
 
-    The mean is taken pixel by pixel and held fixed in the derivative; their registration of the seeds' pictures before it is left
-    out. Each slot of a batch is compared with the same slot of the other seeds, as in their batches of distinct labels. Nothing
-    for one restart. Meant for a descent that moves all searches at once, as adam does: only guesses of the same evaluation agree.
+    The mean is taken pixel by pixel and is constant in the derivative; the paper's registration of the images before it is left
+    out. Each position of a batch is compared with the same position of the other restarts, as in the paper's batches of distinct
+    labels. With one restart the term is zero. Use it with a descent that moves all searches at once, as adam does: only guesses of
+    the same evaluation agree.
     """
 
     weight: NonNegative

@@ -229,10 +229,10 @@ def evaluations_each(descent: Descent) -> int:
 
 @part
 class LbfgsDescent:
-    """L-BFGS with the semantics and defaults of `torch.optim.LBFGS` for every victim, as DLG and CPL use it.
+    """Run L-BFGS with the semantics and defaults of `torch.optim.LBFGS` for every victim, as DLG and CPL use it.
 
     One iteration is one outer step of `inner` inner iterations: the iterations that papers count.
-    torch also ends an outer step after 5 / 4 * `inner` evaluations, which for 2 and 3 is one move earlier; here it is not.
+    torch also ends an outer step after 5 / 4 * `inner` evaluations, which for 2 and 3 is one move earlier; this descent does not.
     """
 
     learning_rate: Positive = 1.0
@@ -250,11 +250,11 @@ class LbfgsDescent:
 
 @part
 class AdamDescent:
-    """Adam with the semantics and defaults of `torch.optim.Adam` for every victim, as Inverting Gradients uses it.
+    """Run Adam with the semantics and defaults of `torch.optim.Adam` for every victim, as Inverting Gradients uses it.
 
-    signed: only the sign of the gradient by the inputs enters (Geiping et al., NeurIPS 2020, section 4, after adversarial
-    attacks).  box: after each step inputs are moved into [0, 1].  The learning rate is multiplied by `factor` after each of the
-    `milestones`, shares of the iterations that the stop allows, rounded down; for none, `milestones: []`. Labels that are
+    signed: use only the sign of the gradient by the inputs (Geiping et al., NeurIPS 2020, section 4, after adversarial
+    attacks).  box: move inputs into [0, 1] after each step.  The learning rate is multiplied by `factor` after each of the
+    `milestones`, shares of the iterations that the stop allows, rounded down; `milestones: []` keeps it constant. Labels that are
     searched jointly are neither signed nor boxed.
     """
 

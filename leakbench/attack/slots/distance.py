@@ -28,7 +28,7 @@ class Distance(Protocol):
 
 @part
 class SquaredL2:
-    """The sum of squared differences over all layers (DLG: Zhu et al., NeurIPS 2019, eq. 4; CPL the same)."""
+    """Sum the squared differences over all layers (DLG: Zhu et al., NeurIPS 2019, eq. 4; CPL the same)."""
 
     def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:
         """Return (V,) distances."""
@@ -59,10 +59,10 @@ class _SquaredLength(torch.autograd.Function):
 
 @part
 class Cosine:
-    """1 - <a, b> / (|a| |b|) over all layers together (Geiping et al., NeurIPS 2020, eq. 4; their code's cost `sim`).
+    """Compute 1 - <a, b> / (|a| |b|) over all layers together (Geiping et al., NeurIPS 2020, eq. 4; cost `sim` of their code).
 
-    Between 0, the same direction, and 2. Blind to length: a clip that scales all layers alike changes nothing. A gradient of
-    length zero has no direction and counts as orthogonal, distance 1, where their code divides by zero.
+    The distance is between 0 (the same direction) and 2. It ignores length: a clip that scales all layers alike changes nothing. A
+    gradient of length zero has no direction and counts as orthogonal, distance 1; the authors' code divides by zero.
     """
 
     def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:
@@ -80,12 +80,12 @@ def _length(gradients: Parameters) -> Tensor:
 
 @part
 class Likelihood:
-    """|a - b|^2 / (2 s^2) over all layers, s the deviation of the defense's noise on each coordinate: minus its log-likelihood.
+    """Compute |a - b|^2 / (2 s^2) over all layers, minus the log-likelihood of noise with standard deviation s.
 
-    Where the attacker knows of a transform that says itself how likely what leaked is (`leakbench.defense.guess.Explains`, as of
-    signs), what that says.
-    s is at least `floor`, which stands for rounding and for all that the guess's model leaves out; it stands alone for an
-    attacker who does not know the defense, and where no Gaussian noise simply adds up.
+    s is the deviation of the defense's noise on each coordinate. A transform that the attacker knows may compute the likelihood of
+    the observed gradient itself (`leakbench.defense.guess.Explains`, for example signs); its value is then used.
+    floor: smallest value of s, for rounding and for everything that the model of the guess leaves out. It is the value of s for an
+    attacker that does not know the defense, and where Gaussian noise does not simply add up.
     """
 
     floor: Positive = 1e-3

@@ -50,9 +50,9 @@ class Joint:
 class LastLayer:
     """Read the labels from the gradient of the last layer's weights (iDLG: Zhao et al., 2020, eq. 4 to 6).
 
-    With features that are never negative (sigmoid, ReLU), only the row of a true class can have a negative sum: for one example
-    its argmin. For M examples rows are taken M times in turn: the lowest row, which then gives up the share that one example
-    contributes (the sum of all negative rows over M).
+    With features that are never negative (sigmoid, ReLU), only the row of a true class can have a negative sum: for one example,
+    the argmin over rows. For M examples, a row is taken M times in turn: each time the lowest row, which then gives up the share
+    that one example contributes (the sum of all negative rows over M).
     """
 
     def __call__(self, view: View, rngs: Generators) -> LabelGuess:
@@ -76,7 +76,7 @@ class LastLayer:
 
 @part
 class LastLayerCounts:
-    """Count the labels by the last layer's gradient and public examples, classes that repeat included: see `label_counts`."""
+    """Count the labels from the last layer's gradient and public examples, including repeated classes: see `label_counts`."""
 
     def __call__(self, view: View, rngs: Generators) -> LabelGuess:
         """Return one-hot guesses, in ascending order of the class; raises InputError where there is no public example."""
@@ -88,7 +88,7 @@ class LastLayerCounts:
 
 @part
 class Given:
-    """The true labels, in the order in which the clients used them: an oracle, which the threat model has to grant."""
+    """Use the true labels, in the order in which the clients used them: an oracle, which the threat model must grant."""
 
     needs: ClassVar[Needs] = Needs(labels=True)
 

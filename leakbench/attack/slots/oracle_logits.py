@@ -18,10 +18,10 @@ __all__ = ["OracleLogits"]
 
 @part
 class OracleLogits:
-    """weight * |f(x) - f(x_true)|^2 over the M examples and all classes, f being the model that was sent.
+    """Add weight * |f(x) - f(x_true)|^2 over the M examples and all classes, where f is the model that the server sent.
 
-    The released code of CPL (LFW64, LFW128, LFW_tanhrelu) adds it with the private logits themselves. A network that draws at
-    random is taken at its plain forward.
+    The released code of CPL (LFW64, LFW128, LFW_tanhrelu) adds this term with the private logits themselves. A network with random
+    draws is evaluated by its plain forward.
     """
 
     needs: ClassVar[Needs] = Needs(logits=True)

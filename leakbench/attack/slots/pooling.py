@@ -26,7 +26,7 @@ class Pooling(Protocol):
 
 @part
 class Least:
-    """The guess of least distance alone."""
+    """Return the guess of least distance."""
 
     def __call__(self, guesses: Tensor, values: Tensor, view: View) -> Tensor:
         """Return the best guesses."""
@@ -46,11 +46,11 @@ def _aligned(guesses: Tensor, values: Tensor, view: View, who: str) -> Tensor:
 
 @part
 class Median:
-    """TabLeak's pooled ensemble (Vero et al., ICML 2023, arXiv:2210.01785; released code, `median+softmax`), for tables.
+    """Pool tables by the median, as in TabLeak (Vero et al., ICML 2023, arXiv:2210.01785; released code, `median+softmax`).
 
-    The records of each guess are matched to those of the best one by their features; then each column is its median over the n
-    guesses, the lower one of an even n as in the released code. Theirs takes for best the guess whose hardened records have the
-    least distance, here it is the guess itself. Raises InputError where the inputs are no table.
+    The records of each guess are matched to those of the best one by their features. Each column is then its median over the n
+    guesses, the lower one for an even n, as in the released code. The best guess is that of least distance; in the released code,
+    it is the guess whose hardened records have the least distance. Raises InputError where the inputs are not a table.
     """
 
     needs: ClassVar[Needs] = Needs(table=True)
@@ -62,7 +62,7 @@ class Median:
 
 @part
 class Mean:
-    """The same with the mean of each column over the n guesses (released code, `soft_avg+softmax`)."""
+    """Pool tables as `median` does, with the mean of each column over the n guesses (released code, `soft_avg+softmax`)."""
 
     needs: ClassVar[Needs] = Needs(table=True)
 

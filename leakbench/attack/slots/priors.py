@@ -30,9 +30,9 @@ class Prior(Protocol):
 
 @part
 class TotalVariation:
-    """weight * (mean |dx| + mean |dy|), anisotropic (Geiping et al., NeurIPS 2020, eq. 4); nothing for inputs without sides.
+    """Add weight * (mean |dx| + mean |dy|), anisotropic (Geiping et al., NeurIPS 2020, eq. 4); zero for tables.
 
-    standardised: of pixels over the deviation of the public examples' channels, as code that standardises its inputs takes it.
+    standardised: of pixels divided by the deviation of the public examples' channels, as in code that standardises its inputs.
     """
 
     weight: NonNegative
@@ -51,9 +51,9 @@ class TotalVariation:
 
 @part
 class Length:
-    """weight * mean over the M examples of |x|, the L2 norm (Yin et al., CVPR 2021, R_l2).
+    """Add weight * mean over the M examples of |x|, the L2 norm (Yin et al., CVPR 2021, R_l2).
 
-    standardised: of x less the mean and over the deviation of the public examples' channels.
+    standardised: of x minus the mean and divided by the deviation of the public examples' channels.
     """
 
     weight: NonNegative

@@ -40,8 +40,8 @@ class Pixels:
 class Standardised:
     """Search (x - m) / s, with mean m and deviation s of the public examples' channels, without a prior.
 
-    The coordinates of code that standardises its inputs: Inverting Gradients' steps and learning rates are meant in them. The
-    model is not touched, it sees x.
+    These are the coordinates of code that standardises its inputs: the steps and learning rates of Inverting Gradients are meant in
+    them. The model does not change; it sees x.
     """
 
     def __call__(self, view: View) -> Coordinates:

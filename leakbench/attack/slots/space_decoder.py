@@ -22,12 +22,13 @@ __all__ = ["Decoder"]
 
 @part
 class Decoder:
-    """Search z of x = decode(z), of which the prior N(0, I) says weight * |z|^2 / 2: only what the decoder draws is found.
+    """Search z of x = decode(z), with the prior N(0, I) as energy weight * |z|^2 / 2; only inputs that the decoder draws are found.
 
-    A variational autoencoder (see `leakbench.attack.learn.vae`) is trained on at most `public` public examples, pictures or tables,
-    once for all views with the same ones: neither the network that leaks nor its defense is read.
-    latent, hidden: how large it is.  epochs, batch, learning_rate: of its training; few examples need more epochs of smaller
-    batches (of 450 digits 40 epochs leave an RMSE of .17, 200 in batches of 50 one of .13).  seed: of all that is drawn.
+    A variational autoencoder (see `leakbench.attack.learn.vae`) is trained on at most `public` public examples, images or tables,
+    once for all views with the same ones: it uses neither the network that leaks nor the defense.
+    latent, hidden: width of the latent space and of the hidden layers.  epochs, batch, learning_rate: settings of the training.
+    With few examples, use more epochs of smaller batches (with 450 digits, 40 epochs leave an RMSE of .17, and 200 epochs in
+    batches of 50 leave .13).  seed: seed of all random draws.
     """
 
     latent: Count = 32

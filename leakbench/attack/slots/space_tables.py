@@ -50,9 +50,9 @@ def soften(z: Tensor, columns: Columns, temperature: float, numbers: Literal["si
 
 @part
 class StandardColumns:
-    """Every column less its mean, in its standard deviations, as TabLeak feeds Inverting Gradients; nothing bounds it.
+    """Search every column minus its mean, in its standard deviations, without bounds, as TabLeak runs Inverting Gradients.
 
-    The answer is the largest column of each category, and numbers cut to [0, 1].
+    The reconstruction is the largest column of each category, and numbers cut to [0, 1].
     """
 
     needs: ClassVar[Needs] = Needs(table=True)
@@ -74,12 +74,14 @@ class StandardColumns:
 
 @part
 class SoftCategories:
-    """TabLeak's relaxation (Vero et al., ICML 2023, arXiv:2210.01785): a softmax over each category's columns, bounded numbers.
+    """Search TabLeak's relaxation: a softmax over the columns of each category, and bounded numbers (Vero et al., ICML 2023).
 
-    temperature: of the softmax, constant; 1 in all configurations of the released code's experiments.  numbers: bounded by a
-    `sigmoid` over their range (released code, `sigmoid_trick`), or by a `clamp`, beyond which the distance says nothing more.
-    standardized: whether logits are mean + deviation * z, as in the released code, so that a search begins at the public
-    frequencies and a rare category hardly moves; else they are z. The answer is the largest column of each category.
+    The paper is arXiv:2210.01785. The reconstruction is the largest column of each category.
+
+    temperature: constant temperature of the softmax; 1 in all configurations of the released code's experiments.  numbers: bounded
+    by a `sigmoid` over their range (released code, `sigmoid_trick`), or by a `clamp`, beyond which the distance is constant.
+    standardized: whether logits are mean + deviation * z, as in the released code, so that a search starts at the public
+    frequencies and a rare category hardly moves; else they are z.
     """
 
     needs: ClassVar[Needs] = Needs(table=True)

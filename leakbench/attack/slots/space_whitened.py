@@ -22,15 +22,16 @@ TABLE_FLOOR = 1e-4
 
 @part
 class Whitened:
-    """Search z of x = mean + W z, of which a prior N(0, I) says weight * |z|^2 / 2: pictures fall off as 1 / f.
+    """Search z of x = mean + W z, with the prior N(0, I) as energy weight * |z|^2 / 2.
 
-    source: `one_over_f`, W of a spectrum of 1 / (1 + f^2), for pictures and without any data; `public`, W of the covariance of
-    at most `public` public examples, for tables too; `usual`, the first of pictures and the second of tables.
-    floor: a variance that every direction has beyond that covariance; none for a share of the 1 / f spectrum by which either half
-    of the public pictures explains the other best (`fitting_floor`), and 1e-4 for tables.  by_class: the covariance is that
-    around the means of the examples' classes, and the prior stands around the mean of the class that a guess has.
-    With the distance `likelihood` and weight 1 the answer is the likeliest input; with weight 0 the space only turns steps
-    towards what pictures look like.
+    With the distance `likelihood` and weight 1, the reconstruction is the likeliest input. With weight 0, the space only turns
+    steps towards likely images, whose spectrum falls as 1 / f.
+
+    source: `one_over_f` is W of a spectrum of 1 / (1 + f^2), for images, without any data; `public` is W of the covariance of
+    at most `public` public examples, also for tables; `usual` is the first for images and the second for tables.
+    floor: a variance that every direction has in addition to that covariance; None takes, for images, the share of the 1 / f
+    spectrum with which each half of the public ones explains the other best (`fitting_floor`), and 1e-4 for tables.  by_class: use
+    the covariance around the means of the examples' classes, and a prior around the mean of the class of the guess.
     """
 
     source: Literal["one_over_f", "public", "usual"] = "one_over_f"

@@ -35,7 +35,7 @@ def _drawn(view: View, rngs: Generators, draw: Callable[[torch.Generator], Tenso
 
 @part
 class Normal:
-    """Every value from N(0, 1), unclamped (DLG)."""
+    """Draw every value from N(0, 1), unclamped (DLG)."""
 
     def __call__(self, view: View, rngs: Generators) -> Tensor:
         """Return the first guess."""
@@ -44,7 +44,7 @@ class Normal:
 
 @part
 class Uniform:
-    """Every value from U(0, 1)."""
+    """Draw every value from U(0, 1)."""
 
     def __call__(self, view: View, rngs: Generators) -> Tensor:
         """Return the first guess."""
@@ -53,9 +53,9 @@ class Uniform:
 
 @part
 class Patterned:
-    """One U(0, 1) patch, repeated `tile` times along each side (CPL: Wei et al., ESORICS 2020, section 4, patterned start).
+    """Repeat one U(0, 1) patch `tile` times along each side (CPL: Wei et al., ESORICS 2020, section 4, patterned start).
 
-    tile = 2 is CPL's default, a patch of a quarter of the picture. Tables have one side, their features; a side that `tile` does
+    tile = 2 is CPL's default, a patch of a quarter of the image. Tables have one side, their features. A side that `tile` does
     not divide is cut from the next larger multiple.
     """
 
@@ -76,9 +76,9 @@ class Patterned:
 
 @part
 class Constant:
-    """One value everywhere, 0 for black and 1 for white, plus noise of N(0, deviation^2).
+    """Set every value to `value`, 0 for black and 1 for white, plus noise of N(0, deviation^2).
 
-    Without noise all guesses for a batch are one: those with the same label stay one, since nothing tells them apart.
+    Without noise, all guesses of a batch are equal, and those with the same label stay equal, because nothing distinguishes them.
     """
 
     value: Fraction
@@ -91,7 +91,7 @@ class Constant:
 
 @part
 class Colour:
-    """1 in one channel, 0 in the others: of pictures in RGB, channel 0 is red, 1 green, 2 blue."""
+    """Set one channel to 1 and the others to 0: in RGB images, channel 0 is red, 1 green, 2 blue."""
 
     channel: Annotated[int, Field(ge=0)] = 0
 

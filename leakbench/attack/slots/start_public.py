@@ -18,7 +18,10 @@ __all__ = ["PublicMean", "PublicNormal", "Surrogate"]
 
 @part
 class PublicMean:
-    """The mean of the public examples plus noise of N(0, deviation^2), without which the guesses for a batch would be one."""
+    """Start from the mean of the public examples plus noise of N(0, deviation^2).
+
+    Without noise, all guesses of a batch are equal.
+    """
 
     deviation: NonNegative = 0.05
 
@@ -30,7 +33,7 @@ class PublicMean:
 
 @part
 class PublicNormal:
-    """N(m, s^2) with m and s of the public examples' channels: N(0, 1) in standardised inputs (Inverting Gradients' `randn`)."""
+    """Draw from N(m, s^2) with m and s of the public examples' channels: N(0, 1) in standardised inputs, as Inverting Gradients."""
 
     def __call__(self, view: View, rngs: Generators) -> Tensor:
         """Return the first guess, unclamped; raises InputError where there is no public example."""
@@ -40,9 +43,9 @@ class PublicNormal:
 
 @part
 class Surrogate:
-    """A public example of another class than the one that the last layer's gradient shows (CPL's released code: a surrogate).
+    """Start from a public example of another class than the one that the last layer's gradient shows (CPL's released code).
 
-    Drawn for each example of a batch. Where the label is wrongly inferred the class may be the victim's.
+    It is drawn for each example of a batch. Where the label is inferred wrongly, the class may be the victim's.
     """
 
     def __call__(self, view: View, rngs: Generators) -> Tensor:

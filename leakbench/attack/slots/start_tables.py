@@ -18,10 +18,10 @@ __all__ = ["StandardUniform"]
 
 @part
 class StandardUniform:
-    """Every column of a table from U(-1, 1) in its standard deviations about its mean (TabLeak's released code, `uniform`).
+    """Draw every column of a table from U(-1, 1) in its standard deviations about its mean (TabLeak's released code, `uniform`).
 
-    soft: those values as the logits and bounded numbers of the space `soft_categories` with its defaults, where TabLeak starts;
-    else the records themselves, where its Inverting Gradients starts. Raises InputError where the inputs are no table.
+    soft: use those values as the logits and bounded numbers of the space `soft_categories` with its defaults, where TabLeak starts;
+    else as the records themselves, where its Inverting Gradients starts. Raises InputError where the inputs are not a table.
     """
 
     needs: ClassVar[Needs] = Needs(table=True)

@@ -42,7 +42,7 @@ class Stop(Protocol):
 
 @part
 class Iterations:
-    """End after `limit` iterations (DLG and CPL: 300), or as soon as a distance is no longer finite: it cannot recover."""
+    """End after `limit` iterations (DLG and CPL: 300), or when a distance is no longer finite, because it cannot recover."""
 
     limit: Annotated[int, Field(ge=1, le=MOST_ITERATIONS)] = 300
 
