@@ -18,7 +18,7 @@ LETTERS = {
     "E": "has the statistics of the victims' batch normalisation",
     "F": "may change the model",
     "G": "may change it, and has public data",
-    "H": "adds clients of its own",
+    "H": "adds its own clients",
 }
 """All of them."""
 
