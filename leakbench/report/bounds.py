@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from leakbench.leakage_points import listed, point_name
 from leakbench.privacy.bounds import Seen
 from leakbench.privacy.mechanism import Mechanism, Mixture
 from leakbench.report.words import interval
@@ -33,8 +34,8 @@ def bounds(summary: Mapping[str, Any]) -> list[str]:
     lines: dict[str, list[str]] = {}
     for name, tap in summary["taps"].items():
         for text in (*_by_construction(summary, tap), *_texts(name, tap, summary["notes"], said)):
-            lines.setdefault(text, []).append(name)
-    return [f"{', '.join(names)}: {text}" for text, names in lines.items()]
+            lines.setdefault(text, []).append(point_name(name))
+    return [f"{listed(names)}: {text}" for text, names in lines.items()]
 
 
 def _texts(name: str, tap: Mapping[str, Any], notes: Mapping[str, str], said: set[str | None]) -> list[str]:
@@ -91,7 +92,7 @@ def violations(summary: Mapping[str, Any]) -> list[str]:
     """Return a line for each measurement that is significantly above its bound."""
     names = {bound.measure: bound.name for bound in BOUNDS}
     return [
-        f"error: {found['tap']}: {names.get(found['measure'], found['measure'])} {_share(found['value'])} "
+        f"error: {point_name(found['tap'])}: {names.get(found['measure'], found['measure'])} {_share(found['value'])} "
         f"(at least {_share(found['low'])}, with 95 % confidence in all bounds of the run) is above its "
         f"{'reference' if 'reference' in found else 'bound'} {_share(found['bound'])}: "
         f"{SURPASSED if 'reference' in found else BROKEN}"

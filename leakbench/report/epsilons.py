@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from leakbench.leakage_points import point_name
 from leakbench.report.words import Summary, Tap
 
 __all__ = ["REALISED", "WITHOUT_DRAW", "Observed", "caveats", "compared", "epsilon_lines", "epsilons"]
@@ -16,6 +17,14 @@ WITHOUT_DRAW = "without the draw"
 
 REALISED = "ex post, realised participations"
 """Name of the figure for the participations that a run counted, which is not an epsilon, on every page."""
+
+
+RELEASED = "released models"
+"""Name of the observer that sees every released model, and nothing else."""
+
+
+WIDTH = 34
+"""Columns of the longest name of an observer, with the word valid."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,7 @@ def epsilons(summary: Summary) -> tuple[str, list[Observed]]:
     epsilon = summary.get("epsilon")
     if not epsilon:
         return "n/a", []
-    released = _observed(f"{epsilon.get('observer') or 'global'} (released models)", epsilon)
+    released = _observed(RELEASED, epsilon)
     taps = [_observed(name, tap) for name, tap in (epsilon.get("by_tap") or {}).items()]
     claimed = _epsilon(epsilon.get("claimed"))
     return summary["notes"].get("epsilon.claimed", claimed) if claimed == "none" else claimed, [released, *taps]
@@ -87,13 +96,13 @@ def compared(found: Observed) -> list[str]:
 
 def epsilon_lines(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield the epsilons of a defense before any training, a line each with its reason."""
-    yield f"  {'claimed':<18}  {_number(found['claimed'])}  {found['claimed_formula']}"
+    yield f"  {'claimed':<{WIDTH}}  {_number(found['claimed'])}  {found['claimed_formula']}"
     for caveat in found["caveats"]:
-        yield f"{'':<30}but {caveat}"
-    for name, at in {"valid": found, **{f"valid, {tap}": at for tap, at in found["by_tap"].items()}}.items():
-        yield f"  {name:<18}  {_number(at['valid'])}  {at['reason']}"
+        yield f"{'':<{WIDTH + 12}}but {caveat}"
+    for name, at in {RELEASED: found, **{point_name(tap): at for tap, at in found["by_tap"].items()}}.items():
+        yield f"  {f'valid, {name}':<{WIDTH}}  {_number(at['valid'])}  {at['reason']}"
         if at["without_draw"] is not None:
-            yield f"    {WITHOUT_DRAW:<16}  {_number(at['without_draw'])}  participation as often as possible in every round"
+            yield f"    {WITHOUT_DRAW:<{WIDTH - 2}}  {_number(at['without_draw'])}  participation as often as possible in every round"
 
 
 def _number(value: float | None) -> str:

@@ -177,7 +177,7 @@ def _reconstructed(tap: Tap, reason: str) -> tuple[str, str]:
     if _above(tap, "recognised"):
         guess = _count(tap["null_recognised"], total)
         return f"{_count(tap['recognised'], total, noun)} recognisably", f"baseline guess: {guess}"
-    return reason, ""
+    return reason.partition(", significantly")[0], ""
 
 
 def _above(tap: Tap, field: str) -> bool:

@@ -8,18 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from leakbench.summary.guaranteed import CANDIDATES, LIMIT
-from leakbench.summary.verdict_words import FAILED, IDENTIFIES, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS
+from leakbench.summary.verdict_words import INCONCLUSIVE
 
-__all__ = ["STYLES", "Said", "verdicts"]
-
-STYLES = {
-    RECONSTRUCTS: "bold red",
-    IDENTIFIES: "bold dark_orange",
-    NO_LEAK: "bold green",
-    INCONCLUSIVE: "bold yellow",
-    FAILED: "bold bright_black",
-}
-"""{verdict: its style on a terminal}. The word is always printed too."""
+__all__ = ["Said", "verdicts"]
 
 RATES = {
     "excluded_asr": "reconstructed",

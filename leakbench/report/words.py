@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
 from leakbench.attack.servers.server import HONEST
+from leakbench.leakage_points import listed, point_name
 from leakbench.measure.metrics_tables import NO_FEATURES
 from leakbench.measure.unanswered import (
     CLASS_ABSENT,
@@ -36,6 +37,7 @@ __all__ = [
     "over_rounds",
     "reading",
     "training",
+    "warnings",
     "why_unanswered",
 ]
 
@@ -76,19 +78,15 @@ def reading(summary: Summary) -> str:
             beside += f"; features right {number(tap['feature_accuracy'])}, {guess}"
         if verdict == IDENTIFIES or (tap.get("asr") is None and tap.get("identified") is not None):
             beside = f"identified {interval(tap, 'identified')} of {tap.get('victims')} among {tap.get('candidates')}"
-        found.setdefault(verdict, []).append(f"{name} ({beside})")
+        found.setdefault(verdict, []).append(f"{point_name(name)} ({beside})")
     ordered = sorted(found, key=lambda verdict: (*_VERDICTS, verdict).index(verdict))
-    parts = [f"{_VERDICTS.get(verdict, f'is {verdict} at')} {_listed(found[verdict])}" for verdict in ordered]
+    parts = [f"{_VERDICTS.get(verdict, f'is {verdict} at')} {listed(found[verdict])}" for verdict in ordered]
     subject = f"Training on {cell['dataset']} with the defense {cell['defense']}: the attack {cell['attack']}"
     return f"{subject} {'; '.join(parts) or 'was used at no leakage point'}."
 
 
-def _listed(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 def batches(summary: Summary) -> str:
-    """Return how many victims and examples stand behind the numbers, what counts as success, and how many failed."""
+    """Return the numbers of victims and examples, what counts as success, and how many examples have no answer."""
     groups: dict[str, list[str]] = {}
     for name, tap in summary["taps"].items():
         success = f"success: RMSE <= {number(tap.get('eta'), 3)}; identified among {tap.get('candidates')} candidates"
@@ -96,17 +94,17 @@ def batches(summary: Summary) -> str:
         who = f"{many} victims{_spread(summary, tap)}" + (
             "" if members == 1 else f", each in a leak of {members} examples{made_of(tap)}"
         )
-        looks = f", {tap['observations']} looks at each" if (tap.get("observations") or 1) > 1 else ""
+        looks = f", {tap['observations']} observations of each" if (tap.get("observations") or 1) > 1 else ""
         lost = tap.get("failures")
         all_of = f" of {many * members} examples" if many and members and members > 1 else ""
         unanswered = f"{lost}{all_of} without an answer{_why(summary, tap)}{_precision(summary, tap)}"
-        batch = f"{who}{looks}, {'ranked and not rebuilt' if lost is None else unanswered}"
-        groups.setdefault(f"{batch}; {success}", []).append(name)
-    return "\n".join(f"{', '.join(names)}: {text}" for text, names in groups.items())
+        batch = f"{who}{looks}, {'ranked and not reconstructed' if lost is None else unanswered}"
+        groups.setdefault(f"{batch}; {success}", []).append(point_name(name))
+    return "\n".join(f"{listed(names)}: {text}" for text, names in groups.items())
 
 
 def _spread(summary: Summary, tap: Tap) -> str:
-    """Return over how many networks, or trainings, the victims of a leakage point are spread."""
+    """Return the number of networks, or trainings, over which the victims of a leakage point are spread."""
     networks = tap.get("networks") or 1
     if summary.get("protocol") == "live":
         return " of one training"
@@ -151,14 +149,23 @@ def _precision(summary: Summary, tap: Tap) -> str:
     return f"; precision {tap['precision']:.2f} ({round(tap['precision'] * given)} of {given} answers right)"
 
 
+def warnings(summary: Summary) -> list[str]:
+    """Return the warnings of a run, each with the name of its leakage point."""
+    lines = []
+    for line in summary.get("warnings", ()):
+        point, colon, rest = line.partition(": ")
+        lines.append(f"{point_name(point)}{colon}{rest}")
+    return lines
+
+
 def over_rounds(summary: Summary) -> list[str]:
-    """Return a line for each tap that leaked at several rounds: its success at each, and the worst."""
+    """Return a line for each leakage point that leaked in several rounds: its success in each, and the worst."""
     lines = []
     for tap, curve in (summary.get("over_rounds") or {}).items():
         measure, name = ("asr", "ASR") if curve["asr"][0] is not None else ("identified", "identified")
         at = ", ".join(f"{n}: {number(value)}" for n, value in zip(curve["rounds"], curve[measure], strict=True))
         most = "as much after each" if len(set(curve[measure])) == 1 else f"most leaked after {curve['worst']}"
-        lines.append(f"{tap} over the rounds: {name} after {at}; {most}")
+        lines.append(f"{point_name(tap)} over the rounds: {name} after {at}; {most}")
     return lines
 
 
@@ -231,10 +238,10 @@ def notes(summary: Summary, without: Collection[str] = ()) -> list[tuple[str, st
         if reason in (NO_FEATURES, LEARNS_NOTHING, HONEST) or (area == "taps" and field.partition(".")[0] in without):
             continue  # pictures, who does not learn, and who does not lie have no such number
         what, where = (field, name) if area == "taps" else (key, "")
-        grouped.setdefault((what, reason.removeprefix("n/a: ")), []).append(where)
+        grouped.setdefault((what, reason.removeprefix("n/a: ")), []).append(point_name(where))
     together: dict[tuple[str, str], list[str]] = {}
     for (what, reason), places in grouped.items():
-        together.setdefault((", ".join(filter(None, places)), reason), []).append(what)
+        together.setdefault((listed(named) if (named := [*filter(None, places)]) else "", reason), []).append(what)
     lines = []
     for (where, reason), several in together.items():
         what = ", ".join(filter(None, several))
