@@ -17,15 +17,17 @@ def point_name(tap: str) -> str:
     """Return the name of a leakage point.
 
     Args:
-        tap: Key of a leakage point, as `type-1`; where it leaked in several rounds, as `type-1@40`.
+        tap: Key of a leakage point, as `type-1`; where it leaked in several rounds, as `type-1@40`, and where one attack
+            joins them, as `type-1@0+1`.
 
     Returns:
         Its name, as "client update (type-1)" or "client update (type-1) after 40 rounds"; another text as it is.
     """
     key, at, rounds = tap.partition("@")
-    if key not in POINT_NAMES or (at and not rounds.isdecimal()):
+    numbers = rounds.split("+")
+    if key not in POINT_NAMES or (at and not all(number.isdecimal() for number in numbers)):
         return tap
-    return POINT_NAMES[key] + (f" after {rounds} round{'' if rounds == '1' else 's'}" if at else "")
+    return POINT_NAMES[key] + (f" after {listed(numbers)} round{'' if rounds == '1' else 's'}" if at else "")
 
 
 def listed(names: list[str]) -> str:

@@ -315,7 +315,7 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     assert taps["type-1"]["rmse_floor"] is None
     assert any("clients step by Adam, which divides" in note for note in notes.values())
     assert "nearly the signs" in notes["client_optimizer"]
-    said = CliRunner().invoke(commands, ["report", str(tmp_path)]).stdout
+    said = CliRunner().invoke(commands, ["report", "-v", str(tmp_path)]).stdout
     assert "clients step by Adam" in " ".join(said.split())
 
 

@@ -172,7 +172,7 @@ def test_labels_ranked_right_too_often_are_a_violation() -> None:
     tap = {**MEASURED, "label_ranked": 0.7, **bounded(MEASURED, rows, SURE)[0]}
     (found,) = violations("type-2", tap, rows)
     assert (found["measure"], found["bound"]) == ("label_ranked", pytest.approx(float(gaussian_robustness(0.1, 0.5))))
-    assert "type-2: label ranked 0.70 (at least 0.53" in lines_of({"violations": [found]})[0]
+    assert "example gradient (type-2): label ranked 0.70 (at least 0.53" in lines_of({"violations": [found]})[0]
 
 
 def test_many_bounds_share_one_chance_of_luck() -> None:
@@ -294,7 +294,9 @@ def test_a_run_prints_its_bounds(tmp_path: Path) -> None:
     assert tap["identified_bound"] == pytest.approx(float(gaussian_robustness(1e-3, 10**0.5 / 6)))
     assert summary["violations"] == []
     said = bounds(summary)
-    assert any(line.startswith("type-2: at most ASR ") and "identified 0.0052" in line for line in said)
+    assert any(
+        line.startswith("example gradient (type-2): at most ASR ") and "identified 0.0052" in line for line in said
+    )
     rows = pd.read_parquet(tmp_path / "run" / "rows.parquet")
     rows = rows[rows["tap"] == "type-2"].assign(null_rmse=lambda r: np.where(r["null_success"], 0.0, 1.0))
     curve = bound_curve(rows, seen_at(summary)["type-2"], np.array([rows["eta"].iloc[0], 1.0]))

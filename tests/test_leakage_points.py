@@ -18,6 +18,7 @@ from leakbench.leakage_points import POINT_NAMES, listed, point_name
         ("type-1@0", "client update (type-1) after 0 rounds"),
         ("type-1@1", "client update (type-1) after 1 round"),
         ("global@40", "global update after 40 rounds"),
+        ("type-1@0+1+2", "client update (type-1) after 0, 1 and 2 rounds"),
         ("server", "server"),
         ("type-1@last", "type-1@last"),
     ],

@@ -171,4 +171,4 @@ def test_every_run_tells_members(
     assert "taps.type-2.member_tpr" in summary["notes"]
     code, out, _ = called(monkeypatch, capsys, "report", str(tmp_path / "few"))
     assert "member_tpr" not in out
-    assert "member_tpr at type-2, type-1" in (tmp_path / "few" / "report.html").read_text()
+    assert "member_tpr at example gradient (type-2)" in (tmp_path / "few" / "report.html").read_text()

@@ -170,7 +170,7 @@ def test_the_page_says_what_the_run_found(tmp_path: Path) -> None:
     for number in ("0.85 [0.64, 0.95]", "0.05 [0.01, 0.24]", "0.0193", "0.1823", "34.3", "0.97", "25", "0.599", "8.02"):
         assert number in shown
     assert "accuracy 0.951 after 2 rounds threat: honest protocol: paper" in shown
-    assert "lpips at type-2, type-1, type-0: backbone weights not found; pass --lpips-weights DIR" in shown
+    assert "and server-side update (type-0): backbone weights not found; pass --lpips-weights DIR" in shown
     assert "the search diverged" in shown and "no answer" in shown
     assert "none: trusts the server" in shown and "Table 3" in shown
     for provenance in ("ab12" * 16, "leakbench run --attack cpl", "torch 2.15", "Fed-CDP", "c0ffee", "attack type-2"):
@@ -365,9 +365,9 @@ def test_a_run_without_a_summary_is_refused(tmp_path: Path) -> None:
         write_report(tmp_path)
 
 
-def printed(summary: dict[str, Any], width: int) -> str:
+def printed(summary: dict[str, Any], width: int, verbose: bool = True) -> str:
     console = Console(file=io.StringIO(), width=width)
-    print_table(copy.deepcopy(summary), console)
+    print_table(copy.deepcopy(summary), console, verbose)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert max(len(line) for line in text.splitlines()) <= width
     return str(text)
@@ -378,17 +378,18 @@ def test_a_run_without_a_training_says_for_how_many_rounds_its_epsilons_are() ->
     assert said in printed({**summary_of(), "rounds": 0}, 200) and said not in printed(summary_of(), 200)
 
 
-def test_the_terminal_table_stands_on_one_line_a_point_at_120_columns() -> None:
+def test_all_columns_of_a_leakage_point_are_on_one_line_at_160_columns() -> None:
     summary = summary_of()
     for tap in summary["taps"].values():
         tap.update(recognised=0.9, null_recognised=0.02)
-    text = printed(summary, 120)
-    row = next(line for line in text.splitlines() if line.startswith(" type-2"))
-    expected = "type-2 0.85 [0.64, 0.95] 0.05 0.90 (0.02) 0.0193 0.1823 34.3 0.97 1.00 0.95 0.93 25"
-    assert row.split() == expected.split()
+    text = printed(summary, 160)
+    row = next(line for line in text.splitlines() if line.startswith("example gradient"))
+    expected = "example gradient (type-2) 0.85 [0.64, 0.95] 0.05 0.90 (0.02) 0.0193 0.1823 34.3 0.97 1.00 0.95 0.93 25"
+    assert row.split()[: len(expected.split())] == expected.split()
     assert "epsilon: claimed 0.599 | valid 8.02: Gaussian" in text
-    assert "valid against an attacker at type-1: none: trusts the server" in text
-    assert "lpips at type-2, type-1, type-0: backbone weights not found" in text
+    assert "valid against an attacker at client update (type-1): none: trusts the server" in text
+    points = "example gradient (type-2), client update (type-1) and server-side update (type-0)"
+    assert f"lpips at {points}: backbone weights not found" in " ".join(text.split())
 
 
 def test_a_column_of_the_terminal_is_left_out_only_where_it_has_no_number_at_all() -> None:
@@ -409,10 +410,42 @@ def test_a_narrow_terminal_cuts_no_number(width: int) -> None:
 
 def test_the_terminal_takes_nothing_as_markup() -> None:
     summary = summary_of()
-    summary["cell"]["attack"] = "[red]mine[/red]"
+    summary["taps"]["type-2"].update(verdict="inconclusive", verdict_reason="[red]mine[/red]")
     summary["notes"] = {"accuracy": "[bold]none[/bold]"}
     text = printed(summary, 120)
-    assert "[red]mine[/red]" in text and "[bold]none[/bold]" in text
+    assert text.count("[red]mine[/red]") == 2 and "[bold]none[/bold]" in text
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_core_table_has_six_columns_and_fits(width: int) -> None:
+    text = printed(summary_of(), width, verbose=False)
+    row = next(line for line in text.splitlines() if line.startswith("client update"))
+    assert row.replace("(type-1)", "").split()[2:] == [
+        "0.85",
+        "[0.64,",
+        "0.95]",
+        "0.05",
+        "0.95",
+        "0.0193",
+        "reconstructs",
+    ]
+    assert text.splitlines()[0].startswith("RECONSTRUCTS: ")
+    assert "PSNR" not in text and "lpips" not in text and "-v also prints 1 note, " in text
+
+
+def test_the_core_table_of_records_has_their_features() -> None:
+    summary = summary_of()
+    for tap in summary["taps"].values():
+        tap.update(psnr=None, ssim=None, feature_accuracy=0.81, null_feature_accuracy=0.53, random_feature_accuracy=0.4)
+    text = printed(summary, 80, verbose=False)
+    assert "features" in text and "0.81" in text and "0.53" in text and "RMSE" not in text
+
+
+def test_warnings_are_behind_verbose() -> None:
+    summary = {**summary_of(), "warnings": ["type-1: it is stuck", "training diverged"]}
+    assert "-v also prints 1 warning and 1 note, " in printed(summary, 100, verbose=False)
+    assert "warning: client update (type-1): it is stuck" in printed(summary, 100)
+    assert all("warning: training diverged" in printed(summary, 100, verbose) for verbose in (False, True))
 
 
 def test_the_terminal_table_without_values() -> None:
@@ -421,7 +454,7 @@ def test_the_terminal_table_without_values() -> None:
         tap.update({name: None for name in tap if name not in ("round", "batch")})
     summary.update(accuracy=None, epsilon=None)
     assert "accuracy n/a after 2 rounds" in printed(summary, 120)
-    assert "no leakage point" in printed({**summary, "taps": {}}, 120)
+    assert "rmse" not in printed({**summary, "taps": {}}, 120)
 
 
 def summary_with_bounds() -> dict[str, Any]:
@@ -446,9 +479,12 @@ def test_bounds_stand_under_the_table(tmp_path: Path) -> None:
     """One line for the point that has them; why the others have none is said with epsilon."""
     summary = summary_with_bounds()
     summary["taps"]["type-2"]["null_rmse"] = 0.3
-    line = "type-2: at most ASR 0.31, identified 0.0021, label 0.14, label ranked 0.12 by the valid epsilon of what was seen"
+    line = (
+        "example gradient (type-2): at most ASR 0.31, identified 0.0021, label 0.14, label ranked 0.12 by the valid epsilon of what"
+        " was seen"
+    )
     floor = (
-        "type-2: RMSE at least 0.2345 on average (the table has the median) by Fisher information, "
+        "example gradient (type-2): RMSE at least 0.2345 on average (the table has the median) by Fisher information, "
         "for an attacker who knows no more of such examples than "
         "their values' deviation"
     )
@@ -456,8 +492,8 @@ def test_bounds_stand_under_the_table(tmp_path: Path) -> None:
     texts = (" ".join(text.split()) for text in (printed(summary, 120), page_of(folder).shown))
     for text in texts:
         assert line in text and floor in text
-        assert "rmse_floor at type-2: the prior is a Gaussian" in text
-        assert "_bound at" not in text and "no bound" not in text and "rmse_floor at type-1" not in text
+        assert "rmse_floor at example gradient (type-2): the prior is a Gaussian" in text
+        assert "_bound at" not in text and "no bound" not in text and "rmse_floor at client" not in text
 
 
 def test_a_floor_above_a_guess_is_not_printed(tmp_path: Path) -> None:
@@ -465,14 +501,17 @@ def test_a_floor_above_a_guess_is_not_printed(tmp_path: Path) -> None:
     summary = summary_with_bounds()
     summary["taps"]["type-2"]["null_rmse"] = 0.2
     said = printed(summary, 120)
-    assert "type-2: no floor of RMSE that says anything: a guess without any gradient has 0.2000" in said
+    assert (
+        "example gradient (type-2): no floor of RMSE that says anything: a guess without any gradient has 0.2000"
+        in said
+    )
     assert "RMSE at least" not in said
 
 
 def test_fields_without_a_value_for_one_reason_share_a_line() -> None:
     summary = summary_of()
     summary["notes"] |= {f"taps.type-2.{field}": "the attack ranks" for field in ("rmse", "psnr", "ssim")}
-    assert "rmse, psnr, ssim at type-2: the attack ranks" in printed(summary, 200)
+    assert "rmse, psnr, ssim at example gradient (type-2): the attack ranks" in printed(summary, 200)
 
 
 def test_what_is_not_as_claimed_stands_with_the_claim(tmp_path: Path) -> None:
@@ -489,13 +528,14 @@ def test_a_reason_that_stands_nowhere_else_is_said() -> None:
     for field in ("identified_bound", "label_bound"):
         summary["taps"]["type-2"][field] = None
         summary["notes"][f"taps.type-2.{field}"] = "none: alike"
-    assert "type-2: no bound on identified, label: none: alike" in printed(summary, 120)
+    assert "example gradient (type-2): no bound on identified, label: none: alike" in printed(summary, 120)
 
 
 def test_a_broken_bound_is_an_error(tmp_path: Path) -> None:
     summary = summary_with_bounds()
     line = (
-        "error: type-2: ASR 0.85 (at least 0.62, with 95 % confidence in all bounds of the run) is above its bound 0.31: "
+        "error: example gradient (type-2): ASR 0.85 (at least 0.62, with 95 % confidence in all bounds of the run) is above its "
+        "bound 0.31: "
         "the guarantee does not hold, or a bug is here"
     )
     assert line in " ".join(printed(summary, 120).split())

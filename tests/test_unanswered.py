@@ -108,7 +108,7 @@ FISHING = "run --attack fishing --leak-batch 8 --victims 10 --iterations 2 --tra
 def test_from_the_command_line_the_table_and_the_page_say_why(tmp_path, monkeypatch, capsys):
     """Of ten batches of eight digits two have no zero (seed 0); of the others one example each has an answer."""
     code, out, err = called(
-        monkeypatch, capsys, *FISHING.split(), "--dataset", "digits", "--out", str(tmp_path / "run")
+        monkeypatch, capsys, *FISHING.split(), "-v", "--dataset", "digits", "--out", str(tmp_path / "run")
     )
     assert (code, err) == (0, "")
     out, summary = " ".join(out.split()), read_manifest(tmp_path / "run")["summary"]

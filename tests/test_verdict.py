@@ -361,12 +361,14 @@ def test_resilient_is_neither_yes_nor_no_where_nothing_was_decided() -> None:
 def test_a_run_prints_its_verdict_with_reason_and_command(tmp_path: Any, monkeypatch: Any, capsys: Any) -> None:
     """The cell of a defense that an attacker fails on that does not know it: nothing is shown by that."""
     monkeypatch.setenv("COLUMNS", "200")
-    line = "run --quiet --defense fed_alpha_cdp --attack cpl --dataset digits --train-rounds 0 --taps type-2 --iterations 3"
+    line = "run -v --quiet --defense fed_alpha_cdp --attack cpl --dataset digits --train-rounds 0 --taps type-2 --iterations 3"
     out = ("--out", str(tmp_path / "run"))
     code, printed, err = called(monkeypatch, capsys, *line.split(), *out)
     assert code == 0, err
     reason = "the attacker does not know the defense; the attack is cpl, not the catalog's autoleak with its own budget; 10 victims"
-    assert f"type-2: inconclusive: {reason}" in printed
+    first = "INCONCLUSIVE: the attacker does not know the defense; could still reconstruct up to 26 % of the images and identify"
+    assert printed.startswith(f"{first} up to 26 % of the victims from one example's gradient\n")
+    assert f"example gradient (type-2): inconclusive: {reason}" in printed
     assert (
         "Evidence from 10 victims alone does not exclude rates of up to 26 % reconstructed and 26 % identified"
         in printed

@@ -414,7 +414,7 @@ def test_a_run_with_batch_norm(
     assert (found["victim_mode"], found["init"]) == ("train", "default")
     assert "running statistics" in found["notes"]["victim_mode"]
     assert all(0 <= tap["identified"] <= 1 for tap in found["taps"].values())
-    printed = call(monkeypatch, capsys, "report", str(tmp_path / "run"))
+    printed = call(monkeypatch, capsys, "report", "-v", str(tmp_path / "run"))
     assert "victims in train mode" in " ".join(printed.split())
 
 
@@ -424,7 +424,7 @@ def test_a_run_with_other_first_weights(
     """A LeNet with GELU, from He's weights: searched, and said so."""
     some = ["--dataset", "digits", "--leak-model", "lenet_cpl_gelu", "--init", "kaiming", "--taps", "type-2"]
     quick = ["--iterations", "2", "--train-rounds", "0", "--candidates", "5", "--quiet", "--out", str(tmp_path / "run")]
-    printed = " ".join(call(monkeypatch, capsys, "run", *TINY, *some, *quick).split())
+    printed = " ".join(call(monkeypatch, capsys, "run", *TINY, *some, *quick, "-v").split())
     assert "init: kaiming" in printed
     assert "mode" not in printed.partition("protocol: paper")[2].partition("epsilon")[0].replace("model", "")
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["settings"]["init"] == "kaiming"

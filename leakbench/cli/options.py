@@ -29,6 +29,7 @@ __all__ = [
     "reporter_of",
     "seconds",
     "success",
+    "verbose_option",
     "words",
 ]
 
@@ -116,6 +117,13 @@ knows_option = click.option(
 )
 iterations_option = click.option(
     "--iterations", type=int, show_default="the recipe's", help="Number of iterations of an attack that searches."
+)
+
+verbose_option = click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Also print the reasons of the verdicts, all columns, settings, bounds and notes.",
 )
 
 limit_options = _with(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,8 +18,12 @@ from leakbench.cli.options import (
     reporter_of,
     seconds,
     success,
+    verbose_option,
     words,
 )
+
+if TYPE_CHECKING:
+    from leakbench.privacy.audit.verdict import Audit
 
 __all__ = ["compare", "plot", "report", "run"]
 
@@ -34,7 +37,16 @@ __all__ = ["compare", "plot", "report", "run"]
 @click.option(
     "--log", "tracker", metavar="TRACKER", help="Also log the results to a tracker: tensorboard, mlflow or wandb."
 )
-def run(out: Path | None, as_json: bool, quiet: bool, tracker: str | None, data_dir: Path | None, **given: Any) -> None:
+@verbose_option
+def run(
+    out: Path | None,
+    as_json: bool,
+    quiet: bool,
+    tracker: str | None,
+    verbose: bool,
+    data_dir: Path | None,
+    **given: Any,
+) -> None:
     """Train a federation with a defense, attack it, and print the results.
 
     Without options, runs an undefended federation on an embedded dataset, offline. Run an interrupted command again to
@@ -54,7 +66,7 @@ def run(out: Path | None, as_json: bool, quiet: bool, tracker: str | None, data_
     if as_json:
         click.echo(json.dumps(result.summary, indent=1))
         return
-    _print_summary(result.summary)
+    _print_summary(result.summary, verbose)
     click.echo(f"rows: {result.folder / 'rows.parquet'}   report: {result.folder / 'report.html'}")
     if logged is not None:
         click.echo(f"log: {logged}")
@@ -70,7 +82,8 @@ def run(out: Path | None, as_json: bool, quiet: bool, tracker: str | None, data_
 )
 @click.option("--redact", is_flag=True, help="Leave out all images, so that the page can be shared.")
 @click.option("--latex", is_flag=True, help="Print the table in LaTeX (booktabs) instead; write no page.")
-def report(folders: tuple[Path, ...], out: Path | None, redact: bool, latex: bool) -> None:
+@verbose_option
+def report(folders: tuple[Path, ...], out: Path | None, redact: bool, latex: bool, verbose: bool) -> None:
     """Write the HTML report of a finished run, or of several.
 
     For one run, writes report.html into its FOLDER and prints its table. For two runs on the same victims, writes one page
@@ -79,6 +92,7 @@ def report(folders: tuple[Path, ...], out: Path | None, redact: bool, latex: boo
     """
     from leakbench.errors import InputError  # noqa: PLC0415
     from leakbench.report import write_report, write_together  # noqa: PLC0415
+    from leakbench.report.audited import audit_of  # noqa: PLC0415
     from leakbench.report.own import OWN, write_own_report  # noqa: PLC0415
     from leakbench.store import read_manifest  # noqa: PLC0415
     from leakbench.summary.verdict_words import current_summary  # noqa: PLC0415
@@ -102,7 +116,8 @@ def report(folders: tuple[Path, ...], out: Path | None, redact: bool, latex: boo
         click.echo(f"report: {write_own_report(folders[0], redact)}")
         return
     page = write_report(folders[0], redact)
-    _print_summary(current_summary(read_manifest(folders[0])["summary"]))
+    manifest = read_manifest(folders[0])
+    _print_summary(current_summary(manifest["summary"]), verbose, audit_of(folders[0], manifest))
     click.echo(f"report: {page}")
 
 
@@ -149,11 +164,10 @@ def plot(places: tuple[Path, ...], kind: str, out: Path, examples: int) -> None:
     click.echo(f"figure: {draw(places, kind, out, examples)}")
 
 
-def _print_summary(summary: dict[str, Any]) -> None:
+def _print_summary(summary: dict[str, Any], verbose: bool, audit: Audit | None = None) -> None:
     from rich.console import Console  # noqa: PLC0415
 
-    from leakbench.report.table import print_table  # noqa: PLC0415
+    from leakbench.report.table import print_table, printed_width  # noqa: PLC0415
 
-    columns = os.environ.get("COLUMNS", "")
-    width = None if sys.stdout.isatty() else int(columns) if columns.isdecimal() else 120
-    print_table(summary, Console(width=width, highlight=False))
+    width = None if sys.stdout.isatty() else printed_width()
+    print_table(summary, Console(width=width, highlight=False), verbose, audit)

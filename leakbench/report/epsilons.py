@@ -102,7 +102,8 @@ def epsilon_lines(found: Mapping[str, Any]) -> Iterator[str]:
     for name, at in {RELEASED: found, **{point_name(tap): at for tap, at in found["by_tap"].items()}}.items():
         yield f"  {f'valid, {name}':<{WIDTH}}  {_number(at['valid'])}  {at['reason']}"
         if at["without_draw"] is not None:
-            yield f"    {WITHOUT_DRAW:<{WIDTH - 2}}  {_number(at['without_draw'])}  participation as often as possible in every round"
+            most = "participation as often as possible in every round"
+            yield f"    {WITHOUT_DRAW:<{WIDTH - 2}}  {_number(at['without_draw'])}  {most}"
 
 
 def _number(value: float | None) -> str:

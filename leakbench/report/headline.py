@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from leakbench.leakage_points import listed, point_name
 from leakbench.report.epsilons import caveats, epsilons
-from leakbench.report.words import Summary, Tap, number
+from leakbench.report.words import Summary, Tap, number, why_unanswered
 from leakbench.summary.guaranteed import CANDIDATES
 from leakbench.summary.verdict import above_baseline
 from leakbench.summary.verdict_words import FAILED, IDENTIFIES, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS, VERDICTS
@@ -119,7 +119,7 @@ def headline(summary: Summary, audit: Audit | None = None) -> Headline:
     taps = dict(sorted(summary["taps"].items(), key=lambda item: _badness(*item)))
     found: list[Finding] = []
     for name, tap in taps.items():
-        one = _finding(name, tap)
+        one = _finding(summary, name, tap)
         # The first stays alone: its place is in the sentence.
         same = next((n for n, other in enumerate(found) if n and _alike(one, other)), None)
         if same is None:
@@ -143,7 +143,7 @@ def _badness(name: str, tap: Tap) -> tuple[float, ...]:
     return ((*VERDICTS, word).index(word), -float(found), -float(excluded), place)
 
 
-def _finding(name: str, tap: Tap) -> Finding:
+def _finding(summary: Summary, name: str, tap: Tap) -> Finding:
     word = tap.get("verdict") or INCONCLUSIVE
     reason = (tap.get("verdict_reason") or "no reason is recorded").partition("; ")[0]
     limits, beside = _limits(tap), ""
@@ -157,7 +157,9 @@ def _finding(name: str, tap: Tap) -> Finding:
         result = f"at most {listed([f'{rate} {done}' for rate, _, done in limits])}" if limits else reason
         beside = "more is excluded at 95 %" if limits else ""
     elif word == FAILED:
-        result, beside = reason, "this is not evidence against a leak"
+        why = next(iter(tap.get("unanswered") or {}), "")
+        result = f"{reason}: {why_unanswered(summary, tap, why)}" if why else reason
+        beside = "this is not evidence against a leak"
     else:
         could = listed([f"{do} up to {rate}" for rate, do, _ in limits]) if limits else ""
         result = f"{reason}; could still {could}" if could else reason

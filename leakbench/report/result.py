@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +25,7 @@ from leakbench.report.headline import Headline, headline
 from leakbench.report.latex import latex_table
 from leakbench.report.page import page_text
 from leakbench.report.plots import FIGURES, curve_plot, gallery_plot, save_figure
-from leakbench.report.table import print_table
+from leakbench.report.table import print_table, printed_width
 from leakbench.spared import check_spared
 from leakbench.store import write_atomically
 from leakbench.summary.verdict_words import (
@@ -38,10 +37,7 @@ from leakbench.summary.verdict_words import (
     current_word,
 )
 
-__all__ = ["Pictures", "Result", "terminal_width"]
-
-WIDTH = 120
-"""Columns of printed text where neither a terminal nor the variable COLUMNS states a width."""
+__all__ = ["Pictures", "Result"]
 
 CORE = {
     "victims": "victims",
@@ -64,12 +60,6 @@ COLOURS = {
     NO_LEAK: "#00704f",
 }
 """{verdict: its colour in a notebook}. The word is always shown too."""
-
-
-def terminal_width() -> int:
-    """Return the width of printed text: the variable COLUMNS where it is a number, else `WIDTH`."""
-    columns = os.environ.get("COLUMNS", "")
-    return int(columns) if columns.isdecimal() else WIDTH
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,7 +223,7 @@ class Result:
     def __str__(self) -> str:
         """Return what `leakbench run` prints."""
         text = io.StringIO()
-        print_table(self.summary, Console(file=text, width=terminal_width(), highlight=False))
+        print_table(self.summary, Console(file=text, width=printed_width(), highlight=False))
         return text.getvalue().rstrip("\n")
 
     def __repr__(self) -> str:

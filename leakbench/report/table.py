@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -14,7 +16,7 @@ from rich.text import Text
 
 from leakbench.leakage_points import listed, point_name
 from leakbench.report.bounds import bounds, violations
-from leakbench.report.columns import PAGE_FIELDS, Column, columns
+from leakbench.report.columns import PAGE_FIELDS, Column, columns, with_values
 from leakbench.report.conspicuous import conspicuous
 from leakbench.report.epsilons import caveats, compared, epsilons
 from leakbench.report.headline import STYLES, Headline, headline
@@ -25,13 +27,22 @@ from leakbench.summary.verdict_words import INCONCLUSIVE
 if TYPE_CHECKING:
     from leakbench.privacy.audit.verdict import Audit
 
-__all__ = ["print_headline", "print_table"]
+__all__ = ["print_headline", "print_table", "printed_width"]
 
 UNTRAINED = (
     "nothing was trained (--train-rounds 0): these epsilons are for 0 rounds, in which no model is released. Guarantees and bounds"
     " at a leakage point are for the leak there. `leakbench epsilon` computes the epsilons of a training"
 )
 """Line below the epsilons of a run without a training."""
+
+WIDTH = 100
+"""Columns of text that is printed where no terminal and no variable COLUMNS states a width."""
+
+FOLDED = 18
+"""Columns of a leakage point's name that is folded."""
+
+ROOMY = 90
+"""Columns from which on the columns of a table are set apart by two spaces."""
 
 CORE = ("ASR [95% CI]", "baseline ASR", "identified", "RMSE")
 TABLE_CORE = ("ASR [95% CI]", "baseline ASR", "features right", "baseline features", "identified")
@@ -41,6 +52,12 @@ PLAIN = {"features right": lambda tap: number(tap.get("feature_accuracy"))}
 """{heading: its text without an interval, which has no room}."""
 
 VERDICT = Column("verdict", "What the evidence shows.", lambda tap: tap.get("verdict") or INCONCLUSIVE)
+
+
+def printed_width() -> int:
+    """Return the width of text that no terminal shows: the variable COLUMNS where it is a number, else `WIDTH`."""
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdecimal() else WIDTH
 
 
 def print_table(
@@ -60,28 +77,38 @@ def print_table(
     print_headline(headline(summary, audit), console)
     taps = summary["taps"]
     console.print()
-    for table in _tables(taps, _core_columns(summary), console):
+    shown = [*with_values(columns(summary), summary), VERDICT] if verbose else _core_columns(summary)
+    for table in _tables(taps, shown, console):
         console.print(table)
     console.print()
     for line in violations(summary):
         _print_hanging(line, console, style="bold red")
+    # A warning about the training changes how accuracy is read; the verdicts include those about a leakage point.
+    of_points = [line for line in warnings(summary) if line.startswith(tuple(map(point_name, taps)))]
+    for line in warnings(summary):
+        if line not in of_points:
+            _print_hanging(f"warning: {line}", console, "yellow")
     if verbose:
+        for line in of_points:
+            _print_hanging(f"warning: {line}", console, "yellow")
         _print_details(summary, console)
         return
     hidden = [
         f"{len(lines)} {name}{'' if len(lines) == 1 else 's'}"
-        for name, lines in (("warning", warnings(summary)), ("note", notes(summary, PAGE_FIELDS)))
+        for name, lines in (("warning", of_points), ("note", notes(summary, PAGE_FIELDS)))
         if lines
     ]
     more = f"{listed(hidden)}, " if hidden else ""
-    _print_hanging(f"-v also prints {more}the reasons of the verdicts, all columns, settings and bounds.", console, "dim")
+    _print_hanging(
+        f"-v also prints {more}the reasons of the verdicts, all columns, settings and bounds.", console, "dim"
+    )
 
 
 def print_headline(found: Headline, console: Console) -> None:
     """Print the verdicts, the worst first, then accuracy and epsilon, a line each."""
-    for number, finding in enumerate(found.findings):
+    for place, finding in enumerate(found.findings):
         style = STYLES.get(finding.word, "")
-        if number:
+        if place:
             line = Text(f"  {finding.names}: ") + Text(finding.word, style) + finding.short.split(finding.word, 1)[1]
         else:
             line = Text(finding.word.upper(), style) + Text(f": {finding.text}", "bold")
@@ -96,15 +123,10 @@ def print_headline(found: Headline, console: Console) -> None:
 
 
 def _print_details(summary: Mapping[str, Any], console: Console) -> None:
-    taps = summary["taps"]
-    for table in _tables(taps, _with_values(columns(summary), taps), console):
-        console.print(table)
-    for reason in verdicts(summary):
-        _print_hanging(": ".join(filter(None, (_named(reason.places), reason.word, reason.reason))), console)
-        for sentence in reason.sentences:
+    for why in verdicts(summary):
+        _print_hanging(": ".join(filter(None, (_named(why.places), why.word, why.reason))), console)
+        for sentence in why.sentences:
             _print_hanging(f"  {sentence}", console)
-    for line in warnings(summary):
-        _print_hanging(f"warning: {line}", console, "yellow")
     for line in (
         *over_rounds(summary),
         *batches(summary).splitlines(),
@@ -118,34 +140,36 @@ def _print_details(summary: Mapping[str, Any], console: Console) -> None:
         _print_hanging(f"{what}: {reason}", console, "dim")
 
 
-def _with_values(columns: Sequence[Column], taps: Mapping[str, Mapping[str, Any]]) -> list[Column]:
-    return [column for column in columns if any(column.text(tap) != "n/a" for tap in taps.values())]
-
-
 def _core_columns(summary: Mapping[str, Any]) -> list[Column]:
     """Return the columns that have room next to the leakage point on a terminal of 80 columns, the verdict last."""
     of = {column.heading: column for column in columns(summary)}
     names = TABLE_CORE if "features right" in of else CORE
     chosen = [replace(of[name], text=PLAIN[name]) if name in PLAIN else of[name] for name in names]
-    return [*_with_values(chosen, summary["taps"]), VERDICT]
+    return [*with_values(tuple(chosen), summary), VERDICT]
 
 
 def _tables(taps: Mapping[str, Mapping[str, Any]], shown: Sequence[Column], console: Console) -> Iterator[Table]:
-    """Yield as few tables as hold all columns at the width of the console."""
+    """Yield as few tables as hold all columns at the width of the console; names are folded where that is needed."""
     unbounded = console.options.update(width=10_000)
+    padding = int(console.width >= ROOMY)
+
+    def fits(columns: Sequence[Column], fold: bool) -> bool:
+        return Measurement.get(console, unbounded, _table(columns, taps, padding, fold)).maximum <= console.width
+
+    fold = not fits(shown, False)
     left = list(shown)
     while left:
         many = len(left)
-        while many > 1 and Measurement.get(console, unbounded, _table(left[:many], taps)).minimum > console.width:
+        while many > 1 and not fits(left[:many], fold):
             many -= 1
-        yield _table(left[:many], taps)
+        yield _table(left[:many], taps, padding, fold)
         left = left[many:]
 
 
-def _table(columns: Sequence[Column], taps: Mapping[str, Mapping[str, Any]]) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    # Only a name is broken into lines: a number that is cut short is another number.
-    table.add_column("leakage point", min_width=18)
+def _table(columns: Sequence[Column], taps: Mapping[str, Mapping[str, Any]], padding: int, fold: bool) -> Table:
+    # No cell is wrapped by rich, which would break numbers too: a number that is cut short is another number.
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, padding), pad_edge=False, show_edge=False)
+    table.add_column("leakage point", no_wrap=True)
     for column in columns:
         left = column is VERDICT
         heading = Text(column.heading if left else column.heading.replace(" ", "\n", 1))
@@ -153,7 +177,8 @@ def _table(columns: Sequence[Column], taps: Mapping[str, Mapping[str, Any]]) -> 
     for name, tap in taps.items():
         texts = [(column, column.text(tap)) for column in columns]
         cells = (Text(text, STYLES.get(text, "") if column is VERDICT else "") for column, text in texts)
-        table.add_row(Text(point_name(name)), *cells)
+        full = point_name(name)
+        table.add_row(Text("\n".join(wrap(full, FOLDED)) if fold else full), *cells)
     return table
 
 

@@ -23,7 +23,6 @@ from leakbench.report.members import made_of
 from leakbench.summary.bound import BOUNDS
 from leakbench.summary.fits import LEARNS_NOTHING
 from leakbench.summary.threat import MEANS
-from leakbench.summary.verdict_words import FAILED, IDENTIFIES, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS
 
 __all__ = [
     "UNANSWERED",
@@ -35,7 +34,6 @@ __all__ = [
     "notes",
     "number",
     "over_rounds",
-    "reading",
     "training",
     "warnings",
     "why_unanswered",
@@ -54,35 +52,6 @@ def interval(tap: Tap, field: str) -> str:
     """Return a share with its interval, `0.85 [0.64, 0.95]`."""
     share, low, high = (number(tap.get(name)) for name in (field, f"{field}_low", f"{field}_high"))
     return share if "n/a" in (share, low, high) else f"{share} [{low}, {high}]"
-
-
-# No sentence claims protection: that an attack fails says nothing about another attack.
-_VERDICTS = {
-    RECONSTRUCTS: "reconstructs examples at",
-    IDENTIFIES: "identifies the victims, without reconstructing them, at",
-    INCONCLUSIVE: "shows neither a leak nor evidence against one at",
-    FAILED: "has no answer for half of the examples or more, which is no evidence against a leak, at",
-    NO_LEAK: "finds no leak at",
-}
-
-
-def reading(summary: Summary) -> str:
-    """Return the result in one sentence, from the verdict of each leakage point."""
-    cell = summary["cell"]
-    found: dict[str, list[str]] = {}
-    for name, tap in summary["taps"].items():
-        verdict = tap.get("verdict") or INCONCLUSIVE
-        beside = f"ASR {number(tap.get('asr'))}, baseline guess {number(tap.get('null_asr'))}"
-        if tap.get("feature_accuracy") is not None:
-            guess = f"baseline guess {number(tap.get('null_feature_accuracy'))}"
-            beside += f"; features right {number(tap['feature_accuracy'])}, {guess}"
-        if verdict == IDENTIFIES or (tap.get("asr") is None and tap.get("identified") is not None):
-            beside = f"identified {interval(tap, 'identified')} of {tap.get('victims')} among {tap.get('candidates')}"
-        found.setdefault(verdict, []).append(f"{point_name(name)} ({beside})")
-    ordered = sorted(found, key=lambda verdict: (*_VERDICTS, verdict).index(verdict))
-    parts = [f"{_VERDICTS.get(verdict, f'is {verdict} at')} {listed(found[verdict])}" for verdict in ordered]
-    subject = f"Training on {cell['dataset']} with the defense {cell['defense']}: the attack {cell['attack']}"
-    return f"{subject} {'; '.join(parts) or 'was used at no leakage point'}."
 
 
 def batches(summary: Summary) -> str:
