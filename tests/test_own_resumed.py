@@ -322,3 +322,15 @@ def test_an_attack_that_a_budget_stopped_says_what_it_means() -> None:
 
 def test_the_command_has_a_budget_and_can_be_quiet() -> None:
     assert {"budget", "quiet"} <= {parameter.name for parameter in command.params}
+
+
+def test_the_bound_of_an_attack_never_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the searches report, in the order in which they run: the end of the work only comes nearer."""
+    seen, attacker = seen_and_attacker(defense="noise_gaussian")
+    ends = []
+    monkeypatch.setattr(Reporter, "__call__", lambda self, *_: ends.append(self._end))
+    attack_seen(seen, attacker, Reporter(quiet=True))
+    assert len(ends) > 3
+    assert None not in ends
+    assert ends == sorted(ends, reverse=True)
+    assert ends[-1] < ends[0]

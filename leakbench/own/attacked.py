@@ -254,6 +254,10 @@ class _Telling:
         if number < total:
             rest = self.costs[number] * (1 - share) + sum(self.costs[number + 1 :]) + self.check
             self.reporter.bound(rest * self._pace(number, share))
+        elif number < 2 * total:  # The check runs the same searches.
+            there = number - total
+            rest = self.costs[there] * (1 - share) + sum(self.costs[there + 1 :])
+            self.reporter.bound(self.check * rest / max(sum(self.costs), 1e-9))
         place = f" {number + 1} of {total}" if number < total else ""
         check = number >= total > 0
         self.reporter(f"check on public examples, {name}" if check else f"search{place}, {name}", share, 1)
