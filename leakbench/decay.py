@@ -73,7 +73,7 @@ class Linear:
 class Staircase:
     """start + (end - start) / stairs * floor(t * stairs / T): the paper's sigma_0 (1 - gamma_2 floor(t / Gamma)).
 
-    stairs: T / Gamma; 10 in the released code's constant 1.015 = (15 - 4.85) / 10. The last stair lies one step above `end`.
+    stairs: T / Gamma; 10 in the released code's constant 1.015 = (15 - 4.85) / 10. The last stair is one step above `end`.
     """
 
     start: Positive = 15.0
@@ -147,7 +147,7 @@ class Cyclic:
 
 @part
 class QuarterCosine:
-    """start * cos(angle * t / T): what the released code calls cyclic, 15 to 15 cos(1.24) = 4.87, without any cycle."""
+    """start * cos(angle * t / T): called cyclic in the released code, from 15 to 15 cos(1.24) = 4.87, without a cycle."""
 
     start: Positive = 15.0
     angle: Annotated[float, Field(ge=0, lt=math.pi / 2)] = 1.24
@@ -171,7 +171,7 @@ CURVES: dict[str, type[Decay]] = {
 
 @part
 class FromEpsilon:
-    """sqrt(2 ln(1.25 / delta)) / epsilon: the multiplier that the Gaussian mechanism's theorem asks for one step's epsilon.
+    """sqrt(2 ln(1.25 / delta)) / epsilon: the multiplier for one step's epsilon by the theorem of the Gaussian mechanism.
 
     Dwork and Roth 2014, Theorem A.1, which holds for epsilon < 1 only. The released accounting script lets epsilon rise in
     this way, and the round counts of the paper's Tables 8 and 11 come from it, not from the paper's formulas for sigma.

@@ -35,13 +35,13 @@ class Source(NamedTuple):
 
 @part
 class Embedded:
-    """A set that comes with a library leakbench needs anyway.
+    """A data set that comes with a library that leakbench requires.
 
-    set: `faces`, 100 faces and 100 other patches of LFW photographs, 25 x 25 grey, of people who are not named: the
+    set: `faces`, 100 faces and 100 other patches of LFW photographs, 25 x 25 grey, without names of people: the
         task is face or not, and only faces may be victims; `digits`, 1,797 digits of 8 x 8; `cancer`, 569 records of
         30 numbers, scaled to [0, 1] by the training split's range.
-    sha256: over the inputs as little-endian float64 followed by the targets as int64.
-    test_share, seed: the stratified split.
+    sha256: hash of the inputs as little-endian float64, followed by the targets as int64.
+    test_share, seed: settings of the stratified split.
     """
 
     set: Literal["faces", "digits", "cancer"]

@@ -40,7 +40,7 @@ def unit(pixels: Pixels) -> Tensor:
 
 @part
 class Idx:
-    """Four gzipped idx files of unsigned bytes, as MNIST and its kin come; class_names: one a label, from 0."""
+    """Four gzipped idx files of unsigned bytes, the format of MNIST and similar sets; class_names: one for each label, from 0."""
 
     train_images: AFile
     train_labels: AFile
@@ -191,15 +191,15 @@ def _unpickle(folder: Path | None, file: File) -> dict[bytes, Any]:
 
 @part
 class FaceFolders:
-    """Photographs in one folder a person, as Labeled Faces in the Wild comes; only people with enough of them are used.
+    """Photographs in one folder per person, the format of Labeled Faces in the Wild; people with too few are left out.
 
     Each is cropped to rows and columns crop[0]:crop[1] and resized to side x side (bicubic, on 8-bit pixels, like
     scikit-learn). The classes are the sorted names of the people.
     accepted: {variant: sha256 over the sorted lines `<sha256>  <person>/<file>` of the photographs in use}; no other
         content is accepted.  test_share, seed: the split, stratified by person.
 
-    Only every other person may be a victim, and only the test pictures of the rest are public: who knows other pictures of
-    the same person knows much of a face.
+    Only every other person may be a victim, and only the test pictures of the rest are public: other pictures of the same
+    person tell an attacker much about a face.
     """
 
     accepted: Annotated[dict[str, Sha256], Field(min_length=1)]

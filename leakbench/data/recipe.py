@@ -35,11 +35,11 @@ def _file_name(name: str) -> str:
 
 @part
 class Federation:
-    """How a set is federated: N clients of |D_i| examples; T rounds of K_t clients, L local iterations, batch B.
+    """The federation of a data set: N clients of |D_i| examples; T rounds of K_t clients, L local iterations, batch B.
 
-    The defaults are those that the Fed-alphaCDP paper shares among its sets; learning_rate is its released code's.
-    dropout: the probability with which a sampled client fails in its round; `Defense.on_dropout` says what follows.
-    client_optimizer: how clients step, each round from a fresh state: plain SGD, or Adam as torch.optim.Adam has it by default.
+    The defaults are those that the Fed-alphaCDP paper uses for all its data sets; learning_rate is its released code's.
+    dropout: probability that a sampled client fails in its round; `Defense.on_dropout` decides what happens then.
+    client_optimizer: optimizer of the clients, with a fresh state in each round: plain SGD, or Adam with the defaults of torch.
     """
 
     rounds: Annotated[int, Field(ge=0)]
@@ -76,14 +76,14 @@ class Federation:
 
 @part
 class Origin:
-    """Where the files of a set lie on a disk and where they come from.
+    """Locations of the files of a data set, on disk and on the web.
 
-    layouts: folders, below a data folder, in which people keep the set; it is fetched into the first.
-    marker: a pattern that one of its files matches there.  megabytes: how much is fetched.
-    mirrors: addresses of folders by https (of this machine also by http), in the order in which they are tried.
-    archive: the one file, a tar, plain or by gzip or bzip2, to fetch and unpack beside the first layout; empty where the files
-        of the format are fetched.
-    archive_sha256: empty where none is published; what was unpacked is checked all the same.
+    layouts: usual folders of the data set, below a data folder; it is fetched into the first.
+    marker: a pattern that one of its files matches there.  megabytes: size of the download.
+    mirrors: https addresses of folders (on this machine also http), in the order in which they are tried.
+    archive: one tar file, plain or compressed by gzip or bzip2, to fetch and unpack next to the first layout; empty where the
+        files of the format are fetched.
+    archive_sha256: empty where no source publishes it; the unpacked files are checked in any case.
     """
 
     layouts: tuple[Annotated[Inside, Field(pattern=r"^[^/.]")], ...]
@@ -105,10 +105,10 @@ class Origin:
 class DatasetRecipe:
     """A data set of the catalog, or a user's own.
 
-    license: its terms, shortly.  origin: None for an embedded set.
-    sizes: recorded sizes, from which options are checked and epsilons computed without the data; None where they are not recorded,
-        then the data are loaded for it. Loaded data of other sizes are refused.
-    sensitive: the categories of a table that an attacker wants to know of a person; empty for all of at most 20 values.
+    license: short statement of its terms.  origin: None for an embedded set.
+    sizes: recorded sizes, for checks of options and for epsilons without the data; None where they are not recorded, and then the
+        data are loaded. Loaded data of other sizes are refused.
+    sensitive: the categories of a table that an attacker wants to infer about a person; empty for all with at most 20 values.
     """
 
     title: Text

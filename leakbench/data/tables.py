@@ -29,7 +29,7 @@ COLUMNS = (
 
 @part
 class AdultCsv:
-    """UCI Adult: 48,842 records, pooled and split anew; 6 numbers, then 8 categories as 99 one-hot columns.
+    """UCI Adult: 48,842 records, pooled and split again; 6 numbers, then 8 categories as 99 one-hot columns.
 
     A category that is unknown ("?") has a 0 in all its columns. Numbers are scaled to [0, 1] by the training split's
     range; test values beyond it are cut off. The class is the income, `<=50K` or `>50K`.

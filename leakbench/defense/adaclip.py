@@ -61,10 +61,10 @@ class AdaClip:
 
 @part
 class AdaClipReleased:
-    """AdaClip as github.com/soominkwon/DP-dSNE runs it (adaclip.py), with each member in the place of a row there.
+    """Run AdaClip as github.com/soominkwon/DP-dSNE does (adaclip.py), where each row is a member.
 
-    Followed: `noise_variance` is the noise's standard deviation but is subtracted as its variance; m takes its step before v is
-    measured from it; s takes the variance v as it is, and is then used as a standard deviation in b.
+    Its errors are followed: `noise_variance` is the noise's standard deviation but is subtracted as its variance; m takes its step
+    before v is measured from it; s takes the variance v as it is, and is then used as a standard deviation in b.
     """
 
     noise_variance: NonNegative = 1e-3

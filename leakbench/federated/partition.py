@@ -116,7 +116,7 @@ class Shards:
     The Fed-alphaCDP simulator cuts the sorted examples (repeated N / 100 times) into 2N shards and gives each client
     two; here the two are drawn from the same pass over the data, so that they never overlap.
 
-    shards_per_client: must divide examples_per_client.
+    shards_per_client: a divisor of examples_per_client.
     """
 
     shards_per_client: Count = 2

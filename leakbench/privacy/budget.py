@@ -11,9 +11,9 @@ __all__ = ["Budget"]
 
 @part
 class Budget:
-    """Train as long as epsilon at `delta` is at most `epsilon`; the same as delta at `epsilon` being at most `delta`.
+    """Train as long as epsilon at `delta` is at most `epsilon`, that is, delta at `epsilon` is at most `delta`.
 
-    of: whose: the `claimed` epsilon, by the paper's own accountant, or the `valid` one of released models.
+    of: the epsilon to use: the `claimed` one, by the paper's own accountant, or the `valid` one of released models.
     """
 
     epsilon: Positive

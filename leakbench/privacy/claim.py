@@ -25,7 +25,7 @@ __all__ = [
 
 @part
 class NoClaim:
-    """The paper claims no epsilon. reason: why, one sentence."""
+    """The paper claims no epsilon. reason: the reason, in one sentence."""
 
     reason: str
 

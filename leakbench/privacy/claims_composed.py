@@ -54,7 +54,7 @@ def numbers(mechanisms: Mechanisms) -> str:
 
 @part
 class MomentsClaim:
-    """The subsampled Gaussian mechanism as papers of the field account for it, whatever the federation really does.
+    """The subsampled Gaussian mechanism as papers of the field account for it, even where the federation differs from it.
 
     unit: as in `sequence`. noise_multiplier: the paper's sigma, a number or a decay over the same sequence that the formula
     runs over. delta: in (0, 1). accountant: `moments_2017` | `rdp` | `pld`. extra_rounds: rounds counted beyond T; the

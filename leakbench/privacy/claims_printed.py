@@ -24,11 +24,11 @@ NO_ROUND = Claimed(None, "none: no round was trained")
 
 @part
 class GeyerClaim:
-    """Delta at a fixed epsilon, as Geyer et al. 2017, section 4, stop their training: once it passes a threshold.
+    """Delta at a fixed epsilon: Geyer et al. 2017, section 4, stop their training when it passes a threshold.
 
-    The moments accountant with moments 1 to 32 (Rényi orders 2 to 33), q = K_t / N. noise_multiplier: sigma; the paper
-    prints none. epsilon: 8 in the paper. delta: the threshold, 1e-3, 1e-5, 1e-6 for 100, 1000, 10000 clients.
-    releases: how often each round is counted; the released code counts it once per weight tensor.
+    The moments accountant with moments 1 to 32 (Rényi orders 2 to 33), q = K_t / N. noise_multiplier: sigma, which the
+    paper does not print. epsilon: 8 in the paper. delta: the threshold, 1e-3, 1e-5, 1e-6 for 100, 1000, 10000 clients.
+    releases: number of times that each round is counted; the released code counts it once per weight tensor.
     """
 
     unit: ClassVar[Unit] = "client"
@@ -68,8 +68,8 @@ class GeyerClaim:
 class FlowerClaim:
     """The script of Flower's documentation of its wrappers: sampling without replacement, orders 2 to 32, old conversion.
 
-    q = K_t / N, T rounds. noise_multiplier: z, noise over the clip. delta: in (0, 1). The bound is for replacing one
-    client, where the sum moves by up to 2 clips: z / 2 would be right there.
+    q = K_t / N, T rounds. noise_multiplier: z, the noise divided by the clip bound. delta: in (0, 1). The bound is for replacing
+    one client, where the sum moves by up to twice the clip bound: z / 2 would be correct.
     """
 
     unit: ClassVar[Unit] = "client"

@@ -36,20 +36,20 @@ AMPLE = 4
 
 @part
 class AutoLeak:
-    """Run the stages in order and answer each victim by the likeliest of their answers, as `posterior` judges them.
+    """Run the stages in order and return for each victim the likeliest of their reconstructions, as `posterior` judges them.
 
     On networks with ReLUs or maxima, where a stage of `feature_inversion` runs, the answer is the likeliest given the features
     that were read, as `posterior_of_features` judges them.
 
-    Where the defense adds no noise that the attacker is told of, an answer whose gradient misses what leaked by less than the
-    share `broken` of its squared length is taken for right, and later stages leave the victim alone. It has to be about as likely
-    as public examples are where fewer coordinates leaked than `AMPLE` times its numbers. Under noise, and where fewer coordinates
-    leaked than it has numbers, nothing certifies it, and all stages run that are made for the network.
+    Without noise that the attacker knows of, a reconstruction is accepted if its gradient misses the observed one by less than the
+    share `broken` of its squared length; later stages then skip the victim. Where fewer coordinates leaked than `AMPLE` times its
+    numbers, it must also be about as likely as public examples are. Under noise, and where fewer coordinates leaked than it has
+    numbers, no reconstruction can be certified, and all stages for the network run.
 
-    Evidence that an attack is weak goes with the answer of each unbroken victim as a doubt: a search that never came closer than
-    its start, one by likelihood that ends at a less likely answer than another stage's, a defense that draws at random what has no
-    known likelihood, and stages that miss the undefended gradients of most of `twins` groups of public examples by more than the
-    share `converged` of their squared length, so that a failure behind a defense says nothing.
+    Evidence that an attack is weak is reported as a doubt with the reconstruction of each unbroken victim: a search that never came
+    closer than its start; a search by likelihood that ends at a less likely reconstruction than another stage; a defense with
+    random draws of unknown likelihood; and stages that miss the undefended gradients of most of `twins` groups of public examples
+    by more than the share `converged` of their squared length, so that a failure under a defense proves nothing.
     """
 
     behaviour = 2

@@ -33,11 +33,11 @@ __all__ = ["FeatureInversion"]
 
 @part
 class FeatureInversion:
-    """Search x whose features are those that were read, and for which the layers before them have the gradients that leaked.
+    """Search x with the features that were read, and with the observed gradients of the layers before them.
 
     The features h are the input of the first fully connected layer that `leakbench.attack.features` can read, together with
-    dL/dh. The gradients of the layers before it are the derivative of <dL/dh, h(x)>. Neither a label nor anything that the network
-    draws behind that layer is needed. The search makes small
+    dL/dh. The gradients of the layers before it are the derivative of <dL/dh, h(x)>. The search needs neither a label nor the
+    random draws of the network after that layer. It minimises
 
         |h(x) - h|^2 / |h|^2  +  weight * mean over the tensors p of those layers of |g_p(x) - g_p|^2 / |g_p|^2
 
@@ -50,7 +50,7 @@ class FeatureInversion:
 
     weight: Weight of the gradients at the first iteration.
     sharpness: Sharpness (`leakbench.attack.smooth`) at the first and at the last iteration; None keeps the network as it is.
-    fading: Factors by which the weights of gradients and of priors have been multiplied at the last iteration.
+    fading: Factors of the weights of gradients and of priors at the last iteration.
     """
 
     start: Annotated[Start, *slot("start", STARTS)]

@@ -48,7 +48,7 @@ class Stage:
     """Run `method` on the networks that `where` names.
 
     where: `always`; `begins_linear`: where the first layer is linear with a bias, so that a closed form can read it; `kinked`:
-    where a network of pictures has ReLUs, maxima and the like, on which a search by second derivatives stops early.
+    where a network for images has ReLUs, max pooling or similar kinks, at which a search by second derivatives stops early.
     """
 
     method: Annotated[Reconstructs, *slot("method", RECONSTRUCTIONS)]

@@ -38,17 +38,16 @@ ROUNDING = 1e-10
 
 @part
 class Candidates:
-    """Rank candidates by the likelihood of what leaked, with the deterministic part of the defense that the attacker knows.
+    """Rank candidates by the likelihood of the observed gradient, with the deterministic part of a defense that is known.
 
-    One example behind the gradient y: -|y - g(c)|^2. Behind an update of M > 1 examples the other M - 1 are unknown: they
-    are taken as draws from the public gradients' Gaussian (mean m, covariance S), so that y given c is Gaussian with mean
+    For a gradient y of one example, the score is -|y - g(c)|^2. In an update of M > 1 examples the other M - 1 are unknown: they
+    are treated as draws from the public gradients' Gaussian (mean m, covariance S), so that y given c is Gaussian with mean
     g(c) / M + (M - 1) / M * m and covariance (M - 1) / M^2 * S + s^2, s the deviation of a known noise, else 0; all gradients are
     taken at the model that was sent. S is that of the public sample plus, in every direction, the energy that half of the sample
-    leaves unexplained of the other. Where what leaked shows the span of the features of the batch, and a candidate clearly lies in
-    it, that decides (`leakbench.attack.batch_features`). Of an imprint's bins behind M > 1 only that counts which holds the
-    candidate (`in_bins`). Behind a defense that sends only some coordinates, the score is that of the sent ones
-    (`leakbench.attack.rankings.selected`).
-    chunk: how many candidates' gradients are held at once; fewer of a large network, and fewer public examples then too.
+    leaves unexplained of the other. Where the update shows the span of the features of the batch, and a candidate is clearly in it,
+    that decides (`leakbench.attack.batch_features`). With an imprint and M > 1, only the bin of the candidate counts (`in_bins`).
+    With a defense that sends only some coordinates, the score uses these (`leakbench.attack.rankings.selected`).
+    chunk: number of candidates' gradients in memory at once; a large network holds fewer, and fewer public examples too.
     """
 
     needs: ClassVar[Needs] = Needs(candidates=True)

@@ -32,7 +32,8 @@ class Prior(Protocol):
 class TotalVariation:
     """Add weight * (mean |dx| + mean |dy|), anisotropic (Geiping et al., NeurIPS 2020, eq. 4); zero for tables.
 
-    standardised: of pixels divided by the deviation of the public examples' channels, as in code that standardises its inputs.
+    standardised: compute it on pixels divided by the deviation of the public examples' channels, as code does that
+    standardises its inputs.
     """
 
     weight: NonNegative
@@ -53,7 +54,7 @@ class TotalVariation:
 class Length:
     """Add weight * mean over the M examples of |x|, the L2 norm (Yin et al., CVPR 2021, R_l2).
 
-    standardised: of x minus the mean and divided by the deviation of the public examples' channels.
+    standardised: compute it on x minus the mean and divided by the deviation of the public examples' channels.
     """
 
     weight: NonNegative
