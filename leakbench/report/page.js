@@ -125,7 +125,7 @@
           const words = tile.querySelector(".label").textContent.split(" ");
           const half = words.length > 2 ? Math.ceil(words.length / 2) : words.length;
           [words.slice(0, half), words.slice(half)].forEach((some, row) =>
-            parts.push(`<text x="0" y="${top + 14 + 15 * row}">${escaped(some.join(" "))}</text>`));
+            parts.push(`<text x="${side}" y="${top + 14 + 15 * row}">${escaped(some.join(" "))}</text>`));
         }
         if (picture) parts.push(`<image x="${left}" y="${top}" width="${wide}" height="${high}" preserveAspectRatio="none" style="image-rendering: pixelated" href="${picture.src}"/>`);
         if (score) parts.push(`<text x="${left}" y="${top + high + 12}" font-size="11">${escaped(score.textContent.trim())}</text>`);
