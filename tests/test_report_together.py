@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 from test_report import POINTS, at_noise, rows_of, run_folder, summary_of
@@ -22,6 +23,7 @@ from leakbench.report.gallery import BUDGET, fitting, galleries
 from leakbench.report.levels import noise_of
 from leakbench.report.pictures import picture, picture_bytes
 from leakbench.report.rows import LINES, victims
+from leakbench.store import checksum
 
 FOUND = Audit(True, 3.46, 6.0, True, 0.5537, 0.7474, 0.5618, 1.025, 0.95, 1000, "violated", "more than is claimed")
 
@@ -209,3 +211,25 @@ def test_the_command_of_an_audit_has_the_federation_of_the_run() -> None:
 
     options = federation_options(nothing).__click_params__  # type: ignore[attr-defined]
     assert {option.opts[0] for option in options} == set(AUDITED_OPTIONS)
+
+
+def test_a_comparison_starts_with_the_change_of_each_leakage_point(tmp_path: Path) -> None:
+    """The change is the second run minus the first, with its interval; one measure for each point, then the accuracy."""
+    runs = []
+    for name, noise in (("one", 0.0), ("two", 2.0)):
+        folder = at_noise(run_folder(tmp_path / name, victims=20), noise, 0.9 - noise / 4)
+        manifest = json.loads((folder / "manifest.json").read_text())
+        run_folder(folder, victims=20)
+        rows = pd.read_parquet(folder / "rows.parquet").assign(failure=False, rmse=0.1 + noise / 10, success=not noise)
+        rows.to_parquet(folder / "rows.parquet", index=False)
+        files = json.loads((folder / "manifest.json").read_text())["files"]
+        (folder / "manifest.json").write_text(
+            json.dumps(manifest | {"files": files | {"rows.parquet": checksum(folder / "rows.parquet")}})
+        )
+        runs.append(folder)
+    page = write_together(runs).read_text()
+    heading = page[page.index("<h1") : page.index("</h1>")]
+    assert "at the client update (type-1) ASR fell from 1.00 to 0.00 (change -1.00 [-1.00, " in heading
+    assert heading.count(" at the ") == 3 and heading.endswith("accuracy fell from 0.450 to 0.200.")
+    assert '<td role="cell" class="number" data-label="change">-1.00</td>' in page
+    assert '<td role="cell" class="differs" data-label="">differs</td>' in page

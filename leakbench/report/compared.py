@@ -16,13 +16,16 @@ from leakbench.report.gallery import Gallery, Series, fitting, pointed, shown_to
 from leakbench.report.page import BELOW_THRESHOLDS, Chart, Line, headlines
 from leakbench.report.render import render
 from leakbench.report.several import changed, moved, titles
-from leakbench.summary.compare import DIFFERS, NOTES, Difference, differences, differs, digits_of
+from leakbench.summary.compare import DIFFERS, ENOUGH, Difference, differences, differs, digits_of
 
 __all__ = ["compared_page"]
 
 
 MEASURES = {"asr": "ASR", "rmse": "RMSE"}
 """{measure: its name on the page}; another's underscores become spaces."""
+
+FIRST = ("asr", "identified", "feature_accuracy", "rmse")
+"""Measures in the order in which the headline chooses one for each leakage point."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,12 @@ def compared_page(one: Finished, other: Finished) -> str:
             ("measure", ""),
             (names[0], "number"),
             (names[1], "number"),
-            ("difference", "number"),
+            ("change", "number"),
             ("", "differs"),
         ],
         differences=[_line(difference) for difference in found],
         evidence=[_evidence(difference) for difference in found],
-        notes=" ".join(NOTES),
+        enough=ENOUGH,
         alone=[point_name(name) for name in (*mine, *theirs) if (name in mine) != (name in theirs)],
         changed=changed(one, other),
         points=[f"{point_name(name)}, {side.title}" for side, name, _ in points],
@@ -97,21 +100,30 @@ def _named(measure: str) -> str:
 
 def _line(d: Difference) -> list[str]:
     digits = digits_of(d)
-    numbers = [f"{d.first:.{digits}f}", f"{d.second:.{digits}f}", f"{d.difference:+.{digits}f}"]
+    numbers = [f"{d.first:.{digits}f}", f"{d.second:.{digits}f}", f"{d.second - d.first:+.{digits}f}"]
     return [point_name(d.point), _named(d.measure), *numbers, DIFFERS if differs(d) else ""]
 
 
 def _evidence(d: Difference) -> list[str]:
+    return [point_name(d.point), _named(d.measure), str(d.victims), _interval(d), f"{d.sign:.3f}"]
+
+
+def _interval(d: Difference) -> str:
+    """Return the 95 % interval of the second run minus the first; a `Difference` is the first minus the second."""
     digits = digits_of(d)
-    interval = f"[{d.low:+.{digits}f}, {d.high:+.{digits}f}]"
-    return [point_name(d.point), _named(d.measure), str(d.victims), interval, f"{d.sign:.3f}"]
+    return f"[{-d.high:+.{digits}f}, {-d.low:+.{digits}f}]"
 
 
 def _change(found: list[Difference], names: list[str], sides: list[_Side]) -> str:
-    """Return in one sentence what changed from the first run to the second."""
+    """Return in one sentence what changed from the first run to the second: one measure for each leakage point."""
     clear = [d for d in found if differs(d)]
+    first: dict[str, Difference] = {}
+    for d in sorted(clear, key=lambda d: FIRST.index(d.measure) if d.measure in FIRST else len(FIRST)):
+        first.setdefault(d.point, d)
     parts = [
-        f"at the {point_name(d.point)} {_named(d.measure)} {moved(d.first, d.second, digits_of(d))}" for d in clear
+        f"at the {point_name(d.point)} {_named(d.measure)} {moved(d.first, d.second, digits_of(d))}"
+        f" (change {d.second - d.first:+.{digits_of(d)}f} {_interval(d)})"
+        for d in first.values()
     ]
     before, after = (side.summary.get("accuracy") for side in sides)
     if before is not None and after is not None and before != after:
