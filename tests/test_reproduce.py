@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -160,7 +161,7 @@ def test_agreement_over_a_wide_interval_is_not_reproduced() -> None:
         ("asr", {"asr": 0.5, "asr_low": 0.4, "asr_high": 0.6}, {}, "different setting", "one network"),
         ("asr", {"asr": 0.5, "networks": 5}, {}, "undecided", "the interval of the measurement is unknown"),
         ("recall", {"in_any_row": 0.5}, {}, "different setting", "one network"),
-        ("cost_ratio", {"cost_ratio": 0.5}, {}, "no verdict", "of another engine and machine"),
+        ("cost_ratio", {"cost_ratio": 0.5}, {}, "no verdict", "another engine and machine"),
         (
             "rmse",
             {"rmse": 0.5, "asr": 0.9, "null_asr": 0.1},
@@ -191,7 +192,7 @@ def test_the_rmse_of_a_failed_attack_gets_no_verdict(ours: dict[str, float]) -> 
     found = compared(
         {"row": "a", "rmse": 0.5, **ours}, {"resilient": resilient, "rmse": 0.5}, {}, "", {"rmse": 1, "resilient": 0}
     )
-    assert (found[1].verdict, found[1].reason) == ("no verdict", "of a failed attack")
+    assert (found[1].verdict, found[1].reason) == ("no verdict", "RMSE of a failed attack")
 
 
 @pytest.mark.parametrize(
@@ -337,8 +338,8 @@ def test_what_was_found_is_of_the_published_rows(tmp_path: Path) -> None:
     rows = pd.read_csv(RESULTS / f"{name}.csv")
     write_page(TABLES[name], rows, tmp_path)
     page = (tmp_path / f"{name}.md").read_text(encoding="utf-8")
-    assert "\nOf the published rows, not of these: CPL rebuilds" in page
-    assert "Of the published rows" not in (RESULTS / f"{name}.md").read_text(encoding="utf-8")
+    assert "\nAbout the published rows, not these: CPL reconstructs" in page
+    assert "About the published rows" not in (RESULTS / f"{name}.md").read_text(encoding="utf-8")
 
 
 def test_rows_that_were_there_are_said_to_be_kept(
@@ -360,7 +361,7 @@ def test_quick_is_less_and_says_so(tmp_path: Path) -> None:
     # The paper's size then takes its place.
     told, rows = measure(table, tmp_path)
     assert told == ["cpl", "dlg"] and list(rows["scale"]) == ["full", "full"]
-    assert "At the scale `quick`" not in (tmp_path / "tiny.md").read_text()
+    assert "Scale `quick`, smaller" not in (tmp_path / "tiny.md").read_text()
 
 
 def test_a_page_has_the_claims_with_their_verdicts(tmp_path: Path) -> None:
@@ -375,7 +376,7 @@ def test_a_page_has_the_claims_with_their_verdicts(tmp_path: Path) -> None:
     assert "| cpl | ASR | 0.985 | 0.100 | [0.080, 0.120] | **contradicted** | too short |" in page
     untried = read_table(str(tiny(tmp_path, rows=[claimed])))
     page = page_of(untried, rows.assign(asr=0.1, asr_low=0.08, asr_high=0.12, networks=5))
-    assert "| **contradicted** | nothing was tried yet to explain the difference |" in page
+    assert "| **contradicted** | the difference is not explained yet |" in page
     assert json.loads(rows["versions"].iloc[0])["torch"] and (rows["seeds"] == 1).all()
 
 
@@ -713,3 +714,24 @@ def test_titles_and_names_stay_words(title: str, tmp_path: Path) -> None:
     widths = {line.replace("\\|", "").count("|") for line in page.splitlines() if line.startswith("| ")}
     heads = [line.count("|") for line in page.splitlines() if line.startswith("| ---")]
     assert widths == set(heads)
+
+
+def test_the_box_of_a_page_is_computed_from_its_rows() -> None:
+    name = "servers_spear"
+    table, rows = TABLES[name], kept(RESULTS / f"{name}.csv", of_table("servers"))
+    top = page_of(table, rows).partition("- **Command:**")[0]
+    assert f"- **Claim:** {' '.join(table.question.split())}" in top
+    assert f"- **Verdict:** {' '.join(table.answer.split())} Leak verdicts of {len(rows)} rows: `reconstructs` " in top
+    assert f"- **Evidence:** {len(rows)} rows, 5 victims a row, " in top
+    older = rows.assign(behaviours='{"rankings": 1}', networks=1.0)
+    top = page_of(table, older, elsewhere=True).partition("- **Command:**")[0]
+    assert f"{len(rows)} of {len(rows)} cells are stale" in top
+    assert f"{len(rows)} cells were measured on one network" in top
+    assert "- **Verdict:** Leak verdicts" in top  # The answer is about the published rows.
+
+
+def test_every_table_states_its_claim_and_its_verdict_without_numbers() -> None:
+    for table in (*TABLES.values(), *(read_any(n) for n in table_names() if n not in TABLES)):
+        assert table.question.strip().endswith((".", "?")), table.name
+        assert table.answer.strip().endswith("."), table.name
+        assert not re.search(r"(?<![\w.])\.\d|\d\.\d", table.answer), table.name

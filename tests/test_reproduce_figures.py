@@ -149,7 +149,7 @@ def test_a_ratio_is_the_median_over_repetitions(tmp_path: Path, monkeypatch: pyt
     assert (row["milliseconds"], row["milliseconds_none"], row["repeats"]) == (1750, 500, 6)
     [claim] = claims_of(table, rows)
     assert (claim.claimed, claim.value, claim.verdict) == (3.3, 3.5, "no verdict")
-    assert claim.reason == "of another engine and machine"
+    assert claim.reason == "another engine and machine"
     assert "| Fed-CDP | 3.30 | 3.50 [1.00, 6.00] | 1750.00 | 500.00 | 6 |" in page_of(table, rows)
     assert measure(table, tmp_path)[0] == []  # It stands.
     assert page_of(table, pd.read_csv(tmp_path / "tiny.csv")) == page_of(table, rows)
@@ -191,7 +191,7 @@ def test_an_order_is_reproduced_where_the_difference_over_seeds_is_above_0() -> 
     half = 2.262157 * 0.025 * math.sqrt(10 / 9) / math.sqrt(10)
     assert whole.high - whole.value == pytest.approx(half, rel=1e-5)
     assert (first.row, first.verdict) == ("at first, first 1 rounds", "contradicted")
-    assert first.value == pytest.approx(-10) and first.reason == "nothing was tried yet to explain the difference"
+    assert first.value == pytest.approx(-10) and first.reason == "the difference is not explained yet"
     assert (last.verdict, last.value) == ("reproduced", pytest.approx(0.1))
     assert (twice.low, twice.high) == (pytest.approx(whole.low), pytest.approx(whole.high))
     assert (alone.verdict, alone.reason, alone.low) == ("different setting", "one seed", -math.inf)

@@ -15,6 +15,7 @@ from leakbench.federated.view import View
 from leakbench.models import parameters
 from leakbench.reproduce.file import body_of
 from leakbench.reproduce.kept import kept, of_table
+from leakbench.reproduce.stale import rows_of, stale_names
 from leakbench.reproduce.table import table_of
 from leakbench.types import Network
 
@@ -62,7 +63,8 @@ def test_the_matrix_has_a_line_a_defense(in_results):
     )
     page = matrix(rows)
     assert "| clip, alone | - | - | 1.00 | 0.10* | 0.00** | 0.00 (no answer) | 0.00 | - |" in page
-    assert "Of 5 cells 1 is above" in page
+    assert "1 of 5 cells is above" in page
+    assert "1 of 1 defenses leak to at least one server at the client update (type-1)" in page
 
 
 def test_the_matrix_says_which_rows_are_stale_and_which_of_one_network(in_results):
@@ -70,11 +72,12 @@ def test_the_matrix_says_which_rows_are_stale_and_which_of_one_network(in_result
 
     table = table_of(*body_of("servers_matrix"))
     rows = kept(RESULTS / "servers_matrix.csv", of_table("servers"))
-    assert matrix(rows, caution(table, rows)) == (RESULTS / "threat_matrix.md").read_text(encoding="utf-8")
+    stale = stale_names(list(rows_of(table, rows)))
+    assert matrix(rows, caution(table, rows), stale) == (RESULTS / "threat_matrix.md").read_text(encoding="utf-8")
     older = rows.assign(behaviours='{"batches": 1, "rankings": 1}', networks=1.0)
     page = matrix(older, caution(table, older))
-    assert "Stale rows, which `leakbench reproduce servers_matrix --stale` measures again:" in page
-    assert "Measured on one network, so that the intervals say nothing of another: all rows." in page
+    assert "Stale rows; `leakbench reproduce servers_matrix --stale` measures them again:" in page
+    assert "Measured on one network, so that the intervals do not cover others: all rows." in page
 
 
 def test_what_any_row_holds_is_counted_by_the_truth(in_results):

@@ -222,7 +222,9 @@ def test_no_published_row_is_stale_unless_its_page_names_it(rows: list[Published
     assert not found["unknown"]
     for row in found["stale"]:
         page = (RESULTS / f"{row.page}.md").read_text(encoding="utf-8")
-        assert "another behaviour" in page or "today's cell is another one" in page or "has changed since" in page, row
+        assert "another behaviour" in page or "changed since the measurement" in page or "has changed since" in page, (
+            row
+        )
         name = row.row.partition(",")[0] if row.page == "leaderboard" else row.row
         assert untagged(name) in page, row
 

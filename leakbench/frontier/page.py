@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -24,7 +25,7 @@ from leakbench.frontier.stale import points_in
 from leakbench.leakage_points import point_name
 from leakbench.reproduce.box import box_of, caveats_of
 from leakbench.reproduce.columns import text_of
-from leakbench.reproduce.stale import Published, stale_lines
+from leakbench.reproduce.stale import stale_lines, stale_names
 from leakbench.scripts import in_table, markdown_table, untagged
 from leakbench.summary.verdict import CAUTION, LEVEL
 
@@ -76,14 +77,16 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "") ->
         return "# Frontier\n\nNothing was measured yet.\n"
     asked, main, point = json.loads(rows["asked"].iloc[0]), main_rows(rows, choice.wanted), _point(rows, choice)
     others = rows[rows["left_out"].isna() & (rows["point"] != point)] if "point" in rows else rows.head(0)
+    published = list(points_in(name, rows))
+    stale = stale_names(published)
     delta = main["delta"].iloc[0] if len(main) else 1e-5
     lines = [
         f"# Which defense for {untagged(str(asked['dataset']))}, at what setting",
         "",
-        *_box(rows, main, choice, list(points_in(name, rows))),
+        *_box(rows, main, choice, stale),
         untagged(answer_of(main, choice)),
         "",
-        *stale_lines(list(points_in(name, rows))),
+        *stale_lines(published, stale),
         *limits_of(rows, main),
         *_recipe(choice, name, unnamed, asked["dataset"]),
         "",
@@ -142,7 +145,7 @@ def _recipe(choice: Choice, name: str, unnamed: str, dataset: str) -> list[str]:
     ]
 
 
-def _box(rows: pd.DataFrame, main: pd.DataFrame, choice: Choice, published: list[Published]) -> list[str]:
+def _box(rows: pd.DataFrame, main: pd.DataFrame, choice: Choice, stale: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the box at the top of the page."""
     asked, best = json.loads(rows["asked"].iloc[0]), choice.best
     limit = required(choice.wanted)
@@ -163,7 +166,7 @@ def _box(rows: pd.DataFrame, main: pd.DataFrame, choice: Choice, published: list
         f"training seeds: {_range(main, 'seeds')}."
     )
     lacking, _ = not_measured(rows, main)
-    caveats = caveats_of(published, main)
+    caveats = caveats_of(stale, main, settings="settings")
     caveats += [f"{lacking} settings of the grid were not measured."] if lacking else []
     caveats += ["One attacker, sigmoid networks at random weights: another attacker may find more."]
     command = f"leakbench frontier --dataset {asked['dataset']} --out results --page{command_words(choice.wanted)}"

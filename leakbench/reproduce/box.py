@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from leakbench.reproduce.stale import Published, stale_names
 from leakbench.summary.verdict_words import VERDICTS
 
 __all__ = ["box_of", "caveats_of", "evidence_of", "leaks_counted", "range_of"]
@@ -27,7 +26,7 @@ def box_of(claim: str, verdict: str, evidence: str, caveat: str, command: str) -
         caveat: Why the answer may be wrong or too narrow; empty where nothing is known.
         command: The command that measures the rows.
     """
-    texts = (claim, verdict, evidence, caveat or "None known beyond the sizes above.", f"`{command}`")
+    texts = (claim, verdict, evidence, caveat or "None known.", f"`{command}`")
     shown = (" ".join(text.split()) for text in texts)
     return [*(f"> - **{name}:** {text}" for name, text in zip(LINES, shown, strict=True)), ""]
 
@@ -57,16 +56,20 @@ def range_of(numbers: pd.Series) -> str:
     return " to ".join(f"{number:,}" for number in dict.fromkeys((found[0], found[-1])))
 
 
-def caveats_of(published: Sequence[Published], rows: pd.DataFrame, alone: int = 0) -> list[str]:
+def caveats_of(
+    stale: Mapping[str, Sequence[str]], rows: pd.DataFrame, alone: int = 0, settings: str = "cells"
+) -> list[str]:
     """Return the caveats that follow from the rows, a sentence each.
 
     Args:
-        published: The rows as they are checked for stale ones.
+        stale: Names of stale cells by reason, as of `leakbench.reproduce.stale.stale_names`.
         rows: All rows of the page.
         alone: Number of cells with several victims that were measured on one network or in one training.
+        settings: What a cell is called.
     """
-    stale, cells = sum(map(len, stale_names(published).values())), len(published)
-    found = [f"{stale} of {cells} cells are stale: they were measured with an earlier version."] if stale else []
+    old = sum(map(len, stale.values()))
+    of = f"{old} of {rows['cell'].nunique()} {settings}"
+    found = [f"{of} are stale: they were measured with an earlier version."] if old else []
     if alone:
         found.append(
             f"{alone} cells were measured on one network, so that their intervals do not cover other networks."

@@ -1,4 +1,4 @@
-"""Which columns each kind of page has, and what they mean."""
+"""Columns of each kind of page, and their meanings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Row: TypeAlias = dict[Any, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """A heading, what shows a row there, and what it means where the heading does not say it."""
+    """A heading, the function that shows a row, and the meaning where the heading is not enough."""
 
     heading: str
     show: Callable[[Row], str]
@@ -30,7 +30,7 @@ def text_of(value: Any, digits: int = 2) -> str:
 
 
 def measures_of(row: Row, columns: str) -> str:
-    """Return what is said of a row of such a page when it was measured."""
+    """Return the line that reports a measured row of such a page."""
     if columns == "cost":
         return f"{text_of(row['cost_ratio'])} times none's"
     if columns == "accuracy":
@@ -39,12 +39,12 @@ def measures_of(row: Row, columns: str) -> str:
 
 
 def number(key: str, digits: int = 2) -> Callable[[Row], str]:
-    """Return what shows a field of a row."""
+    """Return a function that shows a field of a row."""
     return lambda row: text_of(row.get(key), digits)
 
 
 def interval(key: str, digits: int = 2) -> Callable[[Row], str]:
-    """Return what shows a share with its 95 % interval."""
+    """Return a function that shows a share with its 95 % interval."""
     ends = [f"{key}_low", f"{key}_high"]
     return lambda row: (
         "-"
@@ -54,27 +54,27 @@ def interval(key: str, digits: int = 2) -> Callable[[Row], str]:
 
 
 def yes(key: str) -> Callable[[Row], str]:
-    """Return what shows 1 as yes and 0 as no."""
+    """Return a function that shows 1 as yes and 0 as no."""
     return lambda row: "-" if pd.isna(row.get(key)) else "yes" if row[key] else "no"
 
 
 def above_baseline(row: Row) -> str:
-    """Show which share of what the baseline guess leaves an attack finds."""
+    """Show the excess of the ASR over the baseline guess, as a share of the largest possible excess."""
     return text_of((row["asr"] - row["null_asr"]) / (1 - row["null_asr"]))
 
 
 def size(row: Row) -> str:
-    """Show how much was attacked for how long at most."""
+    """Show victims, batch size and the limit of iterations."""
     return f"{row['victims']:.0f} x {row['batch']:.0f}, {text_of(row['limit'], 0)}"
 
 
 def seconds_a_batch(row: Row) -> str:
-    """Show how long an attack and the rankings beside it took."""
+    """Show the seconds of an attack and its rankings, for each batch."""
     return text_of(60 * row["minutes"] / row["victims"], 1)
 
 
 def identified(row: Row) -> str:
-    """Show how many were found, with the interval where the row has it, and among how many."""
+    """Show the identified share, with its interval where the row has one, and the number of candidates."""
     share = text_of(row["identified"]) if pd.isna(row.get("identified_low")) else interval("identified")(row)
     return f"{share} of {row['candidates']:,.0f}"
 
@@ -83,27 +83,29 @@ ROW = Column("row", lambda row: in_table(row["row"]))
 ASR = Column(
     "ASR [95 % CI]",
     interval("asr"),
-    "the share of pictures that come back to an RMSE of at most eta, which two different examples of the set reach once in a "
-    "thousand pairs",
+    "the share of images that are reconstructed to an RMSE of at most eta, which two different examples of the data set reach "
+    "once in a thousand pairs",
 )
 NULL_ASR = Column(
-    "baseline ASR", number("null_asr"), "that of a guess from public data and the label, without any gradient"
+    "baseline ASR",
+    number("null_asr"),
+    "the same for the best guess from public data and the label, without any gradient",
 )
 RMSE = Column(
-    "RMSE", number("rmse", 3), "the median over all pictures, as of PSNR and SSIM, a failed one counting as the worst"
+    "RMSE", number("rmse", 3), "the median over all images, as for PSNR and SSIM; a failed one counts as the worst"
 )
 NULL_RMSE = Column("baseline RMSE", number("null_rmse", 3))
 PSNR = Column("PSNR", number("psnr", 1))
-ACCURACY = Column(
-    "accuracy", number("accuracy"), "that of the network which leaked, in training; none at first weights"
-)
+ACCURACY = Column("accuracy", number("accuracy"), "of the attacked network, in training; none at first weights")
 IDENTIFIED = Column(
     "ranking identifies",
     identified,
-    "how often a ranking of so many candidates, told of the defense, finds the first picture of each victim; it "
-    "belongs to no attack of the row",
+    "how often an adaptive ranking of so many candidates picks the first image of each victim; it is independent of the "
+    "attack of the row",
 )
-SIZE = Column("victims x batch, limit", size, "what was attacked, and after how many iterations a search ends at most")
+SIZE = Column(
+    "victims x batch, limit", size, "number of victims, batch size, and largest number of iterations of a search"
+)
 
 COLUMNS: dict[str, tuple[Column, ...]] = {
     "accuracy": (
@@ -113,16 +115,18 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "accuracy [95 % CI]",
             interval("trained_accuracy", 3),
-            "on the test examples after the last round: over the seeds, or of one seed by how many test examples there are",
+            "on the test examples after the last round; the interval is over seeds, for one seed over test examples",
         ),
         Column("rounds", number("rounds", 0)),
         Column("seeds", number("seeds", 0)),
         Column("epsilon claimed", number("epsilon_claimed", 3), "by the recipe's own formula"),
         Column(
-            "epsilon valid", number("epsilon_valid", 3), "against who sees the released models; none where none follows"
+            "epsilon valid",
+            number("epsilon_valid", 3),
+            "against an observer of the released models; none without a guarantee",
         ),
         Column("scale", lambda row: in_table(row.get("scale", "-"))),
-        Column("minutes", number("wall_minutes", 1), "of all seeds, on two shared cores"),
+        Column("minutes", number("wall_minutes", 1), "for all seeds, on two shared cores"),
     ),
     "cost": (
         ROW,
@@ -130,11 +134,11 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "times none's [95 % CI]",
             interval("cost_ratio"),
-            "the processor time of a client's local iteration over an undefended one's, timed in turns; the median of "
-            "the repetitions' ratios, which is not the ratio of the medians beside it, with its interval of order statistics",
+            "processor time of a client's local iteration over an undefended one's, timed in turns; the median ratio of the "
+            "repetitions (not the ratio of the medians), with its interval of order statistics",
         ),
         Column(
-            "milliseconds", number("milliseconds"), "of a client's local iteration, with the server's work of a round"
+            "milliseconds", number("milliseconds"), "for a client's local iteration, with the server's work of a round"
         ),
         Column("none's", number("milliseconds_none"), "the same without a defense"),
         Column("repetitions", number("repeats", 0)),
@@ -152,14 +156,14 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "iterations",
             number("iterations", 0),
-            "the median until which an answer came within eta to stay; none where fewer than half did",
+            "the median number until a reconstruction stays within eta; none where fewer than half do",
         ),
         IDENTIFIED,
         SIZE,
         Column(
             "accuracy [95 % CI]",
             interval("trained_accuracy", 3),
-            "of the network trained with the defense, on the test examples after the last round",
+            "of the model trained with the defense, on the test examples after the last round",
         ),
     ),
     "claims": (
@@ -174,12 +178,12 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         PSNR,
         Column("SSIM", number("ssim")),
         ACCURACY,
-        Column("labels right", number("label_accuracy"), "the share of labels that the attack names rightly"),
+        Column("labels right", number("label_accuracy"), "the share of labels that the attack infers correctly"),
         Column("iterations claimed", number("claimed_iterations", 1)),
         Column(
             "iterations",
             number("iterations", 0),
-            "the median until which an answer came within eta to stay; none where fewer than half did",
+            "the median number until a reconstruction stays within eta; none where fewer than half do",
         ),
         IDENTIFIED,
         SIZE,
@@ -191,73 +195,79 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "ASR bound",
             number("asr_bound"),
-            "what the noise allows any attack at most, given the baseline guess's rate",
+            "the largest ASR that the noise allows any attack, given that of the baseline guess",
         ),
         RMSE,
         NULL_RMSE,
         Column(
             "RMSE floor",
             number("rmse_floor", 3),
-            "by Fisher information, for who knows the pixels' deviation beforehand and no more: who knows more of pictures may lie "
-            "below it",
+            "by Fisher information, for an attacker whose prior is the pixels' standard deviation alone; an attacker with a better "
+            "prior can be below it",
         ),
         PSNR,
         ACCURACY,
         IDENTIFIED,
-        Column("its bound", number("identified_bound", 3), "what the noise allows any ranking at most"),
+        Column("its bound", number("identified_bound", 3), "the largest share that the noise allows any ranking"),
         Column(
             "label ranked",
             number("label_ranked"),
-            "how often the label comes first by public mean gradients; none where no victim's class has a public example",
+            "how often public mean gradients rank the label first; none if no victim's class has a public example",
         ),
-        Column("label bound", number("label_ranked_bound"), "what the noise allows of it, given the commonest label"),
+        Column(
+            "label bound",
+            number("label_ranked_bound"),
+            "the largest share that the noise allows, given the commonest label",
+        ),
         SIZE,
     ),
     "servers": (
         ROW,
-        Column(
-            "recall claimed", number("claimed_recall", 3), "the paper's: the share of the examples that any row holds"
-        ),
+        Column("recall claimed", number("claimed_recall", 3), "the paper's share of examples that any row contains"),
         Column(
             "in any row",
             number("in_any_row"),
-            "that share here, by the truth, to an RMSE of at most eta: what who answers with rows alone can recover at most",
+            "the same share here, by the truth, to an RMSE of at most eta: the most that rows alone can recover",
         ),
         Column(
             "recovered [95 % CI]",
             interval("asr"),
-            "the share of the examples that come back to an RMSE of at most eta, its interval by batch",
+            "the share of examples recovered to an RMSE of at most eta; interval by batch",
         ),
         Column("verbatim [95 % CI]", interval("verbatim"), "to an RMSE of at most .001"),
         Column(
             "law",
             number("alone_expected", 3),
-            "which share is expected to come back verbatim, since alone in its bin: (1 - 1/k)^(n - 1)",
+            "the expected share of examples that are alone in their bin: (1 - 1/k)^(n - 1)",
         ),
         Column(
-            "precision", number("precision"), "which share of the answers given is right; none where none was given"
+            "precision",
+            number("precision"),
+            "the share of the reconstructions that are correct; none without a reconstruction",
         ),
         RMSE,
-        Column(
-            "RMSE <= .1", number("within_tenth"), "the share of the examples that come back to an RMSE of at most .1"
-        ),
+        Column("RMSE <= .1", number("within_tenth"), "the share of examples recovered to an RMSE of at most .1"),
         Column(
             "picked of 500",
             number("picked"),
-            "the share of answers that are nearer to their example than to 499 others",
+            "the share of reconstructions that are nearer to their example than to 499 others",
         ),
         Column(
             "ideal server",
             number("asr_ideal"),
-            "the share within eta that a server expects who has an example's whole clipped gradient in one row",
+            "the expected share within eta for a server with an example's whole clipped gradient in one row",
         ),
         Column("its RMSE", number("rmse_ideal", 3)),
         NULL_ASR,
         NULL_RMSE,
         IDENTIFIED,
-        Column("its bound", number("identified_bound", 3), "what the noise allows any ranking at most"),
-        Column("batches x B", lambda row: f"{row['victims']:.0f} x {row['batch']:.0f}", "what was attacked"),
-        Column("seconds a batch", seconds_a_batch, "of the attack and of all rankings beside it, on two shared cores"),
+        Column("its bound", number("identified_bound", 3), "the largest share that the noise allows any ranking"),
+        Column(
+            "batches x B",
+            lambda row: f"{row['victims']:.0f} x {row['batch']:.0f}",
+            "number and size of the attacked batches",
+        ),
+        Column("seconds a batch", seconds_a_batch, "for the attack and all rankings, on two shared cores"),
     ),
 }
-"""{what a page is about: its columns}; one in which no row has anything is left out."""
+"""{kind of page: its columns}; a column without any value is left out."""

@@ -1,22 +1,23 @@
-"""The page of a table in Markdown: what was measured, the verdicts on printed numbers, and how a row is measured again."""
+"""Write the page of a table in Markdown: box, rows, verdicts on printed numbers, and the command that measures a row again."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from leakbench.reproduce.agreement import LEVEL
+from leakbench.reproduce.box import box_of, caveats_of, evidence_of, leaks_counted
 from leakbench.reproduce.claimed import with_claims
 from leakbench.reproduce.columns import COLUMNS, Row, text_of
 from leakbench.reproduce.curves import ordered
 from leakbench.reproduce.reached import reached
-from leakbench.reproduce.stale import rows_of, stale_lines
+from leakbench.reproduce.stale import rows_of, stale_lines, stale_names
 from leakbench.reproduce.table import Line, Table
 from leakbench.reproduce.verdict import CLAIMS, ORDER, VERDICTS, Compared, compared, decided, digits_of, unmeasured
 from leakbench.scripts import in_table, markdown_table, untagged
@@ -24,29 +25,30 @@ from leakbench.scripts import in_table, markdown_table, untagged
 __all__ = ["claims_of", "counted", "on_one_network", "page_of"]
 
 AGAIN = (
-    'A row is measured again by `leakbench reproduce {name} --only "ROW" --again` (`--scale full` where the row is of that;'
-    " `--out FOLDER` leaves these pages as they are), ROW being its name without a leakage point (`type-2`, `type-1`, `type-0` or"
-    " `global`) at the end; {seeds}."
+    '`leakbench reproduce {name} --only "ROW" --again` measures a row again (add `--scale full` for a row of that scale, and'
+    " `--out FOLDER` to keep this page). ROW is the row's name without a leakage point (`type-2`, `type-1`, `type-0`, `global`) at"
+    " its end. {seeds}."
 )
 
 RULE = (
     "A printed number is compared with the same quantity over at least {networks} networks or {seeds} trainings. Reproduced: the"
-    " 95 % interval of the difference is within {tolerances}. Contradicted: a two-sided test at {level:.0%}, after Holm's"
-    " correction over this page, tells it from the measurement. [What the verdicts mean](../docs/papers.md#verdicts)."
+    " 95 % interval of the difference is within {tolerances}. Contradicted: the difference is significant in a two-sided test at"
+    " {level:.0%}, after Holm's correction over this page. [What the verdicts mean](../docs/papers.md#verdicts)."
 )
 
 ORDERS = (
-    "A claim is reproduced where the difference over the seeds is above 0, and contradicted where it is below, by a two-sided"
-    " t test at {level:.0%} after Holm's correction over this page. [What the verdicts mean](../docs/papers.md#verdicts)."
+    "A claim is reproduced if the difference over the seeds is significantly above 0, and contradicted if it is significantly"
+    " below, in a two-sided t test at {level:.0%} after Holm's correction over this page."
+    " [What the verdicts mean](../docs/papers.md#verdicts)."
 )
 
 MANY = 12
-"""Names of cells that are listed singly at most."""
+"""Largest number of cells that are listed one by one."""
 
 HEADS = ("row", "what", "claimed", "measured", "95 % interval", "verdict", "reason")
 
 
-PUBLISHED = "Of the published rows, not of these: "
+PUBLISHED = "About the published rows, not these: "
 
 
 def claims_of(table: Table, rows: pd.DataFrame) -> list[Compared]:
@@ -66,11 +68,16 @@ def claims_of(table: Table, rows: pd.DataFrame) -> list[Compared]:
 
 
 def page_of(table: Table, rows: pd.DataFrame, elsewhere: bool = False) -> str:
-    """Return the page; what is claimed and aimed at is what the table says now.
+    """Return the page, with today's claims and aims of the table.
 
-    elsewhere: whether these are not the published rows, of which the table's findings are.
+    Args:
+        table: The table.
+        rows: Its rows.
+        elsewhere: Whether these are not the published rows, which the table's findings are about.
     """
     rows = with_claims(table, rows)
+    published = list(rows_of(table, rows))
+    stale = stale_names(published)
     shown = [(column, [column.show(row) for row in rows.to_dict("records")]) for column in COLUMNS[table.columns]]
     shown = [(column, cells) for column, cells in shown if set(cells) != {"-"}]
     measured = markdown_table((c.heading for c, _ in shown), zip(*(cells for _, cells in shown), strict=True))
@@ -83,10 +90,11 @@ def page_of(table: Table, rows: pd.DataFrame, elsewhere: bool = False) -> str:
             f"# {untagged(table.title)}",
             "",
             *cite,
+            *_box(table, rows, stale, elsewhere),
             untagged(table.text),
             "",
             *_trial(table, rows),
-            *stale_lines(list(rows_of(table, rows))),
+            *stale_lines(published, stale),
             *on_one_network(table, rows),
             *_drawn(table),
             measured,
@@ -105,17 +113,37 @@ def page_of(table: Table, rows: pd.DataFrame, elsewhere: bool = False) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def _box(table: Table, rows: pd.DataFrame, stale: Mapping[str, Sequence[str]], elsewhere: bool) -> list[str]:
+    """Return the box at the top of the page; the table's answer is about the published rows only."""
+    claims = claims_of(table, rows)
+    counts = counted(claim.verdict for claim in claims) if claims else leaks_counted(rows.get("verdict", ()))
+    answer = "" if elsewhere else untagged(table.answer)
+    return box_of(
+        untagged(table.question or table.title),
+        " ".join(filter(None, (answer, counts))) or "No claim is tested; see the table.",
+        evidence_of(rows),
+        untagged(" ".join(caveats_of(stale, rows, _alone(rows)["cell"].nunique()))),
+        f"leakbench reproduce {table.called}",
+    )
+
+
+def _alone(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of several victims that were measured on one network, or in one training."""
+    several = rows[rows["victims"] > 1] if "victims" in rows else rows[:0]
+    return several[several["networks"].fillna(1) <= 1] if "networks" in several else several
+
+
 def on_one_network(table: Table, rows: pd.DataFrame) -> list[str]:
-    """Return which rows of several victims were measured on one network, or in one training; nothing where none was."""
+    """Return which rows of several victims were measured on one network, or in one training; empty without such rows."""
     protocols = {line.name: line.requests("full", {})[0].protocol for line in table.lines}
     several = rows[rows["victims"] > 1] if "victims" in rows else rows[:0]
-    alone = several[several["networks"].fillna(1) <= 1] if "networks" in several else several
+    alone = _alone(rows)
     found: dict[str, list[str]] = {}
     for name in dict.fromkeys(alone["cell"]):
         found.setdefault("one training" if protocols.get(name) == "live" else "one network", []).append(str(name))
     every = set(several["cell"])
     lines = (
-        f"Measured on {what}, so that the intervals say nothing of another: "
+        f"Measured on {what}, so that the intervals do not cover others: "
         f"{'all rows' if set(names) == every else untagged('; '.join(_gathered(names)))}."
         for what, names in found.items()
     )
@@ -123,7 +151,7 @@ def on_one_network(table: Table, rows: pd.DataFrame) -> list[str]:
 
 
 def _trial(table: Table, rows: pd.DataFrame) -> list[str]:
-    """Return which numbers of the rows are not the table's, and how such rows are measured again; nothing where all are."""
+    """Return which numbers of the rows differ from the table's, and how to measure them again; empty where none differ."""
     lines = {line.name: line for line in table.lines}
     found: dict[str, list[str]] = {}
     for row in rows.drop_duplicates("cell").to_dict("records"):
@@ -133,46 +161,46 @@ def _trial(table: Table, rows: pd.DataFrame) -> list[str]:
             said = ", ".join(f"{name} {value} for {given.get(name, 'its own')}" for name, value in changed.items())
             again = " ".join(f"--set {name}={value}" for name, value in changed.items())
             found.setdefault(untagged(f"- {said} (`{again}`)"), []).append(row["cell"])
-    rule = "A trial: these rows were measured with other numbers than the table's, which are not published ones:"
+    rule = "A trial: these rows were measured with other numbers than the table's and are not published:"
     shown = [f"{said}: {untagged('; '.join(_gathered(names)))}." for said, names in found.items()]
     return [rule, "", *shown, ""] if shown else []
 
 
 def _changed(row: Row) -> dict[str, Any]:
-    """Return {field: number} of what a trial changed in a row."""
+    """Return {field: number} of a trial's changes to a row."""
     text = row.get("changed")
     return dict(json.loads(text)) if isinstance(text, str) else {}
 
 
 def _given(line: Line, row: Row) -> dict[str, Any]:
-    """Return what the table gives of a row, at its scale."""
+    """Return the table's fields of a row at its scale."""
     return {**line.given, **((line.quick or {}) if row.get("scale") == "quick" else {})}
 
 
 def _seeds(table: Table, rows: pd.DataFrame) -> str:
-    """Return with which seeds, each the first of its cell, the rows were measured."""
+    """Return the first seeds of the rows' cells."""
     lines = {line.name: line for line in table.lines}
     given = [{"seed": 0, **_given(lines[row["cell"]], row), **_changed(row)} for row in rows.to_dict("records")]
     seeds = sorted({int(each["seed"]) for each in given}) or [0]
     if len(seeds) == 1:
-        return f"seed {seeds[0]} throughout"
-    return f"seeds {', '.join(map(str, seeds))}, of each row what the table says"
+        return f"All rows use seed {seeds[0]}"
+    return f"Seeds: {', '.join(map(str, seeds))}, as the table states for each row"
 
 
 def _drawn(table: Table) -> list[str]:
-    """Return the figure of a table that has one."""
+    """Return the figure of a table, empty without one."""
     return [f"![{untagged(table.title)}]({table.name}.png)", ""] if table.pictures or table.rounds else []
 
 
 def counted(verdicts: Iterable[str]) -> str:
-    """Return in words how many numbers have which verdict."""
+    """Return the number of claims with each verdict, in words."""
     found = Counter(verdicts)
     each = ", ".join(f"{verdict} {found[verdict]}" for verdict in VERDICTS if found[verdict])
     return f"{found.total()} printed number{'s' * (found.total() != 1)}: {each}."
 
 
 def _verdicts(table: Table, claims: Sequence[Compared]) -> list[str]:
-    """Return the table of claims and verdicts; nothing where nothing is claimed."""
+    """Return the table of claims and verdicts; empty without a claim."""
     rows = [
         (
             in_table(c.row),
@@ -196,7 +224,7 @@ def _verdicts(table: Table, claims: Sequence[Compared]) -> list[str]:
 
 
 def _rule(whats: set[str]) -> str:
-    """Return by which rule these claims get their verdicts."""
+    """Return the rule of these claims' verdicts."""
     if whats == {ORDER}:
         return ORDERS.format(level=LEVEL)
     tolerances = [f"{CLAIMS[what].tolerance:g} ({CLAIMS[what].heading})" for what in CLAIMS if what in whats]
@@ -208,7 +236,7 @@ def _rule(whats: set[str]) -> str:
 
 
 def _samples(table: Table) -> str:
-    """Return on how many examples the printed numbers were measured, and where the paper says it."""
+    """Return the number of examples behind the printed numbers, and where the paper states it."""
     sizes: dict[str, dict[str, None]] = {}
     for line in table.lines:
         printed = {what for claim in line.claims.values() for what in claim}
@@ -220,13 +248,13 @@ def _samples(table: Table) -> str:
 
 
 def _reached(rows: pd.DataFrame) -> list[str]:
-    """Return which cell of each sweep is the first to reach its aim; nothing where nothing is aimed at."""
+    """Return the first cell of each sweep that reaches its aim; empty without an aim."""
     found = [
         (in_table(r.sweep), f"{r.aim:.3f}", in_table(r.cell), r.accuracy, r.claimed, r.valid) for r in reached(rows)
     ]
-    heads = ("sweep", "aim", "first that reaches it", "accuracy [95 % CI]", "epsilon claimed", "epsilon valid")
-    rule = "Of each sweep the first cell, in its order, whose accuracy is what is aimed at, or more."
-    return ["## What reaches the accuracy", "", rule, "", markdown_table(heads, found), ""] if found else []
+    heads = ("sweep", "aim", "first cell that reaches it", "accuracy [95 % CI]", "epsilon claimed", "epsilon valid")
+    rule = "The first cell of each sweep, in its order, whose accuracy reaches the aim."
+    return ["## Cells that reach the accuracy", "", rule, "", markdown_table(heads, found), ""] if found else []
 
 
 def _interval(c: Compared) -> str:
@@ -235,7 +263,7 @@ def _interval(c: Compared) -> str:
 
 
 def _gathered(names: list[str]) -> list[str]:
-    """Return names of cells; of many, those that are alike up to the last comma together, with their number."""
+    """Return names of cells; if there are many, those with the same text before the last comma as one entry with their number."""
     if len(names) <= MANY:
         return names
     alike: dict[str, list[str]] = {}
@@ -245,7 +273,7 @@ def _gathered(names: list[str]) -> list[str]:
 
 
 def _at_quick(table: Table, rows: pd.DataFrame) -> list[str]:
-    """Return what was cut of the rows of the scale `quick`."""
+    """Return how the rows of scale `quick` are smaller."""
     quick = set(rows.loc[rows["scale"] == "quick", "cell"]) if "scale" in rows else set()
     cut: dict[str, list[str]] = {}
     for line in table.lines:
@@ -257,4 +285,4 @@ def _at_quick(table: Table, rows: pd.DataFrame) -> list[str]:
     left = [line.name for line in table.lines if line.quick is None] if quick else []
     lines = [f"- {untagged(said)}: {untagged('; '.join(_gathered(names)))}." for said, names in cut.items()]
     lines += [f"- left out: {untagged('; '.join(_gathered(left)))}."] if left else []
-    return ["At the scale `quick`, with less of each than the paper has:", "", *lines, ""] if lines else []
+    return ["Scale `quick`, smaller than the paper:", "", *lines, ""] if lines else []

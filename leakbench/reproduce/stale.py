@@ -48,9 +48,9 @@ __all__ = [
 
 
 BEHAVIOUR = "measured with another behaviour of"
-"""What the names and versions of changed pieces follow."""
+"""Start of a reason; names and versions of the changed pieces follow."""
 
-OTHER = "today's cell is another one: its settings, a recipe or the data differ from those that were measured"
+OTHER = "settings, a recipe or the data have changed since the measurement"
 
 
 @dataclass(frozen=True)
@@ -157,15 +157,15 @@ def rows_of(table: AnyTable, rows: pd.DataFrame, data_dir: Path | None = None) -
             yield _of_line(table, row, again, data_dir)
 
 
-def stale_lines(rows: Sequence[Published]) -> list[str]:
+def stale_lines(rows: Sequence[Published], found: Mapping[str, Sequence[str]] | None = None) -> list[str]:
     """Return the lines of a page on its stale rows, a reason each; nothing where none is known to be stale.
 
     A page is the same on every machine: the whole identity is checked where the data come with leakbench, else the behaviour
-    versions that are known without data.  rows: of one page, each with a hash.
+    versions that are known without data.  rows: of one page, each with a hash.  found: their `stale_names`, where known.
     """
-    found = stale_names(rows)
+    found = stale_names(rows) if found is None else found
     again = next((row.again for row in rows), "")
-    rule = f"Stale rows, which `{again}` measures again:"
+    rule = f"Stale rows; `{again}` measures them again:"
     shown = [f"- {reason}: {untagged('; '.join(names))}." for reason, names in found.items()]
     return [rule, "", *shown, ""] if shown else []
 

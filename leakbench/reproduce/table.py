@@ -1,7 +1,8 @@
 """A table of cells: one YAML file in `results/tables/` with its cells, what a paper prints of them, and what was found.
 
 kind:     cells, or not said; another kind is read by `leakbench.reproduce.accounting.table`.
-title:    of its page.            cite:  the paper, where it is one's table.     text:  what was measured, under the title.
+title:    of its page.            cite:  the paper, for a table of a paper.      text:  setting, under the box of the page.
+question: the claim that the page tests, for the box at its top.                  answer: the verdict in words, without numbers.
 columns:  a set of `leakbench.reproduce.columns`.
 given:    fields of `leakbench.cell.Request` for all cells; the path of a recipe begins where the file lies.
 quick:    what `--scale quick` gives in the stead of them; `quick: false` in a row leaves the row out there.
@@ -15,7 +16,7 @@ curves:   {panel of the figure of accuracy over rounds: names of its rows}, see 
 orders:   [{says, more, less, rounds, apart}], claims that rows lie above others, and
 window:   how many rounds `first` and `last` are; 1 if it is not said.
 rows:     [{name, given, each, printed, claim, aim, apart, because, seeds, quick}], see `Line` and `leakbench.reproduce.grid`.
-found:    what the numbers come to, beneath them.
+found:    summary of the numbers, below them.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ RECIPES = ("defense", "attack", "dataset")
 
 OPTIONAL = (
     "kind",
+    "question",
+    "answer",
     "cite",
     "columns",
     "found",
@@ -146,6 +149,8 @@ class Table:
     rounds: Rounds | None = None
     called: str = ""
     samples_from: str = ""
+    question: str = ""
+    answer: str = ""
 
     def at(self, scale: str) -> tuple[Line, ...]:
         """Return the cells of a scale: `quick` has those that fit into it."""
@@ -182,12 +187,27 @@ def table_of(path: Path, body: Mapping[str, Any]) -> Table:
             raise InputError(
                 f"{path}: row {line.name!r}: pictures: got false, of which the figure of the table can show none"
             )
-    words = ("title", "text", "cite", "found", "samples_from")
-    title, text, cite, found, source = (body.get(key, "").strip() for key in words)
+    words = ("title", "text", "cite", "found", "samples_from", "question", "answer")
+    title, text, cite, found, source, question, answer = (body.get(key, "").strip() for key in words)
     if bool(body.get("samples")) != bool(source):
         raise InputError(f"{path}: samples, samples_from: each needs the other; add where the paper gives the sizes")
     rounds = _rounds(path, body, lines, window or 1)
-    return Table(path.stem, title, text, lines, cite, columns, found, pictures, repeats, rounds, called(path), source)
+    return Table(
+        path.stem,
+        title,
+        text,
+        lines,
+        cite,
+        columns,
+        found,
+        pictures,
+        repeats,
+        rounds,
+        called(path),
+        source,
+        question,
+        answer,
+    )
 
 
 def _line(path: Path, body: Mapping[str, Any], row: Mapping[str, Any]) -> Line:

@@ -41,7 +41,7 @@ VERDICTS = (REPRODUCED, CONTRADICTED, UNDECIDED, DIFFERENT, NOT_MEASURED, NONE)
 ORDER = "order"
 """What is claimed where a paper says that rows are above others, see `leakbench.reproduce.curves`."""
 
-EXPLAINED_BY_NOTHING = "nothing was tried yet to explain the difference"
+EXPLAINED_BY_NOTHING = "the difference is not explained yet"
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,12 @@ CLAIMS = {
     "resilient": Measure("resilient (1 yes, 0 no)", exact=True, unit="networks", least=5),
     "epsilon": Measure("epsilon as claimed", "epsilon_claimed", exact=True),
     "rounds": Measure("rounds", exact=True),
-    "cost_ratio": Measure("times none's", unjudged="of another engine and machine"),
+    "cost_ratio": Measure("times none's", unjudged="another engine and machine"),
     ORDER: Measure("points of accuracy above"),
 }
 """{what a table may claim of a row: what measures it}."""
 
-FAILED = "of a failed attack"
+FAILED = "RMSE of a failed attack"
 
 
 @dataclass(frozen=True)

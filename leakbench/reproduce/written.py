@@ -44,6 +44,8 @@ class WrittenTable:
     given: Mapping[str, Any]
     rows: tuple[Mapping[str, Any], ...]
     text: str = ""
+    question: str = ""
+    answer: str = ""
     kind: str = "cells"
     cite: str = ""
     columns: str = "claims"

@@ -31,6 +31,8 @@ class WrittenAccounting:
     cite: str = ""
     apart: str = ""
     found: str = ""
+    question: str = ""
+    answer: str = ""
 
 
 @part

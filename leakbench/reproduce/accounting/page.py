@@ -8,7 +8,9 @@ import pandas as pd
 
 from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.accounting.verdict import judged
+from leakbench.reproduce.box import box_of, caveats_of
 from leakbench.reproduce.page import counted
+from leakbench.reproduce.stale import rows_of, stale_names
 from leakbench.scripts import in_table, markdown_table, untagged
 
 __all__ = ["accounting_page"]
@@ -17,20 +19,20 @@ RULE = (
     "A printed number is reproduced where the claim's own formula, as the paper states it, gives its digits, and contradicted where"
     " it does not; numbers are exact, so there is no test. The columns are of that reading. Same formula, tight accountant: the"
     " epsilon of the noise, sampling and steps that the formula counts, by Rényi divergences with their tight conversion and by"
-    " privacy loss distributions. It is not the valid epsilon, which is of the mechanism as executed, with its clip, its draw of"
-    " clients and the copies of an example: [defenses.md](defenses.md). [What the verdicts mean](../docs/papers.md#verdicts)."
+    " privacy loss distributions. The valid epsilon is another one: it counts the mechanism as executed, with its clip, its sampling"
+    " of clients and the copies of an example, see [defenses.md](defenses.md). [What the verdicts mean](../docs/papers.md#verdicts)."
 )
 
 COVERS = (
     "A number is reproduced where it is at least the epsilon of the same noise, sampling and steps by a tight accountant (privacy"
     " losses) under the adjacency that its formula is for, and contradicted where it is less; numbers are exact, so there is no"
-    " test. By Rényi divergences that epsilon is a little looser. It is not the valid epsilon of a defense as executed:"
-    " [defenses.md](defenses.md). [What the verdicts mean](../docs/papers.md#verdicts)."
+    " test. By Rényi divergences that epsilon is a little looser. The valid epsilon of a defense as executed is"
+    " another one, see [defenses.md](defenses.md). [What the verdicts mean](../docs/papers.md#verdicts)."
 )
 
 AGAIN = (
-    'A claim is computed again by `leakbench reproduce {name} --again --only "CLAIM"`; nothing is trained or drawn, so that'
-    " `--scale` quick and full are the same."
+    '`leakbench reproduce {name} --again --only "CLAIM"` computes a claim again. Nothing is trained or sampled, so that `--scale`'
+    " quick and full are the same."
 )
 
 TIGHT = "same formula, tight accountant"
@@ -75,6 +77,13 @@ def accounting_page(table: AccountingTable, rows: pd.DataFrame) -> str:
             f"# {untagged(table.title)}",
             "",
             *([untagged(table.cite), ""] if table.cite else []),
+            *box_of(
+                untagged(table.question or table.title),
+                " ".join(filter(None, (untagged(table.answer), counted(c.verdict for c in verdicts)))),
+                f"{len(verdicts)} printed numbers, {len(rows)} readings; computed exactly, nothing is trained or sampled.",
+                " ".join(caveats_of(stale_names(list(rows_of(table, rows))), rows)),
+                f"leakbench reproduce {table.called} --again",
+            ),
             untagged(table.text),
             "",
         ),

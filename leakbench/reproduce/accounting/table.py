@@ -2,7 +2,7 @@
 
 kind:    accounting.
 counts:  what the numbers are, a name of `leakbench.reproduce.accounting.measure.COUNTS`.
-title, cite, text, found:  as of a table of cells.
+title, cite, text, question, answer, found:  as of a table of cells.
 given:   what all claims are computed from; `federation` has fields of `leakbench.privacy.ledger.Schedule`.
 data:    {data set: more of `given`}, for what is printed of several; `federation` is added to the one above.
 apart:   what the paper does not state of any number, so that none can be compared; a row may have its own.
@@ -63,11 +63,14 @@ class AccountingTable:
     cite: str = ""
     found: str = ""
     called: str = ""
+    question: str = ""
+    answer: str = ""
 
 
 def accounting_of(path: Path, body: Mapping[str, Any]) -> AccountingTable:
     """Return the table that a file says; raises InputError for what is none, or wrong."""
-    check(path, body, ("kind", "counts", "title", "text", "given", "rows"), ("cite", "data", "apart", "found"))
+    optional = ("cite", "data", "apart", "found", "question", "answer")
+    check(path, body, ("kind", "counts", "title", "text", "given", "rows"), optional)
     as_written(path, WrittenAccounting, body)
     if body["counts"] not in COUNTED:
         raise InputError(f"{path}: counts: got {body['counts']!r}{nearest(str(body['counts']), tuple(COUNTED))}")
@@ -81,7 +84,7 @@ def accounting_of(path: Path, body: Mapping[str, Any]) -> AccountingTable:
     names = [claim.name for claim in claims]
     for name in {name for name in names if names.count(name) > 1}:
         raise InputError(f"{path}: rows: two are called {name!r}")
-    words = {key: body.get(key, "").strip() for key in ("title", "text", "cite", "found")}
+    words = {key: body.get(key, "").strip() for key in ("title", "text", "cite", "found", "question", "answer")}
     return AccountingTable(path.stem, claims=claims, called=called(path), **words)
 
 

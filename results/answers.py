@@ -1,0 +1,391 @@
+"""Answer five questions from the published rows: docs/answers.md and its figures.
+
+    python results/answers.py
+
+Every number and every yes or no is computed from the rows in this folder; no number is typed here. Run it again after a row has
+changed; a test checks that the page is what this script writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import matplotlib
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from leakbench.frontier.answer import epsilon_text, setting_of
+from leakbench.frontier.choose import Choice, Requirements, chosen, main_rows, refusals
+from leakbench.frontier.frontier import read_rows
+from leakbench.leakage_points import point_name
+from leakbench.reproduce.columns import text_of
+from leakbench.reproduce.kept import kept, of_table
+from leakbench.scripts import markdown_table, one_line
+from leakbench.store import write_atomically
+from leakbench.summary.verdict_words import LEAKING
+
+HERE = Path(__file__).parent
+DOCS = HERE.parent / "docs"
+
+MAX_EPSILON = 8.0
+
+BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#656d76"
+
+HEAD = """# Answers
+
+Five questions, answered from the [published rows](../results/README.md) by `python results/answers.py`.
+
+{short}
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One question with its answer.
+
+    short: the answer in one line.  figure: path from docs/.  caption: alternative text of the figure.
+    """
+
+    question: str
+    short: str
+    figure: str
+    caption: str
+    evidence: str
+    caveat: str
+    command: str
+    more: str
+
+    @property
+    def anchor(self) -> str:
+        """Anchor of its heading."""
+        kept_signs = "".join(sign for sign in self.question.lower() if sign.isalnum() or sign in " -")
+        return kept_signs.replace(" ", "-")
+
+    def text(self) -> str:
+        """Return its section."""
+        return "\n".join(
+            (
+                f"## {self.question}",
+                "",
+                f"**{self.short}**",
+                "",
+                f"![{self.caption}]({self.figure})",
+                "",
+                f"- Evidence: {self.evidence}",
+                f"- Caveat: {self.caveat}",
+                f"- Command: `{self.command}`",
+                f"- More: {self.more}",
+            )
+        )
+
+
+def page(answers: Sequence[Answer]) -> str:
+    """Return the page."""
+    short = markdown_table(("question", "answer"), ((f"[{a.question}](#{a.anchor})", a.short) for a in answers))
+    return "\n".join([HEAD.format(short=short), *(f"{a.text()}\n" for a in answers)])
+
+
+def share(row: pd.Series, key: str) -> str:
+    """Return a share with its interval."""
+    return f"{text_of(row[key])} [{text_of(row[f'{key}_low'])}, {text_of(row[f'{key}_high'])}]"
+
+
+def fed_alpha_cdp(frontier: pd.DataFrame, matrix: pd.DataFrame) -> Answer:
+    """Answer whether Fed-alphaCDP protects: accuracy, leak and valid epsilon of each noise on MNIST."""
+    rows = main_rows(frontier)
+    own = rows[rows["defense"] == "fed_alpha_cdp"].sort_values("factor", ascending=False)
+    plain = rows[rows["defense"] == "none"].iloc[0]
+    reasons = refusals(rows)[own.index]
+    papers = own[own["factor"] == 1].iloc[0]
+    usable = own[~reasons.str.contains("accuracy")]
+    good = own[reasons == ""]
+    epsilon = "no valid epsilon" if own["epsilon_valid"].isna().all() else "a valid epsilon at some noise"
+    if len(good):
+        short = f"Partly: {setting_of(good.iloc[0])} is usable without a significant leak on MNIST; it has {epsilon}."
+    else:
+        short = f"Not usefully: it has {epsilon}, and on MNIST every usable setting of it leaks."
+    least = usable.iloc[0]
+    at = matrix[matrix["cell"].str.startswith("Fed-alphaCDP, ")]
+    leaking = int(at["verdict"].isin(LEAKING).sum())
+    return Answer(
+        "Does Fed-alphaCDP protect?",
+        short,
+        "../results/frontier_mnist.svg",
+        "Accuracy against valid epsilon and against identification on MNIST",
+        f"At the paper's noise (sigma {papers['sigma']}) accuracy is {share(papers, 'trained_accuracy')}, undefended "
+        f"{share(plain, 'trained_accuracy')}; identification {share(papers, 'identified')}. The usable setting with the most noise "
+        f"(x {least['factor']:g}) has accuracy {share(least, 'trained_accuracy')} and identifies {share(least, 'identified')} of "
+        f"{least['identify_victims']:,.0f} victims. Leaks at the paper's noise: {leaking} of {len(at)} rows of the threat matrix.",
+        f"Why there is no valid epsilon: {str(papers['epsilon_reason']).removeprefix('none: ')}. The matrix has "
+        f"{at['victims'].max():.0f} victims a row, so that a missing leak there is inconclusive.",
+        "leakbench run --defense fed_alpha_cdp --dataset mnist --knows defense",
+        "[frontier of MNIST](../results/frontier_mnist.md), [threat matrix](../results/threat_matrix.md), "
+        "[its printed epsilons](../results/fed_alpha_cdp_table_6.md).",
+    )
+
+
+def defense_for_mnist(frontier: pd.DataFrame) -> Answer:
+    """Answer which defense MNIST needs below an epsilon."""
+    wanted = Requirements(MAX_EPSILON), Requirements(MAX_EPSILON, "type-1")
+    choices = [chosen(main_rows(frontier, each), each) for each in wanted]
+    released, here = choices
+    if released.best is None:
+        short = f"None of the {released.settings} settings: each one leaks, learns too little, or exceeds the epsilon."
+    else:
+        also = "also" if here.best is not None else "but no setting"
+        short = f"{setting_of(released.best)} for released models; {also} against an observer of the client update."
+    return Answer(
+        f"Which defense for MNIST at an epsilon below {MAX_EPSILON:g}?",
+        short,
+        "../results/frontier_mnist.svg",
+        "Accuracy against valid epsilon and against identification on MNIST",
+        " ".join((nearest(released), limits(frontier, released))),
+        f"One attacker, one small network, trainings of a setting: "
+        f"{int(main_rows(frontier)['seeds'].max())}. Leaks are measured at the "
+        f"{point_name(str(main_rows(frontier)['point'].iloc[0]))}.",
+        f"leakbench frontier --dataset mnist --out results --page --max-epsilon {MAX_EPSILON:g}",
+        "[frontier of MNIST](../results/frontier_mnist.md), [frontier of the cancer records](../results/frontier_cancer.md).",
+    )
+
+
+def nearest(choice: Choice) -> str:
+    """Return the selected setting, or the most accurate setting without a leak, with its numbers."""
+    row = choice.unusable if choice.best is None else choice.best
+    if row is None:
+        return "No setting within the epsilon is free of a significant leak."
+    low = ", too low to be usable" if choice.best is None else ""
+    return (
+        f"Most accurate without a significant leak: {setting_of(row)}, accuracy {share(row, 'trained_accuracy')}{low}, "
+        f"identification {share(row, 'identified')}, valid epsilon {epsilon_text(row['epsilon_valid'])}."
+    )
+
+
+def limits(frontier: pd.DataFrame, choice: Choice) -> str:
+    """Return the usable setting with the smallest epsilon, with its numbers."""
+    rows = main_rows(frontier)
+    least = choice.usable
+    known = rows.dropna(subset=["epsilon_valid"])
+    known = known if least is None else known[known["trained_accuracy"] >= least]
+    if not len(known):
+        return "No usable setting has a valid epsilon."
+    row = known.sort_values("epsilon_valid", kind="stable").iloc[0]
+    return (
+        f"Usable (accuracy of at least {text_of(least)}) with the smallest epsilon: {setting_of(row)}, accuracy "
+        f"{share(row, 'trained_accuracy')}, identification {share(row, 'identified')}, valid epsilon "
+        f"{epsilon_text(row['epsilon_valid'])}."
+    )
+
+
+SERVER_KNOWS = "type-0"
+"""Prefix of the columns of flower_wrappers.csv at the arrival at the server."""
+
+
+def flower(rows: pd.DataFrame) -> Answer:
+    """Answer whether Flower's wrappers protect clients against the server."""
+    wrappers = rows[rows["wrapper"] != "none"]
+    open_ = wrappers[wrappers[f"{SERVER_KNOWS} asr_low"] > wrappers[f"{SERVER_KNOWS} null_asr"]]
+    closed = wrappers.drop(open_.index)
+    known = [name for name in closed["wrapper"] if "," not in name]
+    short = (
+        f"No: {len(open_)} of {len(wrappers)} configurations let the server reconstruct its clients' images; only "
+        f"{' and '.join(known)} adds noise before the server."
+        if len(open_) and known
+        else f"{len(open_)} of {len(wrappers)} configurations let the server reconstruct its clients' images."
+    )
+    violated = "; ".join(wrappers.loc[wrappers["audit"] == "violated", "wrapper"]) or "none"
+    local = closed.iloc[0] if len(closed) else None
+    arrival = (
+        ""
+        if local is None
+        else f" {local['wrapper']}: valid epsilon {epsilon_text(local['valid arrival'])} against the server."
+    )
+    return Answer(
+        "Does Flower's DP wrapper hide my clients from the server?",
+        short,
+        "assets/answers_flower.svg",
+        "Share of the clients' images that the server reconstructs, for each wrapper",
+        f"{int(rows['victims'].max())} victims a wrapper, attacked on arrival at the server by an adaptive `autoleak`: "
+        f"{'; '.join(f'{w} {text_of(a)}' for w, a in zip(rows['wrapper'], rows[f'{SERVER_KNOWS} asr'], strict=True))}.{arrival}",
+        "One image for each client and one step, the easiest case for the attacker. Apart from LocalDpMod, the wrappers' epsilons "
+        f"are for released models and not for the server. Audits that contradict the claim: {violated}.",
+        "python results/flower_wrappers.py",
+        "[wrappers](../results/flower_wrappers.md), [Flower's epsilons](../results/flower_epsilons.md), [Flower](flower.md).",
+    )
+
+
+def secure_aggregation(rows: pd.DataFrame) -> Answer:
+    """Answer whether secure aggregation protects a client in a sum."""
+    loki = rows[rows["cell"].str.startswith("loki, ")].copy()
+    loki["clients"] = loki["cell"].str.rpartition("K = ")[2].astype(int)
+    most = loki.sort_values("clients").iloc[-1]
+    leaks = most["asr"] > most["null_asr"] and most["verdict"] in LEAKING
+    short = (
+        f"Not against a malicious server: from one sum of {most['clients']} clients it recovers {most['asr']:.0%} of the images."
+        if leaks
+        else f"No leak was found in a sum of {most['clients']} clients."
+    )
+    each = "; ".join(f"{row['cell']}: {text_of(row['asr'])}" for _, row in rows.iterrows())
+    return Answer(
+        "Is secure aggregation enough?",
+        short,
+        "assets/answers_secure.svg",
+        "Share of the images recovered from a sum, by the number of clients",
+        f"Recovered shares of CIFAR-10 images, 8 for each client: {each}.",
+        f"{most['victims']:.0f} sum of {most['clients']} clients was measured. The malicious server sends each client "
+        "another model (LOKI); one shared model recovers less as the sum grows. Secure aggregation has no epsilon.",
+        "leakbench reproduce servers_secure",
+        "[secure aggregation](../results/servers_secure.md), [threat models](threats.md).",
+    )
+
+
+def malicious_server(rows: pd.DataFrame) -> Answer:
+    """Answer what a malicious server recovers, at the client update, for each defense."""
+    both = at_updates(rows)
+    leaks = both[both["lying verdict"].isin(LEAKING)]
+    clear = both[~both["lying verdict"].isin(LEAKING) & ~both["honest verdict"].isin(LEAKING)]
+    full = both[both["lying"] >= FULL]
+    short = (
+        f"At the client update it reconstructs {FULL:.0%} or more of the images with {len(full)} of {len(both)} defenses "
+        f"(undefended included), and leaks something with {len(leaks)}."
+    )
+    return Answer(
+        "What does a malicious server get?",
+        short,
+        "assets/answers_malicious.svg",
+        "Share of reconstructed images at the client update, by an honest and a malicious server, for each defense",
+        f"No leak by either server was significant only with: {', '.join(clear.index) or 'none'}. "
+        f"Malicious server: {'; '.join(f'{name} {text_of(a)}' for name, a in both['lying'].items())}.",
+        f"{rows['victims'].max():.0f} victims a cell, one image for each client; one kind of malicious model (an imprint; LOKI "
+        "with secure aggregation). Where its readout failed, an honest server may still succeed.",
+        "leakbench reproduce servers_matrix",
+        "[threat matrix](../results/threat_matrix.md), [an imprint against defenses](../results/servers_defenses.md).",
+    )
+
+
+FULL = 0.95
+"""Share of reconstructed images that counts as nearly all."""
+
+
+def at_updates(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return, for each defense, ASR and verdict of both servers at the client update."""
+    parts = rows["cell"].str.rpartition(", ")
+    own = rows.assign(name=parts[0], server=parts[2])
+    own = own[own["point"] == "type-1"]
+    table = own.pivot(index="name", columns="server", values=["asr", "verdict"])
+    found = pd.DataFrame({server: table["asr"][server].astype(float) for server in ("honest", "lying")})
+    found = found.assign(**{f"{server} verdict": table["verdict"][server] for server in ("honest", "lying")})
+    return found.loc[list(dict.fromkeys(own["name"]))]
+
+
+def bars(
+    axes: Axes, names: Sequence[str], values: Sequence[float], colour: str, place: float, height: float, label: str
+) -> None:
+    """Draw one group of horizontal bars."""
+    heights = [i + place for i in range(len(names))]
+    axes.barh(heights, values, height=height, color=colour, label=label)
+    for y, value in zip(heights, values, strict=True):
+        axes.text(value + 0.015, y, f"{value:.2f}", va="center", fontsize=7, color=GREY)
+
+
+def flower_figure(rows: pd.DataFrame) -> Figure:
+    """Return the figure of Flower's wrappers."""
+    figure = Figure(figsize=(6.4, 2.9), layout="constrained")
+    axes = figure.subplots()
+    bars(axes, list(rows["wrapper"]), list(rows[f"{SERVER_KNOWS} asr"]), ORANGE, 0.0, 0.6, "server")
+    finish(axes, list(rows["wrapper"]), "share of the clients' images that the server reconstructs")
+    return figure
+
+
+def malicious_figure(rows: pd.DataFrame) -> Figure:
+    """Return the figure of both servers at the client update."""
+    both = at_updates(rows)
+    figure = Figure(figsize=(6.4, 5.2), layout="constrained")
+    axes = figure.subplots()
+    bars(axes, list(both.index), list(both["honest"]), BLUE, -0.2, 0.38, "honest-but-curious server")
+    bars(axes, list(both.index), list(both["lying"]), ORANGE, 0.2, 0.38, "malicious server")
+    finish(axes, list(both.index), "share of images reconstructed from a client update (type-1)")
+    axes.legend(fontsize=7, frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
+    return figure
+
+
+def secure_figure(rows: pd.DataFrame) -> Figure:
+    """Return the figure of recovered shares by the number of clients in a sum."""
+    figure = Figure(figsize=(6.4, 2.9), layout="constrained")
+    axes = figure.subplots()
+    looks = {"loki": (ORANGE, "o", "own model for each client (LOKI)"), "shared": (BLUE, "s", "one shared model")}
+    for name, (colour, marker, label) in looks.items():
+        own = rows[rows["cell"].str.startswith(f"{name}, ")]
+        clients = own["cell"].str.rpartition("K = ")[2].astype(int)
+        axes.plot(clients, own["asr"], color=colour, marker=marker, label=label)
+        axes.plot(clients, own["alone_expected"], color=colour, linestyle=":", linewidth=0.9)
+    axes.set_xscale("log")
+    axes.set_xticks([1, 10, 100], ["1", "10", "100"])
+    axes.set_ylim(0, 1.05)
+    axes.set_xlabel("clients in the sum (dotted: expected by the law of collisions)", fontsize=8)
+    axes.set_ylabel("recovered images", fontsize=8)
+    axes.legend(fontsize=7, frameon=False, loc="lower left")
+    plain(axes)
+    return figure
+
+
+def finish(axes: Axes, names: Sequence[str], label: str) -> None:
+    """Name the bars and the axis."""
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.1)
+    axes.set_xticks([0, 0.5, 1])
+    axes.set_xlabel(label, fontsize=8)
+    plain(axes)
+
+
+def plain(axes: Axes) -> None:
+    """Remove what is not data."""
+    axes.tick_params(labelsize=7.5)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure as SVG, the same bytes for the same rows."""
+    with matplotlib.rc_context(
+        {"svg.hashsalt": "leakbench", "font.family": "DejaVu Sans", "axes.unicode_minus": False}
+    ):
+        FigureCanvasAgg(figure)
+        write_atomically(path, partial(figure.savefig, format="svg", metadata={"Date": None}))
+
+
+def answers() -> list[Answer]:
+    """Return all answers from the rows in this folder."""
+    frontier = read_rows(HERE / "frontier_mnist.csv")
+    matrix, secure = (kept(HERE / f"servers_{name}.csv", of_table("servers")) for name in ("matrix", "secure"))
+    return [
+        fed_alpha_cdp(frontier, matrix),
+        defense_for_mnist(frontier),
+        flower(pd.read_csv(HERE / "flower_wrappers.csv", keep_default_na=False, na_values=[""])),
+        secure_aggregation(secure),
+        malicious_server(matrix),
+    ]
+
+
+def main() -> None:
+    """Write the page and its figures."""
+    matrix, secure = (kept(HERE / f"servers_{name}.csv", of_table("servers")) for name in ("matrix", "secure"))
+    wrappers = pd.read_csv(HERE / "flower_wrappers.csv", keep_default_na=False, na_values=[""])
+    figures: dict[str, Callable[[], Figure]] = {
+        "flower": partial(flower_figure, wrappers),
+        "secure": partial(secure_figure, secure),
+        "malicious": partial(malicious_figure, matrix),
+    }
+    for name, figure in figures.items():
+        save(figure(), DOCS / "assets" / f"answers_{name}.svg")
+    text = page(answers())
+    write_atomically(DOCS / "answers.md", lambda file: file.write_text(text, encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    one_line(main)
