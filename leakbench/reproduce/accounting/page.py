@@ -19,8 +19,9 @@ RULE = (
     "A printed number is reproduced where the claim's own formula, as the paper states it, gives its digits, and contradicted where"
     " it does not; numbers are exact, so there is no test. The columns are of that reading. Same formula, tight accountant: the"
     " epsilon of the noise, sampling and steps that the formula counts, by Rényi divergences with their tight conversion and by"
-    " privacy loss distributions. The valid epsilon is another one: it counts the mechanism as executed, with its clip, its sampling"
-    " of clients and the copies of an example, see [defenses.md](defenses.md). [What the verdicts mean](../docs/papers.md#verdicts)."
+    " privacy loss distributions. The valid epsilon is another one: it counts the mechanism as executed, with its clip, its"
+    " sampling of clients and the copies of an example, see [defenses.md](defenses.md). [What the verdicts"
+    " mean](../docs/papers.md#verdicts)."
 )
 
 COVERS = (
