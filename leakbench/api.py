@@ -338,8 +338,9 @@ class Comparison:
             for d in self.differences
             if paired.differs(d)
         ]
+        table = self.table().rename(index=point_name, level="point").to_html(float_format="{:.3g}".format)
         sentence = "; ".join(clear) or "no measure differs significantly"
-        return f"<p><b>{escape(sentence)}</b></p>{self.table().to_html(float_format='{:.3g}'.format)}"
+        return f"<p><b>{escape(sentence)}</b></p>{table}"
 
 
 def compare(a: Runs, b: Runs) -> Comparison:

@@ -208,7 +208,7 @@ def test_what_cannot_be_saved_is_refused_in_one_line(result: leakbench.Result) -
 def test_a_notebook_shows_verdict_table_and_pictures(result: leakbench.Result) -> None:
     html = result._repr_html_()
     assert result.headline.startswith(f"{result.verdict.upper()}: ") and escape(result.headline) in html
-    assert "<table" in html and "data:image/png;base64," in html
+    assert "<table" in html and "example gradient (type-2)" in html and "data:image/png;base64," in html
 
 
 def test_the_figures_of_the_command(

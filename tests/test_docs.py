@@ -1,6 +1,7 @@
 """The pages of docs/: their commands print what they show, their blocks are the program's words, their links lead somewhere."""
 
 import dataclasses
+import json
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import blocks
 import links
+import notebooks
 import pytest
 import recipes
 from command_line import called
@@ -214,3 +216,12 @@ def test_the_numbers_of_the_malformed_inputs_are_those_of_the_corpus():
     assert all(f"{len(cases)} {kind}" in page for kind, cases in KINDS.items())
     assert all(len(cases) >= 15 for cases in KINDS.values()) and number >= 200
     assert f"holds {number} malformed inputs" in security
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("page", notebooks.notebooks(), ids=lambda page: page.name)
+def test_a_notebook_prints_what_it_shows(page, tmp_path):
+    shown = notebooks.texts(json.loads(page.read_text(encoding="utf-8")))
+    printed = notebooks.texts(notebooks.executed(page, tmp_path))
+    assert len(shown) == len(printed) >= 4 and sum(map(bool, shown)) >= 3, "python docs/hooks/notebooks.py"
+    assert [unlike(one, other) for one, other in zip(shown, printed, strict=True)] == [""] * len(shown)

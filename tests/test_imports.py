@@ -27,6 +27,8 @@ def imported(body: list[ast.stmt]) -> Iterator[str]:
             yield from (f"{statement.module}.{alias.name}" for alias in statement.names)
         elif isinstance(statement, ast.Import):
             yield from (alias.name for alias in statement.names)
+        elif isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING":
+            yield from imported(statement.orelse)  # Only type checkers read the body.
         elif isinstance(statement, ast.If | ast.Try | ast.ClassDef):
             yield from imported([*statement.body, *getattr(statement, "orelse", [])])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,17 @@ from leakbench.report.several import titles
 from leakbench.spared import check_spared
 from leakbench.store import write_atomically
 
-__all__ = ["FIGURES", "KINDS", "check_figure", "curve_plot", "frontier_plot", "gallery_plot", "plot", "save_figure"]
+__all__ = [
+    "FIGURES",
+    "KINDS",
+    "Plot",
+    "check_figure",
+    "curve_plot",
+    "frontier_plot",
+    "gallery_plot",
+    "plot",
+    "save_figure",
+]
 
 KINDS = ("gallery", "curve", "frontier")
 
@@ -64,6 +75,17 @@ EXAMPLES = 8
 
 THRESHOLDS = 241
 """Points of a curve."""
+
+
+class Plot(Figure):
+    """A figure that a notebook shows by itself; one of matplotlib alone is shown only where pyplot was imported."""
+
+    def _repr_png_(self) -> bytes:
+        """Return the figure for a notebook."""
+        drawn = io.BytesIO()
+        FigureCanvasAgg(self)
+        self.savefig(drawn, format="png", dpi=110, metadata={"Software": None})
+        return drawn.getvalue()
 
 
 def plot(places: Sequence[str | Path], kind: str, out: Path, examples: int = EXAMPLES) -> Path:
@@ -116,7 +138,7 @@ def save_figure(figure: Figure, path: Path, field: str = "out") -> Path:
     return path
 
 
-def gallery_plot(runs: Sequence[Finished], examples: int = EXAMPLES) -> Figure:
+def gallery_plot(runs: Sequence[Finished], examples: int = EXAMPLES) -> Plot:
     """Draw originals above their reconstructions, a row for each run and leakage point.
 
     Args:
@@ -133,7 +155,7 @@ def gallery_plot(runs: Sequence[Finished], examples: int = EXAMPLES) -> Figure:
     lines = [series for group in groups for series in group]
     wide = min(examples, max(len(_flat(series.examples)) for series in lines))
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(1.15 + 0.62 * wide, 0.82 * len(lines)), layout="constrained")
+        figure = Plot(figsize=(1.15 + 0.62 * wide, 0.82 * len(lines)), layout="constrained")
         panels = figure.subplots(len(lines), wide, squeeze=False)
         for row, series in zip(panels, lines, strict=True):
             _heading(row[0], series.heading)
@@ -208,7 +230,7 @@ def _tile(axes: Axes, example: NDArray[np.floating], score: tuple[float, bool] |
         axes.set_xlabel(f"{score[0]:.3f}", fontsize=6, labelpad=1, color=colour)
 
 
-def curve_plot(runs: Sequence[Finished]) -> Figure:
+def curve_plot(runs: Sequence[Finished]) -> Plot:
     """Draw the attack success rate against the RMSE that counts as success.
 
     Args:
@@ -234,7 +256,7 @@ def curve_plot(runs: Sequence[Finished]) -> Figure:
     most = min(1.0, 1.05 * max(float(np.nanmax(scores)), 2 * eta))
     thresholds = np.linspace(0, most, THRESHOLDS)
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(4.2, 2.8 + 0.16 * len(lines)), layout="constrained")
+        figure = Plot(figsize=(4.2, 2.8 + 0.16 * len(lines)), layout="constrained")
         axes = figure.subplots()
         for place, (name, rows) in enumerate(lines.items()):
             axes.step(

@@ -13,18 +13,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.console import Console
 
 from leakbench.errors import InputError, nearest
+from leakbench.leakage_points import point_name
 from leakbench.own.read import read_run
 from leakbench.report.finished import Finished, read_finished
 from leakbench.report.headline import Headline, headline
 from leakbench.report.latex import latex_table
 from leakbench.report.page import page_text
-from leakbench.report.plots import FIGURES, curve_plot, gallery_plot, save_figure
+from leakbench.report.plots import FIGURES, Plot, curve_plot, gallery_plot, save_figure
 from leakbench.report.table import print_table, printed_width
 from leakbench.spared import check_spared
 from leakbench.store import write_atomically
@@ -167,7 +166,7 @@ class Result:
         floats = [column for column in CORE if column != "victims"]
         return numbers.astype(dict.fromkeys(floats, "float64"))
 
-    def figure(self, kind: str = "gallery", examples: int = 8) -> Figure:
+    def figure(self, kind: str = "gallery", examples: int = 8) -> Plot:
         """Draw the run for a paper.
 
         Args:
@@ -175,7 +174,7 @@ class Result:
             examples: Number of columns of a gallery.
 
         Returns:
-            A figure of matplotlib, which can be changed and saved.
+            A figure of matplotlib, which can be changed and saved, and which a notebook shows.
 
         Raises:
             InputError: For another kind, and for a gallery of a run without pictures.
@@ -233,15 +232,13 @@ class Result:
         """Return the verdict, the table and the first pictures for a notebook."""
         first, *others = map(escape, self._headline.lines())
         lines = "<br>".join([f'<b style="color:{COLOURS[self.verdict]}">{first}</b>', *others])
-        return f"<p>{lines}</p>{self.table().to_html(float_format='{:.3g}'.format, na_rep='n/a')}{self._gallery()}"
+        table = self.table().rename(index=point_name).to_html(float_format="{:.3g}".format, na_rep="n/a")
+        return f"<p>{lines}</p>{table}{self._gallery()}"
 
     def _gallery(self) -> str:
         if not self.pictures:
             return ""
-        drawn = io.BytesIO()
-        FigureCanvasAgg(figure := self.figure())
-        figure.savefig(drawn, format="png", dpi=110)
-        data = base64.b64encode(drawn.getvalue()).decode("ascii")
+        data = base64.b64encode(self.figure()._repr_png_()).decode("ascii")
         return f'<img alt="Originals above their reconstructions" src="data:image/png;base64,{data}">'
 
     @property
