@@ -110,7 +110,7 @@ def test_noise_of_a_recipe() -> None:
 
 def test_out_is_of_several_runs(tmp_path: Path) -> None:
     one = at_noise(tmp_path / "one", 1.0, 0.9)
-    with pytest.raises(InputError, match="expected only beside several runs"):
+    with pytest.raises(InputError, match="expected only with several runs"):
         CliRunner().invoke(
             commands, ["report", str(one), "--out", "x.html"], catch_exceptions=False, standalone_mode=False
         )

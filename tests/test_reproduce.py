@@ -600,7 +600,7 @@ def test_the_index_counts_what_the_rows_say(tmp_path: Path) -> None:
         (("fed_alpha_cdp_table_1", "--set", "victims=2"), "set: measures a trial, which would take the place of"),
         (("fed_alpha_cdp_table_1", "--only", "mnits"), "only: no row's name holds 'mnits'"),
         (("fed_alpha_cdp_table_1", "--scale", "fast"), "scale: got 'fast'"),
-        (("fed_alpha_cdp_table_1", "--page", "--out", "x"), "page: there are no rows in x/fed_alpha_cdp_table_1.csv"),
+        (("fed_alpha_cdp_table_1", "--page", "--out", "x"), "page: rows not found in x/fed_alpha_cdp_table_1.csv"),
         (("nowhere.yaml",), "table: no file 'nowhere.yaml'"),
         (("fed_alpha_cdp_table_1", "--data-dir", "nowhere"), "'nowhere' does not exist"),
     ],

@@ -388,7 +388,7 @@ def test_versions_that_went_back_are_changes_too() -> None:
     [
         (("--stale", "--scale", "full"), "stale: got --again, --set, --page or --scale as well"),
         (("--stale", "--again"), "stale: got --again"),
-        (("--stale", "--only", "x"), "only: got no TABLE beside --stale"),
+        (("--stale", "--only", "x"), "only: with --stale, expected a TABLE"),
         (("--stale", "--out", "nowhere"), "stale: no published rows in 'nowhere'"),
         (
             ("frontier_cancer", "--stale", "--out", str(RESULTS)),

@@ -1,6 +1,6 @@
 """Blocks of pages that the program or the results say: between `<!-- NAME -->` and `<!-- end -->`.
 
-`python docs/hooks/blocks.py` writes them anew into docs/*.md; a test holds that they are up to date.
+`python docs/hooks/blocks.py` updates them in docs/*.md; a test checks that they are current.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BLOCK = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def renewed(markdown: str) -> str:
-    """Return a page's text with every block that is known here written anew; other blocks stay."""
+    """Return a page's text with every known block updated; other blocks are not changed."""
 
     def write(block: re.Match[str]) -> str:
         return f"{block[1]}\n{BLOCKS[block[2]]()}\n{block[3]}" if block[2] in BLOCKS else block[0]
@@ -158,7 +158,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
 
 
 def main() -> None:
-    """Write the blocks of all pages anew."""
+    """Update the blocks of all pages."""
     for page in sorted((HOME / "docs").glob("*.md")):
         before = page.read_text(encoding="utf-8")
         after = renewed(before)

@@ -17,7 +17,7 @@ class PlainDocstrings(griffe.Extension):
     """Makes Markdown of the docstring of each object."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
-        """Write one docstring anew."""
+        """Rewrite one docstring."""
         if obj.docstring is None or obj.is_alias:
             return
         if SECTION.search(obj.docstring.value):

@@ -23,9 +23,9 @@ HOME = Path(__file__).parent.parent.parent
 RESULTS = HOME / "results"
 
 FEDERATION = (
-    "At delta 1e-5, in the federation of the Fed-alphaCDP paper on MNIST: 1,000 clients, 100 a round, 100 rounds of 100 local"
-    " iterations. *Valid* of the released models is against who sees these alone; type-0, type-1 and type-2 are against who reads"
-    " one client there."
+    "Delta is 1e-5. The federation is that of the Fed-alphaCDP paper on MNIST: 1,000 clients, 100 per round, 100 rounds, and 100"
+    " local iterations. *Valid* without a leakage point is for an observer of the released models. The columns of the server-side"
+    " update (type-0), the client update (type-1) and the example gradient (type-2) are for an attacker at this leakage point."
 )
 AFTER = {"example": "type-2", "batch": "", "client": "type-1", "server": "type-0"}
 
@@ -46,10 +46,10 @@ def _defenses(rows: dict[str, Row | None]) -> str:
     lines = [
         "# Defenses",
         "",
-        FEDERATION + " *none* has its reason on the defense's page.",
+        FEDERATION + " The page of a defense gives the reason of *none*.",
         "",
-        "Of a defense, the plain name follows the paper's text; `..._algorithm1` and `..._as_released` stand beside it where these"
-        " differ; `..._flat` clips all tensors together where the paper clips layer by layer; of `..._valid` the epsilon follows.",
+        "A plain name follows the paper's text. `..._algorithm1` follows its algorithm and `..._as_released` its released code,"
+        " if they differ. `..._flat` clips all tensors together instead of layer by layer. `..._valid` has a valid epsilon.",
         "",
         "| defense | acts at | unit | claimed | valid | type-0 | type-1 | type-2 |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -81,7 +81,7 @@ def _stations(defense: Defense) -> Iterator[str]:
         yield from described(extension, "network")
     for station in STATIONS:
         transforms = getattr(defense, station)
-        tap = f" (what [{AFTER[station]}](../threats.md) reads comes after it)" if AFTER[station] else ""
+        tap = f" (before the leakage point [{AFTER[station]}](../threats.md))" if AFTER[station] else ""
         if not transforms:
             yield f"- **{station}**{tap}: nothing"
             continue
@@ -97,10 +97,10 @@ def _stations(defense: Defense) -> Iterator[str]:
 def _epsilon(name: str, row: Row | None) -> list[str]:
     if row is None:
         return [
-            f"`leakbench epsilon --defense {name}` works it out; it is not recorded for this version of the recipe.",
+            f"It is not recorded for this version of the recipe. `leakbench epsilon --defense {name}` computes it.",
             "",
         ]
-    reason = [f"No valid epsilon, because: {escaped(row.reason)}.", ""] if row.reason else []
+    reason = [f"Reason for *none*: {escaped(row.reason)}.", ""] if row.reason else []
     return [
         "| claimed | valid: released models | type-0 | type-1 | type-2 |",
         "| --- | --- | --- | --- | --- |",
@@ -117,9 +117,9 @@ def _printed(defense: Defense) -> list[str]:
         return []
     sets = list(dict.fromkeys(dataset for values in defense.printed.values() for dataset in values))
     lines = [
-        "## What is printed",
+        "## Numbers in the paper",
         "",
-        f"By {escaped(defense.printed_by or 'the papers above')}.",
+        f"Source: {escaped(defense.printed_by or 'the papers above')}.",
         "",
         f"| | {' | '.join(sets)} |",
         f"| --- |{' --- |' * len(sets)}",
@@ -134,8 +134,8 @@ def _attacks() -> str:
     lines = [
         "# Attacks",
         "",
-        "The letter is that of the [threat model](../threats.md). *Knows*: what the attacker is told of the defense, which"
-        " `--knows` overrides; `oblivious` is nothing.",
+        "*Knows* is the attacker's knowledge of the defense: `defense` (adaptive, has its recipe) or `oblivious`. `--knows`"
+        " overrides it. [Threat models](../threats.md#the-letters) explains the letters.",
         "",
         "| attack | knows | threat |",
         "| --- | --- | --- |",
@@ -152,24 +152,24 @@ def _attack(name: str, attack: Attack) -> str:
         *(["the labels of the victims, by an oracle"] if needs.labels else []),
         *(["the logits of the victims, by an oracle"] if needs.logits else []),
         *([f"up to {needs.public:,} public examples"] if needs.public else []),
-        *(["a list of candidates that holds the victim"] if needs.candidates else []),
+        *(["a list of candidates that contains the victim"] if needs.candidates else []),
         *(["the defense's recipe"] if attack.knows == "defense" else []),
     ]
     lines = [*_head(name, attack), "## What it does", ""]
     lines += described(attack.method, "method")
     lines += described(attack.server, "server")
-    lines += ["", "## What it is granted", "", f"Threat: {threat(attack)}.", ""]
-    lines += [f"Beside the model, the batch size and the learning rate: {'; '.join(granted) or 'nothing'}.", ""]
+    lines += ["", "## Knowledge of the attacker", "", f"Threat model: {threat(attack)}.", ""]
+    lines += [f"The model, the batch size, the learning rate{''.join(f'; {one}' for one in granted)}.", ""]
     reads = [
-        *(["It reads what one example leaks: `--taps type-2`, or `--leak-batch 1`."] if needs.alone else []),
-        *(["It reads tables alone."] if needs.table else []),
+        *(["It attacks the gradient of one example: `--taps type-2`, or `--leak-batch 1`."] if needs.alone else []),
+        *(["It attacks tables only."] if needs.table else []),
     ]
     lines += [*reads, ""] if reads else []
     return "\n".join([*lines, *_foot("attacks", name, [command_of(name, attack)])]) + "\n"
 
 
 def command_of(name: str, attack: Attack) -> str:
-    """Return a command with which an attack runs on an embedded data set."""
+    """Return a command that runs an attack on an embedded dataset."""
     more = ["--dataset cancer"] if attack.needs.table else []
     more += ["--leak-batch 1"] if attack.needs.alone else []
     server = attack.server
@@ -182,11 +182,11 @@ def command_of(name: str, attack: Attack) -> str:
 
 def _datasets() -> str:
     lines = [
-        "# Data sets",
+        "# Datasets",
         "",
-        "Embedded sets come with the package or with scikit-learn; the others are looked for and else fetched,",
+        "Embedded datasets come with scikit-image or scikit-learn. leakbench searches the data folders for the others, downloads",
     ]
-    lines += ["checked by sha256. `leakbench data list` says what is where.", ""]
+    lines += ["them if they are missing, and checks their sha256. `leakbench data list` prints the folder of each.", ""]
     for name in names("datasets"):
         recipe = resolve("datasets", DatasetRecipe, name)[1]
         federation = recipe.federation
@@ -197,8 +197,8 @@ def _datasets() -> str:
             "",
             escaped(_joined(recipe.note)),
             "",
-            f"By default {federation.clients:,} clients of {federation.examples_per_client:,} examples,"
-            f" {federation.clients_per_round:,} a round, {federation.rounds:,} rounds of {federation.local_iterations:,} local"
+            f"Default federation: {federation.clients:,} clients with {federation.examples_per_client:,} examples,"
+            f" {federation.clients_per_round:,} per round, {federation.rounds:,} rounds of {federation.local_iterations:,} local"
             f" iterations with batches of {federation.batch}.",
             "",
         ]
@@ -216,7 +216,7 @@ def _foot(kind: str, name: str, commands: list[str]) -> list[str]:
     lines += ["## The recipe", "", f"`{kind}/{name}.yaml`", "", "```yaml", text.rstrip(), "```", ""]
     related = [other for other in names(kind) if other != name and (f"{other}_").startswith(f"{name}_")]
     if related:
-        lines += [f"Beside it: {', '.join(f'[`{other}`]({other}.md)' for other in related)}.", ""]
+        lines += [f"Related: {', '.join(f'[`{other}`]({other}.md)' for other in related)}.", ""]
     found = [f"[{title}](../results/{path})" for path, title, text in _results() if _mentions(text, name)]
     if found:
         lines += ["## Measured", "", *(f"- {link}" for link in found), ""]

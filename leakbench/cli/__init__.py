@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 
 if "OMP_WAIT_POLICY" not in os.environ:
-    # Threads that wait for each other by spinning for milliseconds take the cores of a shared machine from whoever has work.
+    # Waiting threads that spin for milliseconds take the cores of a shared machine from other work.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 import click
@@ -37,7 +37,7 @@ __all__ = ["main"]
 
 BUG = 70
 LOWERED = ("--clients-per-round", "--leak-batch", "--victims", "--candidates")
-"""The options of which a command takes less memory."""
+"""Options whose smaller values need less memory."""
 
 
 def main() -> None:
@@ -55,7 +55,7 @@ def main() -> None:
             _fail(error.format_message(), debug)
         except (KeyboardInterrupt, click.Abort):
             _fail(said(), debug, INTERRUPTED)
-        except Exception as error:  # whatever was not foreseen is one line too
+        except Exception as error:  # Unforeseen errors are one line too.
             if told.to_end:  # Half-way through a library that makes another error of it.
                 _fail(said(), debug, INTERRUPTED)
             if isinstance(error, OSError):

@@ -1,4 +1,4 @@
-"""The command that measures how fast leakbench is, beside references."""
+"""The command that measures the speed of leakbench against references."""
 
 from __future__ import annotations
 

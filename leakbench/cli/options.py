@@ -75,7 +75,7 @@ def help_alone(context: click.Context) -> None:
 def normalise_by(mean: str | None, std: str | None) -> tuple[list[float], list[float]] | None:
     """Return the numbers of `--mean` and `--std`; None without any.
 
-    Raises InputError for one alone, and for words that are no numbers.
+    Raises InputError for one without the other, and for words that are not numbers.
     """
     if mean is None and std is None:
         return None

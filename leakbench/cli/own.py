@@ -33,7 +33,7 @@ __all__ = ["attack"]
 
 FILE = click.Path(path_type=Path)
 NO_FOLDER = (".npz", ".npy", ".pt", ".pth", ".pkl", ".json", ".html")
-"""Endings of who asks for a file that is not written."""
+"""Endings of file formats that `--out` does not write."""
 
 
 @click.command()

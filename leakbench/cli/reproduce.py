@@ -1,4 +1,4 @@
-"""The command that measures a table of a paper, or one of our own, and writes it beside what is claimed."""
+"""The command that measures a table of a paper, or one of our own, and writes its page."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def reproduce(
         _stale(table, only, runs, out, data_dir, bool(again or changes or page))
         return
     if page and (only or again or changes):
-        raise InputError("page: got --only, --again or --set beside it, but it measures nothing")
+        raise InputError("page: measures nothing, got --only, --again or --set as well; leave them out")
     if table is None:
         _list_tables(bare=not (only or again or page or changes))
         return
@@ -137,7 +137,7 @@ def reproduce(
 
 
 def _stale(table: str | None, only: str, runs: Path, out: Path | None, data_dir: Path | None, beside: bool) -> None:
-    """List the stale rows of all pages, or measure those of a table again; beside: whether options were given that do not fit."""
+    """List the stale rows of all pages, or measure those of a table again; beside: whether other options do not fit."""
     from leakbench.cli.stale import check_table, list_stale, measure_stale  # noqa: PLC0415
     from leakbench.errors import InputError  # noqa: PLC0415
     from leakbench.reproduce.accounting.table import AccountingTable  # noqa: PLC0415
@@ -151,7 +151,7 @@ def _stale(table: str | None, only: str, runs: Path, out: Path | None, data_dir:
         )
     if table is None:
         if only:
-            raise InputError("only: got no TABLE beside --stale; give the table whose rows are meant")
+            raise InputError("only: with --stale, expected a TABLE whose rows are meant, got none")
         list_stale(out, data_dir)
         return
     check_table(table, out or Path("results"))
@@ -188,7 +188,7 @@ def _list_tables(bare: bool) -> None:
     from leakbench.reproduce.read import read_any  # noqa: PLC0415
 
     if not bare:
-        raise InputError(f"table: expected a name beside options{nearest('', table_names())}")
+        raise InputError(f"table: expected a name with these options{nearest('', table_names())}")
     for name in table_names():
         click.echo(f"{name:<32}{read_any(name).title}")
 
@@ -204,7 +204,7 @@ def _write_page(asked: AnyTable, folder: Path) -> None:
 
     rows = kept(folder / f"{asked.name}.csv", kind_of(asked))
     if not len(rows):
-        raise InputError(f"page: there are no rows in {folder / asked.name}.csv to write it from; measure first")
+        raise InputError(f"page: rows not found in {folder / asked.name}.csv; measure first")
     if isinstance(asked, AccountingTable):
         click.echo(f"page: {write_accounting_page(asked, rows, folder)}")
     else:

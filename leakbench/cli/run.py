@@ -110,7 +110,7 @@ def report(folders: tuple[Path, ...], out: Path | None, redact: bool, latex: boo
         return
     if out is not None:
         raise InputError(
-            f"out: got {str(out)!r}, expected only beside several runs; of one it is report.html in its folder"
+            f"out: got {str(out)!r}, expected only with several runs; for one run the page is report.html in its folder"
         )
     if read_manifest(folders[0]).get("kind") == OWN:
         click.echo(f"report: {write_own_report(folders[0], redact)}")
