@@ -301,15 +301,17 @@ class Comparison:
     Args:
         differences: Each measure at each leakage point of both runs.
         left_out: Leakage points that only one of the runs has.
+        accuracies: Accuracy of the first and the second run, a mean over a list; None where nothing was trained.
     """
 
     differences: tuple[paired.Difference, ...]
     left_out: tuple[str, ...]
+    accuracies: tuple[float | None, float | None] = (None, None)
 
     @property
     def text(self) -> str:
         """The differences for a reader."""
-        return "\n".join(paired.lines(list(self.differences)))
+        return "\n".join(paired.lines(list(self.differences), self.accuracies))
 
     def as_dicts(self) -> list[dict[str, Any]]:
         """Return plain data, as `leakbench compare --json` prints it."""
@@ -333,13 +335,8 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """Return the differences for a notebook."""
-        clear = [
-            f"{d.measure} at {point_name(d.point)}: {d.difference:+.3g} [{d.low:+.3g}, {d.high:+.3g}]"
-            for d in self.differences
-            if paired.differs(d)
-        ]
         table = self.table().rename(index=point_name, level="point").to_html(float_format="{:.3g}".format)
-        sentence = "; ".join(clear) or "no measure differs significantly"
+        sentence = paired.sentence(self.differences, self.accuracies)
         return f"<p><b>{escape(sentence)}</b></p>{table}"
 
 
@@ -362,7 +359,8 @@ def compare(a: Runs, b: Runs) -> Comparison:
         raise InputError(f"compare: got {len(firsts)} and {len(seconds)} runs, expected as many in both lists")
     found = paired.compare_lists(firsts, seconds)
     alone = {point: None for one, other in zip(firsts, seconds, strict=True) for point in paired.left_out(one, other)}
-    return Comparison(tuple(found), tuple(alone))
+    before, after = (paired.mean_accuracy(folders) for folders in (firsts, seconds))
+    return Comparison(tuple(found), tuple(alone), (before, after))
 
 
 def _folders(runs: Runs) -> list[Path]:

@@ -13,7 +13,7 @@ from resealed import reseal
 from leakbench.cli import commands
 from leakbench.errors import InputError
 from leakbench.store import open_run
-from leakbench.summary.compare import Difference, _at, compare, left_out, lines
+from leakbench.summary.compare import Difference, _at, compare, left_out, lines, sentence
 
 TINY = (
     "run --quiet --json --dataset digits --clients 6 --clients-per-round 3 --local-iterations 2 --batch 2 --train-rounds 0 "
@@ -77,7 +77,7 @@ def test_five_victims_to_none_are_no_difference_whatever_the_bootstrap_says() ->
         found = next(d for d in _at(("type-2", 0), other, table) if d.measure == "asr")
         assert found.sign == pytest.approx(p)
         assert (found.low > 0) == (better > 0)
-        assert list(lines([found]))[1].endswith("differs") == (better == 6)
+        assert list(lines([found]))[3].endswith("differs") == (better == 6)
     pairs = table.assign(victim=table["victim"] // 2, member=table["victim"] % 2)
     found = next(d for d in _at(("type-1", 0), pairs.assign(success=pairs["victim"] < 2), pairs) if d.measure == "asr")
     assert found.sign == pytest.approx(0.5)
@@ -87,7 +87,41 @@ def test_five_victims_to_none_are_no_difference_whatever_the_bootstrap_says() ->
 def test_what_is_called_a_difference(changes: dict[str, float], differs: bool) -> None:
     """Ten victims, an interval without 0 and a sign below .05; nine are too few, and an interval that begins at 0 holds it."""
     clear = Difference("type-2", "asr", 10, 1.0, 0.5, 0.5, 0.2, 0.8, 0.002)
-    assert list(lines([dataclasses.replace(clear, **changes)]))[1].endswith("differs") == differs  # type: ignore[arg-type]
+    assert list(lines([dataclasses.replace(clear, **changes)]))[3].endswith("differs") == differs  # type: ignore[arg-type]
+
+
+CLEAR = Difference("type-1", "asr", 10, 1.0, 0.1, 0.9, 0.7, 1.0, 0.002)
+SMALL_ONE = Difference("type-2", "asr", 10, 1.0, 1.0, 0.0, -0.2, 0.2, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("found", "accuracies", "said"),
+    [
+        (
+            [CLEAR, SMALL_ONE], (0.83, 0.31),
+            "At the client update (type-1) ASR fell from 1.00 to 0.10 (difference -0.90 [-1.00, -0.70]); accuracy fell from 0.83"
+            " to 0.31.",
+        ),
+        # Where the ASR does not differ, identification may.
+        (
+            [SMALL_ONE, dataclasses.replace(CLEAR, point="type-2", measure="identified", first=0.1, second=0.4, difference=-0.3,
+                                            low=-0.5, high=-0.1)],
+            (None, 0.31),
+            "At the example gradient (type-2) identification rose from 0.10 to 0.40 (difference +0.30 [+0.10, +0.50]).",
+        ),
+        (
+            [SMALL_ONE], (0.5, 0.5),
+            "No difference of ASR or identification is significant (compared: example gradient (type-2)); accuracy stayed at"
+            " 0.50.",
+        ),
+        ([CLEAR, dataclasses.replace(CLEAR, measure="identified")], (None, None),
+         "At the client update (type-1) ASR fell from 1.00 to 0.10 (difference -0.90 [-1.00, -0.70])."),
+    ],
+)  # fmt: skip
+def test_what_changed_is_one_sentence(
+    found: list[Difference], accuracies: tuple[float | None, float | None], said: str
+) -> None:
+    assert sentence(found, accuracies) == next(lines(found, accuracies)) == said
 
 
 def test_points_of_only_one_run_are_named(runs: Path, tmp_path: Path) -> None:
@@ -99,8 +133,11 @@ def test_points_of_only_one_run_are_named(runs: Path, tmp_path: Path) -> None:
 
 def test_the_command_prints_a_table_or_json(runs: Path) -> None:
     table = call("compare", str(runs / "none"), str(runs / "cdp"))
-    assert "difference" in table.splitlines()[0]
-    assert any(line.startswith("type-2") and not line.endswith("differs") for line in table.splitlines())
+    assert table.startswith(("At the ", "No difference of ASR or identification is significant"))
+    assert "difference" in table.splitlines()[2]
+    assert any(
+        line.startswith("example gradient (type-2)") and not line.endswith("differs") for line in table.splitlines()
+    )
     found = json.loads(call("compare", str(runs / "none"), str(runs / "cdp"), "--json"))
     assert next(d["point"] for d in found) == "type-2"
 
@@ -233,7 +270,7 @@ def test_scores_are_compared_by_their_means_and_a_failure_is_the_worst(tmp_path:
 def test_a_small_difference_of_rmse_can_be_read(tmp_path: Path) -> None:
     """Four digits, which the RMSE of a picture that came back needs; the notes say what sign is."""
     one, other = (by_hand(tmp_path / str(rmse), 1, rmse=rmse) for rmse in (0.0004, 0.0001))
-    head, *rows = lines(compare(one, other))
+    _, _, head, *rows = lines(compare(one, other))
     line = next(row for row in rows if " rmse " in row)
     assert "0.0004  0.0001     +0.0003  [+0.0003, +0.0003]" in line and line.endswith("0.000  differs")
     assert head.endswith("sign") and "sign: p of the exact two-sided sign test" in "\n".join(rows)

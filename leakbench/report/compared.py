@@ -15,8 +15,8 @@ from leakbench.report.finished import Finished
 from leakbench.report.gallery import Gallery, Series, fitting, pointed, shown_together, titled
 from leakbench.report.page import BELOW_THRESHOLDS, Chart, Line, headlines
 from leakbench.report.render import render
-from leakbench.report.several import changed, moved, titles
-from leakbench.summary.compare import DIFFERS, ENOUGH, Difference, differences, differs, digits_of
+from leakbench.report.several import changed, titles
+from leakbench.summary.compare import DIFFERS, ENOUGH, Difference, differences, differs, digits_of, moved
 
 __all__ = ["compared_page"]
 

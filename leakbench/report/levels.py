@@ -21,8 +21,9 @@ from leakbench.report.finished import Finished
 from leakbench.report.gallery import Gallery, Series, fitting, gallery_of, labels_of, pointed, tiles, titled
 from leakbench.report.page import Chart, Line, core_table, headlines
 from leakbench.report.render import render
-from leakbench.report.several import flat, moved, titles
+from leakbench.report.several import flat, titles
 from leakbench.report.words import number, training
+from leakbench.summary.compare import moved
 from leakbench.summary.verdict_words import INCONCLUSIVE
 
 __all__ = ["levels_page", "noise_of", "ordered"]

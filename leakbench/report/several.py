@@ -10,7 +10,7 @@ from leakbench.errors import InputError
 from leakbench.report.finished import Finished, read_finished
 from leakbench.summary.compare import check_same
 
-__all__ = ["changed", "flat", "moved", "read_several", "titles"]
+__all__ = ["changed", "flat", "read_several", "titles"]
 
 MOST = 24
 """Largest number of runs on one page, so that it stays below 5 MB."""
@@ -68,14 +68,6 @@ def titles(runs: Sequence[Finished]) -> list[str]:
             return names
     folders = [run.folder.resolve().name for run in runs]
     return folders if len(set(folders)) == len(runs) else [str(run.folder) for run in runs]
-
-
-def moved(first: float, second: float, digits: int = 2) -> str:
-    """Return how a number changes, as "fell from 1.00 to 0.10"."""
-    before, after = f"{first:.{digits}f}", f"{second:.{digits}f}"
-    if before == after:
-        return f"stayed at {before}"
-    return f"{'fell' if second < first else 'rose'} from {before} to {after}"
 
 
 def changed(one: Finished, other: Finished) -> list[tuple[str, str, str]]:

@@ -13,6 +13,7 @@ import pandas as pd
 from scipy.stats import binomtest
 
 from leakbench.errors import InputError
+from leakbench.leakage_points import listed, point_name
 from leakbench.manifest import needed
 from leakbench.measure.rankings import ONE_EACH
 from leakbench.measure.scores import RANKS_ONLY
@@ -37,7 +38,10 @@ __all__ = [
     "digits_of",
     "left_out",
     "lines",
+    "mean_accuracy",
+    "moved",
     "rows_of",
+    "sentence",
 ]
 
 SAME = ["tap", "round", "victim", "member", "example", "label"]
@@ -162,16 +166,20 @@ def left_out(one: Path, other: Path) -> list[str]:
 
 
 NOTES = (
-    "first, second: means over the examples; interval: of a bootstrap that draws whole batches, of shares with one victim more",
-    "who gains and one who loses, since who differs nowhere among few may still differ. An example without an answer",
-    "counts as not rebuilt, with no feature right, and with the null attacker's rmse; the label it was given counts. A run's own",
-    "table shows medians. Less rmse is the better attack, of all else more is.",
-    "sign: p of the exact two-sided sign test over the victims (whole batches) who differ: how often as many or more would fare",
-    f"better in the same run if either were as likely. differs: no 0 in the interval, sign below .05, {ENOUGH} victims or more.",
+    "first, second: means over the examples, while the table of one run has medians. An example without an answer counts as not",
+    "reconstructed, with no feature right, and with the RMSE of the baseline guess; its label counts. A lower RMSE is a better",
+    "attack; for all other measures a higher value is.",
+    "95 % interval: of a bootstrap over whole batches; for shares one victim that gains and one that loses are added, because few",
+    "victims without a difference do not exclude one.",
+    "sign: p of the exact two-sided sign test over the victims (whole batches) that differ.",
+    f"differs: the interval excludes 0, sign is below .05, and there are {ENOUGH} victims or more.",
 )
 
 
 DIFFERS = "differs"
+
+LEAKS = {"asr": "ASR", "identified": "identification"}
+"""{measure of a leak: its name in a sentence}; the first that differs is named."""
 
 
 def differs(d: Difference) -> bool:
@@ -184,16 +192,57 @@ def digits_of(d: Difference) -> int:
     return 4 if d.measure == "rmse" else 2
 
 
-def lines(found: list[Difference]) -> Iterator[str]:
-    """Yield the differences for a reader, and what the columns mean."""
+def moved(first: float, second: float, digits: int = 2) -> str:
+    """Return how a number changes, as "fell from 1.00 to 0.10"."""
+    before, after = f"{first:.{digits}f}", f"{second:.{digits}f}"
+    if before == after:
+        return f"stayed at {before}"
+    return f"{'fell' if second < first else 'rose'} from {before} to {after}"
+
+
+def sentence(found: Sequence[Difference], accuracies: tuple[float | None, float | None]) -> str:
+    """Return what changed from the first run to the second, in one sentence.
+
+    Args:
+        found: Differences, the first run minus the second.
+        accuracies: Accuracy of both runs; None where nothing was trained.
+
+    Returns:
+        A clause for each leakage point where ASR changed significantly, or else identification; then accuracy.
+    """
+    points = dict.fromkeys(d.point for d in found)
+    chosen = [
+        next((d for m in LEAKS for d in found if (d.point, d.measure) == (p, m) and differs(d)), None) for p in points
+    ]
+    clauses = [f"at the {point_name(d.point)} {_change(d)}" for d in chosen if d is not None]
+    if not clauses:
+        shared = listed([point_name(point) for point in points])
+        clauses = [f"no difference of ASR or identification is significant (compared: {shared})"]
+    before, after = accuracies
+    if before is not None and after is not None:
+        clauses.append(f"accuracy {moved(before, after)}")
+    text = "; ".join(clauses)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _change(d: Difference) -> str:
+    change = f"{d.second - d.first:+.2f} [{-d.high:+.2f}, {-d.low:+.2f}]"
+    return f"{LEAKS[d.measure]} {moved(d.first, d.second)} (difference {change})"
+
+
+def lines(found: list[Difference], accuracies: tuple[float | None, float | None] = (None, None)) -> Iterator[str]:
+    """Yield what changed in one sentence, then the differences as a table, then what the columns mean."""
+    yield sentence(found, accuracies)
+    yield ""
     heads = f"{'victims':>8}{'first':>8}{'second':>8}{'difference':>12}"
-    yield f"{'leakage point':<16}{'measure':<18}{heads}  {'95 % interval':<18}{'sign':>6}"
+    width = max(len("leakage point"), *(len(point_name(d.point)) for d in found)) + 2
+    yield f"{'leakage point':<{width}}{'measure':<18}{heads}  {'95 % interval':<18}{'sign':>6}"
     for d in found:
         clear = f"  {DIFFERS}" if differs(d) else ""
         digits = digits_of(d)
         numbers = f"{d.victims:>8}{d.first:>8.{digits}f}{d.second:>8.{digits}f}{d.difference:>+12.{digits}f}"
         interval = f"[{d.low:+.{digits}f}, {d.high:+.{digits}f}]"
-        yield f"{d.point:<16}{d.measure:<18}{numbers}  {interval:<18}{d.sign:>6.3f}{clear}"
+        yield f"{point_name(d.point):<{width}}{d.measure:<18}{numbers}  {interval:<18}{d.sign:>6.3f}{clear}"
     yield ""
     yield from NOTES
 
@@ -205,6 +254,12 @@ def rows_of(folder: Path) -> tuple[pd.DataFrame, str]:
         raise InputError(f"compare: the run in {str(folder)!r} is not finished; run it again to go on")
     needed(folder / "manifest.json", manifest, "files", "cell.dataset")
     return read_rows(written(folder, manifest, "rows.parquet")), str(manifest["cell"]["dataset"])
+
+
+def mean_accuracy(folders: Sequence[Path]) -> float | None:
+    """Return the mean accuracy of finished runs; None where one of them trained nothing."""
+    found = [read_manifest(folder)["summary"].get("accuracy") for folder in folders]
+    return None if None in found else sum(found) / len(found)
 
 
 def _points(rows: pd.DataFrame) -> list[tuple[Any, ...]]:
