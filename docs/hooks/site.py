@@ -85,6 +85,44 @@ WRITTEN: list[tuple[str, list[tuple[str, str]]]] = [
 ]
 
 
+EXAMPLES = (
+    "examples/github/leakage.yml",
+    "examples/flower/deploy.py",
+    "examples/sweep.yaml",
+    "examples/rising_noise.py",
+)
+
+# The first group whose pattern matches the beginning of a page's name has the page.
+FAMILIES: dict[str, list[tuple[str, str]]] = {
+    "defenses": [
+        ("Fed-alphaCDP", "fed_alpha_cdp"),
+        ("Fed-CDP", "fed_cdp|prune_fed_cdp"),
+        ("Fed-SDP", "fed_sdp"),
+        ("Flower's wrappers", "flower"),
+        ("Other clipping and noise", "adaclip|geyer|nbafl|noise|priority|quantile"),
+        ("Pruning and signs", "dssgd|prune|sign"),
+        ("Networks, aggregation, refusal", "none|precode|refuse|secure|soteria"),
+    ],
+    "attacks": [
+        ("Gradient matching", "cpl|dlg|idlg|inverting|see_through|tableak"),
+        ("Knowledge of the noise", "autoleak|whitened"),
+        ("Closed forms and features", "analytic|feature|rows|spear"),
+        ("Learned attackers", "decoder|learning|lmmse"),
+        ("Malicious servers", "fishing|imprint|loki|quantile|trap"),
+        ("Rankings", "identification"),
+    ],
+    "results": [
+        ("Leaderboard and choices", "leaderboard|frontier|defense|aware|largest|threat_matrix"),
+        ("Fed-alphaCDP", "fed_alpha_cdp"),
+        ("Geyer et al., priority-based noise, TabLeak", "geyer|priority|tableak"),
+        ("Flower", "flower"),
+        ("Attacks", "autoleak|leakage|strongest"),
+        ("Malicious servers", "servers|conspicuous|ideal_server|fishing"),
+        ("Checks of leakbench", "bench|bounds|noise_bounds|peer"),
+    ],
+}
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages of recipes, of results and of the code, and say in which order all stand."""
     for uri, content in _made():
@@ -97,7 +135,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     notebooks = [
         path.relative_to(HOME).as_posix() for path in sorted((HOME / "examples" / "notebooks").glob("*.ipynb"))
     ]
-    for example in ("examples/github/leakage.yml", "examples/flower/deploy.py", "examples/sweep.yaml", *notebooks):
+    for example in (*EXAMPLES, *notebooks):
         files.append(File.generated(config, example, abs_src_path=str(HOME / example)))
     config.nav = _navigation(files)
     return files
@@ -132,13 +170,32 @@ def _navigation(files: Files) -> list[Any]:
     more = sorted(uri for uri in there if re.fullmatch(r"[^/]+\.md", uri) and uri not in written)
     nav[-1]["Project"] += more
     for kind in ("defenses", "attacks"):
-        nav.append({kind.capitalize(): [f"{kind}/index.md", *_named(kind, there)]})
+        nav.append({kind.capitalize(): [f"{kind}/index.md", *_families(kind, there)]})
     nav.append({"Data sets": "datasets/index.md"})
-    nav.append({"Results": ["results/README.md", *_named("results", there), "results/tables/index.md"]})
+    tables = {"Recipes of the tables": "results/tables/index.md"}
+    nav.insert(4, {"Results": ["results/README.md", *_families("results", there), tables]})
     nav.append({"API": ["api/index.md", *_named("api", there)]})
     nav.append({"Security": "security.md"})
     nav.append({"Changes": "changelog.md"})
     return nav
+
+
+def _families(folder: str, there: set[str]) -> list[dict[str, Any]]:
+    """Return the pages of a folder in groups; a page that fits no group is in the last one."""
+    found: dict[str, list[Any]] = {title: [] for title, _ in FAMILIES[folder]}
+    for page in _named(folder, there):
+        ((name, uri),) = page.items()
+        family = next((title for title, begins in FAMILIES[folder] if re.match(begins, name)), "More")
+        found.setdefault(family, []).append({_title(uri, name): uri})
+    return [{title: pages} for title, pages in found.items() if pages]
+
+
+def _title(uri: str, name: str) -> str:
+    """Return the title of a page of results, up to its colon; a recipe is called by its name."""
+    if not uri.startswith("results/"):
+        return name
+    heading = (HOME / uri).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ").replace("`", "")
+    return heading.partition(": ")[0] if heading.count(" of ") and ": " in heading else heading
 
 
 def _named(folder: str, there: set[str]) -> list[dict[str, str]]:
