@@ -80,6 +80,17 @@ def test_the_recipes_of_the_first_page_are_read(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.docs
+def test_the_lines_of_python_run_as_written(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    ((_, _, text),) = [block for block in BLOCK.findall(README) if block[0] == "python"]
+    assert len(text.splitlines()) <= 6
+    exec(compile(text, "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert re.match(r"[A-Z ]+: ", printed) and "leakage point" in printed
+    assert Path("figure.pdf").read_bytes().startswith(b"%PDF")
+
+
+@pytest.mark.docs
 def test_the_first_run_prints_what_the_first_page_shows(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
