@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from command_line import called
-from documented import BLOCK, unlike
+from documented import BLOCK, follow, unlike
 from PIL import Image
 
 from leakbench import __version__
@@ -103,3 +103,11 @@ def test_the_first_run_prints_what_the_first_page_shows(monkeypatch, capsys, tmp
     assert not missing, f"README.md: `{command}` does not print\n{missing}\nbut\n{printed}"
     summary = json.loads((next(Path("runs").iterdir()) / "manifest.json").read_text(encoding="utf-8"))["summary"]
     assert summary["taps"]["type-2"]["verdict"] == "reconstructs"
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize(("page", "number"), [("auditing.md", 2), ("servers.md", 2)])
+def test_a_page_prints_what_it_shows(page, number, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    assert len(follow(page, lambda *arguments: called(monkeypatch, capsys, *arguments))) == number

@@ -48,6 +48,7 @@
       button.addEventListener("click", () => sort(table, column, button));
     });
     for (const row of body.rows) {
+      if (row.textContent.includes("learned nothing")) row.dataset.muted = "";
       for (const cell of row.cells) {
         const length = cell.textContent.trim().length;
         if (length > LONG) cell.dataset.long = "";
@@ -55,7 +56,7 @@
       }
     }
     const columns = table.tHead.rows[0].cells.length;
-    const names = [...Array(columns).keys()].find((column) => texts(table, column).some((text) => Number.isNaN(number(text))));
+    const names = [...Array(columns).keys()].find((column) => texts(table, column).some((text) => /[a-z]/i.test(text)));
     if (columns > 4 && names !== undefined && names < 2) {
       for (const row of table.rows) if (row.cells[names]) row.cells[names].dataset.name = "";
     }
