@@ -155,10 +155,10 @@ def threshold_figure(
             axes.step(thresholds, curve, dash, where="post", label=point_name(name_of), color=colour, linewidth=1.8)
             if seen and name_of in seen:
                 limit = bound_curve(rows, seen[name_of], thresholds)
-                axes.plot(
-                    thresholds, limit, dash, label=None if bounded else "upper bound", color=colour, linewidth=0.8
-                )
+                axes.plot(thresholds, limit, dash, color=colour, linewidth=0.8)
                 bounded = True
+        if bounded:
+            axes.plot([], [], color=INK, linewidth=0.8, label="upper bound")
         _draw_null(axes, everyone, thresholds, eta)
         axes.set(xlabel="RMSE that counts as success", ylabel="ASR", ylim=(-0.02, 1.02), xlim=(0, thresholds[-1]))
         _legend_below(figure, [axes])
