@@ -696,7 +696,7 @@ def test_a_trial_says_which_numbers_are_not_the_tables(tmp_path: Path) -> None:
     said = "- iterations 1 for 2, victims 3 for 2 (`--set iterations=1 --set victims=3`): cpl."
     page = (tmp_path / "tiny.md").read_text(encoding="utf-8")
     assert "A trial: " in page and said in page
-    assert f"`leakbench reproduce {tmp_path / 'tiny.yaml'} --only" in page and "seed 7 throughout" in page
+    assert f"`leakbench reproduce {tmp_path / 'tiny.yaml'} --only" in page and "All rows use seed 7." in page
     # It is said of the rows that were kept too, and of no row that is no trial's.
     assert said in page_of(table, kept(tmp_path / "tiny.csv", of_table("claims")))
     assert "A trial" not in page_of(table, rows.drop(columns="changed"))
