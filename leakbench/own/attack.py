@@ -1,4 +1,4 @@
-"""An attack on an update of one's own, from Python."""
+"""An attack on an external update, from Python."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def attack_update(
         learning_rate: Learning rate of the client; None where `update` is a gradient.
         local_iterations: Number of local steps.
         client_optimizer: `sgd`, or `adam` with torch's defaults.
-        victim_mode: `eval` or `train`, by which statistics batch and instance normalisation computed.
+        victim_mode: `eval` or `train`: the mode in which batch and instance normalisation computed.
         tap: Leakage point: `type-2`, `type-1` or `type-0`.
         truth: Inputs (V, M, *shape) in [0, 1] and labels (V, M) of V victims with M examples each, to score the reconstructions.
-        normalise: Mean and standard deviation, a number or one for each channel, by which inputs in [0, 1] become the model's.
+        normalise: Mean and standard deviation, a number or one for each channel, that turn inputs in [0, 1] into the model's.
         attack: Name in the catalog, or path of a recipe.
         knows: `oblivious` or `defense`, what the attacker knows; None for what the recipe says.
         iterations: Most iterations of a search; None for the recipe's number.

@@ -49,7 +49,7 @@ FORMATS: Mapping[str, Mapping[str, Any]] = {
     ".svg": {"metadata": {"Date": None}},
     ".png": {"metadata": {"Software": None}, "dpi": 200},
 }
-"""{suffix of a figure: arguments by which equal figures are equal files}."""
+"""{suffix of a figure: arguments that make equal figures equal files}."""
 
 STYLE: Any = {
     "font.family": "DejaVu Sans",
