@@ -203,7 +203,7 @@ def audited(call: Any) -> Any:
     """Return a function that audits and returns what `--json` prints, checked for its keys and for NaN."""
 
     def run(*arguments: str) -> dict[str, Any]:
-        code, out, err = call(*arguments, "--json")
+        code, out, err = call(*arguments, "--json", "--quiet")
         assert (code, err) == (0, "")
         found: dict[str, Any] = json.loads(out, parse_constant=pytest.fail)
         assert list(found) == KEYS

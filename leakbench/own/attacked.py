@@ -16,7 +16,7 @@ from torch import Tensor
 
 from leakbench.answers import Reconstruction
 from leakbench.attack import Attack
-from leakbench.attack.clock import search_costs
+from leakbench.attack.clock import runs, search_costs
 from leakbench.attack.doubts import BUDGET
 from leakbench.attack.evaluations import with_evaluations
 from leakbench.attack.isolation import answered
@@ -24,6 +24,7 @@ from leakbench.attack.null.pictures import null_attack
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.reconstructed import CALIBRATION, by_both
 from leakbench.attack.searches import Searches, Store
+from leakbench.attack.slots.stop import searches_of
 from leakbench.data.dataset import Dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense, Probe
@@ -175,7 +176,9 @@ def attack_seen(
     view = dataclasses.replace(view, public=_first(public, max(256, needs.public)), fits=FitStore(fit_folder()))
     rngs = generators(attacker.seed, "attack", [(seen.view.clock.round, v) for v in range(view.victims)])
     method, report = attacker.attack.method, Reporter(after=QUICK) if reporter is None else reporter
-    telling = _Telling(report)
+    searches = searches_of(method)
+    total = sum(runs(method, number, search, (view,)) for number, search in enumerate(searches))
+    telling = _Telling(report, total)
     view, say = dataclasses.replace(view, searches=Searches(telling, store)), report.say
     try:
         if (limit := attacker.budget) is not None:
@@ -229,8 +232,8 @@ def attack_seen(
 class _Telling:
     """Shows the progress of the searches of an attack, and an upper bound of the time that they still take."""
 
-    def __init__(self, reporter: Reporter) -> None:
-        self.reporter = reporter
+    def __init__(self, reporter: Reporter, total: int) -> None:
+        self.reporter, self.total = reporter, total
         self.costs: list[float] = []
         self.check = 0.0
         self.share: dict[int, float] = {}
@@ -249,18 +252,16 @@ class _Telling:
 
     def __call__(self, number: int, name: str, share: float) -> None:
         """Show the share of a search that is done; several threads may search at once."""
-        total = len(self.costs)
         self.share[number] = share = max(share, self.share.get(number, 0.0))
-        if number < total:
-            rest = self.costs[number] * (1 - share) + sum(self.costs[number + 1 :]) + self.check
-            self.reporter.bound(rest * self._pace(number, share))
-        elif number < 2 * total:  # The check runs the same searches.
-            there = number - total
+        there, check = number % max(1, self.total), number >= self.total
+        if self.costs and number < 2 * self.total:
             rest = self.costs[there] * (1 - share) + sum(self.costs[there + 1 :])
-            self.reporter.bound(self.check * rest / max(sum(self.costs), 1e-9))
-        place = f" {number + 1} of {total}" if number < total else ""
-        check = number >= total > 0
-        self.reporter(f"check on public examples, {name}" if check else f"search{place}, {name}", share, 1)
+            if check:  # The check runs the same searches.
+                self.reporter.bound(self.check * rest / max(sum(self.costs), 1e-9))
+            else:
+                self.reporter.bound((rest + self.check) * self._pace(number, share))
+        place = f"search {there + 1} of {self.total}, {name}"
+        self.reporter(f"check on public examples, {place}" if check else place, share, 1)
 
     def _pace(self, number: int, share: float) -> float:
         """Return by how much a search is faster than its trial predicts; 1 if it is not, or if too little of it is done."""
