@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,10 @@ def _kind_of(name: str) -> str:
                 problems.append((kind, str(error)))
                 continue
             return kind
-        raise InputError("; ".join(f"as one of the {kind}: {text}" for kind, text in problems))
+        # The kind whose fields the file has; several kinds share title, cite and note.
+        keys = set(re.findall(r"^(\w+):", Path(name).read_text(encoding="utf-8", errors="replace"), re.MULTILINE))
+        shared = {kind: len(keys & {field.name for field in dataclasses.fields(cls)}) for kind, cls in KINDS.items()}
+        raise InputError(max(problems, key=lambda problem: shared[problem[0]])[1])
     for kind in KINDS:
         if name in names(kind):
             return kind

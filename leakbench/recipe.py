@@ -26,6 +26,7 @@ from leakbench.strict_yaml import MOST_BYTES, parse
 __all__ = [
     "acting",
     "catalog_folder",
+    "check_name",
     "construct",
     "content_of",
     "describe",
@@ -156,11 +157,18 @@ def names(kind: str) -> list[str]:
 
 def resolve(kind: str, cls: type[T], name: str) -> tuple[str, T]:
     """Return (name, recipe) for a catalog name or a path to a user's own `.yaml` file."""
+    check_name(kind, name)
     if name.endswith((".yaml", ".yml")):
-        path = Path(name)
-        if not path.is_file():
+        return Path(name).stem, load(cls, Path(name))
+    return name, load(cls, catalog_folder(kind) / f"{name}.yaml")
+
+
+def check_name(kind: str, name: str) -> None:
+    """Raise InputError for a name that is not in the catalog, or a file that does not exist; torch is not imported."""
+    if name.endswith((".yaml", ".yml")):
+        if not Path(name).is_file():
             raise InputError(f"{kind[:-1]}: no file {name!r}")
-        return path.stem, load(cls, path)
+        return
     known = names(kind)
     if name not in known:
         here = next((f for f in (Path(kind) / f"{name}.yaml", Path(f"{name}.yaml")) if _is_file(f)), None)
@@ -170,7 +178,6 @@ def resolve(kind: str, cls: type[T], name: str) -> tuple[str, T]:
                 "install the checkout by pip install -e ."
             )
         raise InputError(f"{kind[:-1]}: unknown name {name!r}{nearest(name, known)} (or a path that ends in .yaml)")
-    return name, load(cls, catalog_folder(kind) / f"{name}.yaml")
 
 
 def _is_file(path: Path) -> bool:

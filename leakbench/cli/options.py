@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ __all__ = [
     "FOLDER",
     "NEW_FOLDER",
     "attack_options",
+    "check_names",
     "data_dir_option",
     "federation_options",
     "help_alone",
@@ -88,6 +89,19 @@ def normalise_by(mean: str | None, std: str | None) -> tuple[list[float], list[f
         except ValueError:
             raise InputError(f"{field}: got {text!r}, expected numbers with commas between them") from None
     return found[0], found[1]
+
+
+def check_names(given: Mapping[str, Any]) -> None:
+    """Raise InputError for an unknown defense, data set or attack, before anything heavy is imported.
+
+    Args:
+        given: {option: its value}, with some of `defense`, `dataset` and `attack`.
+    """
+    from leakbench.recipe import check_name  # noqa: PLC0415
+
+    for option in ("defense", "dataset", "attack"):
+        if given.get(option) is not None:
+            check_name(f"{option}s", given[option])
 
 
 def _with(options: list[Callable[..., Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -13,6 +13,7 @@ import click
 from leakbench.cli.options import (
     NEW_FOLDER,
     attack_options,
+    check_names,
     federation_options,
     quiet_option,
     reporter_of,
@@ -52,6 +53,7 @@ def run(
     Without options, runs an undefended federation on an embedded dataset, offline. Run an interrupted command again to
     resume it.
     """
+    check_names(given)
     if tracker is not None:
         from leakbench.log import check_tracker  # noqa: PLC0415
 
