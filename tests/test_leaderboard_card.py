@@ -66,7 +66,7 @@ def hash_by(command: str) -> str:
     program, name, *options = shlex.split(command)
     assert (program, name) == ("leakbench", "run")
     given = run_options.make_context("run", options).params
-    for name in ("out", "as_json", "quiet", "tracker", "data_dir"):
+    for name in ("out", "as_json", "quiet", "verbose", "tracker", "data_dir"):
         del given[name]
     given |= {name: words(name, given[name]) for name in ("taps", "leak_rounds")}
     return prepare(Request(**given), None).hash

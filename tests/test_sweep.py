@@ -385,7 +385,7 @@ def test_the_command_says_what_it_did_and_ends_with_1_where_a_cell_failed(leakbe
     assert lines[:2] == ["2 cells: 0 done, 2 missing", "cells: 0 of 2"]
     assert lines[2].startswith("failed: victims=99999: victims: got 99999")
     assert lines[-1].startswith("cells: 2 of 2, ")
-    assert lines[-1].endswith(" left, 1 failed")
+    assert lines[-1].endswith(" elapsed, 1 failed")
     assert said["tables"] == [f"sweeps/small/{name}.parquet" for name in ("rows", "cells", "times")]
     code, out, err = leakbench("sweep", "small.yaml")
     assert (code, err) == (1, "2 cells: 1 done, 0 missing, 1 failed before (--retry-failed tries them again)\n")
