@@ -121,7 +121,7 @@ def fed_alpha_cdp(frontier: pd.DataFrame, matrix: pd.DataFrame) -> Answer:
         f"{share(plain, 'trained_accuracy')}; identification {share(papers, 'identified')}. The usable setting with the most noise "
         f"(x {least['factor']:g}) has accuracy {share(least, 'trained_accuracy')} and identifies {share(least, 'identified')} of "
         f"{least['identify_victims']:,.0f} victims. Leaks at the paper's noise: {leaking} of {len(at)} rows of the threat matrix.",
-        f"Why there is no valid epsilon: {str(papers['epsilon_reason']).removeprefix('none: ')}. The matrix has "
+        f"Reason for epsilon none: {str(papers['epsilon_reason']).removeprefix('none: ')}. The matrix has "
         f"{at['victims'].max():.0f} victims a row, so that a missing leak there is inconclusive.",
         "leakbench run --defense fed_alpha_cdp --dataset mnist --knows defense",
         "[frontier of MNIST](../results/frontier_mnist.md), [threat matrix](../results/threat_matrix.md), "

@@ -95,6 +95,8 @@ def test_prose_is_plain_and_fits(page):
         r"^[ ]*```.*?^[ ]*```$|^<!-- \w+ -->.*?^<!-- end -->$|^\|[^\n]*$", "", page.read_text("utf-8"), flags=PARTS
     )
     assert hard_phrases(without) == []
+    if page.name == "answers.md":  # A script writes it: an answer is a line.
+        return
     lines = [line for line in without.splitlines() if not line.startswith(("    ", "![", "<img"))]
     assert [line for line in lines if len(line) > 100] == []
 
