@@ -86,7 +86,9 @@ def test_offline_and_absent_says_where_and_how_and_what_works(tmp_path, monkeypa
 
 
 def test_a_fetch_that_fails_says_the_same_and_why():
-    with pytest.raises(InputError, match=r"^dataset 'mnist': not in .*; no network in this test; get it with"):
+    with pytest.raises(
+        InputError, match=r"^dataset 'mnist': not in .*; no network in this test; name the folder .* LEAKBENCH_DATA"
+    ):
         load_dataset("mnist")
 
 
