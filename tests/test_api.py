@@ -108,8 +108,7 @@ def test_python_and_the_command_line_give_the_same_rows(
     place = tmp_path / "run"
     code, out, _ = called(monkeypatch, capsys, "run", *options(SMALL), "--quiet", "--out", str(place))
     assert code == 0
-    monkeypatch.setenv("COLUMNS", "120")
-    assert out.startswith(str(result))
+    assert " ".join(out.split()).startswith(" ".join(str(result).split()))
     mine, theirs = (leakbench.read(folder).drop(columns="run") for folder in (result.folder, place))
     pd.testing.assert_frame_equal(mine, theirs)
     other = leakbench.run(out=tmp_path / "other", quiet=True, **{**SMALL, "seed": 1})

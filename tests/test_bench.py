@@ -166,7 +166,7 @@ def test_the_plain_round_is_our_round(small: Task) -> None:
     after = next(train(network, same.data, same.partition, whole, defense("none"), 0)).parameters
     for name, p in after.items():
         moved = p - small.start[name]
-        assert torch.allclose(moved, theirs[name], rtol=0, atol=1e-4 * float(moved.abs().max())), name
+        assert torch.allclose(moved, theirs[name], rtol=0, atol=1e-3 * float(moved.abs().max())), name
 
 
 @pytest.mark.parametrize("way", ways.WAYS)

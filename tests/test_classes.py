@@ -199,7 +199,7 @@ def test_every_run_ranks_the_classes(
     assert alone["label_ranked_bound"] == pytest.approx(float(norm.cdf(norm.ppf(alone["null_label"]) + 1)))
     assert batch["label_ranked_bound"] < batch["label_bound"]
     assert summary["violations"] == []
-    code, out, _ = called(monkeypatch, capsys, "report", str(folder))
+    code, out, _ = called(monkeypatch, capsys, "report", "-v", str(folder))
     assert code == 0
     assert "label ranked" in " ".join(out.split())
 

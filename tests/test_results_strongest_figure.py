@@ -266,7 +266,7 @@ def test_the_page_is_made_of_its_rows(scripts) -> None:
     assert scripts.page.filled(kept, rows.assign(rmse=0.001)) != kept
     assert scripts.page.filled(kept, rows.assign(identified_bound=0.001)) != kept
     assert list(rows["row"]) == [name for name in scripts.main.cells() if name in set(rows["row"])]
-    assert len(kept.splitlines()) <= 150
+    assert len(kept.splitlines()) <= 200
 
 
 def test_the_links_of_the_page_lead_somewhere() -> None:

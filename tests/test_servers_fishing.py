@@ -346,7 +346,7 @@ def test_wrong_input_is_refused():
 def test_it_runs_from_the_command_line(recipe, tmp_path, monkeypatch, capsys):
     asked = "--dataset digits --leak-batch 8 --victims 3 --iterations 2 --train-rounds 0 --taps type-1 --candidates 8 --quiet"
     code, out, err = called(
-        monkeypatch, capsys, "run", "--attack", recipe, *asked.split(), "--out", str(tmp_path / "run")
+        monkeypatch, capsys, "run", "-v", "--attack", recipe, *asked.split(), "--out", str(tmp_path / "run")
     )
     assert (code, err) == (0, "")
     rows = pd.read_parquet(tmp_path / "run" / "rows.parquet")

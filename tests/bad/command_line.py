@@ -56,7 +56,7 @@ CASES = (
     _run("--device", "gpu", "cuda"),
     _run("--engine", "slow", "reference"),
     _run("--victim-mode", "test", "eval"),
-    _run("--log", "wandb", "tensorboard"),
+    _run("--log", "comet", "tensorboard"),
     _run("--data-dir", "nowhere"),
     _run("--lpips-weights", "nowhere"),
     _run("--out", "x" * 300),
