@@ -26,7 +26,7 @@ def check_fields(cls: Any, fields: Mapping[str, Any], called: str, whole: bool =
     types = _types(cls)
     for name, value in fields.items():
         if name not in types:
-            raise InputError(f"{name!r} is no field of {called}{nearest(str(name), list(types))}")
+            raise InputError(f"unknown field {name!r} of {called}{nearest(str(name), list(types))}")
         try:
             types[name].validate_python(_plain(value))
         except ValidationError as error:

@@ -153,7 +153,9 @@ def differences(kept: Mapping[str, float], found: Mapping[str, float]) -> Iterat
         one, other = kept.get(what, math.nan), found.get(what, math.nan)
         kind = _kind(what)
         absolute = {"shares": TOLERANCES["shares"], "epsilon": 0.0}.get(kind, ABSOLUTE)
-        if what.endswith(": ssim"):  # Of a picture that was not reconstructed it is near 0, and differs between processors.
+        if what.endswith(
+            ": ssim"
+        ):  # Of a picture that was not reconstructed it is near 0, and differs between processors.
             absolute = 0.05
         if not math.isclose(one, other, rel_tol=TOLERANCES[kind], abs_tol=absolute):
             yield f"{what} {other:g}, kept {one:g}"

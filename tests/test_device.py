@@ -106,7 +106,7 @@ def test_another_device_than_the_cpu_is_said(
     def stops(*_: object) -> None:
         raise InputError("so far")
 
-    monkeypatch.setattr("leakbench.experiment.execute.execute", stops)
+    monkeypatch.setattr("leakbench.api.execute", stops)
     code, out, err = called(monkeypatch, capsys, *LINE, "--out", str(tmp_path / "cpu"))
     assert (code, out, err) == (2, "", "leakbench: so far\n")
     monkeypatch.setattr("leakbench.cell.resolve.device_of", lambda _: FAR)

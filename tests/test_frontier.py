@@ -313,7 +313,7 @@ def test_what_does_not_fit_is_left_out_of_all_and_an_error_where_it_was_named(
     own.write_text("title: t\ncite: c\nunit: example\nmodel: cnn\n")
     sizes: dict[str, Any] = {"victims": 2, "clients": 4, "clients_per_round": 2, "leak_batch": 1, "train_rounds": 1}
     request = Request(dataset="cancer", knows="defense", taps=("type-1",), **sizes)
-    places: tuple[Any, ...] = (1, 9, tmp_path, tmp_path, None, "", lambda *_: None, lambda _: None)
+    places: tuple[Any, ...] = (1, 9, tmp_path, tmp_path, None, "", Reporter(quiet=True), lambda _: None)
     found = engine.frontier(request, (str(own), "geyer"), (1.0, 0.01), *places, False)
     assert dict(zip(found["row"], found["left_out"].notna(), strict=True)) == {
         "geyer, x 1": False,

@@ -52,7 +52,19 @@ BAD = {
 }
 """{parameter of a command: a value that no data set allows}."""
 
-NO_BAD_VALUE = {"as_json", "quiet", "verbose", "as_latex", "help", "join_rounds", "pictures", "retry_failed", "again", "quick", "stale"}
+NO_BAD_VALUE = {
+    "as_json",
+    "quiet",
+    "verbose",
+    "as_latex",
+    "help",
+    "join_rounds",
+    "pictures",
+    "retry_failed",
+    "again",
+    "quick",
+    "stale",
+}
 """Parameters that are flags."""
 
 ELSEWHERE = {

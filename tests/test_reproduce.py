@@ -643,7 +643,7 @@ def test_a_wrong_table_is_named_with_its_field(changes: dict[str, Any], says: st
 
 
 def test_a_field_that_no_cell_has_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="row 'cpl': unknown field 'victim'; did you mean 'victims'"):
+    with pytest.raises(InputError, match="row 'cpl': unknown field 'victim' of a cell; did you mean 'victims'"):
         read_table(str(tiny(tmp_path, given={**TINY["given"], "victim": 1})))  # type: ignore[dict-item]
 
 

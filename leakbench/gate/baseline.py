@@ -71,7 +71,7 @@ def kept_of(path: Path) -> Kept:
 def _read(read: dict[str, Any]) -> Kept:
     for name in read:
         if name not in (*TOLD, "leakbench baseline", "checksum"):
-            raise InputError(f"{name!r} is no field of a baseline")
+            raise InputError(f"unknown field {name!r} of a baseline")
     for name, (fits, expected) in TOLD.items():
         if name not in read:
             if name == "settings":  # A baseline of before they were kept.
