@@ -82,7 +82,7 @@ def test_the_loops_of_other_programs_are_attacked(
     subprocess.run([sys.executable, EXAMPLES / "plain_pytorch.py", tmp_path], check=True)
     monkeypatch.chdir(EXAMPLES)
     files = [f"--{name}={tmp_path / name}.safetensors" for name in ("before", "update", "truth")]
-    given = ["--model", "network:build", "--shape", "1,8,8", "--classes", "10", "--attack", "cpl", "--json"]
+    given = ["--model", "network:build", "--shape", "1,8,8", "--classes", "10", "--attack", "cpl", "--json", "--quiet"]
     out = tmp_path / "answers.safetensors"
     code, printed, err = called(monkeypatch, capsys, "attack", *given, *files, "--out", str(out))
     assert (code, err) == (0, "")
