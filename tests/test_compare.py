@@ -111,7 +111,7 @@ SMALL_ONE = Difference("type-2", "asr", 10, 1.0, 1.0, 0.0, -0.2, 0.2, 1.0)
         ),
         (
             [SMALL_ONE], (0.5, 0.5),
-            "No difference of ASR or identification is significant (compared: example gradient (type-2)); accuracy stayed at"
+            "No measured difference in leakage is significant (compared: example gradient (type-2)); accuracy stayed at"
             " 0.50.",
         ),
         ([CLEAR, dataclasses.replace(CLEAR, measure="identified")], (None, None),
@@ -133,7 +133,7 @@ def test_points_of_only_one_run_are_named(runs: Path, tmp_path: Path) -> None:
 
 def test_the_command_prints_a_table_or_json(runs: Path) -> None:
     table = call("compare", str(runs / "none"), str(runs / "cdp"))
-    assert table.startswith(("At the ", "No difference of ASR or identification is significant"))
+    assert table.startswith(("At the ", "No measured difference in leakage is significant"))
     assert "difference" in table.splitlines()[2]
     assert any(
         line.startswith("example gradient (type-2)") and not line.endswith("differs") for line in table.splitlines()

@@ -42,8 +42,8 @@ def test_two_runs_stand_beside_each_other(tmp_path: Path) -> None:
     assert found.output == f"report: {path}\n"
     page = path.read_text()
     heading = page[page.index("<h1") : page.index("</h1>")]
-    assert "From no defense to mine (noise × 2) no measured difference in leakage is significant" in heading
-    assert "accuracy fell from 0.450 to 0.050" in heading
+    assert "From no defense to mine (noise × 2): no measured difference in leakage is significant" in heading
+    assert "accuracy fell from 0.45 to 0.05" in heading
     assert page.index("<h1") < page.index("victim 1, example 0") < page.index('id="differences"')
     who = "victim 1, example 0: reconstruction at example gradient (type-2)"
     alts = [f"{who}, {name}" for name in ("no defense", "mine (noise × 2)")]
@@ -229,7 +229,7 @@ def test_a_comparison_starts_with_the_change_of_each_leakage_point(tmp_path: Pat
         runs.append(folder)
     page = write_together(runs).read_text()
     heading = page[page.index("<h1") : page.index("</h1>")]
-    assert "at the client update (type-1) ASR fell from 1.00 to 0.00 (change -1.00 [-1.00, " in heading
-    assert heading.count(" at the ") == 3 and heading.endswith("accuracy fell from 0.450 to 0.200.")
+    assert "at the client update (type-1) ASR fell from 1.00 to 0.00 (difference -1.00 [-1.00, " in heading
+    assert heading.count("at the ") == 3 and heading.endswith("accuracy fell from 0.45 to 0.20.")
     assert '<td role="cell" class="number" data-label="change">-1.00</td>' in page
     assert '<td role="cell" class="differs" data-label="">differs</td>' in page

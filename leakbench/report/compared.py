@@ -16,16 +16,13 @@ from leakbench.report.gallery import Gallery, Series, fitting, pointed, shown_to
 from leakbench.report.page import BELOW_THRESHOLDS, Chart, Line, headlines
 from leakbench.report.render import render
 from leakbench.report.several import changed, titles
-from leakbench.summary.compare import DIFFERS, ENOUGH, Difference, differences, differs, digits_of, moved
+from leakbench.summary.compare import DIFFERS, ENOUGH, Difference, differences, differs, digits_of, sentence
 
 __all__ = ["compared_page"]
 
 
 MEASURES = {"asr": "ASR", "rmse": "RMSE"}
 """{measure: its name on the page}; another's underscores become spaces."""
-
-FIRST = ("asr", "identified", "feature_accuracy", "rmse")
-"""Measures in the order in which the headline chooses one for each leakage point."""
 
 
 @dataclass(frozen=True)
@@ -115,23 +112,10 @@ def _interval(d: Difference) -> str:
 
 
 def _change(found: list[Difference], names: list[str], sides: list[_Side]) -> str:
-    """Return in one sentence what changed from the first run to the second: one measure for each leakage point."""
-    clear = [d for d in found if differs(d)]
-    first: dict[str, Difference] = {}
-    for d in sorted(clear, key=lambda d: FIRST.index(d.measure) if d.measure in FIRST else len(FIRST)):
-        first.setdefault(d.point, d)
-    parts = [
-        f"at the {point_name(d.point)} {_named(d.measure)} {moved(d.first, d.second, digits_of(d))}"
-        f" (change {d.second - d.first:+.{digits_of(d)}f} {_interval(d)})"
-        for d in first.values()
-    ]
+    """Return the sentence of `leakbench compare`, with the names of both runs."""
     before, after = (side.summary.get("accuracy") for side in sides)
-    if before is not None and after is not None and before != after:
-        parts.append(f"accuracy {moved(before, after, 3)}")
-    if not clear:
-        enough = f"From {names[0]} to {names[1]} no measured difference in leakage is significant"
-        return f"{enough}; {'; '.join(parts)}." if parts else f"{enough}."
-    return f"From {names[0]} to {names[1]}: {'; '.join(parts)}."
+    text = sentence(found, (before, after))
+    return f"From {names[0]} to {names[1]}: {text[0].lower()}{text[1:]}"
 
 
 def _measures(sides: list[_Side], taps: list[Any]) -> list[list[str]]:

@@ -178,7 +178,7 @@ NOTES = (
 
 DIFFERS = "differs"
 
-LEAKS = {"asr": "ASR", "identified": "identification"}
+LEAKS = {"asr": "ASR", "identified": "identification", "feature_accuracy": "feature accuracy", "rmse": "RMSE"}
 """{measure of a leak: its name in a sentence}; the first that differs is named."""
 
 
@@ -208,7 +208,7 @@ def sentence(found: Sequence[Difference], accuracies: tuple[float | None, float 
         accuracies: Accuracy of both runs; None where nothing was trained.
 
     Returns:
-        A clause for each leakage point where ASR changed significantly, or else identification; then accuracy.
+        A clause for each leakage point with its first measure of `LEAKS` that changed significantly; then accuracy.
     """
     points = dict.fromkeys(d.point for d in found)
     chosen = [
@@ -217,7 +217,7 @@ def sentence(found: Sequence[Difference], accuracies: tuple[float | None, float 
     clauses = [f"at the {point_name(d.point)} {_change(d)}" for d in chosen if d is not None]
     if not clauses:
         shared = listed([point_name(point) for point in points])
-        clauses = [f"no difference of ASR or identification is significant (compared: {shared})"]
+        clauses = [f"no measured difference in leakage is significant (compared: {shared})"]
     before, after = accuracies
     if before is not None and after is not None:
         clauses.append(f"accuracy {moved(before, after)}")
@@ -226,8 +226,9 @@ def sentence(found: Sequence[Difference], accuracies: tuple[float | None, float 
 
 
 def _change(d: Difference) -> str:
-    change = f"{d.second - d.first:+.2f} [{-d.high:+.2f}, {-d.low:+.2f}]"
-    return f"{LEAKS[d.measure]} {moved(d.first, d.second)} (difference {change})"
+    digits = digits_of(d)
+    change = f"{d.second - d.first:+.{digits}f} [{-d.high:+.{digits}f}, {-d.low:+.{digits}f}]"
+    return f"{LEAKS[d.measure]} {moved(d.first, d.second, digits)} (difference {change})"
 
 
 def lines(found: list[Difference], accuracies: tuple[float | None, float | None] = (None, None)) -> Iterator[str]:
