@@ -154,7 +154,7 @@ def test_a_function_is_audited_as_it_is() -> None:
 def test_a_run_minus_itself_is_nothing(result: leakbench.Result) -> None:
     found = leakbench.compare(result, str(result.folder))
     assert (found.table()["difference"] == 0).all() and not found.table()["differs"].any()
-    assert "No difference of ASR or identification is significant" in found._repr_html_()
+    assert "No measured difference in leakage is significant" in found._repr_html_()
     assert found.left_out == () and str(found) == found.text
 
 
