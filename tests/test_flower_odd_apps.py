@@ -275,7 +275,7 @@ def test_a_round_is_told_as_it_is_counted_from_zero(rows, tmp_path):
 
 def test_a_summed_loss_is_contradicted_by_the_truth(rows):
     [note] = attacked(rows, "sum", batch=3)
-    assert note.startswith(DIFFERS) and "the update is 3 times it (a sum in the stead of a mean" in note
+    assert note.startswith(DIFFERS) and "the update is 3 times it (a sum instead of a mean" in note
 
 
 @pytest.mark.parametrize("rate", [1e-2, 1e-5])

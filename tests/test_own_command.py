@@ -49,12 +49,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def attacked(monkeypatch: pytest.MonkeyPatch, capsys: Any, **changed: str) -> tuple[int, str, str]:
+def attacked(monkeypatch: pytest.MonkeyPatch, capsys: Any, *flags: str, **changed: str) -> tuple[int, str, str]:
     """Call `leakbench attack` with these options in the place of the usual ones; "" leaves one out."""
     given = {"model": "command_models:build", "shape": "1,8,8", "classes": "10", "attack": "cpl", "iterations": "2"}
     given |= {name: f"{name}.safetensors" for name in ("before", "update", "truth")} | changed
     words = [word for name, value in given.items() if value for word in (f"--{name}", value)]
-    return called(monkeypatch, capsys, "attack", *words)
+    return called(monkeypatch, capsys, "attack", *words, *flags)
 
 
 def held(folder: Path) -> dict[str, bytes]:
@@ -206,11 +206,11 @@ def test_a_folder_of_answers_is_no_run(
 def test_the_table_says_what_a_success_is(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, _ = attacked(monkeypatch, capsys, dataset="digits")
+    code, out, _ = attacked(monkeypatch, capsys, "-v", dataset="digits")
     assert code == 0 and re.search(
         r"^success is an RMSE of at most 0\.1\d+; identified among \d+ candidates$", out, re.M
     )
-    assert re.search(r"^success is an RMSE of at most 0\.1$", attacked(monkeypatch, capsys)[1], re.M)
+    assert re.search(r"^success is an RMSE of at most 0\.1$", attacked(monkeypatch, capsys, "-v")[1], re.M)
 
 
 def test_limits_of_the_attack_are_obeyed_and_said(
@@ -227,3 +227,36 @@ def test_limits_of_the_attack_are_obeyed_and_said(
         code, out, err = attacked(monkeypatch, capsys, iterations="", **{option: value})
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert err.startswith(f"leakbench: {option}: got ")
+
+
+def test_the_answer_comes_first(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At 80 columns: the verdict and its evidence, then the table; what was not tried only where no leak is stated."""
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = attacked(monkeypatch, capsys, iterations="")
+    assert code == 0
+    assert out.startswith("RECONSTRUCTS: 1 of 1 image from this client update (baseline guess: 0 of 1)\n")
+    assert "Not tried" not in out and max(map(len, out.splitlines())) <= 80
+    noise = {name: torch.randn_like(array) for name, array in load_file("update.safetensors").items()}
+    save_file(noise, place / "update.safetensors")
+    code, out, _ = attacked(monkeypatch, capsys)
+    found = " ".join(out.split())
+    assert code == 0 and max(map(len, out.splitlines())) <= 80
+    assert found.startswith(
+        "INCONCLUSIVE: 0 of 1 image reconstructed from this client update (baseline guess: 0 of 1) "
+    )
+    assert "A failed attack is not protection." in found
+    assert "Not tried: autoleak, the strongest attack, an attacker with real public examples (--dataset)" in found
+    assert "warning: the truth's own gradient differs from the update" in found
+    code, out, _ = attacked(monkeypatch, capsys, truth="")
+    assert code == 0 and out.startswith("NOT SCORED: 1 reconstruction, but no true examples to compare with.")
+
+
+def test_a_baseline_guess_within_the_threshold_is_told_apart(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = attacked(monkeypatch, capsys, iterations="", success="rmse<=0.9")
+    found = " ".join(out.split())
+    assert code == 0 and found.startswith("INCONCLUSIVE: 1 of 1 image reconstructed from this client update")
+    assert "The baseline guess is within the success threshold too (RMSE <= 0.9); use a smaller one." in found

@@ -103,11 +103,11 @@ def undivided(model: nn.Module, x: Tensor, y: Tensor) -> None:
         (
             lambda m, x, y: entropy(m(x), y, reduction="sum").backward(),
             slice(4),
-            "is 4 times it (a sum in the stead of a mean",
+            "is 4 times it (a sum instead of a mean",
         ),
-        (undivided, slice(4), "the update is 2 times it (a sum in the stead of a mean"),
+        (undivided, slice(4), "the update is 2 times it (a sum instead of a mean"),
         (clipped, slice(4), "times it (a clip"),
-        (lambda m, x, y: entropy(m(x), y).backward(), slice(4, 8), "was something done to it, or are the weights"),
+        (lambda m, x, y: entropy(m(x), y).backward(), slice(4, 8), "was it changed, or are the weights"),
     ],
 )
 def test_a_truth_that_contradicts_what_was_heard_is_warned_of(train: Any, observed: slice, says: str) -> None:

@@ -229,17 +229,14 @@ def test_what_was_assumed_and_is_not_so_is_said() -> None:
     right = gradient(model, x, y)
     assert "differs from the update" not in said_of(model, right, x, y, Trained(4))
     summed = said_of(model, gradient(model, x, y, "sum"), x, y, Trained(4))
-    assert (
-        "differs from the update by 0.75 of its length: the update is 4 times it (a sum in the stead of a mean"
-        in summed
-    )
+    assert "differs from the update by 0.75 of its length: the update is 4 times it (a sum instead of a mean" in summed
     rate = said_of(model, {n: -0.1 * g for n, g in right.items()}, x, y, Trained(4, 1, 0.05))
     assert "the update is 2 times it" in rate
     noisy = {n: g + g.std() * torch.randn_like(g) for n, g in right.items()}
-    assert "was something done to it, or are the weights" in said_of(model, noisy, x, y, Trained(4))
+    assert "was it changed, or are the weights" in said_of(model, noisy, x, y, Trained(4))
     other = made(HeadFirst)
     nn.init.normal_(other.body.weight)
-    assert "was something done to it, or are the weights" in said_of(other, right, x, y, Trained(4))
+    assert "was it changed, or are the weights" in said_of(other, right, x, y, Trained(4))
 
 
 class Branches(nn.Module):

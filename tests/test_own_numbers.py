@@ -54,11 +54,11 @@ def test_an_update_that_no_search_can_square_is_said_and_written_whole(
     """Its distance is infinite, which JSON cannot hold."""
     update = {n: g * 1e30 for n, g in gradient(build(), *batch(1)).items()}
     given = ["--attack", attack, *([] if attack == "analytic_fc" else ["--iterations", "2"])]
-    code, out, err = called_on(update, tmp_path, monkeypatch, capsys, *given, "--json", "--out", "found")
+    code, out, err = called_on(update, tmp_path, monkeypatch, capsys, *given, "--json", "--quiet", "--out", "found")
     assert (code, err) == (0, "")
     found = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     assert found["distance"] == [None] or attack in ("inverting_gradients_short", "analytic_fc")
-    assert "whose square single precision does not hold: searches see no distance" in found["note"]
+    assert "whose square overflows single precision: searches cannot measure a distance" in found["note"]
     assert "of its length: the update is 1e+30 times it" in found["note"] and "nan" not in found["note"]
     assert json.loads((tmp_path / "found" / "manifest.json").read_text("utf-8"))["complete"]
     assert (tmp_path / "found" / "report.html").is_file()
@@ -89,7 +89,7 @@ def test_a_zero_update_shows_nothing_and_is_written_whole(
     assert (code, err) == (0, "")
     found = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     assert found["distance"] == [None]
-    assert "the update is zero everywhere, which shows nothing of the examples" in found["note"]
+    assert "the update is zero everywhere, which leaks nothing about the examples" in found["note"]
     assert "of its length" not in found["note"]
     summary = json.loads((tmp_path / "found" / "manifest.json").read_text("utf-8"))["summary"]
     assert summary["distance"] == {"type-1": [None]} and (tmp_path / "found" / "report.html").is_file()
@@ -100,7 +100,7 @@ def test_zero_updates_among_others_are_counted() -> None:
     updates = [gradient(model, x[:1], y[:1]), {n: torch.zeros_like(p) for n, p in model.named_parameters()}]
     seen = leaked(model, updates, SHAPE, CLASSES, Trained(), None, "type-1", (x[:, None], y[:, None]))
     attacker = Who("cpl")()
-    assert "1 of 2 updates are zero everywhere, which shows nothing of the examples" in assumed(seen, attacker, True)
+    assert "1 of 2 updates are zero everywhere, which leaks nothing about the examples" in assumed(seen, attacker, True)
     assert contradicted(seen, attacker) == ""
 
 
@@ -108,7 +108,7 @@ def test_one_of_several_truths_that_is_wrong_is_told() -> None:
     model, (x, y) = build(), batch(3)
     updates = [gradient(model, x[i : i + 1], y[i : i + 1]) for i in (0, 1, 0)]
     seen = leaked(model, updates, SHAPE, CLASSES, Trained(), None, "type-1", (x[:, None], y[:, None]))
-    assert "of its length, of 1 of 3 updates: was something done to it" in contradicted(seen, Who("cpl")())
+    assert "of its length, of 1 of 3 updates: was it changed" in contradicted(seen, Who("cpl")())
 
 
 @pytest.mark.parametrize(("dtype", "share"), [(torch.bfloat16, "0.39%"), (torch.float16, "0.05%")])
@@ -120,7 +120,7 @@ def test_half_precision_is_said(dtype: torch.dtype, share: str) -> None:
     seen = leaked(model, [right], SHAPE, CLASSES, Trained(4), None, "type-1", truth)
     name = str(dtype).removeprefix("torch.")
     lines = assumed(seen, attacker, True)
-    assert f"the update holds numbers of {name}, each rounded by up to {share}" in lines
+    assert f"the update has numbers of {name}, each rounded by up to {share}" in lines
     assert contradicted(seen, attacker) == ""
     if dtype == torch.bfloat16:
         assert lines[-1].endswith(f"of its length, as numbers of {name} make it")

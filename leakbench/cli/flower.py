@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from leakbench.cli.options import (
     knows_option,
     normalise_by,
     success,
+    verbose_option,
 )
 from leakbench.errors import InputError
 
@@ -90,7 +90,8 @@ __all__ = ["flower", "shape_of"]
     "--out", type=click.Path(path_type=Path), show_default="runs/flower-NAME", help="Folder of the recorded leaks."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
-def flower(app_dir: Path, **given: Any) -> None:
+@verbose_option
+def flower(app_dir: Path, verbose: bool, **given: Any) -> None:
     """Run the Flower app in APP_DIR and attack it at each leakage point.
 
     The app's client and strategy run unchanged in this process, without a Flower engine. The client update (type-1) is
@@ -121,9 +122,9 @@ def flower(app_dir: Path, **given: Any) -> None:
         return
     from rich.console import Console  # noqa: PLC0415
 
-    columns = os.environ.get("COLUMNS", "")
-    width = None if sys.stdout.isatty() else int(columns) if columns.isdecimal() else 140
-    print_rows(rows, Console(width=width, highlight=False))
+    from leakbench.report.table import printed_width  # noqa: PLC0415
+
+    print_rows(rows, Console(width=None if sys.stdout.isatty() else printed_width(), highlight=False), verbose)
     click.echo(f"leaks: {out}   answers: {out / REBUILT}")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -22,6 +21,7 @@ from leakbench.cli.options import (
     quiet_option,
     reporter_of,
     seconds,
+    verbose_option,
 )
 from leakbench.cli.options import success as threshold
 from leakbench.errors import InputError
@@ -110,12 +110,15 @@ NO_FOLDER = (".npz", ".npy", ".pt", ".pth", ".pkl", ".json", ".html")
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @quiet_option
-def attack(out: Path | None, as_json: bool, quiet: bool, shape: str, success: str | None, **given: Any) -> None:
+@verbose_option
+def attack(
+    out: Path | None, as_json: bool, quiet: bool, verbose: bool, shape: str, success: str | None, **given: Any
+) -> None:
     """Reconstruct what leaks from an update of your own network.
 
     With --truth, the reconstructions are scored. Files are .safetensors or .npz and contain {parameter: array}; pickles
     are refused. Inputs are in [0, 1], and the loss is the mean cross-entropy over the batch. All other assumptions are
-    printed below the table.
+    printed with -v, and wherever no leak is found.
 
     With --out FOLDER, the searches are saved every few seconds; run an interrupted command again to resume it.
     """
@@ -123,7 +126,7 @@ def attack(out: Path | None, as_json: bool, quiet: bool, shape: str, success: st
         raise InputError(f"out: got {str(out)!r}, expected a folder, or a name that ends in .safetensors")
     from leakbench.own.answers_file import check_answers_file  # noqa: PLC0415
     from leakbench.own.asked import Asked, seen_of  # noqa: PLC0415
-    from leakbench.own.assumed import assumed  # noqa: PLC0415
+    from leakbench.own.assumed import assumed, contradicted  # noqa: PLC0415
     from leakbench.own.attacked import QUICK, attack_seen, with_limit  # noqa: PLC0415
     from leakbench.own.folder import attacked_into  # noqa: PLC0415
     from leakbench.own.suited import suited  # noqa: PLC0415
@@ -152,24 +155,25 @@ def attack(out: Path | None, as_json: bool, quiet: bool, shape: str, success: st
         points = {asked.tap: (seen, attacker)}
         found = attacked_into(out, points, asked.who.names, command, notes, reporter)[asked.tap]
         where = f"answers: {out / 'reconstructions.safetensors'}   report: {out / 'report.html'}"
-    row = Row(asked.tap, 1, found, seen.view.victims, seen.view.examples, "\n".join(filter(None, [notes, found.note])))
+    note = "\n".join(filter(None, [notes, found.note]))
+    warnings = tuple(filter(None, [contradicted(seen, attacker)]))
+    row = Row(asked.tap, 1, found, seen.view.victims, seen.view.examples, note, warnings)
     if out is not None and not where:
         write_rebuilt([row], out)
         where = f"answers: {out}"
-    _print(row, as_json, where)
+    _print(row, as_json, verbose, where)
 
 
-def _print(row: Row, as_json: bool, where: str) -> None:
+def _print(row: Row, as_json: bool, verbose: bool, where: str) -> None:
     from rich.console import Console  # noqa: PLC0415
 
     from leakbench.own.table import as_json as described  # noqa: PLC0415
     from leakbench.own.table import print_rows  # noqa: PLC0415
+    from leakbench.report.table import printed_width  # noqa: PLC0415
 
     if as_json:
         click.echo(json.dumps(described([row])[0], indent=1, allow_nan=False))
         return
-    columns = os.environ.get("COLUMNS", "")
-    width = None if sys.stdout.isatty() else int(columns) if columns.isdecimal() else 140
-    print_rows([row], Console(width=width, highlight=False))
+    print_rows([row], Console(width=None if sys.stdout.isatty() else printed_width(), highlight=False), verbose)
     if where:
         click.echo(where)

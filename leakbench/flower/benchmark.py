@@ -97,8 +97,9 @@ def _rows(asked: Asked, model: nn.Module, attacker: Attacker, normal: Normal | N
             suiting, adapted = suited(attacker, seen)
             outcome = attack_seen(seen, suiting)
             notes += normalisation(seen.view.network.model)
-            notes += filter(None, [adapted, overlap(seen, suiting), contradicted(seen, suiting)])
-            yield Row(tap, number, outcome, seen.view.victims, seen.view.examples, "\n".join(notes))
+            warnings = tuple(filter(None, [contradicted(seen, suiting)]))
+            notes += filter(None, [adapted, overlap(seen, suiting), *warnings, outcome.note])
+            yield Row(tap, number, outcome, seen.view.victims, seen.view.examples, "\n".join(notes), warnings)
 
 
 def _check_rounds(words: str) -> None:

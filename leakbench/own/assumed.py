@@ -18,6 +18,7 @@ from leakbench.own.normalised import normals
 from leakbench.own.overlap import without_truth
 from leakbench.own.rounded import lengths, rounded
 from leakbench.own.seen import Seen
+from leakbench.own.table import UNKNOWN
 
 __all__ = ["assumed", "contradicted", "explains", "normalisation", "overlap"]
 
@@ -51,37 +52,37 @@ def assumed(seen: Seen, attacker: Attacker, sent: bool) -> list[str]:
     view, how, lines = seen.view, seen.training, list[str]()
     if view.knowledge.reads == "gradient":
         many = "one example" if view.examples == 1 else f"{view.examples} examples"
-        lines.append(f"the update is taken for the gradient of the mean cross-entropy of {many}")
+        lines.append(f"the update is the gradient of the mean cross-entropy of {many}")
     else:
         rate = f"at learning rate {how.learning_rate:g}"
         lines.append(
-            f"the update is taken for what {how.steps} steps of {how.optimizer} with {how.batch} examples each {rate} added"
+            f"the update is the change of the weights by {how.steps} steps of {how.optimizer} with {how.batch} examples each {rate}"
         )
     lines += _numbers(view)
     if not sent:
-        lines.append("the network's weights are those with which the model is built; --before has others")
+        lines.append("the weights are those of the model as it is built; --before gives others")
     lines += normalisation(view.network.model)
     for normal in normals(view.network.model):
         by = " and ".join(",".join(f"{n:g}" for n in numbers) for numbers in (normal.mean, normal.std))
         lines.append(f"inputs in [0, 1] are normalised by mean and deviation {by} before the network")
     if any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p for m in view.network.model.modules()):
-        lines.append("dropout is taken to be off; what it drew nobody knows")
+        lines.append("dropout was off, since its draws are unknown")
     frozen = [name for name, p in view.network.model.named_parameters() if name not in view.network.parameters]
     if frozen:
         lines.append(
-            f"{len(frozen)} parameters do not require a gradient, as {frozen[0]}: they are not trained and show nothing"
+            f"{len(frozen)} parameters, such as {frozen[0]}, do not require a gradient: they are not trained and leak nothing"
         )
     if attacker.defense is not None and attacker.attack.knows == "oblivious":
-        lines.append("the attack does not know of the defense; --knows defense tells it, identification is told anyway")
+        lines.append("the attack does not know the defense, but identification does; with --knows defense both do")
     if attacker.data is None:
-        lines.append("public examples are made up; --dataset has real ones")
+        lines.append("the attacker's public examples are synthetic; --dataset gives real ones")
         if attacker.success is None and seen.inputs is not None:
             lines.append(
-                f"success is an RMSE of at most {attacker.eta:g}, calibrated on nothing; --success or --dataset"
+                f"the success threshold, an RMSE of {attacker.eta:g}, is not calibrated; --dataset calibrates it, --success sets it"
             )
     lines += filter(None, [overlap(seen, attacker)])
     if seen.inputs is None:
-        lines.append("no truth was given, so that nothing is scored")
+        lines.append(UNKNOWN)
     differs = _apart(seen, attacker)
     return lines + ([] if differs is None else [differs.line])
 
@@ -117,15 +118,15 @@ def _numbers(view: View) -> list[str]:
     nothing = int((lengths(view.update) == 0).sum())
     if nothing:
         which = "the update is" if view.victims == 1 else f"{nothing} of {view.victims} updates are"
-        lines.append(f"{which} zero everywhere, which shows nothing of the examples")
+        lines.append(f"{which} zero everywhere, which leaks nothing about the examples")
     longest = float(lengths(view.update).max())
     if longest > LONGEST:
         lines.append(
-            f"an update has the length {longest:.3g}, whose square single precision does not hold: searches see no distance"
+            f"an update has the length {longest:.3g}, whose square overflows single precision: searches cannot measure a distance"
         )
     type_ = rounded(view)
     if type_.half and view.knowledge.reads == "gradient":
-        lines.append(f"the update holds numbers of {type_.name}, each rounded by up to {type_.unit:.2%}")
+        lines.append(f"the update has numbers of {type_.name}, each rounded by up to {type_.unit:.2%}")
     elif type_.half:
         share = float(type_.share.median())
         lines.append(
@@ -178,11 +179,11 @@ def _explained(view: View, apart: Tensor, times: Tensor, cosine: Tensor) -> _Apa
     many = int(odd.sum())
     line = f"{said} {differs:.2g} of its length" + (f", of {many} of {view.victims} updates" if many < len(odd) else "")
     if parallel >= PARALLEL and abs(length - 1) > ONCE:
-        why = "a sum in the stead of a mean" if length > 1 else "a clip"
+        why = "a sum instead of a mean" if length > 1 else "a clip"
         return _Apart(f"{line}: the update is {length:.3g} times it ({why}, another batch or rate?)", False)
     if view.noise is not None:
         return _Apart(f"{line}, as noise makes it", True)
-    why = "was something done to it, or are the weights, the mode, the batch or the rate others than said?"
+    why = "was it changed, or are the weights, the mode, the batch or the learning rate not as given?"
     return _Apart(f"{line}: {why}", False)
 
 

@@ -34,12 +34,14 @@ from leakbench.experiment.attack_time import within_seconds
 from leakbench.experiment.leak_noise import noise_std
 from leakbench.federated.view import Public, View
 from leakbench.fit_store import FitStore, fit_folder
+from leakbench.leakage_points import point_name
 from leakbench.measure.metrics import success_threshold
 from leakbench.measure.recognised import gallery_of, score_recognised
 from leakbench.measure.scores import Truth, score
 from leakbench.measure.scores_rankings import score_ways
 from leakbench.own.overlap import without_truth
 from leakbench.own.seen import Seen
+from leakbench.own.table import Row, as_html, as_text
 from leakbench.progress import Reporter, minutes
 from leakbench.rng import generator, generators
 from leakbench.summary.evidence import Setup, is_strongest
@@ -75,7 +77,7 @@ class Attacker:
     is told of none.  data: whose public examples it has, by which success is calibrated too; None: made-up pictures.
     success: the threshold, an RMSE; None: the data set's, else `SUCCESS`.  seed: of all that it draws.
     evaluations: the most gradient evaluations of each victim, see `with_limit`.  budget: the most seconds of the attack; None: no
-    limit.
+    limit.  untried: what might find more than this attacker, for a reader whose update does not leak to it.
     """
 
     attack: Attack
@@ -85,6 +87,7 @@ class Attacker:
     seed: int = 0
     evaluations: int | None = None
     budget: float | None = None
+    untried: tuple[str, ...] = ()
 
     @property
     def eta(self) -> float:
@@ -107,13 +110,16 @@ class Attacker:
         return Public(self.data.public_inputs[chosen], self.data.public_targets[chosen])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Outcome:
     """What an attack on V clients answered: summary as of a leakage point of `leakbench run`, None where no truth is known.
 
     answer: its examples.  distance: (V,), the attacker's own, lower is surer.  rows: one for each example, as of a run;
     matched: its inputs (V, M, *s) in the order of the truth; None where no truth is known.
     budget: the limit in seconds that stopped searches; None where none was stopped.
+    tap, round: the leakage point, and the round in which it leaked, counted from 1.  untried: what might find more.
+
+    `print` prints what `leakbench attack` prints; a notebook shows the same as a table.
     """
 
     summary: Mapping[str, Any] | None
@@ -122,6 +128,30 @@ class Outcome:
     rows: pd.DataFrame | None = None
     matched: Tensor | None = None
     budget: float | None = None
+    tap: str = "type-1"
+    round: int = 1
+    untried: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str | None:
+        """The verdict, as of a run; None where no truth is known."""
+        return None if self.summary is None else str(self.summary["verdict"])
+
+    def __str__(self) -> str:
+        """Return what `leakbench attack` prints of these reconstructions."""
+        return as_text([self._row])
+
+    def __repr__(self) -> str:
+        return f"<Outcome at the {point_name(self.tap)}: {self.verdict or 'not scored'}>"
+
+    def _repr_html_(self) -> str:
+        """Return the verdict and the table for a notebook."""
+        return as_html([self._row])
+
+    @property
+    def _row(self) -> Row:
+        victims, examples = self.answer.inputs.shape[:2]
+        return Row(self.tap, self.round, self, victims, examples)
 
     @property
     def searches(self) -> tuple[str, ...]:
@@ -132,17 +162,19 @@ class Outcome:
     @property
     def note(self) -> str:
         """Lines that say which searches found the reconstructions, and whether a budget stopped searches; empty for neither."""
-        return "\n".join(filter(None, [self._by_search, self._by_budget]))
+        return "\n".join(filter(None, [self.by_search, self.by_budget]))
 
     @property
-    def _by_search(self) -> str:
+    def by_search(self) -> str:
+        """How many reconstructions each search found; empty for a method that is not made of several."""
         counts = Counter(self.searches).most_common()
         if len(counts) < 2:
-            return f"every reconstruction comes from the search {counts[0][0]}" if counts else ""
+            return f"all reconstructions are from the search {counts[0][0]}" if counts else ""
         return f"reconstructions by search: {', '.join(f'{many} from {name}' for name, many in counts)}"
 
     @property
-    def _by_budget(self) -> str:
+    def by_budget(self) -> str:
+        """That a budget stopped searches; empty where none did."""
         if self.budget is None:
             return ""
         if self.summary is not None and self.summary["verdict"] not in LEAKS:
@@ -196,8 +228,9 @@ def attack_seen(
     if many := int(answer.doubts.get(BUDGET, torch.zeros(0)).sum()):
         stopped = limit
         say(f"{WORDS[BUDGET]} ({many} of {view.victims} victims)")
+    named = (view.tap, view.clock.round + 1, attacker.untried)
     if seen.inputs is None or seen.labels is None:
-        return Outcome(None, answer, -answer.certainty[:, 0], budget=stopped)
+        return Outcome(None, answer, -answer.certainty[:, 0], None, None, stopped, *named)
     # Whatever the attack knows, as in every run.
     informed = dataclasses.replace(_aware(seen, attacker.defense), public=view.public, fits=view.fits)
     shown, own = _candidates(seen.inputs, seen.labels, public, attacker)
@@ -226,7 +259,7 @@ def attack_seen(
     summary = tap_summary(rows, time.monotonic() - began, _setup(attacker))
     if summary["candidates"] < 2:  # Nothing is needed to pick the only one.
         summary |= dict.fromkeys(("identified", "identified_low", "identified_high"))
-    return Outcome(summary, answer, -answer.certainty[:, 0], rows, matched, stopped)
+    return Outcome(summary, answer, -answer.certainty[:, 0], rows, matched, stopped, *named)
 
 
 class _Telling:

@@ -1,33 +1,43 @@
-"""What leaked, as a table on the terminal, as JSON, and as files."""
+"""The result of an attack on external updates: the verdict and its table as text and HTML, as JSON, and as files."""
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.box import SIMPLE_HEAD
+import pandas as pd
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 from safetensors.torch import save
 from torch import Tensor
 
-from leakbench.own.attacked import Outcome
-from leakbench.report.columns import COLUMNS
+from leakbench.leakage_points import listed, point_name
+from leakbench.report.columns import COLUMNS, COUNTS, with_values
+from leakbench.report.headline import COLOURS, headline
 from leakbench.report.own import SHOWN
+from leakbench.report.table import VERDICT, core_columns, print_hanging, print_headline, print_points, printed_width
 from leakbench.store import write_atomically
+from leakbench.summary.verdict_words import INCONCLUSIVE, LEAKING
 
-__all__ = ["Row", "as_json", "numbers", "print_rows", "write_rebuilt"]
+if TYPE_CHECKING:
+    from leakbench.own.attacked import Outcome
+
+__all__ = ["UNKNOWN", "Row", "as_html", "as_json", "as_text", "numbers", "print_rows", "write_rebuilt"]
+
+UNKNOWN = "no true examples were given, so nothing is scored"
+"""Note of an update whose true examples are not known."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What an attack came to at a tap in a round, or why nothing could be attacked there.
+    """What an attack came to at a leakage point in a round, or why nothing could be attacked there.
 
-    victims, examples: V clients, M examples behind what leaked of each.  note: what else a reader should know, a sentence a line.
+    victims, examples: V clients, M examples in the leak of each.  note: what else a reader should know, a sentence a line.
+    warnings: the lines of the note that change how the result is read.
     """
 
     tap: str
@@ -36,29 +46,140 @@ class Row:
     victims: int = 0
     examples: int = 0
     note: str = ""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def leaks(self) -> bool:
+        """Whether the verdict states a leak."""
+        return self.outcome is not None and self.outcome.verdict in LEAKING
+
+    @property
+    def notes(self) -> list[str]:
+        """The lines of the note that are printed as notes, not as a warning or with the answer."""
+        lines = [line for line in self.note.split("\n") if line and line not in self.warnings]
+        if self.outcome is None:
+            return lines[1:]
+        return [line for line in lines if line not in self.outcome.note.split("\n") and line != UNKNOWN]
 
 
-def print_rows(rows: Sequence[Row], console: Console) -> None:
-    """Print one line a tap and round, then the reasons and notes."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
-    columns = [column for column in COLUMNS if column.heading in SHOWN]
-    for heading in ("leakage point", "round", "victims", "examples each", *(column.heading for column in columns)):
-        table.add_column(
-            Text(heading.replace(" ", "\n", 1)), justify="left" if heading == "leakage point" else "right", no_wrap=True
-        )
-    for row in rows:
-        measured: Mapping[str, Any] = (row.outcome and row.outcome.summary) or {}
-        numbers = [column.text(measured) if measured else "n/a" for column in columns]
-        table.add_row(row.tap, str(row.round), str(row.victims), str(row.examples), *numbers)
-    console.print(table)
-    for line in dict.fromkeys(_scored(row.outcome.summary) for row in rows if row.outcome and row.outcome.summary):
-        console.print(Text(line, style="dim"), soft_wrap=True)
-    for row in rows:
-        for line in filter(None, row.note.split("\n")):
-            console.print(Text(f"{row.tap}, round {row.round}: {line}", style="dim"), soft_wrap=True)
+def print_rows(rows: Sequence[Row], console: Console, verbose: bool = False) -> None:
+    """Print the verdicts, the searches that found the reconstructions, and a table of the leakage points.
+
+    Where no leak is stated, what was not tried and what was assumed follow: either may be why.
+
+    Args:
+        rows: One for each leakage point and round.
+        console: Where to print.
+        verbose: Also print all columns, the reasons of the verdicts and all notes.
+    """
+    _print_answer(rows, console, verbose)
+    hidden = sum(len(row.notes) for row in rows if row.leaks)
+    if any(row.leaks for row in rows) and not verbose:
+        count = f"{hidden} note{'' if hidden == 1 else 's'}, " if hidden else ""
+        print_hanging(f"-v also prints {count}the reasons of the verdicts and all columns.", console, "dim")
 
 
-def _scored(measured: Mapping[str, Any]) -> str:
+def _print_answer(rows: Sequence[Row], console: Console, verbose: bool = False) -> None:
+    """Print everything but the line about `-v`."""
+    names = [point_name(name) for name in _names(rows)]
+    summary = _summary(rows)
+    taps = summary["taps"]
+    if taps:
+        print_headline(headline(summary, external=True), console)
+    for line in _lines(rows):
+        print_hanging(line, console)
+    if taps:
+        console.print()
+        print_points(taps, [*_columns(summary), VERDICT] if verbose else core_columns(summary), console)
+        console.print()
+    for name, row in zip(names, rows, strict=True):
+        where = f"{name}: " if len(rows) > 1 else ""
+        for line in row.warnings:
+            print_hanging(f"warning: {where}{line}", console, "yellow")
+        for line in row.notes if verbose or not row.leaks else ():
+            print_hanging(f"note: {where}{line}", console, "dim")
+    if verbose:
+        reasons = [f"{point_name(name)}: {tap['verdict']}: {tap['verdict_reason']}" for name, tap in taps.items()]
+        for line in (*reasons, *dict.fromkeys(map(_success, taps.values()))):
+            print_hanging(line, console, "dim")
+
+
+def as_text(rows: Sequence[Row]) -> str:
+    """Return what `print_rows` prints, for Python."""
+    text = io.StringIO()
+    _print_answer(rows, Console(file=text, width=printed_width(), highlight=False))
+    return text.getvalue().rstrip("\n")
+
+
+def as_html(rows: Sequence[Row]) -> str:
+    """Return the verdicts, the searches and the core table as HTML for a notebook."""
+    summary = _summary(rows)
+    answer = headline(summary, external=True) if summary["taps"] else None
+    first, *others = [*([] if answer is None else answer.lines()), *_lines(rows)]
+    colour = COLOURS[INCONCLUSIVE if answer is None else answer.verdict]
+    lines = "<br>".join([f'<b style="color:{colour}">{escape(first)}</b>', *map(escape, others)])
+    if answer is None:
+        return f"<p>{lines}</p>"
+    table = pd.DataFrame(
+        {column.heading: map(column.text, summary["taps"].values()) for column in core_columns(summary)},
+        index=pd.Index(map(point_name, summary["taps"]), name="leakage point"),
+    )
+    return f"<p>{lines}</p>{table.to_html()}"
+
+
+def _summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the scored rows as a summary of a run has its leakage points."""
+    named = zip(_names(rows), rows, strict=True)
+    return {"taps": {name: row.outcome.summary for name, row in named if row.outcome and row.outcome.summary}}
+
+
+def _names(rows: Sequence[Row]) -> list[str]:
+    """Return the key of each row: its leakage point, in several rounds with the number of rounds before it."""
+    if len({row.round for row in rows}) < 2:
+        return [row.tap for row in rows]
+    return [f"{row.tap}@{row.round - 1}" for row in rows]
+
+
+def _columns(summary: Mapping[str, Any]) -> list[Any]:
+    counts = [column for column in COUNTS if column.heading in ("victims", "batch", "failed")]
+    return list(with_values((*(c for c in COLUMNS if c.heading in SHOWN), *counts), summary))
+
+
+def _lines(rows: Sequence[Row]) -> list[str]:
+    """Return what follows the verdicts: rows without scores, and the searches of the others; equal lines are one."""
+    grouped: dict[str, list[str]] = {}
+    for name, row in zip(_names(rows), rows, strict=True):
+        for line in (*_unscored(row), *_searched(row)):
+            grouped.setdefault(line, []).append(point_name(name))
+    lines = [line if len(names) == len(rows) else f"{listed(names)}: {line}" for line, names in grouped.items()]
+    untried = dict.fromkeys(row.outcome.untried for row in rows if row.outcome and not row.leaks)
+    return [*lines, *(f"Not tried: {', '.join(names)}" for names in untried if names)]
+
+
+def _unscored(row: Row) -> Iterator[str]:
+    """Yield what a row without scores came to."""
+    if row.outcome is None:
+        yield f"NOT ATTACKED: {row.note.splitlines()[0]}"
+    elif row.outcome.summary is None:
+        total = row.victims * row.examples
+        many = f"{total} reconstruction{'' if total == 1 else 's'}"
+        yield f"NOT SCORED: {many}, but no true examples to compare with. It does not follow what leaks."
+
+
+def _searched(row: Row) -> Iterator[str]:
+    """Yield the searches that found the reconstructions, or those that were tried where none is a success."""
+    found = row.outcome
+    if found is None:
+        return
+    if (found.summary is None or row.leaks or found.summary["asr"]) and found.by_search:
+        yield found.by_search
+    elif found.answer.stages:
+        yield f"searches tried: {', '.join(found.answer.stages)}"
+    if found.by_budget:
+        yield found.by_budget
+
+
+def _success(measured: Mapping[str, Any]) -> str:
     """Return by what an answer counts as a success, and among how many the victim is looked for."""
     among = f"; identified among {measured['candidates']} candidates" if measured["identified"] is not None else ""
     return f"success is an RMSE of at most {measured['eta']:.3g}{among}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from leakbench.defense import Defense
 from leakbench.errors import InputError, nearest
 from leakbench.own.attacked import Attacker
 from leakbench.recipe import resolve
+from leakbench.summary.verdict import STRONGEST
 
 __all__ = ["Who"]
 
@@ -74,7 +76,21 @@ class Who:
             self.seed,
             self.evaluations,
             self.budget,
+            tuple(self._untried()),
         )
+
+    def _untried(self) -> Iterator[str]:
+        """Yield what might find more than this attacker does."""
+        if self.attack != STRONGEST:
+            yield f"{STRONGEST}, the strongest attack"
+        elif self.iterations is not None or self.evaluations is not None:
+            yield f"{STRONGEST} without a limit"
+        if self.defense is not None and self.knows == "oblivious":
+            yield "an attacker that knows the defense"
+        if self.dataset is None:
+            yield "an attacker with real public examples (--dataset)"
+        yield "several updates of the same examples"
+        yield "a malicious server"
 
     def with_public(self, attacker: Attacker) -> Attacker:
         """Return the attacker with the data set that its public examples come from; raises InputError where it is missing."""

@@ -19,7 +19,7 @@ from leakbench.summary.verdict_words import FAILED, IDENTIFIES, INCONCLUSIVE, NO
 if TYPE_CHECKING:
     from leakbench.privacy.audit.verdict import Audit
 
-__all__ = ["STYLES", "Finding", "Headline", "headline"]
+__all__ = ["COLOURS", "STYLES", "Finding", "Headline", "headline"]
 
 STYLES = {
     RECONSTRUCTS: "bold red",
@@ -29,6 +29,15 @@ STYLES = {
     FAILED: "bold bright_black",
 }
 """{verdict: its style on a terminal}. The word is always printed too."""
+
+COLOURS = {
+    RECONSTRUCTS: "#c1272d",
+    IDENTIFIES: "#c05000",
+    INCONCLUSIVE: "#8a6d00",
+    FAILED: "#656d76",
+    NO_LEAK: "#00704f",
+}
+"""{verdict: its colour in a notebook}. The word is always shown too."""
 
 FIRST = ("type-1", "type-0", "type-2", "global")
 """Which leakage point is the headline where several leak equally: first what every client sends."""
@@ -46,6 +55,7 @@ class Finding:
         beside: What to compare it with, as "baseline guess: 0 of 10"; empty where there is none.
         command: The command that would decide; empty where there is none.
         guaranteed: What the valid epsilon of the leak guarantees, a sentence; empty where there is none.
+        caveat: How the finding is not to be read, one or two sentences; empty where there is no caveat.
     """
 
     points: tuple[str, ...]
@@ -55,6 +65,7 @@ class Finding:
     beside: str = ""
     command: str = ""
     guaranteed: str = ""
+    caveat: str = ""
 
     @property
     def text(self) -> str:
@@ -102,16 +113,18 @@ class Headline:
         return [
             *([first.line] if first else []),
             *(finding.short for finding in others if finding),
+            *dict.fromkeys(finding.caveat for finding in self.findings if finding.caveat),
             *filter(None, (self.accuracy, self.epsilon)),
         ]
 
 
-def headline(summary: Summary, audit: Audit | None = None) -> Headline:
-    """Return the answer of a run.
+def headline(summary: Summary, audit: Audit | None = None, external: bool = False) -> Headline:
+    """Return the answer of a run, or of an attack on external updates.
 
     Args:
         summary: As `leakbench run --json` prints it.
         audit: Audit of the run's defense; None without one.
+        external: Whether the updates are external.
 
     Returns:
         The verdicts, the worst first, then accuracy and epsilon.
@@ -120,6 +133,7 @@ def headline(summary: Summary, audit: Audit | None = None) -> Headline:
     found: list[Finding] = []
     for name, tap in taps.items():
         one = _finding(summary, name, tap)
+        one = _external(one, name, tap) if external else one
         # The first stays alone: its place is in the sentence.
         same = next((n for n, other in enumerate(found) if n and _alike(one, other)), None)
         if same is None:
@@ -167,6 +181,38 @@ def _finding(summary: Summary, name: str, tap: Tap) -> Finding:
     return Finding((name,), word, result, _place(name, tap), beside, command, _guaranteed(tap))
 
 
+def _external(found: Finding, name: str, tap: Tap) -> Finding:
+    """Return a finding about external updates: what was reconstructed of them, also where this decides nothing."""
+    point, after = _place_of(name)
+    victims, batch = tap["victims"], tap.get("batch") or 1
+    if victims == 1:
+        place = f"from this {point}"
+    else:
+        place = f"from {victims} {point}s" + ("" if batch == 1 else f" of {batch} {_noun(tap)} each")
+    found = replace(found, place=f"{place}{after}", command="")
+    if found.word != INCONCLUSIVE:
+        return found
+    total, reason = victims * batch, found.result.partition("; could still")[0]
+    beside = [f"baseline guess: {_count(tap['null_asr'], total)}"]
+    if tap["asr"] and tap["null_asr"] and tap["rmse"] < tap["null_rmse"]:
+        beside.append(f"median RMSE {tap['rmse']:.4f}, baseline guess {tap['null_rmse']:.4f}")
+        caveat = (
+            f"The baseline guess is within the success threshold too (RMSE <= {tap['eta']:.3g}); use a smaller one."
+        )
+    elif tap["asr"]:
+        caveat = f"No verdict follows: {reason}."
+    else:
+        caveat = f"A failed attack is not protection. No verdict follows: {reason}."
+    result = f"{_count(tap['asr'], total, _noun(tap))} reconstructed"
+    return replace(found, result=result, beside="; ".join(beside), caveat=caveat)
+
+
+def _place_of(name: str) -> tuple[str, str]:
+    """Return a leakage point as a sentence has it, and the rounds after which it leaked: ("client update", " after 2 rounds")."""
+    point, after, rounds = point_name(name).partition(" after ")
+    return point.partition(" (")[0], f"{after}{rounds}"
+
+
 def _reconstructed(tap: Tap, reason: str) -> tuple[str, str]:
     """Return (what was reconstructed, what the baseline guess reaches), by the first measurement that is above the baseline."""
     total, noun = tap["victims"] * tap["batch"], _noun(tap)
@@ -196,7 +242,7 @@ def _above(tap: Tap, field: str) -> bool:
 
 def _count(share: float, total: int, noun: str = "") -> str:
     """Return a share of a total as "9 of 10 images"; in percent where equally likely candidates count in part."""
-    number_of = share * total
+    number_of, noun = share * total, noun.removesuffix("s") if total == 1 else noun
     many = (
         f"{number_of:.0f} of {total}" if abs(number_of - round(number_of)) < 0.01 else f"{100 * share:.0f} % of {total}"
     )

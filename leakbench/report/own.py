@@ -70,7 +70,7 @@ def _page(folder: Path, redact: bool) -> str:
         "own.html.jinja",
         manifest=manifest,
         summary=summary,
-        headlines=headlines(summary) if taps else _unscored_lines(summary, arrays),
+        headlines=headlines(summary, external=True) if taps else _unscored_lines(summary, arrays),
         cards=[*evidence(taps.values()), *_distances(summary)],
         core_headings=core_headings,
         core_lines=core_lines,

@@ -103,13 +103,15 @@ def report_into(run: Run, redact: bool = False) -> Path:
     return run.write_text("report.html", page_text(read_finished(run.folder, redact)))
 
 
-def headlines(summary: Mapping[str, Any], audit: Audit | None = None) -> list[Line]:
-    """Return the verdict at each leakage point, the one that leaks most first."""
-    first, *others = headline(summary, audit).findings or (None,)
+def headlines(summary: Mapping[str, Any], audit: Audit | None = None, external: bool = False) -> list[Line]:
+    """Return the verdict at each leakage point, the one that leaks most first; external: as of `headline`."""
+    findings = headline(summary, audit, external).findings
+    first, *others = findings or (None,)
     if first is None:
         return [Line("", "Nothing was attacked.", "")]
     found = [Line(first.word, first.text, tone(first.word))]
-    return found + [Line("", _capital(other.short), tone(other.word)) for other in others if other is not None]
+    found += [Line("", _capital(other.short), tone(other.word)) for other in others if other is not None]
+    return found + [Line("", caveat, "") for caveat in dict.fromkeys(one.caveat for one in findings) if caveat]
 
 
 def tone(word: str) -> str:

@@ -20,21 +20,14 @@ from leakbench.errors import InputError, nearest
 from leakbench.leakage_points import point_name
 from leakbench.own.read import read_run
 from leakbench.report.finished import Finished, read_finished
-from leakbench.report.headline import Headline, headline
+from leakbench.report.headline import COLOURS, Headline, headline
 from leakbench.report.latex import latex_table
 from leakbench.report.page import page_text
 from leakbench.report.plots import FIGURES, Plot, curve_plot, gallery_plot, save_figure
 from leakbench.report.table import print_table, printed_width
 from leakbench.spared import check_spared
 from leakbench.store import write_atomically
-from leakbench.summary.verdict_words import (
-    FAILED,
-    IDENTIFIES,
-    INCONCLUSIVE,
-    NO_LEAK,
-    RECONSTRUCTS,
-    current_word,
-)
+from leakbench.summary.verdict_words import INCONCLUSIVE, current_word
 
 __all__ = ["Pictures", "Result"]
 
@@ -49,16 +42,6 @@ CORE = {
     "baseline_rmse": "null_rmse",
 }
 """{column of `Result.table`: field of the summary of a leakage point}."""
-
-
-COLOURS = {
-    RECONSTRUCTS: "#c1272d",
-    IDENTIFIES: "#c05000",
-    INCONCLUSIVE: "#8a6d00",
-    FAILED: "#656d76",
-    NO_LEAK: "#00704f",
-}
-"""{verdict: its colour in a notebook}. The word is always shown too."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,15 @@ from leakbench.summary.verdict_words import INCONCLUSIVE
 if TYPE_CHECKING:
     from leakbench.privacy.audit.verdict import Audit
 
-__all__ = ["print_headline", "print_table", "printed_width"]
+__all__ = [
+    "VERDICT",
+    "core_columns",
+    "print_hanging",
+    "print_headline",
+    "print_points",
+    "print_table",
+    "printed_width",
+]
 
 UNTRAINED = (
     "nothing was trained (--train-rounds 0): these epsilons are for 0 rounds, in which no model is released. Guarantees and bounds"
@@ -77,20 +85,19 @@ def print_table(
     print_headline(headline(summary, audit), console)
     taps = summary["taps"]
     console.print()
-    shown = [*with_values(columns(summary), summary), VERDICT] if verbose else _core_columns(summary)
-    for table in _tables(taps, shown, console):
-        console.print(table)
+    shown = [*with_values(columns(summary), summary), VERDICT] if verbose else core_columns(summary)
+    print_points(taps, shown, console)
     console.print()
     for line in violations(summary):
-        _print_hanging(line, console, style="bold red")
+        print_hanging(line, console, style="bold red")
     # A warning about the training changes how accuracy is read; the verdicts include those about a leakage point.
     of_points = [line for line in warnings(summary) if line.startswith(tuple(map(point_name, taps)))]
     for line in warnings(summary):
         if line not in of_points:
-            _print_hanging(f"warning: {line}", console, "yellow")
+            print_hanging(f"warning: {line}", console, "yellow")
     if verbose:
         for line in of_points:
-            _print_hanging(f"warning: {line}", console, "yellow")
+            print_hanging(f"warning: {line}", console, "yellow")
         _print_details(summary, console)
         return
     hidden = [
@@ -99,9 +106,15 @@ def print_table(
         if lines
     ]
     more = f"{listed(hidden)}, " if hidden else ""
-    _print_hanging(
+    print_hanging(
         f"-v also prints {more}the reasons of the verdicts, all columns, settings and bounds.", console, "dim"
     )
+
+
+def print_points(taps: Mapping[str, Mapping[str, Any]], shown: Sequence[Column], console: Console) -> None:
+    """Print the table of the leakage points, in parts where it is wider than the console."""
+    for table in _tables(taps, shown, console):
+        console.print(table)
 
 
 def print_headline(found: Headline, console: Console) -> None:
@@ -112,21 +125,23 @@ def print_headline(found: Headline, console: Console) -> None:
             line = Text(f"  {finding.names}: ") + Text(finding.word, style) + finding.short.split(finding.word, 1)[1]
         else:
             line = Text(finding.word.upper(), style) + Text(f": {finding.text}", "bold")
-        _print_hanging(line, console)
+        print_hanging(line, console)
     for sentence in dict.fromkeys(filter(None, (finding.guaranteed for finding in found.findings))):
-        _print_hanging(sentence, console)
+        print_hanging(sentence, console)
+    for caveat in dict.fromkeys(filter(None, (finding.caveat for finding in found.findings))):
+        print_hanging(caveat, console)
     for command in dict.fromkeys(filter(None, (finding.command for finding in found.findings))):
         # One line, so that it can be copied.
         console.print(Text(f"To decide: {command}"), soft_wrap=True)
     for text in filter(None, (found.accuracy, found.epsilon)):
-        _print_hanging(text, console)
+        print_hanging(text, console)
 
 
 def _print_details(summary: Mapping[str, Any], console: Console) -> None:
     for why in verdicts(summary):
-        _print_hanging(": ".join(filter(None, (_named(why.places), why.word, why.reason))), console)
+        print_hanging(": ".join(filter(None, (_named(why.places), why.word, why.reason))), console)
         for sentence in why.sentences:
-            _print_hanging(f"  {sentence}", console)
+            print_hanging(f"  {sentence}", console)
     for line in (
         *over_rounds(summary),
         *batches(summary).splitlines(),
@@ -135,12 +150,12 @@ def _print_details(summary: Mapping[str, Any], console: Console) -> None:
         *conspicuous(summary),
         *_epsilon_lines(summary),
     ):
-        _print_hanging(line, console)
+        print_hanging(line, console)
     for what, reason in notes(summary, PAGE_FIELDS):
-        _print_hanging(f"{what}: {reason}", console, "dim")
+        print_hanging(f"{what}: {reason}", console, "dim")
 
 
-def _core_columns(summary: Mapping[str, Any]) -> list[Column]:
+def core_columns(summary: Mapping[str, Any]) -> list[Column]:
     """Return the columns that have room next to the leakage point on a terminal of 80 columns, the verdict last."""
     of = {column.heading: column for column in columns(summary)}
     names = TABLE_CORE if "features right" in of else CORE
@@ -207,11 +222,12 @@ def _epsilon_lines(summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _print_hanging(line: str | Text, console: Console, style: str = "") -> None:
-    # Long lines break at words, and the rest is indented, so that each entry starts at the margin.
+def print_hanging(line: str | Text, console: Console, style: str = "") -> None:
+    """Print an entry: long lines break at words, and the rest is indented, so that each entry starts at the margin."""
     indent = len(str(line)) - len(str(line).lstrip())
     text = line if isinstance(line, Text) else Text(line, style=style)
     text = text[indent:]
     first, *rest = text.wrap(console, max(20, console.width - indent - 2))
     for margin, piece in ((indent, first), *((indent + 2, piece) for piece in rest)):
+        piece.rstrip()
         console.print(Text(" " * margin) + piece, soft_wrap=True)
