@@ -1,4 +1,4 @@
-"""The page results/peer_scorers.md: which code was asked, every case, and what must be known to read it."""
+"""The page results/peer_scorers.md: the code of each scorer, every case, and notes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from peer_adapters.stand_in import PLACEHOLDERS
 
 from leakbench.conformance import Result
 from leakbench.errors import InputError
+from leakbench.reproduce.box import box_of
 from leakbench.scripts import markdown_table
 
 __all__ = ["NEEDED", "NOT_RUN", "SCORERS", "commit", "page"]
@@ -66,36 +67,42 @@ NEEDED = ("torchmetrics", "torchmetrics-0.6.0", "ignite", "utilities")
 NOTES = (
     "How to read it:",
     "",
-    "- Numbers stand in the order of the truth, (victims, members) row by row, or one a batch where a scorer has no more.",
-    "- breaching averages its MSE over a batch; its root is taken here. An answer of NaN goes in as it is; `raising`: the attack",
-    "  raises instead, as breaching's do where something breaks, which `main_process` logs before it goes on.",
-    "- LPIPS, by which breaching also orders its batches, runs on a random AlexNet, GradAttack's on a random VGG-16, since the",
-    "  weights are not on the machine. Both are held against the package `lpips` on the same weights.",
-    "- GradAttack's script reads files, one folder a victim, so that it cannot touch the truth. Its PSNR is of torchmetrics 0.6.0,",
-    "  which its requirements pin; called without a data range, it takes that of the target.",
-    "- GradAttack's script and LeakPro's loaders do not clamp; their attacks keep the pixels in range themselves, by default.",
-    "- LeakPro pins no torchmetrics. SSIM of 1.9.0 averages over windows that hang over the mirrored border, too, which is up to",
-    "  .02 from scikit-image's (`ssim: scikit-image`), to which the windows within the picture alone are equal to 1e-5; its data",
-    "  range is right (`ssim: flat pictures`).",
-    "- LeakPro's loaders get pictures as they are, mean 0 and std 1. Their PSNR is added over a batch, which all cases with more",
-    "  than one picture show, and is of pictures in the order in which they came; their SSIM has a fixed data range of 6.",
-    "- A case that knows several measures (`order`, `success`) holds all of them that a scorer has; shown is the first, or the",
-    "  first that is wrong.",
-    "- What was not run, and why, with what was read in the files instead:",
+    "- Numbers are in the order of the truth, (victims, members) row by row, or one for each batch if the",
+    "  scorer has no more.",
+    "- breaching averages its MSE over a batch; the table has the root. A reconstruction of NaN is passed",
+    "  on unchanged. `raising`: the attack raises instead, as breaching's attacks do on an error, which",
+    "  `main_process` logs before it continues.",
+    "- LPIPS runs on a random AlexNet (GradAttack's on a random VGG-16), since the trained weights are",
+    "  not on the machine. Both are compared with the package `lpips` on the same weights. breaching also",
+    "  orders its batches by LPIPS.",
+    "- GradAttack's script reads files, one folder for each victim, so it cannot change the truth. Its",
+    "  PSNR is that of torchmetrics 0.6.0, which its requirements pin. Without a data range, this PSNR",
+    "  uses the range of the target.",
+    "- GradAttack's script and LeakPro's loaders do not clamp. By default, their attacks keep the pixels",
+    "  in range.",
+    "- LeakPro does not pin torchmetrics. SSIM of 1.9.0 also averages over windows that overlap the",
+    "  mirrored border, and differs by up to .02 from scikit-image's (`ssim: scikit-image`). On the",
+    "  windows inside the image, both agree to 1e-5. Its data range is correct (`ssim: flat pictures`).",
+    "- LeakPro's loaders receive images without normalisation (mean 0, std 1). Their PSNR is summed over",
+    "  a batch, as all cases with more than one image show, and compares images in the given order. Their",
+    "  SSIM has a fixed data range of 6.",
+    "- A case with several measures (`order`, `success`) tests every measure that the scorer has. The",
+    "  table shows the first, or the first wrong one.",
+    "- Not run, with the reason and what the source files show:",
 )
 
 
 def commit(folder: Path) -> str:
-    """Return a checkout's commit and its day; raises InputError for a folder that is none."""
+    """Return a checkout's commit and its date; raises InputError for another folder."""
     show = ["git", "-C", str(folder), "log", "-1", "--format=%h (%cs)"]
     told = subprocess.run(show, check=False, capture_output=True, text=True)
     if told.returncode:
-        raise InputError(f"CHECKOUTS: {str(folder)!r} is no git checkout: {told.stderr}")
+        raise InputError(f"CHECKOUTS: {str(folder)!r} is not a git checkout: {told.stderr}")
     return told.stdout.strip()
 
 
 def cell(result: Result | None, expected: str) -> str:
-    """Return what a table says of one case, in a row that says what is expected."""
+    """Return the table cell of one case, in a row with the expected value."""
     if result is None:
         return ""
     other = "" if result.expected == expected else f", expected {result.expected}"
@@ -106,10 +113,24 @@ SCORED = ("scorer", "commit", "file and function", "with", "passed", "failed", "
 
 
 def scored(name: str, results: list[Result], commits: dict[str, str]) -> list[str]:
-    """Return what a table says of one scorer."""
+    """Return the table row of one scorer."""
     peer, function, beside = SCORERS[name]
     counts = [str(sum(r.outcome == o for r in results)) for o in SCORED[4:]]
     return [name, commits[peer], f"`{function}`", beside, *counts]
+
+
+def _box(found: dict[str, list[Result]]) -> list[str]:
+    wrong = {name: [r for r in results if r.outcome in ("passed", "failed")] for name, results in found.items()}
+    each = ", ".join(
+        f"{name} {sum(r.outcome == 'failed' for r in tried)} of {len(tried)}" for name, tried in wrong.items()
+    )
+    return box_of(
+        "Scorers of gradient-leakage attacks give the known answers.",
+        f"Not all of them. Failed cases of those that the scorer measures: {each}.",
+        f"{len(found['leakbench'])} cases, {len(found)} scorers of {len({SCORERS[name][0] for name in found})} projects.",
+        "leakbench wrote the cases, so its own result is not independent. Random LPIPS weights; some functions were not run.",
+        "python benchmarks/peer_scorers.py CHECKOUTS",
+    )
 
 
 def page(found: dict[str, list[Result]], commits: dict[str, str], checkouts: Path) -> list[str]:
@@ -122,19 +143,21 @@ def page(found: dict[str, list[Result]], commits: dict[str, str], checkouts: Pat
         for case in by_name["leakbench"]
     ]
     return [
-        "# Peers' scorers beside known answers",
+        "# Scorers of other projects on cases with known answers",
         "",
-        f"Measured on {datetime.date.today()} by `python benchmarks/peer_scorers.py CHECKOUTS`: the peers' own scoring code,",
-        "imported from checkouts, asked the cases of `leakbench conformance`. The adapters are in `benchmarks/peer_adapters/`.",
-        f"Not installed, so taken from their sources: {needed}.",
+        *_box(found),
+        f"Measured on {datetime.date.today()} by `python benchmarks/peer_scorers.py CHECKOUTS`: the other projects'",
+        "own scoring code, imported from checkouts, on the cases of `leakbench conformance`. The adapters are in",
+        "`benchmarks/peer_adapters/`.",
+        f"Not installed, so imported from their sources: {needed}.",
         "",
-        *(f"- In {peer}, placeholders stand for {what}." for peer, what in PLACEHOLDERS.items()),
+        *(f"- In {peer}, placeholders replace {what}." for peer, what in PLACEHOLDERS.items()),
         "",
         markdown_table(SCORED, (scored(name, results, commits) for name, results in found.items())),
         "",
         markdown_table(("case", "expected", *found), cases),
         "",
-        "`-`: the scorer does not measure it. Empty: not asked, as it is the same code as in the column before.",
+        "`-`: the scorer does not measure it. Empty: not run, since the code is the same as in the column before.",
         "",
         *NOTES,
         "",

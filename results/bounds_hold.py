@@ -1,10 +1,10 @@
-"""Is any measurement above its bound, and does a bound catch a defense that adds a tenth of the noise it says?
+"""Test that no measurement is above its bound, and that a bound detects a tenth of the stated noise.
 
     python results/bounds_hold.py [--data-dir FOLDER] [--runs FOLDER] [--only TEXT] [--page]
 
-Each defense that has a bound is read by the rankings of `identification` twice: as it is, and with the numbers that its Gaussian
-noise draws divided by ten, which neither its recipe nor the ledger nor the attacker is told. Writes bounds_hold.csv and
-bounds_hold.md beside itself; with `--page` only the page, from the rows that are there.
+Each defense that has a bound is attacked by the rankings of `identification` twice: as it is, and with its Gaussian noise divided
+by ten. The recipe, the ledger and the attacker still assume the full noise. Writes bounds_hold.csv and bounds_hold.md into the
+folder of this script; with `--page` only the page, from the existing rows.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ COPIED = (
     "member_tpr",
     *(bound.field for bound in BOUNDS),
 )
-"""Of the summary of a leakage point."""
+"""Fields that are copied from the summary of a leakage point."""
 
 
 @contextmanager
 def a_tenth_of_the_noise() -> Iterator[None]:
-    """Let `gaussian_noise` draw numbers of a tenth of the deviation that it and everybody else says."""
+    """Let `gaussian_noise` draw a tenth of the standard deviation that it states."""
 
     def quiet(like: Tensor, rngs: Generators | None, members: int) -> Tensor:
         return normal(like, rngs, members) / 10
@@ -74,7 +74,7 @@ def cells() -> dict[str, tuple[str, str, bool]]:
 
 
 def measure(name: str, data_dir: Path | None, runs: Path) -> list[Row]:
-    """Run one cell, or read it where it is whole, and return a row for each of its leakage points."""
+    """Run one cell, or read it if it is complete, and return a row for each of its leakage points."""
     dataset, defense, tenth = cells()[name]
     recipe = str(HERE / defense) if defense.endswith(".yaml") else defense
     cell = prepare(Request(**{**GIVEN, "dataset": dataset, "defense": recipe}), data_dir)

@@ -1,4 +1,4 @@
-"""The page of conspicuous.py: what honest networks look like, what lies look like beside them, and whom a client refuses."""
+"""The page of conspicuous.py: statistics of honest and malicious models, and which of them a client refuses."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 
 from leakbench.defense.refuse import RefuseConspicuous
 from leakbench.measure.conspicuous import percentile
+from leakbench.reproduce.box import box_of
 from leakbench.scripts import markdown_table
 
 __all__ = ["page_of", "refused_by", "thresholds_from"]
@@ -21,36 +22,47 @@ PLACE = ["dataset", "model", "rounds", "batch"]
 HEADS = ["data", "network", "rounds", "B"]
 LEVEL, AT = 0.99, 8
 
-PAGE = """# What clients can see of a model that a server lies about
+PAGE = """# What a client can see of a malicious server's model
 
-`python results/conspicuous.py` writes this page from conspicuous.csv, a row for each batch. Networks are honest: 20 random
-initialisations (0 rounds), or one after {rounds} undefended rounds of 10 clients with 20 local iterations each. A lie is what a
-server that knows the batch size makes of the first. Batches are of one client each, {honest} of honest networks, {lied} of a lie.
+{box}
+`python results/conspicuous.py` writes this page from conspicuous.csv, which has a row for each batch.
+Honest networks: 20 random initialisations (0 rounds), or one network after {rounds} undefended rounds of
+10 clients with 20 local iterations each. Malicious models: each is made from the first initialisation by
+a server that knows the batch size. A batch is of one client: {honest} batches for honest networks, {lied}
+for malicious ones.
 
-- Rows alike: the mean |cosine| between two rows of a weight. D-SNR: one example's gradient norm over the sum of the others'
-  (Garov et al., arXiv:2306.03013). Lit alone: of the rows of a biased linear layer before a ReLU or hardtanh that any example
-  lights, the share that exactly one does. Of each the largest over layers counts. `-`: no such layer, or one example.
-- A layer that is added (imprint) also changes the architecture, which a client sees without any threshold.
-- `refuse_conspicuous` refuses above {thresholds}; at the last two it looks from
-  batches of {least} on. Of any network below the largest {level:.0%} quantile at B = {at} is: {largest}.
-  Of its rows a trained network shows one value, whose spread is not seen here; there more room is left.
+- *Rows alike*: the mean |cosine| between two rows of a weight.
+- *D-SNR*: one example's gradient norm divided by the sum of the others' (Garov et al.,
+  arXiv:2306.03013).
+- *Lit alone*: the rows of a biased linear layer before a ReLU or hardtanh that exactly one example
+  activates, as a share of the rows that any example activates.
+- Each statistic is the largest over layers. `-`: the network has no such layer, or the batch has one
+  example.
+- A layer that is added (imprint) also changes the architecture. A client sees this without a threshold.
+- `refuse_conspicuous` refuses above {thresholds}. It uses the last two from batches of {least} on.
+- The largest {level:.0%} quantile of any network below, at B = {at}: {largest}.
+- Of a trained network, rows alike has one value only. Its spread is unknown, so its threshold leaves
+  more room.
 
-## Whom a client refuses
+## What a client refuses
 
 {findings}
 
-The thresholds are taken from the same networks as the false alarms, so that these are no forecast of others'.
+The thresholds are chosen on the networks whose false alarms are counted here, so these rates do not
+predict the false alarms of other networks.
 
 ## Honest networks
 
-Median / 95 % / 99 % over batches; the share of batches refused is that of false alarms.
+Median / 95 % / 99 % over batches. `refused`: the share of batches refused, which is the rate of false
+alarms.
 
 {honest_table}
 
-## Lies beside honest networks
+## Malicious models compared with honest networks
 
-Medians over batches, in brackets their percentile among the honest batches of the same network, rounds and B (none where
-the honest network has no such layer); the share of batches refused, and by each statistic alone.
+Medians over batches. In brackets: the percentile among the honest batches of the same network, rounds
+and B (empty if the honest network has no such layer). Then the share of batches refused, by any
+statistic and by each alone.
 
 {lies_table}
 """
@@ -65,7 +77,7 @@ def refused_by(rows: pd.DataFrame, part: RefuseConspicuous) -> pd.DataFrame:
 
 
 def thresholds_from(rows: pd.DataFrame) -> dict[str, float]:
-    """Return {statistic: the largest 99 % quantile over honest networks at B = 8}, from which the defaults are taken."""
+    """Return {statistic: the largest 99 % quantile over honest networks at B = 8}, the source of the defaults."""
     honest = rows[(rows["server"] == "honest") & (rows["batch"] == AT)]
     quantiles = honest.groupby(PLACE)[list(JUDGED)].quantile(LEVEL)
     return {name: float(quantiles[name].max()) for name in JUDGED}
@@ -78,6 +90,7 @@ def page_of(rows: pd.DataFrame) -> str:
     rows = pd.concat([rows, refused], axis=1)
     honest, lied = rows[rows["server"] == "honest"], rows[rows["server"] != "honest"]
     return PAGE.format(
+        box=_box(honest, lied),
         rounds=rows["rounds"].max(),
         honest=honest.groupby(PLACE).size().max(),
         lied=lied.groupby([*PLACE, "server"]).size().max(),
@@ -91,6 +104,25 @@ def page_of(rows: pd.DataFrame) -> str:
         lies_table=markdown_table(
             [*HEADS, "server", *SEEN.values(), "refused", *(f"by {SEEN[n]}" for n in JUDGED)], _lies(lied, honest)
         ),
+    )
+
+
+def _box(honest: pd.DataFrame, lied: pd.DataFrame) -> str:
+    shares = lied.groupby(["server", "batch"])["refused_any"].mean()
+    by_server = [(server, shares[server]) for server in lied["server"].unique()]
+    each = "; ".join(f"{name} {found.min():.2f} to {found.max():.2f}" for name, found in by_server)
+    alarms = honest.groupby("batch")["refused_any"].mean()
+    verdict = (
+        f"Share refused, over batch sizes: {each}. False alarms: at most {alarms.max():.4f} (B = {alarms.idxmax()})."
+    )
+    return "\n".join(
+        box_of(
+            "A client recognises a malicious server's model by statistics of the model on its own batch.",
+            f"Only some models. {verdict}",
+            f"{len(honest)} batches of honest networks and {len(lied)} of malicious models.",
+            "The thresholds come from the same honest networks. The servers do not adapt to the client's check.",
+            "python results/conspicuous.py",
+        )
     )
 
 
@@ -125,9 +157,9 @@ def _honest(honest: pd.DataFrame) -> Iterator[list[object]]:
 
 
 def _lies(lied: pd.DataFrame, honest: pd.DataFrame) -> Iterator[list[object]]:
-    beside = dict(iter(honest.groupby(PLACE)))
+    of_honest = dict(iter(honest.groupby(PLACE)))
     for key, found in lied.groupby([*PLACE, "server"], sort=False):
-        placed = (_placed(float(found[name].dropna().median()), beside[key[:-1]][name]) for name in SEEN)
+        placed = (_placed(float(found[name].dropna().median()), of_honest[key[:-1]][name]) for name in SEEN)
         yield [*key, *placed, *(f"{found[f'refused_{name}'].mean():.2f}" for name in ("any", *JUDGED))]
 
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from leakbench.leakage_points import point_name
 from leakbench.overview import Row, measured, overview, recorded, write
+from leakbench.reproduce.box import box_of
 from leakbench.scripts import markdown_table
 
 HERE = Path(__file__).parent
 
 HEAD = """# Every defense and its epsilon
 
+{box}
 `python results/defenses.py`. In the federation of the Fed-alphaCDP paper on MNIST: 1,000 clients, 100 a round, 100 rounds of
 100 local iterations, batch 5, the CNN of three tensors; delta = 1e-5; 9 clients hold the worst example.
 
@@ -26,11 +29,14 @@ HEAD = """# Every defense and its epsilon
 - *type-0, type-1, type-2*: valid against an attacker that sees one client there, and so sees when this client takes part.
 
 Where a client adds noise and one client is the unit (`fed_sdp_client_valid` and its like), *valid* counts the noise of all
-100 clients of a round: it trusts the other clients. *type-1* and *type-0* count the client's own noise only, and trust nobody
-else. A layer-wise clip has a flat sibling (`..._flat`) with the same noise: the first bounds an update by sqrt(M) times the
+100 clients of a round: it trusts the other clients. *type-1* and *type-0* count the client's own noise only, and trust no
+other client. A layer-wise clip has a flat sibling (`..._flat`) with the same noise: the first bounds an update by sqrt(M) times the
 norm only, and leaks more.
 
 """
+
+SMALL = 10.0
+"""Epsilons up to this are counted as small in the box."""
 
 HEADS = (
     *("defense", "acts at", "unit", "claimed", "valid", "without the draw", "type-0", "type-1", "type-2"),
@@ -38,8 +44,29 @@ HEADS = (
 )
 
 
+def _box(rows: list[Row]) -> list[str]:
+    valid = [row for row in rows if row.valid != "none"]
+    low = [row for row in valid if float(row.valid) <= SMALL]
+    by_point = ", ".join(
+        f"{point_name(point)} {sum(getattr(row, point.replace('-', '_')) != 'none' for row in rows)}"
+        for point in ("type-0", "type-1", "type-2")
+    )
+    claimed = [row for row in rows if row.claimed != "none"]
+    more = [row for row in claimed if row.valid == "none" or float(row.valid) > float(row.claimed)]
+    return box_of(
+        "A defense that claims an epsilon has it.",
+        f"Not in general: of {len(claimed)} defenses with a claimed epsilon, {len(more)} have a larger valid epsilon or none."
+        f" {len(valid)} of {len(rows)} defenses have a valid epsilon for the released models, {len(low)} one of at most"
+        f" {SMALL:g}. Valid at a leakage point: {by_point}.",
+        f"{len(rows)} defenses, computed by the accountants without training.",
+        "One federation, MNIST's. Other rounds, clients or batches give other epsilons."
+        " A claim may be for another unit or observer.",
+        "python results/defenses.py",
+    )
+
+
 def main() -> None:
-    """Measure what has changed and write both files."""
+    """Compute the rows that changed and write both files."""
     rows: list[Row] = []
     for name, defense, known in overview():
         began = time.perf_counter()
@@ -54,7 +81,8 @@ def main() -> None:
         )
         for r in rows
     ]
-    (HERE / "defenses.md").write_text(HEAD + markdown_table(HEADS, lines) + "\n", encoding="utf-8")
+    head = HEAD.format(box="\n".join(_box(rows)))
+    (HERE / "defenses.md").write_text(head + markdown_table(HEADS, lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pandas as pd
 
+from leakbench.reproduce.box import box_of
 from leakbench.scripts import markdown_table
 
 __all__ = ["NETWORKS", "ROWS", "name_of", "page"]
@@ -15,7 +18,7 @@ NETWORKS = {
     "mlp_relu": ("mlp_relu", 0),
     "mlp_relu trained": ("mlp_relu", 10),
 }
-"""{what a row calls it: (network, after how many rounds)}."""
+"""{name in a row: (network, rounds of training)}."""
 
 ROWS = [
     (network, by, kind)
@@ -25,7 +28,7 @@ ROWS = [
     if (by, kind) not in (("class", "of one class"), ("feature", "unique"))
     and not (by == "feature" and network.startswith("cnn"))
 ]
-"""(network, what is fished by, batches): by class of batches as drawn or where it is unique, by feature as drawn or of one class.
+"""(network, target, batches): by class in drawn or unique batches, by feature in drawn batches or in those of one class.
 The CNN's last layer has no bias for a threshold."""
 
 HEADS = (
@@ -35,20 +38,30 @@ HEADS = (
 
 PAGE = """# Fishing on CIFAR-10
 
-Y. Wen et al., "Fishing for User Data in Large-Batch Federated Learning via Gradient Magnification", ICML 2022, arXiv:2202.00580.
-`python results/fishing.py` writes this page from its rows; `fishing.csv` has a row a batch. A row is measured again by
-`--only "NETWORK, BY, BATCHES"`.
+{box}
+Y. Wen et al., "Fishing for User Data in Large-Batch Federated Learning via Gradient Magnification",
+ICML 2022, arXiv:2202.00580. `python results/fishing.py` writes this page from its rows; `fishing.csv`
+has a row for each batch. `--only "NETWORK, BY, BATCHES"` measures a row again.
 
-CIFAR-10, batches of 32, FedSGD at type-1, no defense, class 0. The server rewrites the last layer, by class or by the feature and
-threshold that 5,000 public examples (of the test split) make likeliest to catch one. Batches: *drawn* from all examples;
-*unique*: one of class 0 and 31 of others; *of one class*: all of class 0, which the server is told (share 1). *Trained*: after
-10 rounds of 10 clients.
+CIFAR-10, batches of 32, FedSGD, client update (type-1), no defense, class 0. The server rewrites the
+last layer by class, or by the feature and threshold that most probably isolate one example, judged on
+5,000 public examples (of the test split).
 
-Expected: the chance of catching exactly one example, by the public ones. Exactly one: of how many batches that held. None:
-nobody of class 0 was caught. Cosines to the gradient of the example that was caught, over batches with exactly one: *honest*, of
-the batch's gradient at the network that was not rewritten, median; *as it leaked*, of the batch's gradient, at the network that was
-sent, least; *isolated*, of what the attacker makes of it, least. AutoLeak gets the first {inverted} of these as single
-examples; ASR: RMSE at most {eta:.3f}.
+- *drawn*: the batch is drawn from all examples.
+- *unique*: the batch has one example of class 0 and 31 of other classes.
+- *of one class*: all examples are of class 0, and the server knows it (share 1).
+- *trained*: the network after 10 rounds of 10 clients.
+
+Columns:
+
+- *expected*: the probability of isolating exactly one example, estimated on the public examples.
+- *exactly one*, *none*: the share of batches in which exactly one example, or no example of class 0,
+  was isolated.
+- Cosines with the gradient of the isolated example, over batches with exactly one: *honest*, of the
+  batch's gradient at the network before the rewrite (median); *as it leaked*, of the batch's gradient
+  at the rewritten network (smallest); *isolated*, of the attacker's estimate (smallest).
+- *AutoLeak on*: the number of isolated gradients that `autoleak` attacked as single examples, at most
+  {inverted}. *ASR*: the share with an RMSE of at most {eta:.3f}.
 
 {table}
 
@@ -62,7 +75,7 @@ def name_of(network: str, by: str, kind: str) -> str:
 
 
 def alone(rows: pd.DataFrame) -> pd.Series:
-    """Say of which batches exactly one example was caught, of class c."""
+    """Return, for each batch, whether exactly one example was isolated, of class c."""
     return (rows["caught"] == 1) & (rows["others"] == 0)
 
 
@@ -83,21 +96,39 @@ def page(rows: pd.DataFrame) -> str:
     held = [(row, groups[name_of(*row)]) for row in ROWS if len(groups[name_of(*row)])]
     most = max(len(found["rmse"].dropna()) for _, found in held)
     table = markdown_table(HEADS, (line(*each) for each in held))
-    return PAGE.format(table=table, inverted=most, eta=rows["eta"].iloc[0], said=said(rows))
+    return PAGE.format(box=_box(rows), table=table, inverted=most, eta=rows["eta"].iloc[0], said=said(rows))
+
+
+def _box(rows: pd.DataFrame) -> str:
+    drawn, unique = (rows[rows["row"].str.endswith(f"class, {kind}")] for kind in ("drawn", "unique"))
+    one = rows[alone(rows)]
+    tried = one[one["rmse"].notna()]
+    solved = int((tried["rmse"] <= tried["eta"]).sum())
+    return "\n".join(
+        box_of(
+            "A server that rewrites the last layer isolates one example of a large batch.",
+            f"By class: in {alone(unique).mean():.0%} of batches in which the class has one example, but in"
+            f" {alone(drawn).mean():.0%} of drawn batches. "
+            f"`autoleak` reconstructs {solved} of the {len(tried)} isolated examples that it attacks.",
+            f"{len(rows)} batches of 32, {rows['row'].nunique()} rows.",
+            "CIFAR-10, one class, FedSGD and no defense. `autoleak` attacks at most 8 isolated examples of a row.",
+            "python results/fishing.py",
+        )
+    )
 
 
 def said(rows: pd.DataFrame) -> str:
-    """Return what follows from the rows, in numbers that they give."""
+    """Return the conclusions, with numbers from the rows."""
     one = rows[alone(rows)]
     under = int((one["isolated"] < 0.999).sum())
     by = {kind: rows[rows["row"].str.endswith(f"{kind}, drawn")] for kind in ("class", "feature")}
     lines = [
-        f"Of {len(one)} batches that caught exactly one, the isolated gradient's cosine is below .999 in {under}.",
-        "In batches as drawn a feature singles out one example no better than the class does:",
-        f"{alone(by['feature']).mean():.2f} of batches against {alone(by['class']).mean():.2f}.",
-        "Whoever of another class lies beyond the threshold is caught too, and the likeliest threshold silences hardly anybody.",
-        "No last layer can prevent this, since the gradients of two labels at the same features differ by their rows alone;",
-        "the feature attack is one on clients of one class. Where the feature is a ReLU's and zero, the one that was caught moves",
-        "nothing below the last layer, and its features, in row c, are all that leaks.",
+        f"The isolated gradient's cosine is below .999 in {under} of {len(one)} batches with exactly one isolated example.",
+        "In drawn batches, a feature isolates one example no more often than the class does:",
+        f"{alone(by['feature']).mean():.2f} against {alone(by['class']).mean():.2f} of batches.",
+        "Examples of other classes beyond the threshold are isolated too, and the most probable threshold excludes almost none.",
+        "No last layer can prevent this, since the gradients of two labels at the same features differ by their rows alone.",
+        "The feature attack therefore works on clients with one class. If the feature is the output of a ReLU and zero, the",
+        "isolated example changes nothing below the last layer, and only its features, in row c, leak.",
     ]
-    return "\n".join(lines)
+    return textwrap.fill(" ".join(lines), 100)

@@ -1,11 +1,11 @@
-"""Flower's own differential privacy, as its code runs: what leaks behind each wrapper, and its epsilon claimed, valid and audited.
+"""Measure what leaks behind Flower's wrappers of differential privacy, with the epsilon claimed, valid and audited.
 
     python results/flower_wrappers.py [--victims 20] [--page]
 
 Needs `pip install 'leakbench[flower]'`. Each of Flower's five wrappers runs one round of its real strategy and mods on
 `InProcessGrid`, of 100 clients with one digit each, and is attacked by autoleak, which knows clip and noise; then its release is
-audited by calling the same code some thousand times. Writes flower_wrappers.csv and flower_wrappers.md beside itself; with
-`--page` only the page, from the rows that are there.
+audited by calling the same code some thousand times. Writes flower_wrappers.csv and flower_wrappers.md into its own folder; with
+`--page` only the page, from the existing rows.
 """
 
 from __future__ import annotations
@@ -20,59 +20,89 @@ import pandas as pd
 from shared.options import parser
 
 from leakbench.flower.installed import check_flwr
+from leakbench.reproduce.box import box_of
 from leakbench.scripts import markdown_table, one_line
 
 HERE = Path(__file__).parent
 
 CLIENTS, ROUNDS, RATE, DELTA = 100, 10, 0.1, 1e-5
 CLIP, Z, COUNT = 0.1, 1.0, 5.0
-"""C, which binds on all of these updates and is what an adaptive clip begins with; z; the noise on an adaptive clip's count."""
+"""C, which clips all of these updates and is the initial value of an adaptive clip; z; the noise on an adaptive clip's count."""
 
 AUDITED = 4
-"""How many clients a release has that is audited."""
+"""Number of clients in an audited release."""
 
 LOCAL_EPSILON = 10.0
-"""What LocalDpMod is told; with a sensitivity of C its noise is then .48 C on each update."""
+"""LocalDpMod's epsilon; with a sensitivity of C its noise is .48 C on each update."""
 
-TEXT = """# Flower's wrappers of differential privacy: what leaks behind each
+TEXT = """# What leaks behind Flower's wrappers of differential privacy
 
-One round of {clients} clients with one digit each (8 x 8, LeNet with sigmoids, one step at a learning rate of {rate}), by Flower's
-own strategies and mods (flwr {flwr}) on `leakbench.flower.InProcessGrid`. C = {clip}, z = {z:g}; LocalDpMod is told
-epsilon = {local:g}, delta = 1e-5. {victims} victims, ASR of `autoleak`, which knows the clip and the noise of what it reads.
-`arrival`: what the server receives, to the bit what the client sent; `behind the server`: what the wrapper's clip leaves of one
-update, without the sum's noise.
+{box}
+One round of {clients} clients with one digit each (8 x 8, LeNet with sigmoids, one step at a learning
+rate of {rate}), by Flower's own strategies and mods (flwr {flwr}) on `leakbench.flower.InProcessGrid`.
+C = {clip}, z = {z:g}; LocalDpMod has epsilon = {local:g}, delta = 1e-5. ASR of `autoleak` on {victims}
+victims; it knows the clip and the noise of the update that it attacks.
+
+- *type-1*: what the client sends.
+- *type-0*: what the server receives, bit-identical to what the client sent.
+- *behind the server*: one update after the wrapper's clip, without the noise on the sum.
 
 {leaks}
 
-A client-side wrapper clips at the client, a server-side one at the server; all four add noise at the server, to the mean. Who reads
-an update before it is summed up, at the client or at the server, sees no noise, and a clip hides nothing from who knows of it.
-Only LocalDpMod noises what a client sends.
+A client-side wrapper clips at the client, a server-side wrapper at the server. All four add noise at
+the server, to the mean. An attacker that sees an update before it is summed, at the client or at the
+server, sees no noise, and a clip does not protect against an attacker that knows it. Only LocalDpMod
+adds noise to what a client sends.
 
 ## Epsilon
 
-{rounds} rounds, all clients in each (q = 1), one client's update made zero, delta 1e-5. *Claimed*: by the script of Flower's
-documentation; of LocalDpMod {rounds} times its own epsilon, at {rounds} times its delta. *Valid*: of the released models, and
-against who reads single updates on arrival. *Audited*: one release by the wrapper's real code. Sigma is the noise over how far one
-client moves the sum of {audited} updates (of LocalDpMod its own update), as stated and as measured; the lower bound of the epsilon
-of one release holds at 95 % confidence.
+{rounds} rounds with all clients in each (q = 1); a neighbour has one client's update set to zero;
+delta = 1e-5.
+
+- *claimed*: by the script in Flower's documentation; for LocalDpMod, {rounds} times its own epsilon at
+  {rounds} times its delta.
+- *valid*: for the released models, and against an attacker that sees single updates on arrival.
+- *sigma*: the noise divided by how far one client moves the sum of {audited} updates (for LocalDpMod: its
+  own update), as stated and as measured.
+- *audited*: a lower bound on the epsilon of one release by the wrapper's real code, at 95 %
+  confidence.
 
 {epsilons}
 
 {reasons}
 
-The two fixed wrappers do what they state where all clients weigh alike. The adaptive ones noise with the clip after its step, not
-the one that clipped, and step it the wrong way (`flower_adaptive_server_as_released`). LocalDpMod takes its sensitivity on trust:
-told a tenth of its clip, it claims the same epsilon with a tenth of the noise. An update of all zeros, which stands for a client
-that is absent, raises ZeroDivisionError in each of them; in the audit one coordinate of it is 1e-20. Their noise is drawn from
-NumPy's global generator, which the audit seeds.
-
-Written by `python results/flower_wrappers.py`.
+Both fixed wrappers do what they state if all clients have equal weights. The adaptive wrappers scale
+the noise by the clip after its step instead of the clip that was applied, and they step the clip in
+the wrong direction (`flower_adaptive_server_as_released`). LocalDpMod trusts its sensitivity setting:
+with a tenth of its clip there, it claims the same epsilon with a tenth of the noise. An update of all
+zeros, which represents an absent client, raises ZeroDivisionError in each wrapper, so one coordinate
+of it is 1e-20 in the audit. The wrappers draw their noise from NumPy's global generator, which the
+audit seeds.
 """
 
 
 def number(value: Any, digits: int = 2) -> str:
-    """Return a number for the page; `none` where there is none."""
+    """Return a number for the page, or `none`."""
     return "none" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def _box(rows: pd.DataFrame) -> str:
+    wrappers = rows[rows["wrapper"] != "none"]
+    leaks = wrappers["type-1 asr_low"] > wrappers["type-1 null_asr"]
+    named = ", ".join(wrappers.loc[~leaks, "wrapper"])
+    broken = ", ".join(wrappers.loc[wrappers["audit"] == "violated", "wrapper"]) or "none"
+    identified = wrappers.loc[~leaks, "type-1 identified"].max()
+    return "\n".join(
+        box_of(
+            "Flower's wrappers of differential privacy hide a client's data from the server.",
+            f"Mostly not: {leaks.sum()} of {len(wrappers)} wrappers let `autoleak` reconstruct updates on arrival. No"
+            f" reconstruction succeeded behind {named}. The audit contradicts the claimed epsilon of: {broken}.",
+            f"{int(rows['victims'].iloc[0])} victims for each wrapper, flwr {rows['flwr'].iloc[0]}.",
+            f"Few victims: without a reconstruction, the ASR may still be {wrappers.loc[~leaks, 'type-1 asr_high'].max():.2f}."
+            f" Up to {identified:.2f} of those victims are identified. One round, one network, 8 x 8 digits.",
+            "python results/flower_wrappers.py",
+        )
+    )
 
 
 def page(rows: pd.DataFrame) -> str:
@@ -105,6 +135,7 @@ def page(rows: pd.DataFrame) -> str:
         f"- {row['wrapper']}: valid: {row['reason']}; audit: {row['audit reason']}." for _, row in guarded.iterrows()
     ]
     return TEXT.format(
+        box=_box(rows),
         clients=CLIENTS,
         audited=AUDITED,
         rounds=ROUNDS,
@@ -121,7 +152,7 @@ def page(rows: pd.DataFrame) -> str:
 
 
 def main() -> None:
-    """Measure what is asked for and write the rows and the page."""
+    """Measure the wrappers and write the rows and the page."""
     asked = parser(__doc__, "--page")
     asked.add_argument("--victims", type=int, default=20, help="attacked at each point [default: 20]")
     given = asked.parse_args()

@@ -3,7 +3,8 @@
     python results/geyer_figures.py [--runs FOLDER] [--data-dir FOLDER] [--page]
 
 Reads the rounds of the cells that `leakbench reproduce geyer_table_1 --runs FOLDER` measured, at the scale of each row of
-geyer_table_1.csv, and writes geyer_figures.csv, geyer_figures.md and geyer_figures.png beside itself; with `--page` from the CSV.
+geyer_table_1.csv, and writes geyer_figures.csv, geyer_figures.md and geyer_figures.png into its own folder; with `--page`, it
+reads the CSV instead.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from matplotlib.ticker import MaxNLocator
 from shared.options import checked, parser
 
 from leakbench.progress import Reporter
+from leakbench.reproduce.box import box_of
 from leakbench.reproduce.measure import cells_of
 from leakbench.reproduce.rows import executed, held, there
 from leakbench.reproduce.table import Table, read_table
@@ -36,7 +38,7 @@ COLOURS = {
 """Okabe and Ito's."""
 
 BENCHMARK = "non-dp 100 clients"
-"""Of which figure 2 is."""
+"""The row in figure 2."""
 
 PANELS = (
     ("accuracy", "accuracy"),
@@ -45,9 +47,9 @@ PANELS = (
 )
 
 TEXT = (
-    "`python results/geyer_figures.py` draws the rounds of [geyer_table_1.md](geyer_table_1.md), whose page says how they were"
-    " trained; the mean of the seeds, with the least and the most as a band. V_c: the mean over coordinates of the variance"
-    " between the updates of a round's clients; U_s: the mean of the squares of their mean (the paper's section 4)."
+    "`python results/geyer_figures.py` draws the rounds of [geyer_table_1.md](geyer_table_1.md), which describes the training."
+    " Curves are means over seeds, with a band from the smallest to the largest value. V_c: the mean over coordinates of the"
+    " variance between the updates of a round's clients. U_s: the mean square of their mean (section 4 of the paper)."
 )
 
 HEADS = ("row", "seeds", "rounds", "accuracy", "V_c, first round", "V_c, last", "U_s, first round", "U_s, last")
@@ -108,6 +110,7 @@ def page_of(table: Table, rounds: pd.DataFrame) -> str:
         [
             "# Figures 1 and 2 of Geyer et al.: accuracy, between-client variance and update scale over rounds",
             "",
+            *_box(table, rounds, lacking, less),
             TEXT,
             "",
             "![](geyer_figures.png)",
@@ -118,6 +121,30 @@ def page_of(table: Table, rounds: pd.DataFrame) -> str:
             *([f"Not measured yet: {'; '.join(lacking)}."] if lacking else []),
             "",
         ]
+    )
+
+
+def _box(table: Table, rounds: pd.DataFrame, lacking: list[str], less: list[str]) -> list[str]:
+    changes = []
+    for row, own in rounds.groupby("row", sort=False):
+        mean = own.groupby("round")[[name for name, _ in PANELS[1:]]].mean()
+        falls = ", ".join(
+            f"{short} from {mean[name].iloc[0]:.2e} to {mean[name].iloc[-1]:.2e}"
+            for short, (name, _) in zip(("V_c", "U_s"), PANELS[1:], strict=True)
+        )
+        changes.append(f"{row!s}: {falls}")
+    seeds = {row: own["seed"].nunique() for row, own in rounds.groupby("row", sort=False)}
+    return box_of(
+        "Between-client variance and update scale fall during training (the paper's Figures 1 and 2).",
+        f"First to last round: {'; '.join(changes)}. No test is done, since the paper shows curves without numbers.",
+        f"{len(seeds)} of {len(table.lines)} rows; seeds: {', '.join(f'{row!s} {many}' for row, many in seeds.items())}.",
+        " ".join(
+            [
+                *([f"Fewer rounds than the paper's: {'; '.join(less)}."] if less else []),
+                *([f"Not measured: {'; '.join(lacking)}."] if lacking else []),
+            ]
+        ),
+        "python results/geyer_figures.py",
     )
 
 

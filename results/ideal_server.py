@@ -2,13 +2,14 @@
 
     python results/ideal_server.py [--data-dir FOLDER] [--page]
 
-The server has one example's whole clipped gradient in one row and sees it R times behind noise of sigma times the clip. Writes
-ideal_server.csv and ideal_server.md beside itself; with `--page` only the page, from the rows that are there.
+The server has one example's whole clipped gradient in one row and sees R releases of it with noise of sigma times the clip.
+Writes ideal_server.csv and ideal_server.md into its own folder; with `--page` only the page, from the existing rows.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -23,6 +24,7 @@ from leakbench.cell import Request
 from leakbench.cell.budget import prepare
 from leakbench.limits.reference import DRAWS, PUBLIC, ideal
 from leakbench.privacy.bounds import Seen
+from leakbench.reproduce.box import box_of
 from leakbench.reproduce.rows import Row, there
 from leakbench.scripts import markdown_table, one_line
 
@@ -33,33 +35,38 @@ SIGMAS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 6.0)
 RELEASES = (1, 3, 10, 100, 1000)
 VICTIMS, CANDIDATES = 200, 1000
 
-TEXT = """# Fed-CDP's sigma against releases, for the ideal server
+TEXT = """# Fed-CDP's sigma against the number of releases, for the ideal server
 
-Each example's gradient is clipped to C and noise of sigma C is added to the sum. The most that a server can ask for is the
-whole clipped gradient of one example in one row, C (x, 1) / |(x, 1)|: it reads x with an error of deviation
-sigma |(x, 1)| / sqrt(R) in R releases of the same example, and answers with the posterior mean under a Gaussian of {public:,}
-public examples, clamped to [0, 1]: shares within an RMSE of .05 and .1 over {victims} examples, {draws} noises each. Who knows
-more of such examples than a Gaussian tells may come closer.
-`picked`: how often the nearest of 1,000 known candidates to what was read is the right one, of {victims} drawn. `coded`: how often
-a server is right whose model gives each candidate a direction of its own. `bound`: what sigma allows any attack (Hayes,
-Mahloujifar, Balle, NeurIPS 2023), at a prior of 1 in 1,000.
+{box}
+Each example's gradient is clipped to C, and noise of sigma C is added to the sum. The most a server can
+obtain is the whole clipped gradient of one example in one row, C (x, 1) / |(x, 1)|. From R releases of
+the same example it reads x with an error of standard deviation sigma |(x, 1)| / sqrt(R). Its answer is
+the posterior mean under a Gaussian fitted to {public:,} public examples, clamped to [0, 1]. A server
+whose prior is better than this Gaussian may come closer.
+
+- *RMSE*, *<= .05*, *<= .1*: the median RMSE and the shares within an RMSE of .05 and .1, over {victims}
+  examples with {draws} noises each.
+- *picked*: how often the nearest of 1,000 known candidates is the right one, over {victims} victims.
+- *coded*: how often a server is right whose model gives each candidate its own direction.
+- *bound*: the largest success of any attack at this sigma with a prior of 1 in 1,000 (Hayes,
+  Mahloujifar, Balle, NeurIPS 2023).
 
 {tables}
 
-Noise of sigma 1 on the sum hides one release against any server; .03 and less hide nothing; between .1 and .3 no picture
-comes back but a candidate is picked. What counts is sqrt(R) / sigma: the bound reaches 10 % after
-{tenths} releases of one example.
+{picked}
+sqrt(R) / sigma determines the bound: it reaches 10 % after {tenths} releases of
+one example.
 """
 
 
 def coded(shift: float) -> float:
-    """Return how often the largest of `CANDIDATES` normal numbers is the one with this mean, the others' being zero."""
+    """Return how often the largest of `CANDIDATES` normal numbers is the one with this mean; the others have mean zero."""
     right = quad(lambda t: norm.pdf(t) * norm.cdf(t + shift) ** (CANDIDATES - 1), -9, 9, limit=200)[0]
     return float(min(1.0, right))
 
 
 def picked(inputs: Tensor, sigma: float, rng: torch.Generator) -> float:
-    """Return how often the nearest of inputs (1000, d) to what the server reads of one of them is that one."""
+    """Return how often the server's noisy reading of one of inputs (1000, d) is nearest to that one."""
     victims = inputs[:VICTIMS]
     length = (victims.square().sum(1, keepdim=True) + 1).sqrt()
     read = victims + sigma * length * torch.randn(victims.shape, generator=rng)
@@ -107,18 +114,53 @@ def page(rows: pd.DataFrame) -> str:
             for row in own.itertuples()
         ]
         tables.append(f"## {dataset}\n\n{markdown_table(heads, lines)}")
-    return TEXT.format(public=PUBLIC, victims=VICTIMS, draws=DRAWS, tables="\n\n".join(tables), tenths=tenths())
+    return TEXT.format(
+        box=_box(rows),
+        public=PUBLIC,
+        victims=VICTIMS,
+        draws=DRAWS,
+        tables="\n\n".join(tables),
+        picked="\n".join(f"- {line}" for line in _picked(rows)) + "\n",
+        tenths=tenths(),
+    )
+
+
+def _box(rows: pd.DataFrame) -> str:
+    at = {sigma: rows[(rows["sigma"] == sigma) & (rows["releases"] == 1)] for sigma in (0.03, 1.0)}
+    many = rows[(rows["sigma"] == 1.0) & (rows["releases"] == 100)]
+    return "\n".join(
+        box_of(
+            "The noise of Fed-CDP hides an example even from the most malicious server.",
+            f"At sigma 1, one release lets any server identify a victim among 1,000 with probability at most"
+            f" {at[1.0]['bound'].max():.3f}; 100 releases of the same example allow {many['bound'].max():.3f}. At sigma .03,"
+            f" one release identifies {at[0.03]['picked'].min():.0%} to {at[0.03]['picked'].max():.0%}.",
+            f"{rows['dataset'].nunique()} data sets, {VICTIMS} victims each, {len(rows)} rows. The bound is proven.",
+            "`RMSE` and `picked` are of a simulated readout, not of a training. The shares within an RMSE are of a Gaussian"
+            " prior; a better prior may come closer.",
+            "python results/ideal_server.py",
+        )
+    )
+
+
+def _picked(rows: pd.DataFrame) -> Iterator[str]:
+    """Yield, for each noise between none and enough, how often one release is enough to pick the candidate."""
+    for sigma in (0.03, 0.1, 0.3, 1.0):
+        one = rows[(rows["sigma"] == sigma) & (rows["releases"] == 1)]
+        yield (
+            f"Sigma {sigma:g}, one release: the right candidate is picked for {one['picked'].min():.3f} to"
+            f" {one['picked'].max():.3f} of the victims; at most {one['within_0_1'].max():.3f} are within an RMSE of .1."
+        )
 
 
 def tenths() -> str:
-    """Say after how many releases the bound reaches 10 % at a prior of 1 in 1,000."""
+    """Return the number of releases after which the bound reaches 10 % at a prior of 1 in 1,000."""
     shift = norm.ppf(0.1) - norm.ppf(1 / CANDIDATES)
     found = {sigma: math.ceil((sigma * shift) ** 2) for sigma in (1.0, 6.0)}
     return ", ".join(f"{releases} (sigma {sigma:g})" for sigma, releases in found.items())
 
 
 def main() -> None:
-    """Work out the rows and write the page."""
+    """Compute the rows and write the page."""
     asked = parser(__doc__, "--data-dir", "--page").parse_args()
     table = HERE / "ideal_server.csv"
     if not asked.page:

@@ -1,12 +1,12 @@
-"""How often and how closely the whitened searches rebuild faces under noise, beside what bounds them.
+"""Measure how often and how closely whitened searches reconstruct faces under noise, and the bounds.
 
     python results/noise_bounds.py [--data-dir FOLDER] [--runs FOLDER] [--only TEXT] [--page]
                                     [--set NAME=VALUE ... --out FOLDER]
 
-Measures a row for each attack and deviation, each in a folder of its own where it goes on if it was cut short, then the floors,
-and writes noise_bounds.csv, noise_bounds.md and noise_bounds.png beside itself; with `--page` only the page and figure, from the
-CSV that is there. `--only` measures the rows whose name holds the text; `--set victims=16` changes a number of every cell; such a
-trial goes into a folder of its own.
+Measures a row for each attack and deviation, each in its own folder where an interrupted run is resumed, then the floors, and
+writes noise_bounds.csv, noise_bounds.md and noise_bounds.png into its own folder; with `--page` only the page and figure, from
+the existing CSV. `--only` measures the rows whose name contains the text; `--set victims=16` changes a number of every cell;
+`--out` names the folder of such a trial.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ ATTACKS = ("whitened", "whitened_public")
 GIVEN: dict[str, Any] = {"dataset": "lfw", "taps": ("type-2",), "victims": 40, "train_rounds": 0, "candidates": 1000}
 
 FLOOR_VICTIMS = 4
-"""The first of those who are attacked; each takes minutes."""
+"""Number of victims for the floors, the first ones; each takes minutes."""
 
 COPIED = ("victims", "asr", "asr_low", "asr_high", "asr_exact_low", "null_asr", "asr_bound", "rmse", "null_rmse")
-"""Of the summary of a leakage point."""
+"""Fields that are copied from the summary of a leakage point."""
 
 
 def cells() -> dict[str, tuple[str, float]]:
@@ -54,8 +54,9 @@ def cell_of(attack: str, std: float, changed: dict[str, Any], data_dir: Path | N
 
 
 def error_of(errors: Iterable[float], level: float = 0.95) -> tuple[float, float, float]:
-    """Return the root of the mean squared error over victims with the limits of the mean square's t interval; who answers
-    nothing has no finite error, and no limit is known of a single victim.
+    """Return the root mean squared error over victims, with the limits of the mean square's t interval.
+
+    A victim without a reconstruction has no finite error, and a single victim has no limits.
     """
     squares = np.square(np.asarray(list(errors), dtype=float))
     if np.isnan(squares).any():
@@ -66,7 +67,7 @@ def error_of(errors: Iterable[float], level: float = 0.95) -> tuple[float, float
 
 
 def measure(name: str, cell: Cell, runs: Path) -> Row:
-    """Run one cell, or read it where it is whole, and return its row but for the floors."""
+    """Run one cell, or read it if it is complete, and return its row without the floors."""
     with executed(cell, runs, f"results/noise_bounds.py: {name}") as (summary, run):
         rms, low, high = error_of(run.read_rows("rows.parquet")["rmse"])
     (tap,) = summary["taps"].values()
@@ -93,7 +94,7 @@ def with_floors(rows: pd.DataFrame, changed: dict[str, Any], data_dir: Path | No
 
 
 def main() -> None:
-    """Measure, judge, draw; or only judge and draw."""
+    """Measure, compare and draw; or only compare and draw."""
     asked = checked(parser(__doc__, "--data-dir", "--runs", "--only", "--page", "--set", "--out").parse_args())
     torch.set_num_threads(1)
     folder = asked.out or HERE

@@ -1,4 +1,4 @@
-"""The page and the figure of `noise_bounds.py`: what it measured beside what bounds it, judged from the rows."""
+"""The page and the figure of `noise_bounds.py`: measurements compared with their bounds."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from leakbench.report.bounds import NOTHING
+from leakbench.reproduce.box import box_of
 from leakbench.scripts import markdown_table
 
 __all__ = ["FLOORS", "draw", "judged", "page_of"]
@@ -21,7 +22,7 @@ FLOORS = {
     "floor_one_over_f": "a 1 / f spectrum",
     "floor_public": "the public covariance",
 }
-"""{field: what the attacker knows beforehand}"""
+"""{field: prior knowledge of the attacker}"""
 
 HEADS = (
     *("row", "ASR [95 % CI]", "baseline ASR", "ASR bound", "median RMSE", "RMS [95 % CI]", "baseline RMSE"),
@@ -31,39 +32,48 @@ HEADS = (
 
 PAGE = """# Noise against its bounds: LFW, sigmoid LeNet, flat clip at 4, type-2
 
-`python results/noise_bounds.py` measures and writes this page, `noise_bounds.csv` and the figure. One example's gradient, clipped
-at a norm of 4 over all tensors, with Gaussian noise on each coordinate, of a network at random weights; {victims} victims, of other
-people than the public pictures; at most {limit} iterations; seed 0. `whitened` has a prior of pictures whose spectrum falls as
-1 / f, `whitened_public` one with the covariance of {public} public faces and a share of that spectrum beyond it; both infer
-labels and know the defense.
+{box}
+`python results/noise_bounds.py` measures and writes this page, `noise_bounds.csv` and the figure. The
+attacker sees one example's gradient from a network at random weights, clipped at a norm of 4 over all
+tensors, with Gaussian noise on each coordinate. {victims} victims, of other people than the public
+images; at most {limit} iterations; seed 0. The prior of `whitened` is images whose spectrum falls as
+1 / f. The prior of `whitened_public` has the covariance of {public} public faces, plus a share of that
+spectrum. Both attacks infer labels and know the defense.
 
 ![ASR and RMSE against the noise](noise_bounds.png)
 
 ## Bounds and measurements
 
-The ASR bound is the reconstruction robustness of the Gaussian mechanism from the upper limit of the baseline guess's ASR. A floor
-is on the squared error on average over pictures, so that the root of the mean square over victims (RMS) is held against it, not
-the median; its interval is of 95 %, by t over victims. Each floor is for an attacker who knows a Gaussian beforehand (van Trees'
-inequality): of the pixels' deviation alone, from the trace of the Fisher information, the median of at most 4 victims; of a 1 / f
-spectrum and of the public covariance, from the whole matrix, its mean over {floor_victims} victims, which raises a floor where they
-are too few. The last two priors alone have an RMSE of {prior_one_over_f:.3f} and {prior_public:.3f}.
+The ASR bound is the reconstruction robustness of the Gaussian mechanism, computed from the upper limit
+of the baseline guess's ASR. A floor limits the mean squared error over images. It is therefore compared
+with the root mean square over victims (RMS), not with the median. Intervals are at 95 %, by t over
+victims. Each floor is for an attacker whose prior is a Gaussian (van Trees' inequality):
+
+- *the pixels' deviation*: from the trace of the Fisher information, the median of at most 4 victims.
+- *a 1 / f spectrum* and *the public covariance*: from the whole matrix, averaged over {floor_victims}
+  victims. Too few victims raise these floors. The priors alone have an RMSE of {prior_one_over_f:.3f} and {prior_public:.3f}.
 
 {table}
 
-## What lies beyond
+## What is beyond a bound or floor
 
 {judged}
 
-*Above* and *below* are of the measured numbers; *significantly*: the exact lower 95 % limit of the ASR lies above the bound, or the
-whole interval of the RMS below the floor.
+*Above* and *below* compare the measured numbers. *Significantly*: the exact lower 95 % limit of the ASR
+is above the bound, or the whole interval of the RMS is below the floor.
 
-## How far the floors go
+## What the floors do not exclude
 
-No floor forbids an attacker who knows more than its Gaussian. That of the pixels' deviation does not know that neighbours are
-alike, so attackers in whitened space may lie below it. That of 1 / f stands for pictures around grey with a variance of .06 a
-pixel; where these faces vary less than that prior has it, an attacker may lie below it, even the one who has the same prior. That
-of the public covariance has beyond its {public} faces the share of a 1 / f spectrum by which either half of them explains the other
-best. Faces are no Gaussian; who knows more of them than mean and covariance may come below any of the three.
+A floor does not limit an attacker that knows more than the floor's Gaussian.
+
+- The pixels' deviation ignores that neighbouring pixels are similar, so attackers in a whitened space
+  may come below it.
+- The 1 / f prior describes images around grey with a variance of .06 for each pixel. These faces vary
+  less, so an attacker may come below it, even with the same prior.
+- The public covariance is that of {public} faces plus the share of a 1 / f spectrum with which each half of
+  them best explains the other.
+- Faces are not Gaussian. An attacker that knows more than their mean and covariance may come below any
+  of the three.
 """
 
 
@@ -80,7 +90,26 @@ def page_of(rows: pd.DataFrame) -> str:
         "prior_public": one["prior_public"],
     }
     table = markdown_table(HEADS, (line_of(row) for row in rows.to_dict("records")))
-    return PAGE.format(**fields, table=table, judged="\n".join(f"- {line}" for line in judged(rows)))
+    return PAGE.format(**fields, box=_box(rows), table=table, judged="\n".join(f"- {line}" for line in judged(rows)))
+
+
+def _box(rows: pd.DataFrame) -> str:
+    surely = {what: int((rows["rms_high"] < rows[floor]).sum()) for floor, what in FLOORS.items()}
+    above = int((rows["asr_exact_low"] > rows["asr_bound"]).sum())
+    empty = int((rows["asr_bound"] >= NOTHING).sum())
+    each = ", ".join(f"{what} {many}" for what, many in surely.items())
+    return "\n".join(
+        box_of(
+            "Bounds and floors for noise limit what the strongest attack reconstructs.",
+            f"The bound holds but excludes little: the ASR is significantly above it in {above} of {len(rows)} rows, and it is 1.00"
+            f" in {empty}. Floors apply to their own prior only: the RMS is significantly below the floor of {each} of"
+            f" {len(rows)} rows.",
+            f"{len(rows)} rows, {rows['victims'].max():.0f} victims a row.",
+            "One network, one seed, type-2 and LFW only."
+            " An RMS below a floor is possible for an attacker whose prior is better than the floor's.",
+            "python results/noise_bounds.py",
+        )
+    )
 
 
 def line_of(row: dict[Any, Any]) -> list[str]:
@@ -99,27 +128,27 @@ def line_of(row: dict[Any, Any]) -> list[str]:
 
 
 def judged(rows: pd.DataFrame) -> Iterator[str]:
-    """Yield a sentence on the reconstruction bound, one on where it says nothing, and one on each floor."""
+    """Yield a sentence on the reconstruction bound, one on where it excludes nothing, and one on each floor."""
     above = [
         f"{_who(row)} ({row['asr']:.2f}, bound {row['asr_bound']:.2f}{_surely(row['asr_exact_low'] > row['asr_bound'])})"
         for row in rows.to_dict("records")
         if row["asr"] > row["asr_bound"]
     ]
-    yield f"The ASR lies above the reconstruction bound {_where(above, len(rows))}."
+    yield f"The ASR is above the reconstruction bound {_where(above, len(rows))}."
     empty = sorted(set(rows.loc[rows["asr_bound"] >= NOTHING, "std"]))
     if empty:
-        yield f"That bound is 1.00 and forbids nothing at noise {', '.join(f'{std:g}' for std in empty)}."
+        yield f"This bound is 1.00, which excludes nothing, at noise {', '.join(f'{std:g}' for std in empty)}."
     for floor, what in FLOORS.items():
         below = rows[rows["rms"] < rows[floor]]
         surely = below["rms_high"] < below[floor]
         yield (
-            f"Floor of {what}: the RMS lies significantly below it {_at(below[surely], len(rows))}, and below it but within the "
-            f"interval {_at(below[~surely], len(rows))}."
+            f"Floor of {what}: significantly below it is the RMS {_at(below[surely], len(rows))}; below it, but not significantly,"
+            f" {_at(below[~surely], len(rows))}."
         )
 
 
 def _at(found: pd.DataFrame, many: int) -> str:
-    """Return which attacks at which noise, or that there are none."""
+    """Return the attacks and their noise, or that no row is one."""
     each = [
         f"of `{attack}` at {', '.join(f'{std:g}' for std in own['std'])}"
         for attack, own in found.groupby("attack", sort=False)

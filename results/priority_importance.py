@@ -2,7 +2,7 @@
 
     python results/priority_importance.py [--data-dir FOLDER] [--page]
 
-Writes priority_importance.csv, .md and .png beside itself; with `--page` only the page, from the CSV that is there.
+Writes priority_importance.csv, .md and .png into its own folder; with `--page` only the page, from the existing CSV.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from leakbench.measure.statistics import difference_interval
 from leakbench.models import build, parameters
 from leakbench.recipe import resolve
 from leakbench.reproduce.agreement import mean_test
+from leakbench.reproduce.box import box_of
 from leakbench.reproduce.rows import there
 from leakbench.reproduce.verdict import ORDER, Compared, decided
 from leakbench.rng import generator
@@ -43,7 +44,7 @@ METHODS = ("sensitivity", "variance")
 
 @dataclass
 class Recorder:
-    """A step of a client that changes nothing and keeps how important its inputs are to it: {method: [(lanes, features)]}."""
+    """A step of a client that changes nothing and records the importance of its inputs: {method: [(lanes, features)]}."""
 
     kept: dict[str, list[Tensor]] = field(default_factory=lambda: {method: [] for method in METHODS})
 
@@ -76,7 +77,7 @@ def measured(data_dir: Path | None) -> Iterator[tuple[int, Tensor, list[dict[str
 
 
 def outside(importance: Tensor, end: str) -> Tensor:
-    """Return (N,): which share of the most or least important inputs lies outside the centre; equal ones count in part."""
+    """Return (N,): the share of the most or least important inputs that is outside the centre; ties count in part."""
     edge = (importance.shape[1] - CENTRE) // 2
     far = torch.ones(importance.shape[1:], dtype=torch.float64)
     far[edge:-edge, edge:-edge] = 0
@@ -89,7 +90,7 @@ def outside(importance: Tensor, end: str) -> Tensor:
 
 
 def draw(mean: Tensor, rounds: list[dict[str, Tensor]], path: Path) -> None:
-    """Draw the mean example of the first client, and below how important its inputs are to it in each round: dark is not."""
+    """Draw the mean example of the first client, and below it the importance of its inputs in each round; dark is unimportant."""
     figure = Figure(figsize=(1.5 * (1 + ROUNDS) + 0.3, 3.5), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     panels = figure.subplots(2, 1 + ROUNDS, squeeze=False)
@@ -97,7 +98,7 @@ def draw(mean: Tensor, rounds: list[dict[str, Tensor]], path: Path) -> None:
         panels[place, 0].axis("off")
         for number, found in enumerate(rounds):
             axes = panels[place, 1 + number]
-            # Few inputs stand out: the 99 % quantile is the brightest, so that the others can be told apart.
+            # A few inputs are far above the others: the 99 % quantile is the brightest, so that the others can be distinguished.
             shown = found[method][0]
             axes.imshow(shown, cmap="gray", vmin=0, vmax=float(shown.flatten().quantile(0.99)) or 1.0)
             axes.set_title(f"{method}, round {number + 1}", fontsize=8)
@@ -110,7 +111,7 @@ def draw(mean: Tensor, rounds: list[dict[str, Tensor]], path: Path) -> None:
 
 
 def page(rows: pd.DataFrame) -> str:
-    """Return the page: where the least and the most important inputs lie."""
+    """Return the page: the positions of the least and the most important inputs."""
     by_seed = rows.groupby(["method", "round", "seed"], sort=False)[["least", "most"]].mean()
     chance = 1 - CENTRE**2 / 28**2
     shares, claims = [], []
@@ -119,27 +120,42 @@ def page(rows: pd.DataFrame) -> str:
         shares.append((method, number, *(f"{found[end].mean():.3f}" for end in ("least", "most"))))
         test = mean_test(value, low, high, SEEDS)
         claims.append(Compared(f"{method}, {number}", ORDER, 0.0, value, low, high, test=test, units=f"{SEEDS} seeds"))
+    claims = decided(claims)
+    reproduced = sum(claim.verdict == "reproduced" for claim in claims)
+    box = "\n".join(
+        box_of(
+            "The outer pixels are unimportant to a client (the paper's Figures 3 and 4).",
+            f"{'Yes' if reproduced == len(claims) else 'Partly'}: reproduced for {reproduced} of {len(claims)} methods and rounds.",
+            f"{len(METHODS)} measures of importance, {rows['round'].nunique()} rounds, {rows['client'].nunique()} clients,"
+            f" {rows['seed'].nunique()} seeds.",
+            "MNIST only, without noise; the paper's own settings are unknown.",
+            "python results/priority_importance.py",
+        )
+    )
     lines = [
         (*share, f"{c.value:.3f} [{c.low:.3f}, {c.high:.3f}]", f"**{c.verdict}**")
-        for share, c in zip(shares, decided(claims), strict=True)
+        for share, c in zip(shares, claims, strict=True)
     ]
     table = markdown_table(("by", "round", "least", "most", "least - most [95 % CI]", "verdict"), lines)
     return f"""# Figures 3 and 4 of priority-based noise: which inputs a client ranks as important
 
-M. Talaei and I. Izadi, "Adaptive Differential Privacy in Federated Learning, A Priority-Based Approach", arXiv 2401.02453, 2024,
-Figures 3 and 4. `python results/priority_importance.py` measures and draws this anew.
+{box}
+M. Talaei and I. Izadi, "Adaptive Differential Privacy in Federated Learning, A Priority-Based
+Approach", arXiv 2401.02453, 2024, Figures 3 and 4. `python results/priority_importance.py` measures and
+draws this page again.
 
-MNIST without noise, `mlp_256`, ten clients of 600 examples, the settings of [Figures 5 to 8](priority_figures.md), as the
-paper's own are lost; r of the sensitivity is that of NbAFL's noise at epsilon 10 (at the 100 of the noise on all weights it
-changes how one or two of a client's 200 examples are told). The first client of seed 0:
+MNIST without noise, `mlp_256`, ten clients of 600 examples. The paper's own settings are not available,
+so these are the settings of [Figures 5 to 8](priority_figures.md). The r of the sensitivity is that of
+NbAFL's noise at epsilon 10; at epsilon 100, as of the noise on all weights, r changes the prediction
+for one or two of a client's 200 examples only. The first client of seed 0:
 
 ![which inputs are important](priority_importance.png)
 
-The paper says that the outer region, dark, has no significant effect. Here: which share of the {100 * SHARE:.0f} % least and
-most important inputs lies outside the central {CENTRE} x {CENTRE} pixels ({chance:.3f} by chance; equal ones count in part), the
-mean over ten clients and the 95 % t interval over {SEEDS} seeds. It is reproduced
-where more of the least than of the most important are there, by a two-sided t test at 1 % after Holm's correction over this
-page.
+The paper states that the outer region, which is dark, has no significant effect. The table shows the
+share of the {100 * SHARE:.0f} % least and most important inputs that is outside the central {CENTRE} x {CENTRE} pixels
+({chance:.3f} by chance; ties count in part). It is the mean over ten clients, with the 95 % t interval over
+{SEEDS} seeds. The claim is reproduced if more of the least than of the most important inputs are outside,
+by a two-sided t test at 1 % after Holm's correction over this page.
 
 {table}
 """

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, cast
 import pandas as pd
 from scipy import stats
 
+from leakbench.reproduce.box import box_of
 from leakbench.scripts import markdown_table
 from leakbench.summary.tables import table_fields
 
@@ -27,66 +28,85 @@ HEADS = {
         *("records", "random", "baseline", "seconds"),
     ),
     "compared": PAIR,
-    "beside": ("attack", "searches", "printed, 50 batches", "here", "batches here"),
+    "beside": ("attack", "searches", "printed, 50 batches", "measured", "batches measured"),
     "unequal": PAIR,
 }
 """{table of the page: its heads}"""
 
 PAGE = """# {title}
 
-{cite}. `{command}` writes this page from `tableak.yaml`; `tableak.csv` has a row a record.
+{box}
+{cite}. `{command}` writes this page from `tableak.yaml`; `tableak.csv` has a row for each record.
 
-{DATASET}, one gradient of a batch at type-1, no defense, `{model}` untrained (two hidden ReLU layers of 100), seed {seed}. The
-attacks are the catalog's but for the number of searches, with 1,500 iterations a search and labels given by an oracle; several
-searches for a batch are matched and pooled by their {pooling}, whatever the attack. TabLeak's paper has 30 searches in its main
-tables and 15 in its experiment during training; the Inverting Gradients beside it has 1. *standardized*: the network is fed
-columns less their means in their deviations, as TabLeak's; *scaled*: columns in [0, 1], as everywhere else in leakbench. *plain
-logits*: TabLeak's softmax over free logits instead of over mean + deviation x z, which is what its released code searches and
-what hardly moves a rare category.
+{DATASET}, one gradient of a batch at the client update (type-1), no defense, `{model}` untrained (two hidden
+ReLU layers of 100), seed {seed}. The attacks are the catalog's with another number of searches, 1,500
+iterations a search, and labels from an oracle. Several searches for a batch are matched and pooled by
+their {pooling}, for every attack. TabLeak's paper uses 30 searches in its main tables and 15 in its
+experiment during training; its Inverting Gradients uses 1.
 
-Records with an unknown category are left out, as in TabLeak's data, of the victims and of the public records (the test split)
-alike, so that attack, random and baseline are of the same people; all numbers of one batch size are of the same batches. Means and
-deviations are those of the public records. Features: the share right, categories by their largest column, numbers within 0.319
-deviations, records of a batch matched by this measure, a record without a finite answer 0; the mean over batches and, after +-,
-the standard deviation over them (of one batch to the next, not of the mean). Records: the share with all 14 features right, with
-Wilson's 95 % interval, by batch. Random: TabLeak's baseline, each feature drawn from the public marginals. Null: the best guess
-from public records and the label, a constant a class, which matching a batch does not help as it does the draws. Above random:
-points of features right, and two-sided p of the paired t test over batches. Seconds: wall time of the whole row, that is of
-reading the data, of all searches for all its batches, and of their scoring, on one core of a shared machine, so an upper limit;
-{minutes} minutes for all rows together. A row is measured again by `{command} --only "ATTACK, NETWORK, batch B, S searches"`, in
-the words of the table.
+- *standardized*: the network's inputs are columns minus their means, in their standard deviations, as
+  in TabLeak.
+- *scaled*: columns in [0, 1], as everywhere else in leakbench.
+- *plain logits*: TabLeak's softmax over free logits instead of mean + deviation x z. The released code
+  searches free logits. They rarely change a rare category.
+
+Records with an unknown category are removed, as in TabLeak's data, from the victims and from the public
+records (the test split). The attack, the random baseline and the baseline guess therefore have the same
+records, and all numbers of one batch size have the same batches. Means and deviations are those of the
+public records.
+
+- *features*: the share of correct features. A category is the largest of its columns; a number is
+  correct within 0.319 deviations. Records of a batch are matched by this measure, and a record without
+  a finite reconstruction counts 0. Mean over batches +- standard deviation over batches.
+- *records*: the share with all 14 features correct, with Wilson's 95 % interval, by batch.
+- *random*: TabLeak's baseline, with each feature drawn from the public marginals.
+- *baseline*: the best guess from public records and the label, a constant for each class. Matching
+  within a batch does not help it as it helps random draws.
+- *above random*: percentage points of features, and the two-sided p of the paired t test over batches.
+- *seconds*: wall time of the whole row (reading data, all searches and scoring) on one core of a shared
+  machine, so an upper limit. All rows together took {minutes} minutes.
+
+`{command} --only "ATTACK, NETWORK, batch B, S searches"` measures a row again, in the words of
+the table.
 
 {table}
 
 ## Attack against attack, at the same number of searches
 
-Points of features right by which the first attack is above the second on the same batches, both with that number of searches and
-the same pooling, and two-sided p of the paired t test over batches, not corrected for the number of rows.
+The difference in percentage points of features between the first and the second attack, on the same
+batches, with the same number of searches and the same pooling. p is two-sided, of the paired t test
+over batches, and not corrected for the number of rows.
 
 {compared}
 
-## Beside what TabLeak prints
+## Compared with TabLeak's printed numbers
 
-The stored output of its notebook `attack_during_training` (Adult, batch 32, 50 batches, a network in its first round of training,
-that is untrained): TabLeak with 15 searches pooled by the median, and Inverting Gradients with 1 search, without relaxation and
-pooling. There is no random baseline in that notebook. Here, on the standardized network at batch 32:
+The stored output of TabLeak's notebook `attack_during_training` (Adult, batch 32, 50 batches, a network
+in its first round of training, so untrained) has TabLeak with 15 searches pooled by the median, and
+Inverting Gradients with 1 search, without relaxation and pooling. The notebook has no random baseline.
+The measured column is of the standardized network at batch 32:
 
 {beside}
 
-What is printed is not at an equal budget. The difference between these two rows here; with the same number of searches it is
-{equal}:
+The printed numbers have unequal budgets. The table shows the difference between these two rows here.
+With the same number of searches, it is {equal}:
 
 {unequal}
 
-Differences: all records are pooled and split anew, where TabLeak keeps its sources' split; means and deviations are those of the
-public records, where TabLeak takes both of its splits, victims included; a search keeps its best iterate instead of its last;
-numbers are compared as they are, where TabLeak's code rounds them to integers first, which moves the bounds of age, education and
-hours by up to half a unit; its random baseline gives all records of a batch one and the same number, ours draws one for each.
+Differences from TabLeak:
+
+- All records are pooled and split again; TabLeak keeps the split of its sources.
+- Means and deviations are those of the public records; TabLeak uses both of its splits, with the
+  victims.
+- A search returns its best iterate; TabLeak's returns its last.
+- Numbers are compared without rounding; TabLeak's code first rounds them to integers, which moves the
+  bounds of age, education and hours by up to half a unit.
+- The random baseline draws each record separately; TabLeak's gives all records of a batch one number.
 """
 
 
 def batches(rows: pd.DataFrame, column: str) -> pd.Series:
-    """Return the mean of each batch, a record without an answer as 0, in percent."""
+    """Return the mean of each batch in percent; a record without a reconstruction counts 0."""
     return 100 * rows[column].fillna(0.0).groupby(rows["victim"]).mean()
 
 
@@ -105,7 +125,7 @@ def p_of(points: pd.Series) -> str:
 
 
 def above(one: pd.Series, other: pd.Series) -> pd.Series:
-    """Return by how many points the means of batches are above others, to a thousandth, since the CSV has six digits; never -0."""
+    """Return the difference between means of batches, rounded to a thousandth, since the CSV has six digits; never -0."""
     return (one - other).round(3) + 0.0
 
 
@@ -130,8 +150,24 @@ def compared(groups: dict[Key, pd.DataFrame], one: Key, other: Key) -> tuple[obj
     return (one[0], one[3], one[1], one[2], other[1], other[2], each, f"{points.mean():+.1f}", p_of(points))
 
 
+def _box(rows: pd.DataFrame, anchors: Sequence[tuple[object, ...]], equal: str, command: str) -> str:
+    printed = "; ".join(f"{attack}, {s} searches: {here} (printed {says})" for attack, s, says, here, _ in anchors)
+    return "\n".join(
+        box_of(
+            "TabLeak reconstructs more features of a batch of records than Inverting Gradients.",
+            f"Yes for batches of 32 on the standardized network, but by less at equal budgets. Features at batch 32:"
+            f" {printed or 'not measured'}."
+            f" At an equal number of searches, TabLeak is above by: {equal or 'not measured'}.",
+            f"{len(rows)} records in {len(rows.groupby(KEYS))} rows, {rows.groupby(KEYS)['victim'].nunique().min()} to"
+            f" {rows.groupby(KEYS)['victim'].nunique().max()} batches a row.",
+            "One data set, one untrained network, labels from an oracle, few batches.",
+            command,
+        )
+    )
+
+
 def page(grid: dict[str, Any], rows: pd.DataFrame) -> str:
-    """Return the page of what was measured."""
+    """Return the page of the measured rows."""
     groups = {cast("Key", key): found for key, found in rows.groupby(KEYS, sort=False)}
     cases = [(n, s, b) for n in grid["networks"] for b in sorted(grid["victims"]) for s in sorted(grid["searches"])]
     order = [(n, a, s, b) for n, s, b in cases for a in grid["attacks"]]
@@ -156,4 +192,11 @@ def page(grid: dict[str, Any], rows: pd.DataFrame) -> str:
     }
     minutes = round(sum(found["seconds"].iloc[0] for found in groups.values()) / 60)
     texts = {name: markdown_table(HEADS[name], found) for name, found in lines.items()}
-    return PAGE.format(**grid, DATASET=grid["dataset"].capitalize(), minutes=minutes, equal=equal_text, **texts)
+    return PAGE.format(
+        **grid,
+        box=_box(rows, anchors, equal_text, grid["command"]),
+        DATASET=grid["dataset"].capitalize(),
+        minutes=minutes,
+        equal=equal_text,
+        **texts,
+    )

@@ -305,7 +305,7 @@ def test_what_no_bench_wrote_is_named_before_anything_is_measured(
     (tmp_path / "bench.json").write_text(text, encoding="utf-8")
     code, out, err = called(monkeypatch, capsys, "bench", "--quick", "--page", str(tmp_path))
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "bench.json was written by no bench; give another folder, or remove it" in err
+    assert "bench.json was not written by `leakbench bench`; give another folder, or remove it" in err
     assert (tmp_path / "bench.json").read_text(encoding="utf-8") == text
 
 

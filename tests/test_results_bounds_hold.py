@@ -69,8 +69,14 @@ def test_the_page_counts_who_is_above():
         row(True, "type-0", **none),
     ]
     page = page_of(pd.DataFrame(rows))
-    assert "Of 2 leakage points with a bound 0 lie significantly above one as said, and 1 with a tenth" in page
-    assert "1 have a bound below 1.00" in page.replace("\n", " ")
+    assert "0 of 2 leakage points are significantly above a bound with the full noise, and 1 with a tenth" in " ".join(
+        page.split()
+    )
+    assert "1 of 2 leakage points have a bound below 1.00" in page.replace("\n", " ")
+    assert (
+        "**Verdict:** Yes: 0 of 2 leakage points are significantly above a bound. With a tenth of the noise, 1 of 2 are."
+        in page
+    )
     assert (
         "| mnist, d, type-2 | 0.002 / 0.100, 0.010 | 0.300 / 0.300, 0.400 | - | none | identified, label ranked |"
         in page

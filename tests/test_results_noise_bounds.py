@@ -61,12 +61,12 @@ def test_nothing_beyond_is_said_of_rows_within(scripts) -> None:
     [
         ({"asr": 0.95}, "above the reconstruction bound of `whitened` at 0.1 (0.95, bound 0.90)."),
         ({"asr": 1.0, "asr_exact_low": 0.91}, "bound of `whitened` at 0.1 (1.00, bound 0.90, significantly)."),
-        ({"asr_bound": 1.0}, "forbids nothing at noise 0.1."),
-        ({"floor_deviation": 0.205}, "below it but within the interval of `whitened` at 0.1."),
-        ({"floor_one_over_f": 0.22}, "a 1 / f spectrum: the RMS lies significantly below it of `whitened` at 0.1, and"),
+        ({"asr_bound": 1.0}, "1.00, which excludes nothing, at noise 0.1."),
+        ({"floor_deviation": 0.205}, "below it, but not significantly, of `whitened` at 0.1."),
+        ({"floor_one_over_f": 0.22}, "a 1 / f spectrum: significantly below it is the RMS of `whitened` at 0.1;"),
         (
             {"floor_public": 0.22},
-            "the public covariance: the RMS lies significantly below it of `whitened` at 0.1, and",
+            "the public covariance: significantly below it is the RMS of `whitened` at 0.1;",
         ),
     ],
 )

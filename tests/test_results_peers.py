@@ -35,7 +35,10 @@ def test_rows_say_what_was_run() -> None:
 
 def test_the_page_counts_what_the_table_has() -> None:
     page = (RESULTS / "peer_scorers.md").read_text(encoding="utf-8")
+    box = next(line for line in page.splitlines() if line.startswith("> - **Verdict:**"))
     for scorer in {row["scorer"] for row in ROWS if row["scorer"]}:
         outcomes = Counter(row["outcome"].partition(":")[0] for row in ROWS if row["scorer"] == scorer)
         line = next(line for line in page.splitlines() if line.startswith(f"| {scorer} | "))
+        failed, passed = outcomes["failed"], outcomes["passed"]
+        assert f"{scorer} {failed} of {passed + failed}" in box
         assert line.endswith(" | ".join(str(outcomes[o]) for o in ("passed", "failed", "not measured")) + " |")

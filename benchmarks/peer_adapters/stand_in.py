@@ -1,4 +1,4 @@
-"""What stands in for what is not installed: modules that no score uses, packages without their `__init__`, random weights."""
+"""Placeholders for what is not installed: modules that no score uses, packages without their `__init__`, random weights."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import torch
 __all__ = ["PLACEHOLDERS", "package_without_init", "random_backbone", "stand_in"]
 
 PLACEHOLDERS = {
-    "breaching": "hydra, omegaconf; breaching.cases, whose data, users and servers are the given arrays",
-    "GradAttack": "pkg_resources, by which torchmetrics 0.6.0 looks for optional packages",
-    "LeakPro": "seaborn, optuna, transformers; its package without what `leakpro/__init__.py` imports",
+    "breaching": "hydra, omegaconf and breaching.cases; its data, users and servers are the given arrays",
+    "GradAttack": "pkg_resources, which torchmetrics 0.6.0 uses to find optional packages",
+    "LeakPro": "seaborn, optuna and transformers; its package is loaded without the imports of `leakpro/__init__.py`",
 }
 
 BACKBONE_FILES = {"alex": "alexnet-random.pth", "vgg": "vgg16-random.pth"}

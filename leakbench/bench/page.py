@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from leakbench.bench.bench import AIMS, Bench
-from leakbench.bench.figure import figure_of
+from leakbench.bench.figure import Figure, figure_of
 from leakbench.bench.machine import machine
 from leakbench.errors import InputError
+from leakbench.reproduce.box import box_of
 from leakbench.scripts import markdown_table
 from leakbench.store import write_atomically
 
@@ -18,18 +19,18 @@ __all__ = ["check_page", "page", "write_page"]
 
 
 ALIKE = ("cpu", "cores", "threads", "versions")
-"""Of a machine, what figures on one page have in common."""
+"""Fields of the machine that all figures on one page share."""
 
 LEGEND = (
-    "`minimum`, `median` and `maximum` are over the repeats. `times` is the reference's time over ours where more is better",
-    "(aim `>=`), ours over the reference's where less is (`<=`); `share` is of the arithmetic's ceiling.",
+    "`minimum`, `median` and `maximum` are over the repeats. `times` is the reference's time divided by leakbench's if more is",
+    "better (aim `>=`), and the inverse if less is better (`<=`). `share` is the part of the arithmetic's ceiling.",
 )
 
 
 def check_page(folder: Path, quick: bool) -> None:
-    """Raise InputError where a bench.json that stands in the folder is of another kind, or no bench.json.
+    """Raise InputError if the folder's bench.json is of another machine or scale, or is not a bench.json.
 
-    So a trial never takes the place of published figures, nor do figures of another machine.
+    A trial, or figures of another machine, must not overwrite published figures.
     """
     read = _read(folder / "bench.json")
     if read is None:
@@ -45,7 +46,7 @@ def check_page(folder: Path, quick: bool) -> None:
 
 
 def write_page(found: Bench, folder: Path) -> None:
-    """Write FOLDER/bench.md and FOLDER/bench.json; figures that stand there and were not measured now stay (`check_page`)."""
+    """Write FOLDER/bench.md and FOLDER/bench.json; figures that were not measured now are kept (`check_page`)."""
     found = _with_those_before(found, _read(folder / "bench.json"))
     text = json.dumps(found.as_dict(), indent=1) + "\n"
     write_atomically(folder / "bench.json", lambda path: path.write_text(text, encoding="utf-8"))
@@ -53,7 +54,7 @@ def write_page(found: Bench, folder: Path) -> None:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """Return what a bench.json holds, None where there is none; raises InputError for another file."""
+    """Return the content of a bench.json, None if it does not exist; raises InputError for another file."""
     if not path.is_file():
         return None
     try:
@@ -61,12 +62,12 @@ def _read(path: Path) -> dict[str, Any] | None:
     except ValueError:
         read = None
     if not isinstance(read, dict) or not {"machine", "quick", "figures"} <= set(read):
-        raise InputError(f"page: {path} was written by no bench; give another folder, or remove it")
+        raise InputError(f"page: {path} was not written by `leakbench bench`; give another folder, or remove it")
     return read
 
 
 def _with_those_before(found: Bench, read: dict[str, Any] | None) -> Bench:
-    """Return a bench with the figures of one before that have no values now."""
+    """Return a bench with the earlier figures that have no values now."""
     before = {key: figure_of(figure) for key, figure in (read or {"figures": {}})["figures"].items() if figure}
     now = {key: figure for key, figure in found.figures.items() if figure.values or key not in before}
     figures = {key: now.get(key, before.get(key)) for key in AIMS}
@@ -74,19 +75,45 @@ def _with_those_before(found: Bench, read: dict[str, Any] | None) -> Bench:
 
 
 def _commands(found: Bench) -> list[str]:
-    """Return a line for each command by which the figures were measured."""
+    """Return a line for each command that measured figures."""
     by: dict[str, list[str]] = {}
     for key, figure in found.figures.items():
         by.setdefault(figure.command or found.command, []).append(f"`{key}`")
     if len(by) == 1:
         return [f"Measured by `{next(iter(by))}`; the same numbers are in bench.json."]
     each = [f"- `{command}`: {', '.join(keys)}" for command, keys in by.items()]
-    said = "Measured on one machine, at several times and states of the code, of which load and versions are the last;"
-    return [f"{said} the same in bench.json:", "", *each, ""]
+    said = "Measured on one machine, at several times and states of the code; load and versions are of the last."
+    return [f"{said} The same numbers are in bench.json:", "", *each, ""]
+
+
+def _box(found: Bench, measured: dict[str, Figure]) -> list[str]:
+    """Return the box at the top of the page."""
+    reached = [key for key, figure in measured.items() if _reaches(figure.median, AIMS[key])]
+    missed = ", ".join(f"`{key}`" for key in measured if key not in reached)
+    m = found.machine
+    return box_of(
+        "leakbench is as fast as its aims, each a ratio to a reference that does the same work.",
+        f"{len(reached)} of {len(measured)} aims are reached by the median.{f' Missed: {missed}.' if missed else ''}",
+        f"{len(measured)} figures with {_spread(measured)} repeats each, on {m.cores} cores.",
+        "The aims are for two idle cores." + "".join(f" {text[0].upper()}{text[1:]}." for text in m.warnings()),
+        found.command,
+    )
+
+
+def _reaches(value: float, aim: str) -> bool:
+    """Return whether a value satisfies an aim such as `>= 15`."""
+    sign, limit = aim.split()
+    return value >= float(limit) if sign == ">=" else value <= float(limit)
+
+
+def _spread(measured: dict[str, Figure]) -> str:
+    """Return the smallest and the largest number of repeats."""
+    many = sorted({len(figure.values) for figure in measured.values()})
+    return " to ".join(map(str, dict.fromkeys((many[0], many[-1])))) if many else "no"
 
 
 def page(found: Bench) -> str:
-    """Return the page: the figures, what each holds against what, what it is made of, and the machine."""
+    """Return the page: the figures, their aims and parts, and the machine."""
     m = found.machine
     measured = {key: figure for key, figure in found.figures.items() if figure.values}
     figures = [
@@ -100,6 +127,7 @@ def page(found: Bench) -> str:
     lines = [
         "# How fast",
         "",
+        *_box(found, measured),
         *_commands(found),
         f"On {m.cpu}, {m.cores} cores; PyTorch with {m.threads} threads, the references with as many and with one.",
         f"Load average before and after: {loads}.",
@@ -108,8 +136,8 @@ def page(found: Bench) -> str:
         *(f"**Warning: {text}.**" for text in m.warnings()),
         *(["**A trial (`--quick`): less of each work than in published figures.**"] if found.quick else []),
         "",
-        "Reference and ours take turns in one process (Flower's engine needs its own); times are wall time, ratios are of one",
-        "repeat each. The aims are for two idle cores.",
+        "The reference and leakbench take turns in one process (Flower's engine needs its own). Times are wall time. Each ratio",
+        "is of one repeat. The aims are for two idle cores.",
         "",
         *LEGEND,
         "",
@@ -117,7 +145,7 @@ def page(found: Bench) -> str:
         "",
         *(f"- `{key}`: not measured: {f.reason}" for key, f in found.figures.items() if not f.values),
         "",
-        "What they are made of, medians over the repeats:",
+        "Parts of each figure, medians over the repeats:",
         "",
         markdown_table(("key", "part", "value"), parts),
     ]
