@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -115,7 +116,8 @@ def as_html(blocks: Sequence[Block], title: str) -> str:
 
 def _html(block: Block) -> str:
     if isinstance(block, Heading):
-        return f"<h{block.level}>{escape(block.words)}</h{block.level}>"
+        place = re.sub(r"[^a-z0-9]+", "-", block.words.lower()).strip("-")
+        return f'<h{block.level} id="{place}">{escape(block.words)}</h{block.level}>'
     if isinstance(block, Text):
         return f"<p>{_tagged(block.parts)}</p>"
     if isinstance(block, Bullets):

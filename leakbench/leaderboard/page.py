@@ -17,6 +17,8 @@ __all__ = ["html_of", "markdown_of"]
 
 TITLE = "Leaderboard"
 
+HOW = "How to read the tables"
+
 ATTACKERS = {"oblivious": "oblivious", "aware": "adaptive"}
 """{attacker on a card: its name on the page}."""
 
@@ -32,8 +34,8 @@ RULES = (
     " against one. `inconclusive` and `no leak found` state the largest rate that the victims do not exclude at 95 % (one-sided,"
     " Clopper and Pearson). `attack failed`: no reconstruction for half of the examples or more.",
     "Each column of a leakage point has ASR / share identified by the adaptive attacker. `paper`: the leak is from networks at"
-    " random weights; `live`: from the network in training. A defense at the server does not protect the points before it. Only"
-    " rows of one table compare. No leak found by these attackers is no proof.",
+    " random weights; `live`: from the network in training. A defense at the server does not protect the points before it. No"
+    " leak found by these attackers is no proof.",
     "`leakbench card` measures a card, `leakbench leaderboard` writes this page, `docs/submitting.md` explains how to add one.",
 )
 
@@ -53,8 +55,13 @@ def _page(cards: Sequence[Card], place: str) -> Iterator[Block]:
     yield Heading(1, TITLE)
     yield _box(cards, groups)
     yield from _stale(cards)
-    for rule in RULES:
-        yield Text(_with_code(rule))
+    yield Text(
+        (
+            "Only rows of one table compare. The columns are explained under ",
+            Link(HOW, f"#{HOW.lower().replace(' ', '-')}"),
+            ".",
+        )
+    )
     several = {before[0].dataset.name for before, after in pairwise(groups) if before[0].dataset == after[0].dataset}
     for group in groups:
         ranked, first = standings(group), group[0]
@@ -79,6 +86,8 @@ def _page(cards: Sequence[Card], place: str) -> Iterator[Block]:
         yield from _reported(ranked)
         yield Heading(3, f"{first.dataset.name}: commands")
         yield Bullets(tuple((Code(each.card.repeat),) for each in ranked))
+    yield Heading(2, HOW)
+    yield from (Text(_with_code(rule)) for rule in RULES)
 
 
 def _box(cards: Sequence[Card], groups: Sequence[Sequence[Card]]) -> Bullets:
