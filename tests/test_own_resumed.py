@@ -18,7 +18,7 @@ from torch import Tensor
 
 import leakbench
 from leakbench.attack.clock import search_costs
-from leakbench.attack.searches import EXACT, IMPROVES, WINDOW, Searches, search_name
+from leakbench.attack.searches import EXACT, IMPROVES, WINDOW, Searches, search_name, usual_share
 from leakbench.attack.slots.descent import AdamDescent, LbfgsDescent, Terms, descend
 from leakbench.attack.slots.stop import Iterations
 from leakbench.cli.own import attack as command
@@ -192,10 +192,10 @@ def test_a_command_that_is_killed_resumes(number: signal.Signals, tmp_path: Path
 
 
 class Method:
-    """A search with a descent and nothing else."""
+    """A search with a descent, 1,200 iterations and nothing else."""
 
     def __init__(self, descent: Any) -> None:
-        self.descent = descent
+        self.descent, self.stop = descent, Iterations(limit=1200)
 
 
 def searching(descent: Any) -> Any:
@@ -219,9 +219,20 @@ def test_a_search_has_converged_if_its_match_is_exact() -> None:
     assert running.converged(trajectory).tolist() == [True, False, False]
 
 
-def test_a_search_by_a_schedule_never_counts_as_converged() -> None:
-    """Adam improves again when its learning rate falls."""
-    assert not searching(AdamDescent()).converged(torch.ones(3 * WINDOW, 2)).any()
+def test_a_search_by_a_schedule_has_converged_if_a_lower_rate_does_not_improve_it() -> None:
+    """Adam can improve again when its learning rate falls, after 450 of 1,200 iterations. It then has 100 to do so."""
+    running, level, falls = searching(AdamDescent()), torch.ones(551), torch.ones(551)
+    falls[500] = 0.9
+    assert not running.converged(level[:550, None]).any()
+    assert running.converged(torch.stack([level, falls], 1)).tolist() == [True, False]
+    assert not searching(AdamDescent(milestones=())).converged(torch.ones(1200, 1)).any()
+
+
+def test_the_usual_share_of_a_search_is_what_it_takes_until_it_converges() -> None:
+    """Half of the iterations of L-BFGS, and a quarter more than the first chance of Adam to converge."""
+    assert usual_share(Method(LbfgsDescent())) == 0.5
+    assert usual_share(Method(AdamDescent())) == pytest.approx(1.25 * 550 / 1200)
+    assert usual_share(Method(AdamDescent(milestones=()))) == 1.0
 
 
 def test_a_converged_search_ends_and_its_neighbours_go_on() -> None:

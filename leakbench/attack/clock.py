@@ -15,7 +15,7 @@ from torch import Tensor
 
 from leakbench.attack.doubts import BUDGET
 from leakbench.attack.evaluations import most_evaluations, restarts_of
-from leakbench.attack.slots.descent import evaluations_each
+from leakbench.attack.search.lbfgs import Late, never
 from leakbench.attack.slots.pooling import Least
 from leakbench.attack.slots.stop import Stop, Watched, searches_of, with_searches
 from leakbench.federated.view import View
@@ -29,6 +29,7 @@ __all__ = [
     "WithinSeconds",
     "begun",
     "cut_short",
+    "late_of",
     "search_costs",
     "seconds_per_evaluation",
     "until_of",
@@ -43,8 +44,11 @@ TRIED = 3
 QUICK = 0.1
 """Largest share of the limit that trials on all victims together may take."""
 
-TRYING = 0.25
-"""Share of the limit after which no further search is tried; it then counts as slow as the slowest that was."""
+TRYING = 0.15
+"""Share of the limit within which searches are tried; another one then counts as slow as the slowest that was."""
+
+PATIENCE = 0.02
+"""Share of the limit after which a trial ends after its current iteration."""
 
 READING = 0.5
 """Largest share of the limit for what the searches read first; see `Reads`."""
@@ -92,7 +96,7 @@ class Timed:
         now: The clock.
         until: When all searches of the attack must have ended.
         later: Number of searches that follow this one; each gets an equal share of the time that is left.
-        each: Predicted seconds of one iteration of one victim's search, and of the evaluation of its last point.
+        each: Predicted seconds of two evaluations of one victim's search: the next one, and the one of its last point.
         ends: When this search must have ended; `until` until `begun` sets its share.
         cut: The first iteration after which victims were stopped by the clock; None if no victim was.
     """
@@ -120,10 +124,14 @@ class Timed:
         fresh.ends = now + (self.until - now) / (self.later + 1)
         return fresh
 
+    def late(self, searches: int) -> bool:
+        """Return whether another evaluation of so many searches side by side, and their last one, would not end in time."""
+        return self.now() + self.each * searches > self.ends
+
     def __call__(self, iteration: int, values: Tensor) -> Tensor:
-        """Return which victims' searches end: all of them if another iteration would not end in time."""
+        """Return which victims' searches end: all of them if another evaluation would not end in time."""
         ended = self.stop(iteration, values)
-        if bool(ended.all()) or self.now() + self.each * len(values) <= self.ends:
+        if bool(ended.all()) or not self.late(len(values)):
             return ended
         self.cut = iteration if self.cut is None else min(self.cut, iteration)
         return torch.ones_like(ended)
@@ -138,8 +146,14 @@ def begun(stop: Stop) -> Stop:
 
 def until_of(stop: Stop) -> Until | None:
     """Return when a search with a stop that has begun must end; None where no clock ends it."""
-    inner = stop.stop if isinstance(stop, Watched) else stop
+    inner = _unwatched(stop)
     return Until(inner.now, inner.ends) if isinstance(inner, Timed) else None
+
+
+def late_of(stop: Stop) -> Late:
+    """Return what tells a search with a stop that has begun whether its time is over within an iteration."""
+    inner = _unwatched(stop)
+    return inner.late if isinstance(inner, Timed) else never
 
 
 def cut_short(stop: Stop, steps: Tensor) -> dict[str, Tensor]:
@@ -147,7 +161,7 @@ def cut_short(stop: Stop, steps: Tensor) -> dict[str, Tensor]:
 
     A victim that settled in the very iteration of the cut is counted as cut.
     """
-    inner = stop.stop if isinstance(stop, Watched) else stop
+    inner = _unwatched(stop)
     if not isinstance(inner, Timed):
         return {}
     return {BUDGET: torch.zeros_like(steps, dtype=torch.bool) if inner.cut is None else steps >= inner.cut}
@@ -155,23 +169,28 @@ def cut_short(stop: Stop, steps: Tensor) -> dict[str, Tensor]:
 
 @dataclass
 class _Noted:
-    """A stop that notes when each of a few iterations has ended."""
+    """A stop that notes when each of a few iterations has ended; no other one begins after `until`."""
 
     now: Now
+    until: float
     times: list[float] = field(default_factory=list)
     limit: int = TRIED
 
     def __call__(self, iteration: int, values: Tensor) -> Tensor:
         self.times.append(self.now())
-        return torch.full_like(values, iteration >= self.limit, dtype=torch.bool)
+        ended = iteration >= self.limit or self.times[-1] > self.until
+        return torch.full_like(values, ended, dtype=torch.bool)
 
 
-def seconds_per_evaluation(search: Any, views: tuple[View, ...], victims: int, now: Now) -> float:
+def seconds_per_evaluation(
+    search: Any, views: tuple[View, ...], victims: int, now: Now, patience: float = float("inf")
+) -> float:
     """Return the seconds that one gradient evaluation of a search takes for each of the first `victims` side by side.
 
-    The victims' generators stay as they are: the trial has its own.
+    The victims' generators stay as they are: the trial has its own. It takes at least one iteration, and none that would begin
+    after `patience` seconds.
     """
-    noted = _Noted(now)
+    noted = _Noted(now, now() + patience)
     single: dict[str, Any] = {"restarts": 1, "pooling": Least()}
     changed: dict[str, Any] = {"stop": noted} | {name: v for name, v in single.items() if hasattr(search, name)}
     if hasattr(search.descent, "inner"):
@@ -242,17 +261,16 @@ class WithinSeconds:
         for number, search in enumerate(searches):
             if isinstance(search, Reads) and runs(self.method, number, search, views):
                 search.prepare(views, rngs, reading)
-        each, trying = list[float](), Until(self.now, self.now() + TRYING * self.seconds)
+        each, trying, longest = list[float](), self.now() + TRYING * self.seconds, 0.0
         for number, search in enumerate(searches):
-            tried = not any(each) or not trying()
+            began = self.now()
+            tried = not any(each) or began + longest <= trying
             slowest = max(each, default=0.0) if runs(self.method, number, search, views) else 0.0
             each.append(self._each(number, search, views) if tried else slowest)
+            longest = max(longest, self.now() - began)
         costs = [cost * most_evaluations(search) if cost else 0.0 for cost, search in zip(each, searches, strict=True)]
         # The last point of a search is evaluated once more.
-        single = [
-            cost * (evaluations_each(search.descent) + 1) * restarts_of(search) if cost else 0.0
-            for cost, search in zip(each, searches, strict=True)
-        ]
+        single = [2 * cost * restarts_of(search) if cost else 0.0 for cost, search in zip(each, searches, strict=True)]
         self.tell(sum(costs), sum(single), getattr(self.method, "twins", 0))
         order = sorted(range(len(searches)), key=lambda number: costs[number])
         running = [number for number in order if each[number]]
@@ -268,12 +286,20 @@ class WithinSeconds:
         """Return the seconds of an evaluation; 0 for a method that does not search, and for one that does not run here."""
         if not runs(self.method, number, search, views):
             return 0.0
-        each, victims = seconds_per_evaluation(search, views, 1, self.now), views[0].victims
+        patience, victims = PATIENCE * self.seconds, views[0].victims
+        each = seconds_per_evaluation(search, views, 1, self.now, patience)
         # Many victims side by side take less than as many times one, but a trial must not take the time of the attack.
         if TRIED * each * victims * len(searches_of(self.method)) < self.seconds * QUICK:
-            each = seconds_per_evaluation(search, views, victims, self.now)
+            each = seconds_per_evaluation(search, views, victims, self.now, patience)
         # A clock may be too coarse to see an evaluation; a search is never free.
         return max(each, 1e-9)
+
+
+def _unwatched(stop: Stop) -> Stop:
+    """Return the stop behind all that watch it."""
+    while isinstance(stop, Watched):
+        stop = stop.stop
+    return stop
 
 
 def _inside(stop: Stop, timed: Timed) -> Stop:

@@ -13,13 +13,16 @@ from torch import Tensor
 
 from leakbench.attack.clock import Now
 
-__all__ = ["EXACT", "IMPROVES", "WINDOW", "Searches", "Searching", "Store", "search_name"]
+__all__ = ["EXACT", "IMPROVES", "WINDOW", "Searches", "Searching", "Store", "search_name", "usual_share"]
 
 WINDOW = 15
 """Number of iterations after which a search that has not improved has converged."""
 
 IMPROVES = 1e-3
 """Least relative decrease of the value that counts as an improvement within `WINDOW` iterations."""
+
+PATIENT = 12
+"""By Adam, a search has converged when it has not improved for the share 1 / `PATIENT` of its iterations at a reduced rate."""
 
 EXACT = 1e-12
 """Share of its first value at which a squared distance consists of rounding errors of float32."""
@@ -60,23 +63,30 @@ class Searches:
         tell: Called after each iteration with (number of the search, its name, share of its iterations that is done).
         store: Where the state of each search is kept, so that an interrupted attack resumes; None keeps nothing.
         prefix: Start of the names in the store.
+        checks: Whether `AutoLeak` also tries its searches on public examples; else `AutoLeak.checked` does it later.
         now: The clock of the saves.
     """
 
     tell: _Told = _untold
     store: Store | None = None
     prefix: str = "search"
+    checks: bool = True
     now: Now = time.monotonic
     _begun: int = field(default=0, init=False)
 
     def begin(self, method: Any) -> Searching:
         """Return what the next search, one of `method`, runs by."""
         number, self._begun = self._begun, self._begun + 1
-        fixed = getattr(method, "sharpness", None) is None and getattr(method, "fading", (1.0, 1.0)) == (1.0, 1.0)
-        # Adam follows a schedule of learning rates: its value falls again when the rate does.
-        converges = fixed and hasattr(method.descent, "inner")
         name = search_name(method)
-        return Searching(self, f"{self.prefix}{number:02d}", lambda share: self.tell(number, name, share), converges)
+        after, window = _patience(method)
+        return Searching(
+            self,
+            f"{self.prefix}{number:02d}",
+            lambda share: self.tell(number, name, share),
+            _fixed(method),
+            after,
+            window,
+        )
 
     def of_check(self) -> Searches:
         """Return the searches of the same attack on public examples, which count after its own."""
@@ -94,6 +104,8 @@ class Searching:
         name: The name of its state in the store.
         tell: Called with the share of the iterations that is done.
         converges: Whether `converged` can be true.
+        after: Number of iterations before the window begins.
+        window: Number of iterations without an improvement after which a search has converged.
         picture: Returns the inputs that points (v, d) with values (v,) stand for.
     """
 
@@ -101,6 +113,8 @@ class Searching:
     name: str
     tell: Callable[[float], None]
     converges: bool
+    after: int = 0
+    window: int = WINDOW
     picture: Callable[[Tensor, Tensor], Tensor] | None = None
     _saved: float = field(default=0.0, init=False)
     _took: float = field(default=0.0, init=False)
@@ -118,15 +132,15 @@ class Searching:
     def converged(self, trajectory: Tensor) -> Tensor:
         """Return which searches have converged, (v,) bool, by their values so far (iterations, v).
 
-        A search has converged if its least value has not decreased by the share `IMPROVES` in `WINDOW` iterations, or if a
+        A search has converged if its least value has not decreased by the share `IMPROVES` in `window` iterations, or if a
         value that started positive has reached the share `EXACT` of its first one.
         """
         first, least = trajectory[0], trajectory.amin(0)
         if not self.converges:
             return torch.zeros_like(first, dtype=torch.bool)
         ended = (least >= 0) & (least <= EXACT * first)
-        if len(trajectory) > WINDOW:
-            before = trajectory[:-WINDOW].amin(0)
+        if len(trajectory) > self.after + self.window:
+            before = trajectory[: -self.window].amin(0)
             ended = ended | (before - least <= IMPROVES * before.abs())
         return ended
 
@@ -152,6 +166,30 @@ class Searching:
         store.write(self.name, {"start": start, **parts})
         self._saved = now()
         self._took = self._saved - began
+
+
+def usual_share(method: Any) -> float:
+    """Return the share of its iterations after which a search that can converge usually ends; 1 for one that cannot."""
+    if not _fixed(method):
+        return 1.0
+    after, window = _patience(method)
+    return 0.5 if after == 0 else min(1.0, 1.25 * (after + window) / method.stop.limit)
+
+
+def _fixed(method: Any) -> bool:
+    """Return whether the value that a search makes small stays the same from iteration to iteration."""
+    return getattr(method, "sharpness", None) is None and getattr(method, "fading", (1.0, 1.0)) == (1.0, 1.0)
+
+
+def _patience(method: Any) -> tuple[int, int]:
+    """Return the iterations of a search before its window of convergence begins, and those of the window.
+
+    Adam follows a schedule of learning rates. The value can stay level at the first rate and fall again at the next one.
+    """
+    descent, limit = method.descent, method.stop.limit
+    if hasattr(descent, "inner"):
+        return 0, WINDOW
+    return int(min(descent.milestones, default=1.0) * limit), max(WINDOW, limit // PATIENT)
 
 
 def search_name(method: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +123,7 @@ def attack(
 
     With --out FOLDER, the searches are saved every few seconds; run an interrupted command again to resume it.
     """
+    began = time.monotonic()  # The budget includes the imports.
     if out is not None and out.suffix in NO_FOLDER:
         raise InputError(f"out: got {str(out)!r}, expected a folder, or a name that ends in .safetensors")
     from leakbench.own.answers_file import check_answers_file  # noqa: PLC0415
@@ -149,11 +151,11 @@ def attack(
     notes = "\n".join([*filter(None, [adapted]), *assumed(seen, attacker, bool(asked.befores))])
     where, reporter = "", reporter_of(quiet, after=QUICK)
     if out is None or alone:
-        found = attack_seen(seen, attacker, reporter)
+        found = attack_seen(seen, attacker, reporter, began=began)
     else:
         command = shlex.join(["leakbench", *sys.argv[1:]])
         points = {asked.tap: (seen, attacker)}
-        found = attacked_into(out, points, asked.who.names, command, notes, reporter)[asked.tap]
+        found = attacked_into(out, points, asked.who.names, command, notes, reporter, began)[asked.tap]
         where = f"answers: {out / 'reconstructions.safetensors'}   report: {out / 'report.html'}"
     note = "\n".join(filter(None, [notes, found.note]))
     warnings = tuple(filter(None, [contradicted(seen, attacker)]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -88,6 +89,7 @@ def attack_update(
     Warns:
         UserWarning: Where the gradient of the truth is not the update.
     """
+    began = time.monotonic()
     if out is not None:
         check_out(Path(out))
     several = [update] if isinstance(update, Mapping) else list(update)
@@ -106,9 +108,11 @@ def attack_update(
     warn_of_contradiction(seen, attacker, stacklevel=3)
     attacker, adapted = suited(attacker, seen)
     if out is None:
-        return attack_seen(seen, attacker)
+        return attack_seen(seen, attacker, began=began)
     notes = "\n".join([*filter(None, [adapted]), *assumed(seen, attacker, before is not None)])
-    return attacked_into(Path(out), {tap: (seen, attacker)}, who.names, "leakbench.attack_update", notes)[tap]
+    return attacked_into(Path(out), {tap: (seen, attacker)}, who.names, "leakbench.attack_update", notes, began=began)[
+        tap
+    ]
 
 
 def warn_of_contradiction(seen: Seen, attacker: Attacker, stacklevel: int) -> None:

@@ -8,22 +8,25 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
 import torch
 from torch import Tensor
 
-from leakbench.answers import Reconstruction
+from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack import Attack
 from leakbench.attack.clock import runs, search_costs
 from leakbench.attack.doubts import BUDGET
 from leakbench.attack.evaluations import with_evaluations
 from leakbench.attack.isolation import answered
+from leakbench.attack.methods.autoleak import AutoLeak
 from leakbench.attack.null.pictures import null_attack
+from leakbench.attack.public import FEW
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.reconstructed import CALIBRATION, by_both
-from leakbench.attack.searches import Searches, Store
+from leakbench.attack.searches import Searches, Store, usual_share
 from leakbench.attack.slots.stop import searches_of
 from leakbench.data.dataset import Dataset
 from leakbench.data.recipe import Federation
@@ -39,6 +42,7 @@ from leakbench.measure.metrics import success_threshold
 from leakbench.measure.recognised import gallery_of, score_recognised
 from leakbench.measure.scores import Truth, score
 from leakbench.measure.scores_rankings import score_ways
+from leakbench.models import one_hot
 from leakbench.own.overlap import without_truth
 from leakbench.own.seen import Seen
 from leakbench.own.table import Row, as_html, as_text
@@ -47,6 +51,7 @@ from leakbench.rng import generator, generators
 from leakbench.summary.evidence import Setup, is_strongest
 from leakbench.summary.tap import tap_summary
 from leakbench.summary.warnings import WORDS
+from leakbench.types import Generators
 
 __all__ = ["QUICK", "Attacker", "Outcome", "attack_seen", "told", "with_limit"]
 
@@ -61,6 +66,15 @@ QUICK = 5.0
 
 LATE = 1.25
 """By how much a search may be slower than the trial that predicts it."""
+
+CANDIDATES = 1000
+"""Number of candidates for identification where a dataset is named."""
+
+RANKED = 0.1
+"""Largest share of a budget for the gradients of the candidates."""
+
+JUDGED = 6
+"""Gradients of each reconstruction that are computed after the last search, to choose it and to score it."""
 
 MADE_UP = 256
 """How many pictures stand for public ones where no data set is named."""
@@ -192,74 +206,176 @@ def with_limit(attacker: Attacker, seen: Seen) -> Attacker:
 
 
 def attack_seen(
-    seen: Seen, attacker: Attacker, reporter: Reporter | None = None, store: Store | None = None, spent: float = 0.0
+    seen: Seen,
+    attacker: Attacker,
+    reporter: Reporter | None = None,
+    store: Store | None = None,
+    spent: float = 0.0,
+    began: float | None = None,
 ) -> Outcome:
     """Attack what leaked and score the answers where the truth is known.
 
+    A budget is a limit on all of it: the preparation, the searches, and the scores, for which time is reserved.
+
     reporter: shows the progress; None makes one.  store: where searches are kept, so that an interrupted attack resumes; None
-    keeps nothing.  spent: seconds of the budget that earlier processes used.
+    keeps nothing.  spent: seconds of the budget that earlier processes used.  began: when the budget of this process began, by
+    `time.monotonic`; None for now.
 
     Raises InputError for an attack that needs what nobody can be granted here: true labels, candidates, another model.
     """
+    began = time.monotonic() if began is None else began
     _check(attacker.attack)
-    began = time.monotonic()
     view, needs = told(seen, attacker), attacker.attack.needs
     public, _ = without_truth(attacker.public(view.shape, view.classes), seen.inputs)
     view = dataclasses.replace(view, public=_first(public, max(256, needs.public)), fits=FitStore(fit_folder()))
     rngs = generators(attacker.seed, "attack", [(seen.view.clock.round, v) for v in range(view.victims)])
-    method, report = attacker.attack.method, Reporter(after=QUICK) if reporter is None else reporter
-    searches = searches_of(method)
-    total = sum(runs(method, number, search, (view,)) for number, search in enumerate(searches))
+    report = Reporter(after=QUICK) if reporter is None else reporter
+    scored = seen.inputs is not None and seen.labels is not None
+    closing = Closing(0.0, CANDIDATES)
+    if attacker.budget is not None and scored:
+        closing = _closing(view, attacker)
+    # With the truth, the check of the searches on public examples waits: a success does not need it.
+    method = attacker.attack.method
+    later = method if isinstance(method, AutoLeak) and scored and attacker.budget is None else None
+    left = None if attacker.budget is None else attacker.budget - spent - closing.seconds - (time.monotonic() - began)
+    answer, view = _answered(view, attacker, rngs, report, store, left, later is None)
+    stopped = None
+    if many := int(answer.doubts.get(BUDGET, torch.zeros(0)).sum()):
+        stopped = attacker.budget
+        report.say(f"{WORDS[BUDGET]} ({many} of {view.victims} victims)")
+    named = (view.tap, view.clock.round + 1, attacker.untried)
+    if seen.inputs is None or seen.labels is None:
+        return Outcome(None, answer, -answer.certainty[:, 0], None, None, stopped, *named)
+    judge = _Judge(seen, seen.inputs, seen.labels, attacker, public, view, rngs, closing.candidates)
+    rows, matched = judge(answer)
+    if later is not None and not rows["success"].all():
+        try:
+            answer = later.checked(answer, view, rngs[0])
+        finally:
+            report.close()
+        rows, matched = judge(answer)
+    summary = tap_summary(rows, time.monotonic() - began, _setup(attacker))
+    if summary["candidates"] < 2:  # Nothing is needed to pick the only one.
+        summary |= dict.fromkeys(("identified", "identified_low", "identified_high"))
+    return Outcome(summary, answer, -answer.certainty[:, 0], rows, matched, stopped, *named)
+
+
+def _answered(
+    view: View,
+    attacker: Attacker,
+    rngs: Generators,
+    report: Reporter,
+    store: Store | None,
+    left: float | None,
+    checks: bool,
+) -> tuple[Reconstruction, View]:
+    """Return the reconstructions of the searches, which have `left` seconds, and the view with these searches.
+
+    checks: whether the attack also tries its searches on public examples.
+    """
+    method = attacker.attack.method
+    total = sum(runs(method, number, search, (view,)) for number, search in enumerate(searches_of(method)))
     telling = _Telling(report, total)
-    view, say = dataclasses.replace(view, searches=Searches(telling, store)), report.say
+    view = dataclasses.replace(view, searches=Searches(telling, store, checks=checks))
     try:
-        if (limit := attacker.budget) is not None:
-            left = max(0.0, limit - spent)
-            report.bound(left)
-            method = within_seconds(method, left, view.victims, left, limit, report.note)
-        else:
+        if left is None or attacker.budget is None:
             telling.expect(method, view)
+        else:
+            left = max(0.0, left)
+            report.bound(left)
+            method = within_seconds(method, left, view.victims, left, attacker.budget, report.note)
         answer = answered(method, (view,), rngs)
     finally:
         report.close()
     if not isinstance(answer, Reconstruction):
         raise InputError("attack: it ranks candidates and rebuilds nothing; expected one that reconstructs")
-    stopped = None
-    if many := int(answer.doubts.get(BUDGET, torch.zeros(0)).sum()):
-        stopped = limit
-        say(f"{WORDS[BUDGET]} ({many} of {view.victims} victims)")
-    named = (view.tap, view.clock.round + 1, attacker.untried)
-    if seen.inputs is None or seen.labels is None:
-        return Outcome(None, answer, -answer.certainty[:, 0], None, None, stopped, *named)
-    # Whatever the attack knows, as in every run.
-    informed = dataclasses.replace(_aware(seen, attacker.defense), public=view.public, fits=view.fits)
-    shown, own = _candidates(seen.inputs, seen.labels, public, attacker)
-    likelihood = Candidates()((dataclasses.replace(_of_one(informed), candidates=shown),), rngs)
-    ranked = {"identified": likelihood}
-    ranked |= by_both((informed,), likelihood, shown, public.inputs[:CALIBRATION], answer)
-    labels, victims = seen.labels.flatten(), torch.arange(view.victims)
-    null = null_attack(
-        public.inputs, public.labels, len(labels), labels, attacker.eta, generator(attacker.seed, "null")
-    )
-    truth = Truth(victims, seen.inputs.float(), seen.labels, torch.zeros_like(seen.labels), own)
-    rows, matched = score(
-        view.tap,
-        view.clock.round + 1,
-        answer,
-        ranked,
-        null,
-        truth,
-        attacker.eta,
-        "no weights were given",
-    )
-    gallery = None if attacker.data is None else gallery_of(attacker.data, attacker.seed)
-    # Which training examples they are is unknown; pictures that equal a victim's are left out of the gallery by themselves.
-    strangers = dataclasses.replace(truth, examples=torch.full_like(seen.labels, -1))
-    rows = rows.join(score_ways(ranked, truth)).join(score_recognised(matched, strangers, null, gallery))
-    summary = tap_summary(rows, time.monotonic() - began, _setup(attacker))
-    if summary["candidates"] < 2:  # Nothing is needed to pick the only one.
-        summary |= dict.fromkeys(("identified", "identified_low", "identified_high"))
-    return Outcome(summary, answer, -answer.certainty[:, 0], rows, matched, stopped, *named)
+    return answer, view
+
+
+@dataclass(frozen=True)
+class Closing:
+    """What comes after the searches of an attack with a budget: the seconds that it takes, and the number of candidates."""
+
+    seconds: float
+    candidates: int
+
+
+def _closing(view: View, attacker: Attacker) -> Closing:
+    """Return the time to reserve for judging and scoring the reconstructions, by the seconds of one gradient of the network.
+
+    There are so many candidates for identification that their gradients take at most the share `RANKED` of the budget.
+    """
+    budget, alone = attacker.budget or 0.0, view.of(torch.zeros(1, dtype=torch.int64))
+    like = next(iter(view.update.values()))
+    inputs = torch.full((1, view.examples, *view.shape), 0.5).to(like)
+    labels = one_hot(torch.zeros(1, view.examples, dtype=torch.int64), view.classes).to(like)
+    began = time.perf_counter()
+    with torch.no_grad():
+        alone.respond(inputs, labels)
+    each = time.perf_counter() - began
+    most = view.victims if attacker.data is None else CANDIDATES
+    many = max(view.victims, min(most, int(RANKED * budget / max(each, 1e-9))))
+    # The candidates of a batch are compared by the gradients of public examples.
+    learned = FEW if view.examples > 1 else 0
+    judged = JUDGED * view.victims * view.examples
+    seconds = LATE * each * (judged + many + learned) + 0.02 * budget
+    return Closing(min(0.5 * budget, seconds), many)
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Scores the reconstructions of what was seen, where the truth is known: inputs (V, M, *s) and labels (V, M).
+
+    view: what the attacker was shown, with its public examples and fits.  candidates: the most candidates for identification.
+    """
+
+    seen: Seen
+    inputs: Tensor
+    labels: Tensor
+    attacker: Attacker
+    public: Public
+    view: View
+    rngs: Generators
+    candidates: int
+
+    def __call__(self, answer: Reconstruction) -> tuple[pd.DataFrame, Tensor]:
+        """Return a row for each example, and the reconstructions (V, M, *s) in the order of the truth."""
+        attacker, public, view = self.attacker, self.public, self.view
+        inputs, known = self.inputs, self.labels
+        labels, victims = known.flatten(), torch.arange(view.victims)
+        null = null_attack(
+            public.inputs, public.labels, len(labels), labels, attacker.eta, generator(attacker.seed, "null")
+        )
+        shown, own = self._shown
+        truth = Truth(victims, inputs.float(), known, torch.zeros_like(known), own)
+        likelihood = self._likelihood
+        ranked = {"identified": likelihood}
+        ranked |= by_both((self._informed,), likelihood, shown, public.inputs[:CALIBRATION], answer)
+        rows, matched = score(
+            view.tap, view.clock.round + 1, answer, ranked, null, truth, attacker.eta, "no weights were given"
+        )
+        gallery = None if attacker.data is None else gallery_of(attacker.data, attacker.seed)
+        # Which training examples they are is unknown; pictures that equal a victim's are left out of the gallery by themselves.
+        strangers = dataclasses.replace(truth, examples=torch.full_like(known, -1))
+        rows = rows.join(score_ways(ranked, truth)).join(score_recognised(matched, strangers, null, gallery))
+        return rows, matched
+
+    @cached_property
+    def _informed(self) -> View:
+        """The view of an attacker that knows the defense, as in every run, whatever the attack knows."""
+        informed = _aware(self.seen, self.attacker.defense)
+        return dataclasses.replace(informed, public=self.view.public, fits=self.view.fits)
+
+    @cached_property
+    def _shown(self) -> tuple[Public, Tensor]:
+        """The candidates, and which of them each victim's first example is (V,)."""
+        return _candidates(self.inputs, self.labels, self.public, self.attacker, self.candidates)
+
+    @cached_property
+    def _likelihood(self) -> Ranking:
+        """The scores of the candidates, which do not depend on the reconstructions."""
+        alone = dataclasses.replace(_of_one(self._informed), candidates=self._shown[0])
+        return Candidates()((alone,), self.rngs)
 
 
 class _Telling:
@@ -273,13 +389,22 @@ class _Telling:
         self.first: dict[int, tuple[float, float]] = {}
 
     def expect(self, method: Any, view: View) -> None:
-        """Measure what each search of an attack without a budget takes at most, and print the estimate where it is long."""
-        costs = [LATE * cost for cost in search_costs(method, (view,), time.perf_counter)]
-        victims, twins = view.victims, getattr(method, "twins", 0)
+        """Measure what each search of an attack without a budget takes at most, and print the estimate where it is long.
+
+        Most searches converge before their last iteration, and a success needs no check on public examples.
+        """
+        measured = search_costs(method, (view,), time.perf_counter)
+        running = [s for number, s in enumerate(searches_of(method)) if runs(method, number, s, (view,))]
+        usual = sum(usual_share(search) * cost for search, cost in zip(running, measured, strict=True))
+        costs = [LATE * cost for cost in measured]
+        victims, twins = view.victims, min(2, getattr(method, "twins", 0))
         self.costs, self.check = costs, sum(costs) / victims * twins
         if (most := sum(costs) + self.check) > QUICK:
             many = "1 victim" if victims == 1 else f"{victims} victims"
-            line = f"estimated at most {minutes(most)} for {many} ({len(costs)} searches); --budget sets a limit"
+            line = (
+                f"estimated at most {minutes(most)} for {many}, usually about {minutes(usual)} ({len(costs)} searches);"
+                " --budget sets a limit"
+            )
             self.reporter.note(line)
         self.reporter.bound(most)
 
@@ -350,9 +475,12 @@ def _aware(seen: Seen, defense: Defense | None) -> View:
     return dataclasses.replace(view, stations=defense.stations, noise=noise, unknown=unknown, knowledge=known)
 
 
-def _candidates(inputs: Tensor, labels: Tensor, public: Public, attacker: Attacker) -> tuple[Public, Tensor]:
-    """Return k candidates, all victims' first examples and, of a data set, public ones; and which each victim's is (V,)."""
-    few = _first(public, 0 if attacker.data is None else max(0, 1000 - len(inputs)))
+def _candidates(inputs: Tensor, labels: Tensor, public: Public, attacker: Attacker, most: int) -> tuple[Public, Tensor]:
+    """Return k candidates and which of them each victim's is (V,).
+
+    They are all victims' first examples and, of a dataset, public ones, `most` in all.
+    """
+    few = _first(public, 0 if attacker.data is None else max(0, most - len(inputs)))
     pool = torch.cat([inputs[:, 0], few.inputs])
     order = torch.randperm(len(pool), generator=generator(attacker.seed, "candidates"))
     shown = Public(pool[order], torch.cat([labels[:, 0], few.labels])[order])

@@ -70,12 +70,13 @@ def attacked_into(
     command: str,
     note: str = "",
     reporter: Reporter | None = None,
+    began: float | None = None,
 ) -> dict[str, Outcome]:
     """Attack {leakage point: what is seen there, by whom}, write the folder, and return what came of each.
 
     An attack that was interrupted resumes from the searches in the folder, if the update, the model and all options are the same.
 
-    reporter: shows the progress; None makes one.
+    reporter: shows the progress; None makes one.  began: when a budget began, by `time.monotonic`; None for now.
     note: what to say on the page beside what is assumed, a sentence a line.  Raises InputError for a folder that holds something
     else, before anything is attacked.
     """
@@ -85,7 +86,7 @@ def attacked_into(
         for tap, (seen, attacker) in points.items():
             # A finished attack that is run again starts over: its folder keeps no searches.
             store = None if run.manifest["complete"] else _Kept(run, tap)
-            found[tap] = attack_seen(seen, attacker, reporter, store, 0.0 if store is None else store.spent)
+            found[tap] = attack_seen(seen, attacker, reporter, store, 0.0 if store is None else store.spent, began)
         rows = [
             Row(
                 tap,

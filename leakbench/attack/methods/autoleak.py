@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
-from leakbench.attack.clock import until_of
+from leakbench.attack.clock import late_of, until_of
 from leakbench.attack.doubts import BUDGET, OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN, stuck, twins
 from leakbench.attack.methods.feature_inversion import FeatureInversion
 from leakbench.attack.methods.gradient_matching import GradientMatching
@@ -32,6 +32,10 @@ __all__ = ["AutoLeak"]
 
 AMPLE = 4
 """How many coordinates have to leak for each number of an answer, so that any answer that explains them is taken for right."""
+
+
+TRIAL = 5
+"""Number of times two evaluations of each search that a check on public examples takes at least."""
 
 
 @part
@@ -72,11 +76,26 @@ class AutoLeak:
         if not left.any():
             return dataclasses.replace(found, doubts={})
         # After a search that the clock stopped there is no time to try the same searches on public examples.
-        short = bool((found.doubts[BUDGET] & left).any())
-        doubts = found.doubts | ({BUDGET: left} if short else self._of_twins(views[0], rngs[0]))
+        short = bool((found.doubts[BUDGET] & left).any()) or self._without_time(views[0])
+        put_off = views[0].searches is not None and not views[0].searches.checks
+        more = {BUDGET: left} if short else {} if put_off else self._of_twins(views[0], rngs[0])
+        doubts = found.doubts | more
         if any(view.unknown or (view.network.draws and not view.reads_draws) for view in views):
             doubts[UNKNOWN] = torch.ones_like(left)
         return dataclasses.replace(found, doubts={why: whom & left for why, whom in doubts.items()})
+
+    def checked(self, answer: Reconstruction, view: View, rng: torch.Generator) -> Reconstruction:
+        """Return an answer with the doubts that the same searches leave on public examples; see `Searches.checks`."""
+        left = ~self._is_broken((view,), answer, prior_of(view))
+        if not left.any():
+            return answer
+        more = {why: whom & left for why, whom in self._of_twins(view, rng).items()}
+        return dataclasses.replace(answer, doubts=answer.doubts | more)
+
+    def _without_time(self, view: View) -> bool:
+        """Return whether a budget leaves too little time to try the searches on public examples."""
+        stops = [stage.stop for stage in self._stages(view) if hasattr(stage, "stop")]
+        return any(late_of(stop)(TRIAL * self.twins) for stop in stops)
 
     def _answered(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
         first, *others = self._stages(views[0])
@@ -135,12 +154,17 @@ class AutoLeak:
     def _of_twins(self, view: View, rng: torch.Generator) -> dict[str, Tensor]:
         """Return the doubt that the same stages leave on public examples without any defense, for all victims alike."""
         everyone = torch.ones(view.victims, dtype=torch.bool, device=next(iter(view.update.values())).device)
-        undefended = twins(view, self.twins)
+        # Two searches that agree are most of three; the user of an own network waits for them.
+        undefended = twins(view, self.twins if view.searches is None else min(2, self.twins))
         if undefended is None:
             return {UNCHECKED: everyone}
         if undefended.searches is not None:
             undefended = dataclasses.replace(undefended, searches=undefended.searches.of_check())
         unseen = watched(self, None)  # What was told of the victims does not begin anew with the twins.
+        if (
+            undefended.searches is not None
+        ):  # An example that is close enough to count as found needs no further search.
+            unseen = dataclasses.replace(unseen, broken=max(self.broken, self.converged))
         found = unseen._answered((undefended,), (rng,) * undefended.victims)
         if found.doubts[BUDGET].any():
             return {BUDGET: everyone}

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
-from leakbench.attack.clock import begun, cut_short
+from leakbench.attack.clock import begun, cut_short, late_of
 from leakbench.attack.looks import averaged, cut_of, responses
 from leakbench.attack.search.restarts import best_of
 from leakbench.attack.slots.descent import DESCENTS, Descended, Descent, Running, Terms, descend, together
@@ -133,7 +133,7 @@ def searched(
         done = cut([partial(piece, some[where], first + lanes[where]) for where in cut.pieces(len(lanes))])
         return torch.cat([values for values, _ in done]), torch.cat([gradients for _, gradients in done])
 
-    terms = Terms(stop.limit, points.size, points.project)
+    terms = Terms(stop.limit, points.size, points.project, late_of(stop))
 
     def share(lanes: slice) -> Descended:
         by = None if running is None else running.share(lanes.start, points.picture)

@@ -17,10 +17,18 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-__all__ = ["Lbfgs", "Objective"]
+__all__ = ["Late", "Lbfgs", "Objective", "never"]
 
 Objective: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(points (v, d), lanes (v,)) -> (values (v,), gradients (v, d))."""
+
+Late: TypeAlias = Callable[[int], bool]
+"""Number of searches side by side -> whether a clock leaves no time for another evaluation of them."""
+
+
+def never(searches: int) -> bool:
+    """Return False: no clock ends the searches."""
+    return False
 
 
 @dataclass
@@ -32,6 +40,7 @@ class Lbfgs:
     fresh: the slot of a pair whose products are still to come.
     crossed, squared (V, slots, slots), in float64: <s_i, y_j> for i <= j, and <y_i, y_j>.
     evaluations (V,).  settled (V,): optimal or without a direction of descent, for ever.
+    late: ends a step before its `inner` inner iterations where a clock leaves no time for them.
     """
 
     points: Tensor
@@ -40,6 +49,7 @@ class Lbfgs:
     learning_rate: float = 1.0
     tolerance_gradient: float = 1e-7
     tolerance_change: float = 1e-9
+    late: Late = never
 
     def __post_init__(self) -> None:
         victims, size = self.points.shape
@@ -75,7 +85,7 @@ class Lbfgs:
                 break
             running = self._move(running, gradient)
             last_value = value
-            if inner == self.inner or not running.any():
+            if inner == self.inner or not running.any() or self.late(len(self.points)):
                 break
             lanes = everyone[running]
             new_value, new_gradient = objective(self.points[lanes], lanes)

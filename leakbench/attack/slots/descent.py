@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.search.adam import Adam
-from leakbench.attack.search.lbfgs import Lbfgs, Objective
+from leakbench.attack.search.lbfgs import Late, Lbfgs, Objective, never
 from leakbench.attack.slots.stop import Stop
 from leakbench.part import Count, Fraction, NonNegative, Positive, Probability, part
 
@@ -36,11 +36,13 @@ class Terms:
 
     limit: the most iterations that it may take.  inputs: how many of a point's leading coordinates are the inputs'; the others
     are labels searched jointly.  project: points (v, d) to the same points with inputs moved into [0, 1].
+    late: whether a clock leaves no time for another evaluation of so many searches side by side.
     """
 
     limit: int
     inputs: int
     project: Callable[[Tensor], Tensor]
+    late: Late = never
 
 
 class Search(Protocol):
@@ -190,7 +192,7 @@ def descend(search: Search, objective: Objective, stop: Stop, running: Running |
             lanes = lanes[~ended]
             search.keep((~ended).nonzero().flatten())
         if running is not None:
-            running.tell(iteration / limit)
+            running.tell(iteration / limit if len(lanes) else 1.0)
             running.write(start, state, not len(lanes))
         if not len(lanes):
             break
@@ -242,9 +244,15 @@ class LbfgsDescent:
     tolerance_change: NonNegative = 1e-9
 
     def __call__(self, start: Tensor, terms: Terms) -> Search:
-        """Begin; the limit and [0, 1] are nothing to it."""
+        """Begin; the limit and the projection are not used."""
         return Lbfgs(
-            start.clone(), self.history, self.inner, self.learning_rate, self.tolerance_gradient, self.tolerance_change
+            start.clone(),
+            self.history,
+            self.inner,
+            self.learning_rate,
+            self.tolerance_gradient,
+            self.tolerance_change,
+            terms.late,
         )
 
 
