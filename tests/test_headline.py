@@ -13,6 +13,7 @@ from leakbench.data.recipe import Federation
 from leakbench.measure.scores import RANKS_ONLY
 from leakbench.privacy.audit.verdict import Audit
 from leakbench.report.headline import STYLES, headline
+from leakbench.report.words import warnings
 from leakbench.summary.evidence import Setup
 from leakbench.summary.tap import tap_summary
 from leakbench.summary.utility import utility
@@ -111,6 +112,21 @@ def test_the_worst_leakage_point_comes_first_and_the_others_have_a_short_line_ea
         "RECONSTRUCTS: 100 of 100 images from one client's update at the server (baseline guess: 0 of 100)",
         "client update (type-1): identifies 100 of 100 victims among 1,000 candidates",
         "example gradient (type-2): no leak found: at most 3 % of the images reconstructed and 3 % of the victims identified",
+    ]
+
+
+def test_a_reason_that_is_the_first_finding_s_too_is_said_once() -> None:
+    found = headline(summary(at_2=rows(victims=10), at_1=rows(victims=10), at_0=rows(victims=10)))
+    assert found.lines()[1] == "server-side update (type-0) and example gradient (type-2): inconclusive: as above"
+
+
+def test_a_warning_of_several_leakage_points_is_said_once() -> None:
+    said = ["type-1: too few", "type-1@20: too few", "type-0: another", "training: loss rose", "nothing was learned"]
+    assert warnings({"warnings": said}) == [
+        "client update (type-1) and client update (type-1) after 20 rounds: too few",
+        "server-side update (type-0): another",
+        "training: loss rose",
+        "nothing was learned",
     ]
 
 

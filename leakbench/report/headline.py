@@ -39,6 +39,9 @@ COLOURS = {
 }
 """{verdict: its colour in a notebook}. The word is always shown too."""
 
+REASONED = (NO_LEAK, INCONCLUSIVE, FAILED)
+"""Verdicts whose result is a reason rather than a count."""
+
 FIRST = ("type-1", "type-0", "type-2", "global")
 """Which leakage point is the headline where several leak equally: first what every client sends."""
 
@@ -50,7 +53,7 @@ class Finding:
     Args:
         points: Keys of the leakage points, as the summary names them.
         word: The verdict.
-        result: What was measured, as "10 of 10 images".
+        result: What was measured, as "10 of 10 images"; for a reason that the first finding has too, "as above".
         place: Where it was measured, as "from one client's update".
         beside: What to compare it with, as "baseline guess: 0 of 10"; empty where there is none.
         command: The command that would decide; empty where there is none.
@@ -140,6 +143,11 @@ def headline(summary: Summary, audit: Audit | None = None, external: bool = Fals
             found.append(one)
         else:
             found[same] = replace(found[same], points=(*found[same].points, name))
+    # A long reason is said once.
+    found[1:] = [
+        replace(one, result="as above") if one.result == found[0].result and one.word in REASONED else one
+        for one in found[1:]
+    ]
     worst = found[0].points[0] if found else ""
     return Headline(tuple(found), _accuracy(summary), _epsilon(summary, audit, worst))
 
@@ -263,11 +271,13 @@ def _limits(tap: Tap) -> list[tuple[str, str, str]]:
         "excluded_recognised": (f"of the {noun}", "recognisably reconstruct", "recognisable"),
         "excluded_identified": ("of the victims", "identify", "identified"),
     }
-    return [
+    found = [
         (f"{min(100, math.ceil(100 * tap[field]))} % {whose}", do, done)
         for field, (whose, do, done) in words.items()
         if tap.get(field) is not None
     ]
+    # Fewer images can be reconstructed than recognised: an equal limit of both is that of the first.
+    return [limit for place, limit in enumerate(found) if all(limit[0] != before[0] for before in found[:place])]
 
 
 def _place(name: str, tap: Tap) -> str:

@@ -27,7 +27,7 @@ from leakbench.report.legend import legend
 from leakbench.report.render import figure, render
 from leakbench.report.rows import victims
 from leakbench.report.verdicts import verdicts
-from leakbench.report.words import notes, over_rounds, training, why_unanswered
+from leakbench.report.words import notes, over_rounds, training, warnings, why_unanswered
 from leakbench.store import AFTER, Run, finished_run
 from leakbench.summary.verdict_words import INCONCLUSIVE
 
@@ -175,6 +175,7 @@ def page_text(run: Finished) -> str:
         notes=notes(summary),
         bounds=bounds(summary),
         violations=violations(summary),
+        warnings=warnings(summary),
         failures=_failures(run.rows, summary),
         claims=[
             [c["what"], figure(c["claimed"]), figure(c["measured"]), c["source"] or "", c["comment"] or ""]

@@ -119,12 +119,13 @@ def _precision(summary: Summary, tap: Tap) -> str:
 
 
 def warnings(summary: Summary) -> list[str]:
-    """Return the warnings of a run, each with the name of its leakage point."""
-    lines = []
+    """Return the warnings of a run, each once, with the names of its leakage points."""
+    points: dict[str, list[str]] = {}
     for line in summary.get("warnings", ()):
-        point, colon, rest = line.partition(": ")
-        lines.append(f"{point_name(point)}{colon}{rest}")
-    return lines
+        point, _, rest = line.partition(": ")
+        of_point = rest and point_name(point) != point
+        points.setdefault(rest if of_point else line, []).extend([point_name(point)] if of_point else [])
+    return [f"{listed(named)}: {line}" if named else line for line, named in points.items()]
 
 
 def over_rounds(summary: Summary) -> list[str]:
