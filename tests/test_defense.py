@@ -25,7 +25,7 @@ from leakbench.federated.client import Examples, client_update
 from leakbench.privacy.calibration import calibrated
 from leakbench.privacy.claim import MomentsClaim
 from leakbench.recipe import names, resolve
-from leakbench.rng import generators
+from leakbench.rng import generators, normal
 from leakbench.types import Clock, Generators, Signal
 
 CLOCK = Clock(0, 0, 1, 1)
@@ -333,6 +333,27 @@ def test_the_ledger_and_the_training_read_the_same_clock() -> None:
     update = client_update(net, examples, 0.0, defense.stations, clock, generators(0, "noise", [(0,)]))
     drawn = torch.cat([g.flatten() for g in update.grads.values()])
     assert float(drawn.std()) == pytest.approx(told, rel=0.02)
+
+
+@dataclasses.dataclass(frozen=True)
+class Undeclared:
+    """Noise that states no fact; deviation 0 changes nothing."""
+
+    deviation: float
+
+    def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
+        noisy = {n: g + self.deviation * normal(g, rngs, signal.members) for n, g in signal.grads.items()}
+        return dataclasses.replace(signal, grads=noisy)
+
+
+def test_noise_that_states_no_fact_is_not_called_no_noise() -> None:
+    defense = Defense(title="t", cite="c", unit="example", example=(ClipWhole(1.0), Undeclared(1e-3)))
+    noises, why = calibrated(facts_of(defense, FEDERATION), "example", 5)
+    assert noises == ()
+    assert why == "noise of its own, not accounted: Undeclared states no `noise` fact"
+    silent = dataclasses.replace(defense, example=(ClipWhole(1.0), Undeclared(0.0)))
+    _, why = calibrated(facts_of(silent, FEDERATION), "example", 5)
+    assert why == "no noise; Undeclared changes the gradients and does not say how"
 
 
 @pytest.mark.parametrize("name", names("defenses"))

@@ -91,9 +91,10 @@ def test_a_defended_app_leaks_inside_the_client_alone(flower):
 def test_the_table_says_what_each_point_leaks(flower):
     code, out, err = flower("--rounds", "2", "--leak-rounds", "last", "--attack", "cpl_grey")
     assert code == 0, err
-    assert [line.split()[:4] for line in out.splitlines() if line.startswith(" type-")] == [
-        [tap, "2", "3", "1"] for tap in ("type-2", "type-1", "type-0")
-    ]
+    assert out.startswith("RECONSTRUCTS: 3 of 3 images from 3 client updates (baseline guess: 0 of 3)\n")
+    points = ["example gradient (type-2)", "client update (type-1)", "server-side update (type-0)"]
+    table = out.partition("─\n")[2].splitlines()[: len(points)]
+    assert [line.startswith(point) for point, line in zip(points, table, strict=True)] == [True] * 3
     assert "leaks:" in out
 
 
@@ -220,7 +221,7 @@ def test_what_does_not_fit_is_one_line(flower, more, options, says):
 
 def test_the_page_prints_what_it_shows(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(sys, "path", list(sys.path))
     done = follow("flower.md", lambda *arguments: called(monkeypatch, capsys, *arguments))
     assert [command.split()[:3] for command in done] == [["leakbench", "flower", "."]] * 2

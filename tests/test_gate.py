@@ -219,8 +219,9 @@ def test_from_the_command_line(
     reports = ["--markdown", str(page), "--junit", str(suite)]
     code, out, err = called(monkeypatch, capsys, "gate", str(weak), "--baseline", str(kept), *reports)
     assert (code, err) == (1, "")
-    assert "FAILED  type-2 identified: " in out and "victims that broke: " in out and out.endswith("checks failed\n")
-    assert "| **failed** | type-2 identified |" in page.read_text(encoding="utf-8")
+    assert "FAILED  example gradient (type-2) identified: " in out
+    assert "victims that broke: " in out and out.endswith("checks failed\n")
+    assert "| **failed** | example gradient (type-2) identified |" in page.read_text(encoding="utf-8")
     found = ElementTree.parse(suite).getroot()
     assert found.get("failures") == str(len(found.findall("testcase/failure"))) != "0"
     code, out, _ = called(monkeypatch, capsys, "gate", str(before), "--baseline", str(kept))

@@ -224,8 +224,10 @@ def test_looks_from_the_command_line(
     assert many["identified_bound"] == pytest.approx(float(gaussian_robustness(1 / 40, 60**0.5)))
     assert many["identified"] > one["identified"]
     assert many["label_ranked"] > one["label_ranked"]
-    assert found[1]["notes"]["observations"].startswith("one look at what is drawn at random at type-2")
-    assert found[60]["notes"]["observations"] == "60 looks at each gradient, which are 60 releases of it"
+    assert found[1]["notes"]["observations"].startswith(
+        "one observation of the random draws at the example gradient (type-2)"
+    )
+    assert found[60]["notes"]["observations"] == "60 observations of each gradient, each a release of its own"
     assert found[1]["violations"] == found[60]["violations"] == []
 
 

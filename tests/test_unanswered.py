@@ -143,7 +143,7 @@ def test_a_class_that_nobody_can_have_is_refused_at_once(tmp_path, monkeypatch, 
 
 def test_a_client_who_refused_is_named(tmp_path, monkeypatch, capsys):
     asked = "--dataset cancer --attack imprint --leak-model mlp --leak-batch 8 --victims 3 --train-rounds 0 --taps type-1 --quiet"
-    for defense, said in (("refuse_conspicuous", "3 of 3 releases were refused"), ("none", "")):
+    for defense, said in (("refuse_conspicuous", "clients refused to send 3 of 3 updates"), ("none", "")):
         folder = tmp_path / defense
         code, out, err = called(monkeypatch, capsys, "run", "--defense", defense, *asked.split(), "--out", str(folder))
         assert (code, err) == (0, "")

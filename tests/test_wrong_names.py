@@ -22,17 +22,44 @@ main()
 """
 
 
+def without_torch(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Call the command where an import of torch fails."""
+    command = [sys.executable, "-c", HOOK, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+
+
 @pytest.mark.parametrize(
     ("option", "name", "meant"),
     [("--defense", "fed_cpd", "fed_cdp"), ("--dataset", "mnits", "mnist"), ("--attack", "autolaek", "autoleak")],
 )
 def test_a_typo_in_a_name_is_answered_without_torch(option: str, name: str, meant: str) -> None:
-    found = subprocess.run(
-        [sys.executable, "-c", HOOK, "run", option, name], capture_output=True, text=True, check=False
-    )
+    found = without_torch("run", option, name)
     assert (found.returncode, found.stdout) == (2, "")
     said = f"leakbench: {option[2:]}: unknown name {name!r}; did you mean {meant!r}? (or a path that ends in .yaml)\n"
     assert found.stderr == said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "epsilon --defense fed_cpd",
+        "audit --defense fed_cpd",
+        "attack --model mine:build --shape 3 --classes 2 --defense fed_cpd",
+        "flower . --model mine:build --shape 3 --classes 2 --defense fed_cpd",
+        "card fed_cpd faces",
+        "frontier --dataset faces --defenses none,fed_cpd",
+        "show fed_cpd",
+        "sweep grid.yaml",
+        "data fetch fed_cpd",
+        "data verify fed_cpd",
+    ],
+)
+def test_every_command_answers_a_typo_without_torch(words: str, tmp_path: Path) -> None:
+    (tmp_path / "grid.yaml").write_text("each:\n  defense: [none, fed_cpd]\n", encoding="utf-8")
+    found = without_torch(*words.split(), folder=tmp_path)
+    assert (found.returncode, found.stdout, found.stderr.count("\n")) == (2, "", 1)
+    assert "unknown name 'fed_cpd'; did you mean" in found.stderr or "data" in words.split()
+    assert "unknown name 'fed_cpd'" in found.stderr
 
 
 def test_show_prints_one_error_for_a_wrong_file(

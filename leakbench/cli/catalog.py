@@ -61,6 +61,7 @@ def _print_defenses() -> None:
     click.echo(
         "models; valid at each leakage point; ?: not computed for this version of the recipe (`leakbench epsilon`)"
     )
+    click.echo("leakage points: type-0 server-side update, type-1 client update, type-2 example gradient")
     heads = ("defense", "acts at", "unit", "claimed", "valid", "without", "type-0", "type-1", "type-2")
     widths = (42, 18, 9, 9, 9, 9, 9, 9, 7)
     click.echo("".join(f"{head:<{width}}" for head, width in zip(heads, widths, strict=True)))
@@ -79,6 +80,13 @@ def show(name: str) -> None:
 
     Each part is printed with the file and line of its code.
     """
+    from leakbench.errors import nearest  # noqa: PLC0415
+    from leakbench.recipe import names  # noqa: PLC0415
+
+    # Before PyTorch is imported.
+    known = [known for kind in ("attacks", "defenses", "datasets") for known in names(kind)]
+    if not name.endswith((".yaml", ".yml")) and name not in known:
+        raise InputError(f"show: unknown name {name!r}{nearest(name, known)}")
     from leakbench.catalog import show as lines  # noqa: PLC0415
 
     for line in lines(name):

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from leakbench.cli.options import help_alone, reporter_of
+from leakbench.cli.options import check_names, help_alone, reporter_of
 
 __all__ = ["data"]
 
@@ -44,6 +44,7 @@ def data_list(data_dir: Path | None, as_json: bool) -> None:
 @_data_dir
 def data_fetch(name: str, data_dir: Path | None) -> None:
     """Download the dataset NAME from its official source and check its sha256."""
+    check_names({"dataset": name})
     from leakbench.data.commands import fetch_dataset  # noqa: PLC0415
 
     reporter = reporter_of()
@@ -61,6 +62,7 @@ def data_verify(name: str, data_dir: Path | None, as_json: bool) -> None:
 
     The exit code is 1 if a file differs.
     """
+    check_names({"dataset": name})
     from leakbench.data.commands import verify_dataset  # noqa: PLC0415
 
     rows = verify_dataset(name, data_dir)

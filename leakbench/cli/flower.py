@@ -13,10 +13,12 @@ import click
 from leakbench.cli.options import (
     FOLDER,
     NAME,
+    check_names,
     data_dir_option,
     iterations_option,
     knows_option,
     normalise_by,
+    print_files,
     success,
     verbose_option,
 )
@@ -101,6 +103,7 @@ def flower(app_dir: Path, verbose: bool, **given: Any) -> None:
 
     Leaks of an earlier run in the folder --out are replaced. A folder with other content is refused.
     """
+    check_names(given)
     from leakbench.flower.installed import check_flwr  # noqa: PLC0415
 
     check_flwr()
@@ -125,7 +128,7 @@ def flower(app_dir: Path, verbose: bool, **given: Any) -> None:
     from leakbench.report.table import printed_width  # noqa: PLC0415
 
     print_rows(rows, Console(width=None if sys.stdout.isatty() else printed_width(), highlight=False), verbose)
-    click.echo(f"leaks: {out}   answers: {out / REBUILT}")
+    print_files({"leaks": out, "answers": out / REBUILT})
 
 
 def shape_of(text: str) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from leakbench.cli.options import (
     NAME,
     NEW_FOLDER,
     OF_DATASET,
+    check_names,
     data_dir_option,
     iterations_option,
     limit_options,
@@ -118,6 +119,9 @@ def frontier(
     Writes frontier_DATASET.csv, .md, .svg and .png into --out, and frontier_DATASET_best.yaml if a setting qualifies.
     A setting is measured once; run an interrupted command again to resume it.
     """
+    check_names({"dataset": dataset})
+    for name in [] if defenses in (None, "all") else words("defenses", defenses):
+        check_names({"defense": name})
     from leakbench.cell import Request  # noqa: PLC0415
     from leakbench.cell.request import at_least  # noqa: PLC0415
     from leakbench.errors import InputError  # noqa: PLC0415

@@ -16,6 +16,7 @@ from leakbench.cli.options import (
     NEW_FOLDER,
     OF_DATASET,
     POINTS,
+    check_names,
     data_dir_option,
     quiet_option,
     reporter_of,
@@ -121,6 +122,7 @@ def card(
     A card contains attackers that know the defense and attackers that do not, under both protocols, and an audit. A cell is
     measured once; run an interrupted command again to resume it. --check measures an existing card again.
     """
+    check_names({"defense": defense, "dataset": dataset, "attack": attack})
     from leakbench.errors import InputError  # noqa: PLC0415
     from leakbench.leaderboard.asked import EVALUATIONS, Asked, searches  # noqa: PLC0415
     from leakbench.leaderboard.check import check  # noqa: PLC0415

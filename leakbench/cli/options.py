@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,7 @@ __all__ = [
     "knows_option",
     "limit_options",
     "normalise_by",
+    "print_files",
     "quiet_option",
     "reporter_of",
     "seconds",
@@ -67,6 +70,16 @@ def reporter_of(quiet: bool = False, after: float = 0.0) -> Reporter:
     return reporter
 
 
+def print_files(files: Mapping[str, object]) -> None:
+    """Print {what: path} on one line, or on one line each where that is wider than the terminal."""
+    from leakbench.report.table import printed_width  # noqa: PLC0415
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else printed_width()
+    lines = [f"{what}: {path}" for what, path in files.items()]
+    joined = "   ".join(lines)
+    click.echo(joined if len(joined) <= width else "\n".join(lines))
+
+
 def help_alone(context: click.Context) -> None:
     """Print a group's help where none of its commands was named."""
     if context.invoked_subcommand is None:
@@ -95,7 +108,7 @@ def check_names(given: Mapping[str, Any]) -> None:
     """Raise InputError for an unknown defense, data set or attack, before anything heavy is imported.
 
     Args:
-        given: {option: its value}, with some of `defense`, `dataset` and `attack`.
+        given: {option: its value}, with some of `defense`, `dataset` and `attack`; None is not checked.
     """
     from leakbench.recipe import check_name  # noqa: PLC0415
 

@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,13 @@ import click
 from leakbench.cli.flower import shape_of
 from leakbench.cli.options import (
     NAME,
+    check_names,
     data_dir_option,
     iterations_option,
     knows_option,
     limit_options,
     normalise_by,
+    print_files,
     quiet_option,
     reporter_of,
     seconds,
@@ -124,6 +127,7 @@ def attack(
     With --out FOLDER, the searches are saved every few seconds; run an interrupted command again to resume it.
     """
     began = time.monotonic()  # The budget includes the imports.
+    check_names(given)
     if out is not None and out.suffix in NO_FOLDER:
         raise InputError(f"out: got {str(out)!r}, expected a folder, or a name that ends in .safetensors")
     from leakbench.own.answers_file import check_answers_file  # noqa: PLC0415
@@ -149,24 +153,24 @@ def attack(
     attacker, adapted = suited(attacker, seen)
     attacker = with_limit(attacker, seen)
     notes = "\n".join([*filter(None, [adapted]), *assumed(seen, attacker, bool(asked.befores))])
-    where, reporter = "", reporter_of(quiet, after=QUICK)
+    where, reporter = dict[str, Path](), reporter_of(quiet, after=QUICK)
     if out is None or alone:
         found = attack_seen(seen, attacker, reporter, began=began)
     else:
         command = shlex.join(["leakbench", *sys.argv[1:]])
         points = {asked.tap: (seen, attacker)}
         found = attacked_into(out, points, asked.who.names, command, notes, reporter, began)[asked.tap]
-        where = f"answers: {out / 'reconstructions.safetensors'}   report: {out / 'report.html'}"
+        where = {"answers": out / "reconstructions.safetensors", "report": out / "report.html"}
     note = "\n".join(filter(None, [notes, found.note]))
     warnings = tuple(filter(None, [contradicted(seen, attacker)]))
     row = Row(asked.tap, 1, found, seen.view.victims, seen.view.examples, note, warnings)
     if out is not None and not where:
         write_rebuilt([row], out)
-        where = f"answers: {out}"
+        where = {"answers": out}
     _print(row, as_json, verbose, where)
 
 
-def _print(row: Row, as_json: bool, verbose: bool, where: str) -> None:
+def _print(row: Row, as_json: bool, verbose: bool, where: Mapping[str, Path]) -> None:
     from rich.console import Console  # noqa: PLC0415
 
     from leakbench.own.table import as_json as described  # noqa: PLC0415
@@ -178,4 +182,4 @@ def _print(row: Row, as_json: bool, verbose: bool, where: str) -> None:
         return
     print_rows([row], Console(width=None if sys.stdout.isatty() else printed_width(), highlight=False), verbose)
     if where:
-        click.echo(where)
+        print_files(where)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from leakbench.cli.options import FOLDER, federation_options, quiet_option
+from leakbench.cli.options import FOLDER, check_names, federation_options, quiet_option
 
 __all__ = ["audit", "epsilon"]
 
@@ -23,6 +23,7 @@ def epsilon(delta: float, as_json: bool, data_dir: Path | None, **given: Any) ->
     Prints one epsilon for each observer, without training. The sizes of the dataset come from its recipe; the data are
     not needed.
     """
+    check_names(given)
     from leakbench import api  # noqa: PLC0415
 
     found = api.epsilon(given.pop("defense"), delta=delta, data_dir=data_dir, **given)
@@ -53,6 +54,7 @@ def audit(into: Path | None, as_json: bool, quiet: bool, **given: Any) -> None:
     takes {parameter: float32 array} and returns a dict with the same keys. Its second argument, `seed` (int) or `rng`
     (NumPy Generator), is the source of its noise. Modules in the current folder can be imported.
     """
+    check_names(given)
     from leakbench import api  # noqa: PLC0415
 
     own = {name: given.pop(name) for name in ("data_dir", "delta", "trials", "function", "sigma", "clip")}

@@ -15,6 +15,7 @@ from leakbench.cli.options import (
     attack_options,
     check_names,
     federation_options,
+    print_files,
     quiet_option,
     reporter_of,
     seconds,
@@ -69,7 +70,7 @@ def run(
         click.echo(json.dumps(result.summary, indent=1))
         return
     _print_summary(result.summary, verbose)
-    click.echo(f"rows: {result.folder / 'rows.parquet'}   report: {result.folder / 'report.html'}")
+    print_files({"rows": result.folder / "rows.parquet", "report": result.folder / "report.html"})
     if logged is not None:
         click.echo(f"log: {logged}")
 

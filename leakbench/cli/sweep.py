@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
-from leakbench.cli.options import NEW_FOLDER, data_dir_option, quiet_option
+from leakbench.cli.options import NEW_FOLDER, check_names, data_dir_option, quiet_option
 
 __all__ = ["sweep"]
 
@@ -78,6 +80,7 @@ def sweep(
     if engine == "ray" and address is not None:
         check_address(address)  # Before PyTorch is imported, which takes as long again.
 
+    _check_names(grid)
     from leakbench import api  # noqa: PLC0415
 
     asked: dict[str, str] = {}
@@ -111,3 +114,29 @@ def sweep(
         click.echo("   ".join(f"{path.stem}: {path}" for path in swept.tables))
     if swept.failed:
         sys.exit(1)
+
+
+def _check_names(path: Path) -> None:
+    """Raise InputError for an unknown name of a recipe in a grid; all else that is wrong is found when the grid is read."""
+    from leakbench.errors import InputError  # noqa: PLC0415
+    from leakbench.recipe import read_yaml  # noqa: PLC0415
+
+    for fields in _fields(read_yaml(path)) if path.is_file() else ():
+        for option in ("defense", "dataset", "attack"):
+            values = fields.get(option)
+            for name in values if isinstance(values, list) else [values]:
+                # The path of a recipe begins next to the grid.
+                if isinstance(name, str) and not name.endswith((".yaml", ".yml")):
+                    try:
+                        check_names({option: name})
+                    except InputError as error:
+                        raise InputError(f"{path}: {error}") from None
+
+
+def _fields(body: Any) -> Iterator[dict[str, Any]]:
+    """Yield each mapping of a grid from fields to values."""
+    if isinstance(body, dict):
+        rows = body.get("rows")
+        for part in (body, *(rows if isinstance(rows, list) else ())):
+            if isinstance(part, dict):
+                yield from (part[key] for key in ("given", "each") if isinstance(part.get(key), dict))

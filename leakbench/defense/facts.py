@@ -12,10 +12,11 @@ import torch
 
 from leakbench.data.recipe import Federation
 from leakbench.defense.recipe import Defense
-from leakbench.defense.transform import apply
+from leakbench.defense.transform import SILENT, Transform, apply
 from leakbench.errors import InputError
 from leakbench.models.batch_norm import mixes_examples
-from leakbench.privacy.ledger import Phase
+from leakbench.privacy.ledger import OWN_NOISE, Phase
+from leakbench.rng import generators
 from leakbench.types import Clock, Fact, Local, Network, Parameters, Signal
 
 __all__ = ["Probe", "facts_at", "phases"]
@@ -121,8 +122,10 @@ def _run(defense: Defense, probe: Probe, clock: Clock) -> tuple[Facts, Parameter
     """Return the facts of one moment, and what is remembered after it."""
 
     def through(name: str, signal: Signal) -> Signal:
+        after = signal
         try:
-            after = apply(getattr(defense.stations, name), signal, clock, None)
+            for transform in getattr(defense.stations, name):
+                after = _with_own_noise(transform, after, apply((transform,), after, clock, None), clock)
         except InputError as error:
             raise InputError(f"defense: at the {name} station, {error}") from None
         found[name] = after.facts[len(signal.facts) :]
@@ -140,6 +143,21 @@ def _run(defense: Defense, probe: Probe, clock: Clock) -> tuple[Facts, Parameter
     sent = dataclasses.replace(_large(probe, 1), memory=inside.memory)
     after = through("server", _repeated(through("client", sent), clock.cohort))
     return found, {n: m[0, 0] for n, m in after.mean().memory.items()}
+
+
+def _with_own_noise(transform: Transform, before: Signal, after: Signal, clock: Clock) -> Signal:
+    """Return what a transform made of a signal, with a doubt where it draws random numbers and states nothing about them."""
+    stated = after.facts[len(before.facts) :]
+    if any(fact.kind != "other" or SILENT not in fact.reason for fact in stated):
+        return after
+    # Of ordinary size: small noise would vanish in the rounding of large gradients.
+    ones = dataclasses.replace(before, grads={name: torch.ones_like(grad) for name, grad in before.grads.items()})
+    rngs = generators(0, "own noise", [(lane,) for lane in range(before.lanes)])
+    plain, drawn = (transform(ones, clock, drawing).grads for drawing in (None, rngs))
+    if all(torch.equal(drawn[name], grad) for name, grad in plain.items()):
+        return after
+    doubt = Fact("other", reason=f"{OWN_NOISE}: {type(transform).__name__} states no `noise` fact")
+    return dataclasses.replace(after, facts=(*before.facts, doubt))
 
 
 def _of_statistics(probe: Probe) -> tuple[Fact, ...]:

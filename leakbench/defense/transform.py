@@ -8,7 +8,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from leakbench.types import Clock, Fact, Generators, Signal
 
-__all__ = ["STATIONS", "RunsNetwork", "Stations", "Transform", "apply", "stations_before"]
+__all__ = ["SILENT", "STATIONS", "RunsNetwork", "Stations", "Transform", "apply", "stations_before"]
 
 STATIONS = ("example", "batch", "client", "server")
 
@@ -28,6 +28,10 @@ class Transform(Protocol):
         rngs: one generator a lane, the only source of randomness, to be drawn from by `leakbench.rng.normal`. None asks for the
         deterministic part alone, as an attacker runs it on a guess: what is drawn is then zero.
         """
+
+
+SILENT = "changes the gradients and does not say how"
+"""Why a transform that states no fact is held against the epsilon."""
 
 
 @runtime_checkable
@@ -62,7 +66,7 @@ def apply(station: tuple[Transform, ...], signal: Signal, clock: Clock, rngs: Ge
         after = transform(signal, clock, rngs)
         if after.grads is not signal.grads and after.facts == signal.facts:
             name = type(transform).__name__
-            silent = Fact("other", reason=f"{name} changes the gradients and does not say how")
+            silent = Fact("other", reason=f"{name} {SILENT}")
             after = dataclasses.replace(after, facts=(*after.facts, silent))
         signal = after
     return signal

@@ -98,7 +98,7 @@ def _rows(asked: Asked, model: nn.Module, attacker: Attacker, normal: Normal | N
             outcome = attack_seen(seen, suiting)
             notes += normalisation(seen.view.network.model)
             warnings = tuple(filter(None, [contradicted(seen, suiting)]))
-            notes += filter(None, [adapted, overlap(seen, suiting), *warnings, outcome.note])
+            notes += filter(None, [adapted, overlap(seen, suiting), *warnings])
             yield Row(tap, number, outcome, seen.view.victims, seen.view.examples, "\n".join(notes), warnings)
 
 

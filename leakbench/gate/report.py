@@ -5,6 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from leakbench.gate.gate import Check
+from leakbench.leakage_points import point_name
 from leakbench.scripts import in_table, markdown_table
 
 __all__ = ["junit", "lines", "markdown"]
@@ -12,7 +13,7 @@ __all__ = ["junit", "lines", "markdown"]
 
 def lines(checks: list[Check]) -> list[str]:
     """Return a line a check, failures with who broke, and the sum."""
-    said = [f"{'ok    ' if c.holds else 'FAILED'}  {c.name}: {c.said}{_who(c)}" for c in checks]
+    said = [f"{'ok    ' if c.holds else 'FAILED'}  {_name(c)}: {c.said}{_who(c)}" for c in checks]
     failed = sum(not c.holds for c in checks)
     return [*said, f"gate: {'passed' if not failed else f'{failed} of {len(checks)} checks failed'}"]
 
@@ -21,7 +22,7 @@ def markdown(checks: list[Check], name: str) -> str:
     """Return a page for a pull request."""
     failed = sum(not c.holds for c in checks)
     head = f"### leakbench gate: {'passed' if not failed else 'failed'} ({_text(name)})"
-    rows = [("passed" if c.holds else "**failed**", _text(c.name), _text(c.said + _who(c))) for c in checks]
+    rows = [("passed" if c.holds else "**failed**", _text(_name(c)), _text(c.said + _who(c))) for c in checks]
     return "\n".join([head, "", markdown_table(("", "check", "found"), rows)]) + "\n"
 
 
@@ -36,6 +37,12 @@ def junit(checks: list[Check], name: str) -> str:
         if not c.holds:
             ElementTree.SubElement(case, "failure", message=c.said + _who(c))
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _name(check: Check) -> str:
+    """Return the name of a check for a reader; JUnit keeps the key of the leakage point."""
+    point, space, what = check.name.partition(" ")
+    return f"{point_name(point)}{space}{what}"
 
 
 def _who(check: Check) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from leakbench.privacy.ledger import Unit
+from leakbench.privacy.ledger import OWN_NOISE, Unit
 from leakbench.types import Fact
 
 __all__ = ["CHANGES", "Noise", "calibrated", "remarks"]
@@ -118,7 +118,7 @@ def _nothing(facts: Mapping[str, tuple[Fact, ...]], unit: Unit, failure: str) ->
     """Return why no noise guards a unit, in the words after `none: `."""
     noisy = [s for s, done in facts.items() if any(f.kind == "uncalibrated_noise" or f.std > 0 for f in done)]
     if failure and (set(noisy) & set(STATIONS[unit]) or not noisy):
-        return failure if noisy else f"no noise; {failure}"
+        return failure if noisy or failure.startswith(OWN_NOISE) else f"no noise; {failure}"
     if not noisy:
         zero = [s for s, done in facts.items() if any(f.kind == "noise" for f in done)]
         return f"no noise: at the {' and '.join(zero)} station it is multiplied by zero" if zero else "no noise"

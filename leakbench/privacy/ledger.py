@@ -9,9 +9,12 @@ from typing import Literal, TypeAlias
 from leakbench.errors import InputError, nearest
 from leakbench.types import Fact
 
-__all__ = ["Phase", "Schedule", "Stretch", "Unit", "first_rounds", "stretches"]
+__all__ = ["OWN_NOISE", "Phase", "Schedule", "Stretch", "Unit", "first_rounds", "stretches"]
 
 Unit: TypeAlias = Literal["example", "client"]
+
+OWN_NOISE = "noise of its own, not accounted"
+"""How the reason of a fact begins whose part draws random numbers and states nothing about them."""
 
 COUNTS = ("example", "client", "uses")
 

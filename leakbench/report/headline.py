@@ -180,8 +180,8 @@ def _finding(summary: Summary, name: str, tap: Tap) -> Finding:
         beside = "more is excluded at 95 %" if limits else ""
     elif word == FAILED:
         why = next(iter(tap.get("unanswered") or {}), "")
-        result = f"{reason}: {why_unanswered(summary, tap, why)}" if why else reason
-        beside = "this is not evidence against a leak"
+        result, cause = reason, why_unanswered(summary, tap, why) if why else ""
+        beside = "; ".join(filter(None, (cause, "this is not evidence against a leak")))
     else:
         could = listed([f"{do} up to {rate}" for rate, do, _ in limits]) if limits else ""
         result = f"{reason}; could still {could}" if could else reason

@@ -81,7 +81,7 @@ def _spread(summary: Summary, tap: Tap) -> str:
 
 
 UNANSWERED = {
-    REFUSED: "{victims} of {all} releases were refused by the client, who sent zeros",
+    REFUSED: "clients refused to send {victims} of {all} updates and sent zeros instead",
     DIVERGED: "what leaked of {victims} of {all} victims, or the network that they were sent, is not finite",
     SILENT: "nothing but zeros leaked of {victims} of {all} victims",
     CLASS_ABSENT: "class {fished}, for which the server fishes, is not in {victims} of {all} batches",
