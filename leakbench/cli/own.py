@@ -122,7 +122,7 @@ def attack(
 
     With --truth, the reconstructions are scored. Files are .safetensors or .npz and contain {parameter: array}; pickles
     are refused. Inputs are in [0, 1], and the loss is the mean cross-entropy over the batch. All other assumptions are
-    printed with -v, and wherever no leak is found.
+    printed with -v, or if no leak is found.
 
     With --out FOLDER, the searches are saved every few seconds; run an interrupted command again to resume it.
     """

@@ -151,7 +151,8 @@ def tap_notes(key: str, tap: dict[str, Any], group: pd.DataFrame, cell: Cell) ->
         )
     elif key == "type-0" and cell.defense.server:
         notes["taps.type-0"] = (
-            "read after the server's station, the paper's convention; a server that reads updates on arrival sees the type-1 row"
+            "read after the server's station, the paper's convention; a server that reads updates on arrival sees"
+            " the client update (type-1)"
         )
     return notes
 
