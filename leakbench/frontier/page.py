@@ -39,14 +39,14 @@ HEADS = (
 LEGEND = """\
 - accuracy: on the test examples after the last round, {seeds}.
 - identified: how often the likelihood of the observed update picks the victim among the candidates. The attacker is adaptive;
-  {many} victims are only identified, by the attack `identification`. chance: 95 % range of a guess without any gradient; p: of a
+  {many} victims are only identified, by the attack `identification`. chance: 95 % range of a guess without any gradient; p: by a
   one-sided exact binomial test against chance.
 - ASR: the share of the examples of {few} victims that `autoleak` reconstructs to the calibrated RMSE; an example without a
   reconstruction counts as not reconstructed. baseline ASR: the same for a guess from public data alone.
 - label: how often the victim's class is ranked first; commonest class: its share among the public examples.
-- valid epsilon, released: of the mechanism as executed, at delta = {delta:g}, against an observer of the released models; here:
+- valid epsilon, released: for the mechanism as executed, at delta = {delta:g}, against an observer of the released models; here:
   against an observer of the {point}. claimed: by the paper's own formula.
-- verdict: of the attack by `autoleak`; `identifies` also where p is below {claim:g}. `inconclusive`: nothing significant leaked,
+- verdict: for the attack by `autoleak`; `identifies` also where p is below {claim:g}. `inconclusive`: nothing significant leaked,
   but fewer victims or networks were attacked than `no leak found` requires.
 - qualifies: `yes`, or why not. leak: identification is significantly above chance at level {level:g}, or the verdict is
   `reconstructs` or `identifies`. accuracy: the setting is not usable{usable}.{epsilon} The most accurate setting that qualifies

@@ -34,8 +34,8 @@ RULES = (
     " against one. `inconclusive` and `no leak found` state the largest rate that the victims do not exclude at 95 % (one-sided,"
     " Clopper and Pearson). `attack failed`: no reconstruction for half of the examples or more.",
     "Each column of a leakage point has ASR / share identified by the adaptive attacker. `paper`: the leak is from networks at"
-    " random weights; `live`: from the network in training. A defense at the server does not protect the points before it. No"
-    " leak found by these attackers is no proof.",
+    " random weights; `live`: from the network in training. A defense at the server does not protect the points before it."
+    " That these attackers found no leak does not prove privacy.",
     "`leakbench card` measures a card, `leakbench leaderboard` writes this page, `docs/submitting.md` explains how to add one.",
 )
 
@@ -207,7 +207,7 @@ def _without_epsilon(ranked: Sequence[Standing]) -> Iterator[Block]:
         if claimed or valid:
             items.append((f"{each.card.defense.name}: {'; '.join(filter(None, (claimed, valid)))}.",))
     if items:
-        yield Text(("Why an epsilon is none:",))
+        yield Text(("Reasons for epsilons without a value:",))
         yield Bullets(tuple(items))
 
 

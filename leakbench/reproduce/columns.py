@@ -96,7 +96,9 @@ RMSE = Column(
 )
 NULL_RMSE = Column("baseline RMSE", number("null_rmse", 3))
 PSNR = Column("PSNR", number("psnr", 1))
-ACCURACY = Column("accuracy", number("accuracy"), "of the attacked network, in training; none at first weights")
+ACCURACY = Column(
+    "accuracy", number("accuracy"), "the accuracy of the attacked network in training; none at random weights"
+)
 IDENTIFIED = Column(
     "ranking identifies",
     identified,
@@ -163,7 +165,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "accuracy [95 % CI]",
             interval("trained_accuracy", 3),
-            "of the model trained with the defense, on the test examples after the last round",
+            "the test accuracy of the model trained with the defense, after the last round",
         ),
     ),
     "claims": (

@@ -16,19 +16,18 @@ from leakbench.scripts import in_table, markdown_table, untagged
 __all__ = ["accounting_page"]
 
 RULE = (
-    "A printed number is reproduced where the claim's own formula, as the paper states it, gives its digits, and contradicted where"
-    " it does not; numbers are exact, so there is no test. The columns are of that reading. Same formula, tight accountant: the"
-    " epsilon of the noise, sampling and steps that the formula counts, by Rényi divergences with their tight conversion and by"
-    " privacy loss distributions. The valid epsilon is another one: it counts the mechanism as executed, with its clip, its"
-    " sampling of clients and the copies of an example, see [defenses.md](defenses.md). [What the verdicts"
-    " mean](../docs/papers.md#verdicts)."
+    "A printed number is reproduced if the claim's own formula, as the paper states it, gives the same digits, and contradicted"
+    " if it does not. Numbers are exact, so no test is needed. The columns use the paper's formula. Same formula, tight accountant:"
+    " the epsilon of the noise, sampling and steps that the formula counts, by Rényi divergences with their tight conversion and by"
+    " privacy loss distributions. The valid epsilon differs: it counts the mechanism as executed, with its clip, its sampling of"
+    " clients and the copies of an example; see [defenses.md](defenses.md). [What the verdicts mean](../docs/papers.md#verdicts)."
 )
 
 COVERS = (
-    "A number is reproduced where it is at least the epsilon of the same noise, sampling and steps by a tight accountant (privacy"
-    " losses) under the adjacency that its formula is for, and contradicted where it is less; numbers are exact, so there is no"
-    " test. By Rényi divergences that epsilon is a little looser. The valid epsilon of a defense as executed is"
-    " another one, see [defenses.md](defenses.md). [What the verdicts mean](../docs/papers.md#verdicts)."
+    "A number is reproduced if it is at least the epsilon of the same noise, sampling and steps by a tight accountant (privacy"
+    " losses), under the adjacency of its formula, and contradicted if it is less. Numbers are exact, so no test is needed. By"
+    " Rényi divergences, this epsilon is a little larger. The valid epsilon of a defense as executed differs; see"
+    " [defenses.md](defenses.md). [What the verdicts mean](../docs/papers.md#verdicts)."
 )
 
 AGAIN = (
