@@ -232,9 +232,9 @@ def test_the_inputs_of_a_hidden_layer_are_separated_for_more_examples_than_class
 
 
 def test_what_the_equations_miss_is_no_number() -> None:
-    leaked, _ = view(perceptron(), 3)
+    leaked = view(perceptron(), 3)[0].of(torch.tensor([0]))
     broken = {n: u + (0.3 * u.std() if n == "2.bias" else 0.0) for n, u in leaked.update.items()}
-    entered, cotangents, *_ = separated(dataclasses.replace(leaked, update=broken), separable(leaked), generators())
+    entered, cotangents, *_ = separated(dataclasses.replace(leaked, update=broken), separable(leaked), generators()[:1])
     assert entered.isnan().all() and cotangents.isnan().all()
 
 
@@ -307,7 +307,7 @@ def test_a_limit_on_seconds_stops_the_separation_and_keeps_what_there_is() -> No
     layer, ticks = separable(leaked), itertools.count()
     free = separated(leaked, layer, generators())
     sums = []
-    for end in (*range(1, 60), 10**9):
+    for end in (*range(1, 60, 7), 10**9):
         ticks = itertools.count()
         entered, _, _, cut = separated(leaked, layer, generators(), Until(lambda now=ticks: float(next(now)), end))
         assert torch.equal(entered.isnan().flatten(1).any(1), cut)

@@ -32,8 +32,9 @@ def valid(some: Cell) -> float:
     return found.valid
 
 
-@pytest.mark.parametrize("target", [0.3, 8.0])
-@pytest.mark.parametrize("name", ["fed_cdp_valid", "fed_sdp_client_valid", "fed_sdp_valid"])
+@pytest.mark.parametrize(
+    ("name", "target"), [("fed_cdp_valid", 0.3), ("fed_sdp_client_valid", 8.0), ("fed_sdp_valid", 0.3)]
+)
 def test_noise_is_found_that_spends_the_target(name: str, target: float) -> None:
     """Louder or softer than the recipe's sigma of 6; met from below, and part of the cell's identity."""
     plain, some = cell(defense=name), cell(defense=name, epsilon=target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,6 @@ from leakbench.gate.gate import Check, Limits, gate
 from leakbench.gate.report import junit, lines, markdown
 from leakbench.store import content_hash, read_manifest
 
-pytestmark = pytest.mark.usefixtures("without_pages")
-
 DEFENSE = """
 title: A clip and noise of {sigma} times its norm
 cite: none
@@ -35,19 +34,39 @@ Runs = Callable[..., Path]
 EXAMPLE = Path(__file__).parent.parent / "examples" / "github" / "leakage.yml"
 
 
-@pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Runs:
-    """Run a cell behind noise of that sigma, in a folder of its own."""
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[Any, ...], Path]]:
+    """Return the folder of this module's recipes, and its runs by what was requested."""
+    return tmp_path_factory.mktemp("recipes"), {}
 
-    def of(sigma: float, seed: int = 0, victims: int = 20, **more: Any) -> Path:
-        recipe = tmp_path / f"sigma_{sigma:g}.yaml".replace("0.", "0_")
-        recipe.write_text(DEFENSE.format(sigma=sigma), encoding="utf-8")
+
+@pytest.fixture
+def runs(
+    measured: tuple[Path, dict[tuple[Any, ...], Path]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Runs:
+    """Return a run of a cell behind noise of that sigma, in a folder of its own.
+
+    A cell is measured once for all tests, and copied. With `again` it is measured again.
+    """
+    home, known = measured
+
+    def of(sigma: float, seed: int = 0, victims: int = 20, again: bool = False, **more: Any) -> Path:
         folder = tmp_path / f"run-{sigma:g}-{seed}-{victims}-{len(list(tmp_path.iterdir()))}"
+        key = (sigma, seed, victims, *more.items())
+        if not again and key in known:
+            return Path(shutil.copytree(known[key], folder))
+        recipe = home / f"sigma_{sigma:g}.yaml".replace("0.", "0_")
+        recipe.write_text(DEFENSE.format(sigma=sigma), encoding="utf-8")
         asked = f"run --quiet --json --dataset digits --attack lmmse --taps type-2 --train-rounds 0 --candidates 20 --seed {seed}"
         options = [word for name, value in more.items() for word in (f"--{name}", str(value))]
         line = [*asked.split(), "--defense", str(recipe), "--victims", str(victims), "--out", str(folder), *options]
         code, _, err = called(monkeypatch, capsys, *line)
         assert code == 0, err
+        if not again:
+            known[key] = Path(shutil.copytree(folder, home / f"run-{len(known)}"))
         return folder
 
     return of
@@ -65,7 +84,7 @@ def by_name(checks: list[Check]) -> dict[str, Check]:
 
 def test_an_unchanged_defense_passes_and_a_hundredth_of_the_noise_fails(runs: Runs) -> None:
     before = file_of(runs(1.0))
-    assert all(check.holds for check in gate(runs(1.0), before, Limits()))
+    assert all(check.holds for check in gate(runs(1.0, again=True), before, Limits()))
     weak = runs(0.01)
     checks = by_name(gate(weak, before, Limits()))
     found = checks["type-2 identified"]
@@ -82,7 +101,7 @@ def test_twenty_seeds_each_way(runs: Runs) -> None:
     """An unchanged defense at another seed of its noise cannot be had (a seed draws the victims too): the same cell again."""
     for seed in range(20):
         before = file_of(runs(1.0, seed))
-        assert all(check.holds for check in gate(runs(1.0, seed), before, Limits())), seed
+        assert all(check.holds for check in gate(runs(1.0, seed, again=True), before, Limits())), seed
         assert not all(check.holds for check in gate(runs(0.01, seed), before, Limits())), seed
 
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy.stats import t as student
+from scipy.special import stdtr
 
-from leakbench.measure.statistics import wilson
+from leakbench.measure.statistics import student_quantile, wilson
 
 __all__ = ["LEVEL", "Agreement", "agreement", "holm", "mean_test"]
 
@@ -65,7 +65,7 @@ def agreement(
     alike = wilson(value * units, units)  # The interval of units that do not differ, see `mean_interval`.
     if units < 2 or (low <= 0 and high >= 1) or math.dist((low, high), alike) < 1e-9:
         return UNKNOWN
-    quantile = float(student.ppf(0.975, units - 1))
+    quantile = student_quantile(0.975, units - 1)
     spread = max(value - low, high - value) / quantile * math.sqrt(1 + units)
     examples = 0.0 if samples is None else 1 / samples
     difference = value - printed
@@ -100,7 +100,7 @@ def mean_test(value: float, low: float, high: float, units: int) -> Agreement:
     """
     if units < 2 or not math.isfinite(high - low) or high == low:
         return Agreement(math.nan, low, high)
-    error = (high - low) / 2 / float(student.ppf(0.975, units - 1))
+    error = (high - low) / 2 / student_quantile(0.975, units - 1)
     return Agreement(_two_sided(value, error, units), low, high)
 
 
@@ -128,4 +128,4 @@ def _two_sided(distance: float, error: float, units: int) -> float:
     """Return the two-sided p-value; an error of 0 says that the spread is unknown, not that it is none."""
     if distance == 0:
         return 1.0
-    return float(2 * student.sf(abs(distance) / error, units - 1)) if error > 0 else math.nan
+    return float(2 * stdtr(units - 1, -abs(distance) / error)) if error > 0 else math.nan
