@@ -8,12 +8,16 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 from tests.offline import BEFORE, python_path
 from tests.offline.loopback_only import refuse_network
+
+if TYPE_CHECKING:
+    from leakbench.leaderboard.card import Card
 
 FOLDERS = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "LOCALAPPDATA", "APPDATA")
 """Variables that name folders of the user other than the home folder."""
@@ -115,7 +119,28 @@ def fits_of_the_tests(tmp_path_factory):
         os.environ["LEAKBENCH_FITS"] = before
 
 
-@pytest.fixture
-def without_pages(monkeypatch):
+@pytest.fixture(autouse=True, scope="session")
+def without_pages():
     """Let `leakbench run` end without its page, which takes a tiny cell as long as its measurement."""
-    monkeypatch.setattr("leakbench.report.page.report_into", lambda run, redact=False: run.folder / "report.html")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("leakbench.api.report_into", lambda run: run.folder / "report.html")
+        yield
+
+
+@pytest.fixture(scope="module")
+def with_pages():
+    """Let `leakbench run` write its page, for the modules that read it."""
+    from leakbench.report.page import report_into  # noqa: PLC0415
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("leakbench.api.report_into", report_into)
+        yield
+
+
+@pytest.fixture(scope="session")
+def measured_card(tmp_path_factory) -> "tuple[Path, Card]":
+    """Return a small card and the folder of its runs."""
+    from tests.leaderboard_cards import small_card  # noqa: PLC0415
+
+    runs = tmp_path_factory.mktemp("runs")
+    return runs, small_card(runs)

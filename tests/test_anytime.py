@@ -16,6 +16,8 @@ from leakbench.attack.slots.stop import Iterations
 from leakbench.cli import commands
 from leakbench.measure.anytime import POINTS, anytime
 
+pytestmark = pytest.mark.usefixtures("with_pages")
+
 
 def rows(reached: list[float], evaluations: list[int]) -> pd.DataFrame:
     """One example a victim, who took 20 evaluations an iteration."""

@@ -28,6 +28,8 @@ from leakbench.recipe import construct, resolve
 from leakbench.rng import generators
 from leakbench.types import Network
 
+pytestmark = pytest.mark.usefixtures("with_pages")
+
 COLUMNS = layout()
 
 

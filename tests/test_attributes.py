@@ -36,6 +36,8 @@ from leakbench.rng import generator
 from leakbench.summary.attributes import attribute_bounds, attribute_fields, attribute_notes, attribute_violations
 from leakbench.types import Network
 
+pytestmark = pytest.mark.usefixtures("with_pages")
+
 WORK, SEX = FEATURES[1], FEATURES[3]
 WIDTH = 7
 

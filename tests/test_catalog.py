@@ -236,12 +236,12 @@ def test_an_attack_runs(name, tmp_path):
     stages = len(getattr(attack.method, "stages", (attack,)))
     restarts = attack.method.restarts if isinstance(attack.method, GradientMatching) else 1
     # One iteration of L-BFGS asks up to 20 times for the distance and learns from each.
-    limit = 1 if isinstance(getattr(attack.method, "descent", None), LbfgsDescent) else 2
+    limit = 1 if stages > 1 or isinstance(getattr(attack.method, "descent", None), LbfgsDescent) else 2
     # Of faces no batch has the class for which is fished.
     pictures = "faces" if fished(attack.server) is None else "digits"
     asked = {"dataset": "cancer" if attack.needs.table else pictures, "iterations": limit if searches else None}
-    # Features of a batch can be read only with more classes than examples.
-    single = attack.needs.alone or only_starts_elsewhere(attack) or name == "feature_inversion"
+    # Features of a batch can be read only with more classes than examples. The stages of an ensemble read batches by themselves.
+    single = attack.needs.alone or only_starts_elsewhere(attack) or name == "feature_inversion" or stages > 1
     asked |= {"leak_batch": 1} if single else {}
     asked |= {"victim_mode": "eval", "candidates": 2} if name in LARGE else {}
     summary, rows = run_tiny(tmp_path / "run", attack=name, **asked)

@@ -24,8 +24,6 @@ from leakbench.models import parameters
 from leakbench.rng import generator
 from leakbench.types import Network
 
-pytestmark = pytest.mark.usefixtures("without_pages")
-
 FEATURES = 4
 
 

@@ -36,6 +36,8 @@ from leakbench.report.conspicuous import conspicuous
 from leakbench.rng import generator
 from leakbench.types import Network
 
+pytestmark = pytest.mark.usefixtures("with_pages")
+
 SHAPE, CLASSES = (1, 12, 12), 4
 PUBLIC = Public(torch.rand(400, *SHAPE, generator=generator(0, "p")), torch.zeros(400, dtype=torch.int64))
 X, Y = torch.rand(8, *SHAPE, generator=generator(0, "x")), torch.arange(8) % CLASSES

@@ -23,8 +23,6 @@ from leakbench.recipe import construct, resolve
 from leakbench.rng import generator
 from leakbench.types import Network
 
-pytestmark = pytest.mark.usefixtures("without_pages")
-
 SIDES = Sides(6, 16, 2)
 
 

@@ -32,8 +32,6 @@ from leakbench.recipe import construct
 from leakbench.rng import generator
 from leakbench.types import Clock, Local, Network, Signal
 
-pytestmark = pytest.mark.usefixtures("without_pages")
-
 SHAPE, CLASSES, CLOCK = (1, 12, 12), 4, Clock(0, 0, 1, 1)
 FEDERATION = Federation(rounds=2, batch=5, examples_per_client=20, clients=30, clients_per_round=10, local_iterations=4)
 PUBLIC = Public(torch.rand(400, *SHAPE, generator=generator(0, "p")), torch.zeros(400, dtype=torch.int64))

@@ -23,6 +23,8 @@ from leakbench.overview import _hash, overview
 from leakbench.recipe import _own_parts, names, resolve
 from leakbench.reproduce.index import BEGIN, END
 
+pytestmark = pytest.mark.usefixtures("with_pages")
+
 HOME = Path(__file__).parent.parent
 LINKED = [
     HOME / "README.md",

@@ -18,6 +18,8 @@ from leakbench.measure.statistics import mean_interval
 from leakbench.rng import generator
 from leakbench.summary.rankings import ranking_fields, ranking_notes
 
+pytestmark = pytest.mark.usefixtures("with_pages")
+
 
 def largest_remainder(shares: list[float], many: int) -> list[int]:
     """Hamilton's rule, step by step."""

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from command_line import called
-from leaderboard_cards import SMALL, changed, small_card
+from leaderboard_cards import SMALL, changed
 
 from leakbench.cell import Request
 from leakbench.cell.budget import prepare
@@ -29,9 +29,9 @@ from leakbench.leaderboard.read import path_of, read_card, read_cards, text_of, 
 from leakbench.leaderboard.sources import link_of
 
 
-@pytest.fixture(scope="module")
-def card(tmp_path_factory: pytest.TempPathFactory) -> Card:
-    return small_card(tmp_path_factory.mktemp("runs"))
+@pytest.fixture
+def card(measured_card: tuple[Path, Card]) -> Card:
+    return measured_card[1]
 
 
 def test_the_command_writes_the_card_into_its_place(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from command_line import called
-from leaderboard_cards import changed, small_card, with_points
+from leaderboard_cards import changed, with_points
 
 import leakbench.federated.leakage
 import leakbench.privacy
@@ -26,14 +26,14 @@ from leakbench.progress import Reporter
 QUIET = Reporter(quiet=True)
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("runs")
+@pytest.fixture
+def runs(measured_card: tuple[Path, Card]) -> Path:
+    return measured_card[0]
 
 
-@pytest.fixture(scope="module")
-def card(runs: Path) -> Card:
-    return small_card(runs)
+@pytest.fixture
+def card(measured_card: tuple[Path, Card]) -> Card:
+    return measured_card[1]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from leaderboard_cards import everywhere, small_card, with_points
+from leaderboard_cards import everywhere, with_points
 
 from leakbench import recipe
 from leakbench.leaderboard.blocks import Code, Grid, Link, Text, as_html, as_markdown
@@ -20,9 +20,9 @@ from leakbench.leaderboard.warnings import warnings_of
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture(scope="module")
-def card(tmp_path_factory: pytest.TempPathFactory) -> Card:
-    return small_card(tmp_path_factory.mktemp("runs"))
+@pytest.fixture
+def card(measured_card: tuple[Path, Card]) -> Card:
+    return measured_card[1]
 
 
 def ranks(*cards: Card) -> list[tuple[int | None, str]]:

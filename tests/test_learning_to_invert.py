@@ -24,8 +24,6 @@ from leakbench.recipe import construct, resolve
 from leakbench.rng import generator
 from leakbench.types import Network
 
-pytestmark = pytest.mark.usefixtures("without_pages")
-
 TINY = LearningToInvert(hidden=16, epochs=8, batch=10, learning_rate=1e-2)
 NOISY = Stations(example=(GaussianNoise(0.1, to="each", uncalibrated=True),))
 

@@ -31,8 +31,6 @@ from leakbench.recipe import construct
 from leakbench.rng import generator
 from leakbench.types import Network
 
-pytestmark = pytest.mark.usefixtures("without_pages")
-
 
 class Seen(nn.Module):
     """Logits W (B x) at W = 0 of two classes: with label 0 the gradient is (-B x / 2, B x / 2), linear in x."""

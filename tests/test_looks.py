@@ -32,8 +32,6 @@ from leakbench.models import one_hot
 from leakbench.privacy.bounds import gaussian_robustness
 from leakbench.types import Network
 
-pytestmark = pytest.mark.usefixtures("without_pages")
-
 LANES = torch.arange(3)
 
 

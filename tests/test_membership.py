@@ -22,6 +22,8 @@ from leakbench.privacy.bounds import gaussian_robustness
 from leakbench.rng import generator
 from leakbench.summary.rankings import ranking_fields, ranking_notes
 
+pytestmark = pytest.mark.usefixtures("with_pages")
+
 
 def alone(scores: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
     """Membership where nobody stands behind an update but the victim."""

@@ -20,6 +20,8 @@ from safetensors.numpy import load_file
 
 from leakbench.data.find import load_dataset
 
+pytestmark = pytest.mark.usefixtures("with_pages")
+
 SMALL = "--quiet --attack cpl --iterations 1 --train-rounds 0"
 
 

@@ -24,6 +24,8 @@ from leakbench.report.pictures import shown_size, shrinks
 from leakbench.report.words import batches
 from leakbench.store import checksum
 
+pytestmark = pytest.mark.usefixtures("with_pages")
+
 AUDITED = Audit(True, 3.46, 6.0, True, 0.5537, 0.7474, 0.5618, 1.025, 0.95, 1000, "violated", "more than is claimed")
 
 POINTS = (("type-2", 1), ("type-1", 3), ("type-0", 3))

@@ -28,6 +28,8 @@ from leakbench.experiment.execute import execute
 from leakbench.store import open_run
 from tests.offline import python_path
 
+pytestmark = pytest.mark.usefixtures("with_pages")
+
 HOME = Path(__file__).parent.parent
 SEED = 20240229
 

@@ -36,8 +36,6 @@ from leakbench.progress import Reporter
 from leakbench.store import Run, open_run
 from leakbench.types import Generators, Network
 
-pytestmark = pytest.mark.usefixtures("without_pages")
-
 
 def lacking() -> None:
     """Ask for more than any machine has, as PyTorch does on the CPU."""

@@ -32,6 +32,8 @@ from leakbench.study.merge import whole as there
 from leakbench.study.task import Outcome, Task
 from leakbench.study.work import measure
 
+pytestmark = pytest.mark.usefixtures("with_pages")
+
 HOME = Path(__file__).parent.parent
 
 GIVEN = {

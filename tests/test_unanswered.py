@@ -11,6 +11,8 @@ from leakbench.report.words import UNANSWERED, batches, why_unanswered
 from leakbench.store import read_manifest
 from leakbench.summary.unanswered import unanswered
 
+pytestmark = pytest.mark.usefixtures("with_pages")
+
 SPOKEN = torch.zeros(3, dtype=torch.bool)
 
 

@@ -23,6 +23,8 @@ from leakbench.models import parameters
 from leakbench.summary.over_rounds import over_rounds
 from leakbench.types import Network
 
+pytestmark = pytest.mark.usefixtures("with_pages")
+
 RATE = 0.05
 
 

@@ -26,6 +26,8 @@ from leakbench.summary.tap import tap_summary
 from leakbench.summary.verdict import Evidence, above_chance, verdict, within_chance
 from leakbench.summary.verdict_words import FORMER, VERDICTS, current_summary, resilient
 
+pytestmark = pytest.mark.usefixtures("with_pages")
+
 STRONG = Setup(attack="autoleak", strongest=True, adaptive=True, command="leakbench run")
 
 SIZES = st.integers(100, 10_000)

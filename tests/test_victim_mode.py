@@ -43,8 +43,6 @@ from leakbench.models.resnet import resnet18
 from leakbench.rng import generator
 from leakbench.types import Clock, Network, Parameters
 
-pytestmark = pytest.mark.usefixtures("without_pages")
-
 SHAPE, CLASSES = (1, 9, 9), 3
 CLOCK = Clock(0, 0, 1, 1)
 PLAIN = Defense(title="t", cite="c", unit="example")
