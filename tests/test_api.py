@@ -23,6 +23,8 @@ from leakbench.cell.request import Fields, Request
 from leakbench.errors import InputError
 from leakbench.report.latex import escaped, latex_table
 
+pytestmark = pytest.mark.usefixtures("with_pages")
+
 HOME = Path(__file__).parent.parent
 
 SMALL: dict[str, Any] = {
