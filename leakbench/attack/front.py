@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -34,12 +35,29 @@ class FullyConnected:
     names: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """A network and a shape whose layers are asked for. The layers depend on `key`; the network's numbers do not matter."""
+
+    key: tuple[Any, ...]
+    network: Network = field(compare=False)
+    shape: tuple[int, ...]
+
+
 def fully_connected(network: Network, shape: tuple[int, ...]) -> tuple[FullyConnected, ...]:
     """Return the linear layers of a network that read one vector per example, in the order in which they run.
 
     A layer is left out if it runs several times, if its weight is not trained, or if its weight or bias is used elsewhere as well:
     its gradient is then a sum over several inputs. shape: (*s) of one input.
     """
+    modules = tuple((name, id(module), module.training) for name, module in network.model.named_modules())
+    trained = tuple((name, id(p), p.requires_grad) for name, p in network.model.named_parameters())
+    return _layers(_Asked((network.model, modules, trained, tuple(network.parameters)), network, shape))
+
+
+@lru_cache(maxsize=4)  # It runs the network forward and back; an attack asks many times about the same few.
+def _layers(asked: _Asked) -> tuple[FullyConnected, ...]:
+    network, shape = asked.network, asked.shape
     model, zero = network.model, _zero(network, shape)
     linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear) and m.weight.requires_grad}
     calls: dict[str, list[tuple[Tensor, Tensor]]] = {}

@@ -73,6 +73,12 @@ CANDIDATES = 1000
 RANKED = 0.1
 """Largest share of a budget for the gradients of the candidates."""
 
+COUNTED = 0.02
+"""Largest share of a budget for one pass over the public examples, by which labels are counted and pictures whitened."""
+
+LEAST_PUBLIC = 16
+"""Number of public examples that a budget leaves at least."""
+
 JUDGED = 6
 """Gradients of each reconstruction that are computed after the last search, to choose it and to score it."""
 
@@ -227,13 +233,18 @@ def attack_seen(
     _check(attacker.attack)
     view, needs = told(seen, attacker), attacker.attack.needs
     public, _ = without_truth(attacker.public(view.shape, view.classes), seen.inputs)
-    view = dataclasses.replace(view, public=_first(public, max(256, needs.public)), fits=FitStore(fit_folder()))
+    view, each = dataclasses.replace(view, fits=FitStore(fit_folder())), 0.0
+    most = max(FEW, needs.public)
+    if attacker.budget is not None:
+        each = _seconds_per_gradient(view)
+        most = max(LEAST_PUBLIC, min(most, int(COUNTED * attacker.budget / max(each, 1e-9))))
+    view = dataclasses.replace(view, public=_first(public, most))
     rngs = generators(attacker.seed, "attack", [(seen.view.clock.round, v) for v in range(view.victims)])
     report = Reporter(after=QUICK) if reporter is None else reporter
     scored = seen.inputs is not None and seen.labels is not None
     closing = Closing(0.0, CANDIDATES)
     if attacker.budget is not None and scored:
-        closing = _closing(view, attacker)
+        closing = _closing(view, attacker, each)
     # With the truth, the check of the searches on public examples waits: a success does not need it.
     method = attacker.attack.method
     later = method if isinstance(method, AutoLeak) and scored and attacker.budget is None else None
@@ -300,19 +311,24 @@ class Closing:
     candidates: int
 
 
-def _closing(view: View, attacker: Attacker) -> Closing:
-    """Return the time to reserve for judging and scoring the reconstructions, by the seconds of one gradient of the network.
-
-    There are so many candidates for identification that their gradients take at most the share `RANKED` of the budget.
-    """
-    budget, alone = attacker.budget or 0.0, view.of(torch.zeros(1, dtype=torch.int64))
+def _seconds_per_gradient(view: View) -> float:
+    """Return the seconds that one victim's gradient takes."""
+    alone = view.of(torch.zeros(1, dtype=torch.int64))
     like = next(iter(view.update.values()))
     inputs = torch.full((1, view.examples, *view.shape), 0.5).to(like)
     labels = one_hot(torch.zeros(1, view.examples, dtype=torch.int64), view.classes).to(like)
     began = time.perf_counter()
     with torch.no_grad():
         alone.respond(inputs, labels)
-    each = time.perf_counter() - began
+    return time.perf_counter() - began
+
+
+def _closing(view: View, attacker: Attacker, each: float) -> Closing:
+    """Return the time to reserve for judging and scoring the reconstructions; each: seconds of one gradient of the network.
+
+    There are so many candidates for identification that their gradients take at most the share `RANKED` of the budget.
+    """
+    budget = attacker.budget or 0.0
     most = view.victims if attacker.data is None else CANDIDATES
     many = max(view.victims, min(most, int(RANKED * budget / max(each, 1e-9))))
     # The candidates of a batch are compared by the gradients of public examples.
