@@ -30,6 +30,7 @@ class Reconstruction:
     steps: (V,) iterations taken.  evaluations: (V,) gradient evaluations.  spent: (snapshots, V), those until each of `snapshots`.
     fit: what was learned for all V of them; None of an attacker that learns nothing.
     stage: (V,) int64, which of `stages` the answer comes from; None of a method without stages, -1 where there is no answer.
+    not_begun: names of the stages for which a budget left no time.
     doubts: {a key for why the attack may be weak, as in `leakbench.attack.doubts`: (V,) bool, for which victims}.
     """
 
@@ -45,6 +46,7 @@ class Reconstruction:
     fit: Fit | None = None
     stage: Tensor | None = None
     stages: tuple[str, ...] = ()
+    not_begun: tuple[str, ...] = ()
     doubts: dict[str, Tensor] = field(default_factory=dict)
 
 

@@ -9,6 +9,7 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import leakbench
+from leakbench.attack.searches import Searches, search_name
 from leakbench.errors import InputError
 from leakbench.own.arrays import read_arrays
 from leakbench.own.assumed import assumed, contradicted, explains
-from leakbench.own.attacked import told
+from leakbench.own.attacked import _seconds_per_gradient, attack_seen, told
 from leakbench.own.leak import Trained, leaked
 from leakbench.own.who import Who
+from leakbench.progress import Reporter
 
 MODELS = """
 from torch import nn
@@ -270,3 +273,57 @@ def test_arrays_of_numpy_are_taken_from_python_as_from_files() -> None:
     asked: dict[str, Any] = {"shape": SHAPE, "classes": CLASSES, "attack": "analytic_fc"}
     one = leakbench.attack_update(model, clean, **asked).answer.inputs
     assert torch.equal(leakbench.attack_update(model, arrays, before=weights, **asked).answer.inputs, one)  # type: ignore[arg-type]
+
+
+# What a budget did, and answers that are none.
+
+
+def test_a_search_for_which_a_budget_left_no_time_is_not_called_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = list[str]()
+    begin = Searches.begin
+
+    def counted(searches: Searches, method: Any) -> Any:
+        begun.append(search_name(method))
+        return begin(searches, method)
+
+    monkeypatch.setattr(Searches, "begin", counted)
+    x, y = batch(2)
+    found = leakbench.attack_update(
+        build(), gradient(build(), x, y), shape=SHAPE, classes=CLASSES, batch=2, budget=1e-3, success=1e-6, truth=(x, y)
+    )
+    searched = [name for name in found.answer.stages if name != "analytic fc"]
+    assert found.answer.not_begun and searched == begun
+    (tried,) = (line for line in str(found).splitlines() if line.startswith("searches tried: "))
+    assert tried == f"searches tried: {', '.join(found.answer.stages)}"
+    assert f"not begun within the budget: {found.answer.not_begun[0]}" in found.note
+
+
+def test_fewer_candidates_because_of_a_budget_are_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first gradient, which also prepares the network, takes longer than the others and predicts nothing."""
+    x, y = batch(3)
+    each = [gradient(build(), x[v : v + 1], y[v : v + 1]) for v in range(3)]
+    seen = leaked(build(), each, SHAPE, CLASSES, Trained(), tap="type-2", truth=(x[:, None], y[:, None]))
+    who = Who("analytic_fc", dataset="digits", budget=1.0)
+    attacker = who.with_public(who())
+    times = iter([0.0, 5.0, 6.0, 6.01, 7.0, 7.02, 8.0, 8.01, *([9.0, 9.01] * 9)])
+    clock = SimpleNamespace(perf_counter=lambda: next(times))
+    with monkeypatch.context() as patch:
+        patch.setattr("leakbench.own.attacked.time", clock)
+        assert _seconds_per_gradient(seen.view, 1.0) == pytest.approx(0.01)
+    monkeypatch.setattr("leakbench.own.attacked._seconds_per_gradient", lambda view, most: 0.01)
+    line = "identification among 10 of 453 candidates because of the budget"
+    found = attack_seen(seen, attacker, Reporter(quiet=True))
+    assert found.summary is not None and found.summary["candidates"] == 10
+    assert line in str(found).splitlines() and line in found.note
+    whole = attack_seen(seen, dataclasses.replace(attacker, budget=None), Reporter(quiet=True))
+    assert whole.summary is not None and whole.summary["candidates"] == 453 and "because" not in str(whole)
+
+
+def test_an_answer_that_is_no_number_is_not_called_a_reconstruction(tmp_path: Path) -> None:
+    nothing = {name: torch.zeros_like(p) for name, p in build().named_parameters()}
+    given = {"shape": SHAPE, "classes": CLASSES, "attack": "analytic_fc"}
+    found = leakbench.attack_update(build(), nothing, out=tmp_path / "out", **given)
+    assert not bool(found.answer.inputs.isfinite().any())
+    assert str(found).startswith("ATTACK FAILED: no reconstruction.")
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "ATTACK FAILED: the attack analytic_fc made no reconstruction." in page and "pictures below" not in page

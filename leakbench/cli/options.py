@@ -135,6 +135,7 @@ BUDGET = (
     "Largest wall time of all attacks of the command: 60, 60s or 2m. It is divided among leakage points and victims. A search"
     " that reaches it returns its best reconstruction so far and warns: results then depend on the machine. A search"
     " that has begun takes at least one iteration. Rankings count, but neither they nor closed forms are stopped."
+    " Preparation and scores can exceed it."
 )
 
 knows_option = click.option(

@@ -71,7 +71,7 @@ def attack_update(
         attack: Name in the catalog, or path of a recipe.
         knows: `oblivious` or `defense`, what the attacker knows; None for what the recipe says.
         iterations: Most iterations of a search; None for the recipe's number.
-        budget: Most seconds of the attack, also as `60s` or `2m`; None for no limit.
+        budget: Most seconds of the attack, also as `60s` or `2m`; None for no limit. Preparation and scores can exceed it.
         defense: Recipe of the defense that was applied to the update, which the attacker then knows.
         dataset: Dataset whose public examples the attacker has; None for synthetic ones.
         data_dir: Folder with the datasets.

@@ -79,6 +79,12 @@ COUNTED = 0.02
 LEAST_PUBLIC = 16
 """Number of public examples that a budget leaves at least."""
 
+TIMINGS = 6
+"""Number of gradients whose least time predicts the others."""
+
+TIMED = 0.01
+"""Largest share of a budget for these, after the first one."""
+
 JUDGED = 6
 """Gradients of each reconstruction that are computed after the last search, to choose it and to score it."""
 
@@ -136,7 +142,8 @@ class Outcome:
 
     answer: its examples.  distance: (V,), the attacker's own, lower is surer.  rows: one for each example, as of a run;
     matched: its inputs (V, M, *s) in the order of the truth; None where no truth is known.
-    budget: the limit in seconds that stopped searches; None where none was stopped.
+    budget: the limit in seconds that stopped searches; None where none was stopped.  seconds: what the attack took, its
+    preparation and its scores among them.  left_out: that a budget reduced the number of candidates; empty where it did not.
     tap, round: the leakage point, and the round in which it leaked, counted from 1.  untried: what might find more.
 
     `print` prints what `leakbench attack` prints; a notebook shows the same as a table.
@@ -151,6 +158,8 @@ class Outcome:
     tap: str = "type-1"
     round: int = 1
     untried: tuple[str, ...] = ()
+    seconds: float = 0.0
+    left_out: str = ""
 
     @property
     def verdict(self) -> str | None:
@@ -194,12 +203,22 @@ class Outcome:
 
     @property
     def by_budget(self) -> str:
-        """That a budget stopped searches; empty where none did."""
+        """Lines that say what a budget stopped or left out; empty where nothing."""
+        return "\n".join(filter(None, [self._stopped, self._not_begun, self.left_out]))
+
+    @property
+    def _stopped(self) -> str:
         if self.budget is None:
             return ""
+        limit = f"the budget of {self.budget:g} s ({self.seconds:.1f} s taken)"
         if self.summary is not None and self.summary["verdict"] not in LEAKS:
-            return f"no leak found within {self.budget:g} s, which is not evidence that the update does not leak"
-        return f"the budget of {self.budget:g} s stopped searches; a longer attack may reconstruct more"
+            return f"no leak found with {limit}, which is not evidence that the update does not leak"
+        return f"{limit} stopped searches; a longer attack may reconstruct more"
+
+    @property
+    def _not_begun(self) -> str:
+        names = dict.fromkeys(self.answer.not_begun)
+        return f"not begun within the budget: {', '.join(names)}" if names else ""
 
 
 def with_limit(attacker: Attacker, seen: Seen) -> Attacker:
@@ -236,7 +255,7 @@ def attack_seen(
     view, each = dataclasses.replace(view, fits=FitStore(fit_folder())), 0.0
     most = max(FEW, needs.public)
     if attacker.budget is not None:
-        each = _seconds_per_gradient(view)
+        each = _seconds_per_gradient(view, TIMED * attacker.budget)
         most = max(LEAST_PUBLIC, min(most, int(COUNTED * attacker.budget / max(each, 1e-9))))
     view = dataclasses.replace(view, public=_first(public, most))
     rngs = generators(attacker.seed, "attack", [(seen.view.clock.round, v) for v in range(view.victims)])
@@ -254,8 +273,8 @@ def attack_seen(
     if many := int(answer.doubts.get(BUDGET, torch.zeros(0)).sum()):
         stopped = attacker.budget
         report.say(f"{WORDS[BUDGET]} ({many} of {view.victims} victims)")
-    named = (view.tap, view.clock.round + 1, attacker.untried)
     if seen.inputs is None or seen.labels is None:
+        named = (view.tap, view.clock.round + 1, attacker.untried, spent + time.monotonic() - began)
         return Outcome(None, answer, -answer.certainty[:, 0], None, None, stopped, *named)
     judge = _Judge(seen, seen.inputs, seen.labels, attacker, public, view, rngs, closing.candidates)
     rows, matched = judge(answer)
@@ -268,7 +287,8 @@ def attack_seen(
     summary = tap_summary(rows, time.monotonic() - began, _setup(attacker))
     if summary["candidates"] < 2:  # Nothing is needed to pick the only one.
         summary |= dict.fromkeys(("identified", "identified_low", "identified_high"))
-    return Outcome(summary, answer, -answer.certainty[:, 0], rows, matched, stopped, *named)
+    named = (view.tap, view.clock.round + 1, attacker.untried, spent + time.monotonic() - began)
+    return Outcome(summary, answer, -answer.certainty[:, 0], rows, matched, stopped, *named, _left_out(judge))
 
 
 def _answered(
@@ -311,16 +331,19 @@ class Closing:
     candidates: int
 
 
-def _seconds_per_gradient(view: View) -> float:
-    """Return the seconds that one victim's gradient takes."""
+def _seconds_per_gradient(view: View, most: float) -> float:
+    """Return the seconds that one victim's gradient takes: the least of several, since the first one also prepares."""
     alone = view.of(torch.zeros(1, dtype=torch.int64))
     like = next(iter(view.update.values()))
     inputs = torch.full((1, view.examples, *view.shape), 0.5).to(like)
     labels = one_hot(torch.zeros(1, view.examples, dtype=torch.int64), view.classes).to(like)
-    began = time.perf_counter()
-    with torch.no_grad():
-        alone.respond(inputs, labels)
-    return time.perf_counter() - began
+    taken = list[float]()
+    while len(taken) < TIMINGS and sum(taken[1:]) < most:
+        began = time.perf_counter()
+        with torch.no_grad():
+            alone.respond(inputs, labels)
+        taken.append(time.perf_counter() - began)
+    return min(taken)
 
 
 def _closing(view: View, attacker: Attacker, each: float) -> Closing:
@@ -392,6 +415,15 @@ class _Judge:
         """The scores of the candidates, which do not depend on the reconstructions."""
         alone = dataclasses.replace(_of_one(self._informed), candidates=self._shown[0])
         return Candidates()((alone,), self.rngs)
+
+
+def _left_out(judge: _Judge) -> str:
+    """Return that a budget reduced the number of candidates for identification; empty where it did not."""
+    known = 0 if judge.attacker.data is None else len(judge.public.labels)
+    whole = max(judge.view.victims, min(CANDIDATES, judge.view.victims + known))
+    if judge.candidates >= whole:
+        return ""
+    return f"identification among {judge.candidates} of {whole} candidates because of the budget"
 
 
 class _Telling:

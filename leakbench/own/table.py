@@ -161,7 +161,10 @@ def _unscored(row: Row) -> Iterator[str]:
     if row.outcome is None:
         yield f"NOT ATTACKED: {row.note.splitlines()[0]}"
     elif row.outcome.summary is None:
-        total = row.victims * row.examples
+        total = int(row.outcome.answer.inputs.flatten(2).isfinite().all(2).sum())
+        if total == 0:
+            yield "ATTACK FAILED: no reconstruction. It does not follow that nothing leaks."
+            return
         many = f"{total} reconstruction{'' if total == 1 else 's'}"
         yield f"NOT SCORED: {many}, but no true examples to compare with. It does not follow what leaks."
 
@@ -175,8 +178,7 @@ def _searched(row: Row) -> Iterator[str]:
         yield found.by_search
     elif found.answer.stages:
         yield f"searches tried: {', '.join(found.answer.stages)}"
-    if found.by_budget:
-        yield found.by_budget
+    yield from found.by_budget.splitlines()
 
 
 def _success(measured: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from safetensors.numpy import load_file
 
@@ -86,7 +87,15 @@ def _page(folder: Path, redact: bool) -> str:
 
 def _unscored_lines(summary: dict[str, Any], arrays: Arrays) -> list[Line]:
     """Return what the attack made of an update whose originals are unknown."""
-    places = sorted({name.split(".")[0] for name in arrays if name.endswith(".reconstruction")}, reverse=True)
+    finite = {
+        name.split(".")[0]: bool(np.isfinite(array).all(tuple(range(2, array.ndim))).any())
+        for name, array in arrays.items()
+        if name.endswith(".reconstruction")
+    }
+    places = sorted((place for place, answered in finite.items() if answered), reverse=True)
+    if finite and not places:
+        failed = f"ATTACK FAILED: the attack {summary['cell']['attack']} made no reconstruction."
+        return [Line("", failed, ""), Line("", "It does not follow that nothing leaks.", "")]
     where = f" from the {listed([point_name(place) for place in places])}" if places else ""
     return [
         Line("", f"The attack {summary['cell']['attack']} reconstructed the pictures below{where}.", ""),

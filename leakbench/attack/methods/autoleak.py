@@ -106,13 +106,16 @@ class AutoLeak:
         sought = torch.full_like(value, _by_likelihood(first), dtype=torch.bool)
         judged = value.masked_fill(~sought, torch.inf)
         won = torch.zeros_like(best.steps)
-        for place, stage in enumerate(others, 1):
+        names, not_begun = [search_name(first)], list[str]()
+        for stage in others:
             left = (~self._is_broken(views, best, prior)).nonzero()[:, 0]
             if not len(left):
                 break
             if _late(stage):  # Every victim has an answer already.
                 cut[left] = True
+                not_begun.append(search_name(stage))
                 continue
+            names.append(search_name(stage))
             few = tuple(view.of(left) for view in views)
             found = stage(few, tuple(rngs[int(v)] for v in left))
             new = posterior(few, found, prior)
@@ -125,12 +128,12 @@ class AutoLeak:
             ranks = self._rank(few, found, new, prior)
             better = ranks < rank[left]
             best, taken = followed(best, found, left, better), left[better]
-            won[taken] = place
+            won[taken] = len(names) - 1
             value, rank = value.index_put((taken,), new[better]), rank.index_put((taken,), ranks[better])
         doubts = {STUCK: never, OUTDONE: sought & (least < judged - 1), BUDGET: cut}
-        names = tuple(search_name(stage) for stage in (first, *others))
         certainty = -value[:, None].expand_as(best.certainty)
-        return dataclasses.replace(best, certainty=certainty, doubts=doubts, stage=won, stages=names)
+        best = dataclasses.replace(best, stage=won, stages=tuple(names), not_begun=tuple(not_begun))
+        return dataclasses.replace(best, certainty=certainty, doubts=doubts)
 
     def _rank(self, views: tuple[View, ...], answer: Reconstruction, value: Tensor, prior: Coordinates) -> Tensor:
         """Return (V,) by which reconstructions are compared; the least is the best, and one that is taken for right is -inf.
