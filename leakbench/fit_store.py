@@ -105,7 +105,7 @@ class FitStore:
             write_atomically(path, lambda to: to.write_bytes(save(tensors, {"fit": json.dumps(head)})))
         except OSError as error:
             self.warn(
-                f"{path.parent}: what is fitted cannot be kept here ({error.strerror}); it is fitted anew each time"
+                f"{path.parent}: what is fitted cannot be kept here ({error.strerror}); it is fitted again each time"
             )
 
     def _make_room(self, path: Path, size: int) -> None:

@@ -37,7 +37,7 @@ class Fitted:
         names = dict.fromkeys((*self.origin, *origin))
         other = " and ".join(name for name in names if self.origin.get(name) != origin.get(name))
         raise InputError(
-            f"{origin['part']}: what was fitted holds for what it was fitted to alone, here differs: {other} (fit it anew)"
+            f"{origin['part']}: what was fitted holds for what it was fitted to alone, here differs: {other} (fit it again)"
         )
 
 

@@ -1,4 +1,4 @@
-"""Whether a manifest is one that a run wrote: what its fields are, as far as anything reads them."""
+"""Check that a run wrote a manifest: the types of all fields that are read."""
 
 from __future__ import annotations
 

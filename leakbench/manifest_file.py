@@ -17,7 +17,7 @@ __all__ = ["read_manifest", "written"]
 LONGEST = 100_000_000
 """Bytes of a manifest; they take about 20,000."""
 
-AGAIN = "run the cell again to measure it anew"
+AGAIN = "run the cell again"
 
 
 def written(folder: Path, manifest: Mapping[str, Any], name: str, cure: str = AGAIN) -> Path:

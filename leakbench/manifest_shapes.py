@@ -1,4 +1,4 @@
-"""What lies within the fields of a manifest that are no single value: shapes, as far as anything reads them.
+"""The shapes of manifest fields with several values, for all parts that are read.
 
 A shape is a tuple of types that a value may be of; a list with the shape of each item; a dict with the shape of each field that
 must be there, others may; or one of the classes below.

@@ -68,9 +68,7 @@ def read_rows(path: Path) -> pd.DataFrame:
     for name in FULL if path.name != "rounds.parquet" else ():
         column = rows[name]
         if column.isna().any() or (column.dtype.kind == "f" and not np.isfinite(column).all()):
-            raise InputError(
-                f"{path}: column {name!r}: got a number that is missing or not finite; run the cell again to measure it anew"
-            )
+            raise InputError(f"{path}: column {name!r}: got a number that is missing or not finite; run the cell again")
     return rows
 
 
@@ -84,14 +82,12 @@ def check_schema(path: Path, schema: pa.Schema) -> None:
     needed = OF_ROUNDS if path.name == "rounds.parquet" else NEEDED
     missing = [name for name in needed if name not in kinds]
     if twice or missing:
-        what = f"column {twice[0]!r} stands twice" if twice else f"column {missing[0]!r} is missing"
-        raise InputError(f"{path}: {what}; run the cell again to measure it anew")
+        what = f"column {twice[0]!r} appears twice" if twice else f"column {missing[0]!r} is missing"
+        raise InputError(f"{path}: {what}; run the cell again")
     for name, kind in kinds.items():
         expected = "texts" if name in TEXTS else "whole numbers" if name in WHOLE else "numbers"
         if not _fits(kind, expected):
-            raise InputError(
-                f"{path}: column {name!r}: got {kind}, expected {expected}; run the cell again to measure it anew"
-            )
+            raise InputError(f"{path}: column {name!r}: got {kind}, expected {expected}; run the cell again")
 
 
 def _fits(kind: pa.DataType, expected: str) -> bool:

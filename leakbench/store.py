@@ -3,7 +3,7 @@
 manifest.json                 what was asked, what it resolved to, versions, seconds a phase, {file: sha256}, its own sha256
 rows.parquet                  one row per example under attack and leakage point
 rounds.parquet                one row per round of training
-reconstructions.safetensors   what the attacker answered, beside the truth
+reconstructions.safetensors   the attacker's reconstructions and the truth
 report.html                   all of it for a reader
 audit.json                    the audit of its defense, where one was kept
 parts/                        what a run that was cut short has finished; gone when it is whole
@@ -249,7 +249,7 @@ def _goes_on(run: Run, by: list[dict[str, Any]]) -> None:
         ]
         had.append(now)
         if other:
-            run.say(f"{run.folder}: is gone on with by other means than it was begun: {'; '.join(other)}")
+            run.say(f"{run.folder}: was started in a different environment: {'; '.join(other)}")
 
 
 def _begun(folder: Path, identity: dict[str, Any], say: Say) -> Run:
@@ -288,7 +288,7 @@ def _there(folder: Path, say: Say = _unsaid) -> Run:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove the temporary files that a killed process left in a run's folder; whatever else lies there is not ours."""
+    """Remove the temporary files that a killed process left in a run's folder; keep all other files."""
     for place in (folder, folder / "parts"):
         for left in place.glob(".*.tmp"):
             if TEMPORARY.fullmatch(left.name):

@@ -59,7 +59,7 @@ class _Strict(yaml.SafeLoader):
                 continue
             key = self.construct_object(key_node)
             if key in known:
-                raise yaml.constructor.ConstructorError(None, None, f"field {key!r} stands twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"field {key!r} appears twice", key_node.start_mark)
             known.add(key)
         return node
 

@@ -92,7 +92,7 @@ def test_a_column_of_a_baseline(
     kept = baseline_of(finished)
     how(name, value)(kept)
     line = held(kept, tmp_path, monkeypatch, capsys, finished)
-    assert f"rows.{name}: got" in line or "is no number of JSON" in line or "cannot be read" in line
+    assert f"rows.{name}: got" in line or "is not a number of JSON" in line or "cannot be read" in line
 
 
 @pytest.mark.parametrize(("name", "value"), FIELDS)
@@ -102,7 +102,7 @@ def test_a_field_of_a_baseline(
     kept = baseline_of(finished)
     kept[name] = value
     line = held(kept, tmp_path, monkeypatch, capsys, finished)
-    assert name in line or "is no number of JSON" in line or name == "examples"
+    assert name in line or "is not a number of JSON" in line or name == "examples"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_an_example_twice_and_some_that_were_not_ranked(
     finished: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     for change, says in (
-        (column("victim", 0), "victim 0 stands twice"),
+        (column("victim", 0), "victim 0 appears twice"),
         (first("identified", None), "some victims have null, expected all or none"),
     ):
         kept = copy.deepcopy(baseline_of(finished))

@@ -157,8 +157,8 @@ def test_what_does_not_go_together(changes: Any, says: str, monkeypatch: Any, ca
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("title: a\ntitle: b\n", "not valid YAML: field 'title' stands twice"),
-        ("title: a\ngiven: {victims: 1, victims: 2}\n", "not valid YAML: field 'victims' stands twice"),
+        ("title: a\ntitle: b\n", "not valid YAML: field 'title' appears twice"),
+        ("title: a\ngiven: {victims: 1, victims: 2}\n", "not valid YAML: field 'victims' appears twice"),
         ("rows: [", "not valid YAML"),
         ("- a\n", "expected the fields of a table, got list"),
         ("", "expected the fields of a table, got NoneType"),

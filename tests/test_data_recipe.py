@@ -66,7 +66,7 @@ federation: {rounds: 1, batch: 2, examples_per_client: 4, clients: 3, clients_pe
         (("set: digits", "set: letters"), "embedded: set: .*'faces', 'digits' or 'cancer', got 'letters'"),
         (("0" * 64, "beef"), "embedded: sha256: .*pattern"),
         (("cite: me", "cite: me\norigin: {layouts: [mine]}"), "origin: missing field 'marker'"),
-        (("title: mine", "title: mine\ntitle: again"), "'title' stands twice"),
+        (("title: mine", "title: mine\ntitle: again"), "'title' appears twice"),
         (("federation: {", "federation: ["), "not valid YAML"),
     ],
 )

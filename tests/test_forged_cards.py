@@ -144,13 +144,13 @@ def test_a_card_of_an_earlier_version_is_read_with_the_words_of_today(tmp_path: 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda card: card["cells"].append(card["cells"][0]), "cells: oblivious.paper stands twice"),
+        (lambda card: card["cells"].append(card["cells"][0]), "cells: oblivious.paper appears twice"),
         (
             lambda card: card["cells"][0]["points"].append(card["cells"][0]["points"][0]),
-            "cells.oblivious.paper.points: type-2 stands twice",
+            "cells.oblivious.paper.points: type-2 appears twice",
         ),
-        (lambda card: card["asked"].update(taps=["type-1", "type-1"]), "asked.taps: type-1 stands twice"),
-        (lambda card: card["asked"].update(protocols=["live", "live"]), "asked.protocols: live stands twice"),
+        (lambda card: card["asked"].update(taps=["type-1", "type-1"]), "asked.taps: type-1 appears twice"),
+        (lambda card: card["asked"].update(protocols=["live", "live"]), "asked.protocols: live appears twice"),
     ],
 )
 def test_nothing_stands_twice(change: Callable[[Any], None], says: str, tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_who_sees_less_of_each_gradient_is_another_attacker(runs: Runs) -> None:
     before, now = runs(1.0, observations=3), runs(1.0)
     for baseline in (before, file_of(before)):
         with pytest.raises(
-            InputError, match="observations: '3' before, '1' now: another attack; write the baseline anew"
+            InputError, match="observations: '3' before, '1' now: another attack; write the baseline again"
         ):
             gate(now, baseline, Limits())
 
@@ -140,7 +140,7 @@ def test_a_baseline_of_before_settings_were_kept_is_held_against_and_says_so(run
     path.write_text(json.dumps(kept), encoding="utf-8")
     checks = by_name(gate(folder, path, Limits()))
     assert all(check.holds for check in checks.values())
-    assert "of an earlier version; write it anew" in checks["settings"].said
+    assert "of an earlier version; write it again" in checks["settings"].said
 
 
 def test_few_victims_say_so(runs: Runs) -> None:

@@ -164,7 +164,7 @@ def test_what_is_no_json_of_a_card_is_refused(tmp_path: Path, text: str) -> None
 def test_a_field_that_stands_twice_is_refused(card: Card, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(text_of(card).replace('"threat":', '"threat": "none",\n "threat":'), encoding="utf-8")
-    with pytest.raises(InputError, match="'threat' stands twice"):
+    with pytest.raises(InputError, match="'threat' appears twice"):
         read_card(path)
 
 

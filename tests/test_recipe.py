@@ -68,7 +68,7 @@ def test_describe_is_plain_and_tells_parts_apart() -> None:
         (("    descent: lbfgs\n", ""), "missing field 'descent'"),
         (("descent: lbfgs", "descent: {lbfgs: {history: .nan}}"), "history: "),
         (("descent: lbfgs", "descent: [lbfgs]"), "descent: "),
-        (("cite: me", "cite: me\ncite: you"), "'cite' stands twice"),
+        (("cite: me", "cite: me\ncite: you"), "'cite' appears twice"),
         (("cite: me", "cite: [me"), "not valid YAML"),
     ],
 )

@@ -582,16 +582,16 @@ def test_the_index_counts_what_the_rows_say(tmp_path: Path) -> None:
         ),
         (
             ("fed_alpha_cdp_table_1", "--set", "victim=2", "--out", "x"),
-            "set: 'victim' is no number of a cell; did you mean",
+            "set: 'victim' is not a number of a cell; did you mean",
         ),
-        (("fed_alpha_cdp_table_1", "--set", "attack=2", "--out", "x"), "set: 'attack' is no number of a cell"),
+        (("fed_alpha_cdp_table_1", "--set", "attack=2", "--out", "x"), "set: 'attack' is not a number of a cell"),
         (
             ("fed_alpha_cdp_table_1", "--set", "victims=few", "--out", "x"),
             "set: victims: got 'few', expected a whole number",
         ),
         (
             ("fed_alpha_cdp_table_1", "--set", "victims=2", "--set", "victims=3", "--out", "x"),
-            "set: victims stands twice",
+            "set: victims appears twice",
         ),
         (
             ("fed_alpha_cdp_table_1", "--set", "learning_rate=.nan", "--out", "x"),

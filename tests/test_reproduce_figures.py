@@ -235,10 +235,10 @@ def test_accuracies_of_every_seed_and_round_are_kept_and_drawn(tmp_path: Path) -
     [
         ({"pictures": -1}, "pictures: got -1, expected a whole number >= 0"),
         ({"repeats": "many", "columns": "cost"}, "repeats: got 'many', expected a whole number >= 0"),
-        ({"curves": {"One": ["aa"]}}, "curves, orders: 'aa' is no row; did you mean 'a'?"),
+        ({"curves": {"One": ["aa"]}}, "curves, orders: 'aa' is not a row; did you mean 'a'?"),
         (
             {"curves": {"One": ["a"]}, "orders": [{"says": "x", "more": ["a"], "less": ["b"]}]},
-            "curves, orders: 'b' is no row",
+            "curves, orders: 'b' is not a row",
         ),
         (
             {"curves": {"One": ["a"]}, "orders": [{"says": "x", "more": ["a"], "less": ["a"], "rounds": "lats"}]},

@@ -1,4 +1,4 @@
-"""Published rows are measurements: some of them, drawn anew each time, are measured again and lie where their intervals say."""
+"""Published rows are measurements: some of them, drawn again each time, are measured again and lie where their intervals say."""
 
 from __future__ import annotations
 

@@ -272,7 +272,7 @@ def test_a_run_that_is_gone_on_with_by_other_means_says_so(cell, tmp_path):
         ):
             execute(cell, run, Stop(1))
     assert json.loads((tmp_path / "manifest.json").read_text())["computed"] == [begun, now]
-    assert said == [f"{tmp_path}: is gone on with by other means than it was begun: torch 2.11.0 before, 2.15.0 now"]
+    assert said == [f"{tmp_path}: was started in a different environment: torch 2.11.0 before, 2.15.0 now"]
     assert {"code", "torch", "numpy", "leakbench", "threads"} <= set(conditions(torch.device("cpu")))
 
 

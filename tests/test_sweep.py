@@ -412,7 +412,7 @@ def test_the_example_is_a_grid():
 GRIDS = [
     ("- a\n", "expected the fields of a grid, got list"),
     ("given: [unclosed\n", "not valid YAML"),
-    ("given: {victims: 1}\ngiven: {victims: 2}\n", "'given' stands twice"),
+    ("given: {victims: 1}\ngiven: {victims: 2}\n", "'given' appears twice"),
     ("givn: {}\n", "unknown field 'givn'; did you mean 'given'?"),
     ("given: 3\n", "given: got 3, expected fields of a cell"),
     ("given: {victms: 3}\n", "unknown field 'victms'; did you mean 'victims'?"),

@@ -164,8 +164,11 @@ RECIPES = [
     ("title: 3\ncite: c\nunit: example\n", "title|string|3"),
     ("title: t\ncite:\nunit: example\n", "cite|string|None"),
     ("title: t\ncite: c\nunit: user\n", "unit|'example' or 'client'|'user'"),
-    ("title: t\ncite: c\nunit: example\ntitle: u\n", "'title' stands twice|line 4"),
-    ("title: t\ncite: c\nunit: example\nexample:\n- {clip_layers: {norm: 1, norm: 2}}\n", "'norm' stands twice|line 5"),
+    ("title: t\ncite: c\nunit: example\ntitle: u\n", "'title' appears twice|line 4"),
+    (
+        "title: t\ncite: c\nunit: example\nexample:\n- {clip_layers: {norm: 1, norm: 2}}\n",
+        "'norm' appears twice|line 5",
+    ),
 ]
 
 

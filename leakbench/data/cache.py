@@ -71,7 +71,7 @@ class Cache:
             write_atomically(path, lambda temporary: _save(temporary, arrays))
         except OSError as error:
             self.warn(
-                f"{self.folder}: decoded data cannot be kept here ({error.strerror}); they are decoded anew each time"
+                f"{self.folder}: decoded data cannot be kept here ({error.strerror}); they are decoded again each time"
             )
         return arrays
 

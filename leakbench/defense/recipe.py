@@ -138,7 +138,7 @@ class Defense:
             (AdaClipReleased, "adaclip_released"),
         ):
             if sum(isinstance(t, kind) for name in STATIONS for t in getattr(self, name)) > 1:
-                text = f"{called}: stands twice, but what it remembers is one; expected one in a defense"
+                text = f"{called}: appears twice, but what it remembers is one; expected one in a defense"
                 raise PydanticCustomError("slot", "{text}", {"text": text})
         if self.batches == "poisson" and any(isinstance(t, GaussianNoise) and t.to != "each" for t in self.example):
             text = "example: a noise for the sum of a Poisson batch, of which nobody may be drawn, stands at the batch station"

@@ -1,1 +1,1 @@
-"""A gate for CI: a run beside a baseline, and whether resilience fell."""
+"""A gate for CI: compare a run with a baseline, and fail if resilience fell."""

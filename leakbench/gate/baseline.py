@@ -1,4 +1,4 @@
-"""What of a run is kept to hold later runs against: who came back, small enough to commit; and how it is read."""
+"""The baseline of a run: which victims were reconstructed, small enough to commit."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def kept_of(path: Path) -> Kept:
     try:
         return _read(read)
     except InputError as error:
-        raise InputError(f"baseline: {path}: {error}; write it anew by `leakbench baseline RUN`") from None
+        raise InputError(f"baseline: {path}: {error}; write it again by `leakbench baseline RUN`") from None
 
 
 def _read(read: dict[str, Any]) -> Kept:

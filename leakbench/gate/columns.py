@@ -61,11 +61,11 @@ def column_of(name: str, values: Any, count: int) -> list[Any]:
 
 
 def check_rows(rows: pd.DataFrame) -> None:
-    """Raise InputError for an example that stands twice, and where of the first of each batch some were ranked and some not."""
+    """Raise InputError for an example that appears twice, and where of the first of each batch some were ranked and some not."""
     twice = rows[rows.duplicated(["tap", "round", "victim", "member"])]
     if len(twice):
         row = twice.iloc[0]
-        raise InputError(f"rows: {row['tap']}, round {row['round']}, victim {row['victim']} stands twice")
+        raise InputError(f"rows: {row['tap']}, round {row['round']}, victim {row['victim']} appears twice")
     for (tap, number), some in rows[rows["member"] == 0].groupby(["tap", "round"]):
         if some["identified"].isna().any() and some["identified"].notna().any():
             raise InputError(f"rows.identified: at {tap}, round {number}, some victims have null, expected all or none")

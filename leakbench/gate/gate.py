@@ -20,12 +20,12 @@ LEAKS = {"asr": "success", "identified": "identified"}
 """{measure of a comparison: its column}; of both, more is a worse defense."""
 
 LEVEL = 0.05
-"""A rise that chance would show as often or more is none; shared by all that is checked for a rise."""
+"""Level at which a rise is significant; shared by all measures that are checked for a rise."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds that a run must keep whatever its baseline; None for none.
+    """Limits that a run must satisfy for every baseline; None for no limit.
 
     max_asr: at each leakage point.  min_accuracy: after the last round.  max_epsilon: of the valid epsilon of the released models.
     """
@@ -46,7 +46,7 @@ class Check:
 
 
 def gate(run: Path, baseline: Path, limits: Limits) -> list[Check]:
-    """Return every check of a finished run beside a baseline, a run's folder or a file.
+    """Return every check of a finished run against a baseline, which is a run's folder or a file.
 
     A measure rose where the 95 % interval of the paired difference lies above zero and the exact one-sided sign test over victims
     rejects at 5 %, divided by how many rises are looked for. A leakage point of the baseline has to be in the run. What else of
@@ -58,13 +58,13 @@ def gate(run: Path, baseline: Path, limits: Limits) -> list[Check]:
     if told["attack"] != once["attack"]:
         raise InputError(
             f"baseline: {baseline} was attacked by {once['attack']}, the run by {told['attack']}: other attacks, or one that was "
-            "changed; write the baseline anew"
+            "changed; write the baseline again"
         )
     others = {} if once["settings"] is None else changed(told["settings"] or {}, once["settings"])
     for name in OF_ATTACK:
         if name in others:
             raise InputError(
-                f"baseline: {baseline}: {name}: {others[name]}: another attack; write the baseline anew, or run with what it has"
+                f"baseline: {baseline}: {name}: {others[name]}: another attack; write the baseline again, or run with what it has"
             )
     found = differences((rows, data), (before, before_data), (str(run), str(baseline)))
     leaks = [d for d in found if d.measure in LEAKS]
@@ -77,7 +77,7 @@ def _other(others: dict[str, str], then: dict[str, Any] | None) -> list[Check]:
     if then is None:
         return [
             Check(
-                "settings", True, "not in the baseline, which is of an earlier version; write it anew to compare them"
+                "settings", True, "not in the baseline, which is of an earlier version; write it again to compare them"
             )
         ]
     return [Check(name, True, f"{what}: not the same system") for name, what in others.items()]

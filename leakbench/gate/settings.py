@@ -1,4 +1,4 @@
-"""What a run was asked beside its recipes: what makes an attack another, and what may change with the system that is guarded."""
+"""Settings of a run other than its recipes: what makes an attack another, and what may change with the system that is guarded."""
 
 from __future__ import annotations
 

@@ -40,10 +40,10 @@ class Point:
     """What an attacker got at one leakage point.
 
     name: the leakage point, with its round where several are.  asr: share rebuilt within the threshold; failures count as failures.
-    failures: examples without an answer.  null_asr, null_rmse: of an attacker who saw no gradient.  identified: among `candidates`,
+    failures: examples without an answer.  null_asr, null_rmse: of the baseline guess.  identified: among `candidates`,
     `chance` without any leak.  label: of the answer.  label_ranked: who knows the defense ranks classes.
     features, records: of tables, right features and whole records, beside those of the null attacker.
-    same_as: the leakage point that showed the same bits; empty where there is none.
+    same_as: the leakage point that showed the same bits; empty without one.
     networks: over how many draws of the first weights the victims are spread, victim v at draw v modulo this number; one training
     counts as one.  by_network: {a share: how many victims of each network it counts}, from which its interval follows.
     excluded: the rate of reconstruction, identification or recognition above which the evidence excludes every one at 95 %; None
@@ -101,7 +101,7 @@ class Accuracy:
 
 @part
 class TapEpsilon:
-    """The valid epsilon against who reads one leakage point, or why there is none."""
+    """The valid epsilon against an attacker at one leakage point, or the reason without one."""
 
     valid: Amount | None
     reason: Sentence
@@ -140,7 +140,7 @@ class Epsilon:
 
 @part
 class Claim:
-    """A number that is printed for this data set, beside ours; None where it was not measured."""
+    """A printed number for this data set and the measured one; None if it was not measured."""
 
     what: Sentence
     printed: Annotated[float, Field(allow_inf_nan=False)]

@@ -13,7 +13,7 @@ LONGEST = 2000
 
 
 def _name(text: str) -> str:
-    """Refuse what is no name of the catalog, so that no card reaches out of its folder."""
+    """Refuse names that are not in the catalog, so that a card cannot leave its folder."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,99}", text):
         raise ValueError("expected small letters, digits and _, as the catalog's names are")
     return text

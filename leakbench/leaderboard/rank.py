@@ -81,7 +81,7 @@ def _above(point: Point) -> float:
     shares = [(point.asr, point.null_asr[0]), (point.identified, point.chance)]
     reconstructed, identified = (None if share is None else _over(share[0], guess) for share, guess in shares)
     if reconstructed is None:
-        # An attacker that neither reconstructs nor ranks is no evidence: the defense counts as leaking all.
+        # An attacker that neither reconstructs nor ranks gives no evidence: the defense counts as leaking all.
         return 1.0 if identified is None else identified
     return (reconstructed + max(reconstructed, identified or 0.0)) / 2
 

@@ -50,7 +50,7 @@ def write_card(folder: Path, card: Card) -> Path:
 
 
 def read_card(path: Path) -> Card:
-    """Read one card; raises InputError in one line, with the file and the field, for whatever is no card."""
+    """Read one card; raises InputError in one line, with the file and the field, for any other file."""
     try:
         fields = strict_json(bounded_text(path, LARGEST))
     except FileNotFoundError:

@@ -31,7 +31,7 @@ def check_once(card: Card) -> None:
 def _once(place: str, names: Sequence[object]) -> None:
     for name in names:
         if names.count(name) > 1:
-            raise InputError(f"{place}: {name} stands twice")
+            raise InputError(f"{place}: {name} appears twice")
 
 
 def check_verdicts(card: Card) -> None:

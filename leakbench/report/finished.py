@@ -79,4 +79,4 @@ def _read(path: Path, read: Callable[[Path], T]) -> T:
         raise
     except Exception as error:  # each format has errors of its own; whichever it is, the file is the cause
         first = (str(error) or type(error).__name__).splitlines()[0]
-        raise InputError(f"{path}: cannot be read ({first}); run the cell again to measure it anew") from None
+        raise InputError(f"{path}: cannot be read ({first}); run the cell again") from None

@@ -49,9 +49,9 @@ def numbers(words: Iterable[str]) -> dict[str, Any]:
         if not equals:
             raise InputError(f"set: got {word!r}, expected NAME=VALUE, as victims=20")
         if name not in known:
-            raise InputError(f"set: {name!r} is no number of a cell{nearest(name, known)}")
+            raise InputError(f"set: {name!r} is not a number of a cell{nearest(name, known)}")
         if name in found:
-            raise InputError(f"set: {name} stands twice; expected each name once")
+            raise InputError(f"set: {name} appears twice; expected each name once")
         found[name] = _number(name, text, kinds[name])
     return found
 

@@ -106,7 +106,7 @@ def kept(path: Path, kind: Kept) -> pd.DataFrame:
     """Return the rows of a CSV; none, with the first columns, where there is none yet.
 
     Raises InputError, with the file, the line or row and the column, for what cannot have been written: a column that is missing
-    or stands twice, a line that is cut off, a row that does not fit its checksum, text
+    or appears twice, a line that is cut off, a row that does not fit its checksum, text
     in the place of a number, a share outside [0, 1], a row twice.
     """
     if not path.exists():
@@ -114,7 +114,7 @@ def kept(path: Path, kind: Kept) -> pd.DataFrame:
     heads, *cells = _lines(path)
     for head in heads:
         if heads.count(head) > 1 or not head:
-            raise InputError(f"{path}: column {head!r} {'stands twice' if head else 'has no name'}; {CURE}")
+            raise InputError(f"{path}: column {head!r} {'appears twice' if head else 'has no name'}; {CURE}")
     for name in kind.columns:
         if name not in heads:
             raise InputError(f"{path}: column {name!r} is missing; {CURE}")
@@ -202,7 +202,7 @@ def _whole(path: Path, rows: pd.DataFrame, kind: Kept) -> None:
                 raise InputError(f"{path}: row {place}: {name}: got nothing, expected a value; {CURE}")
     for twice in rows[rows.duplicated(list(_there(kind.key, rows)))].to_dict("records"):
         said = ", ".join(str(twice[name]) for name in _there(kind.key, rows))
-        raise InputError(f"{path}: row {said!r} stands twice; {CURE}")
+        raise InputError(f"{path}: row {said!r} appears twice; {CURE}")
     for name, check in (
         ("accuracies", _is_grid),
         ("asked", _is_mapping),

@@ -259,7 +259,7 @@ def _rounds(path: Path, body: Mapping[str, Any], lines: Iterable[Line], window: 
         name for named in (*panels.values(), *(o[side] for o in orders for side in ("more", "less"))) for name in named
     }:
         if name not in known:
-            raise InputError(f"{path}: curves, orders: {name!r} is no row{nearest(name, known)}")
+            raise InputError(f"{path}: curves, orders: {name!r} is not a row{nearest(name, known)}")
     return Rounds(window, panels, tuple(Order(**order) for order in orders)) if panels else None
 
 

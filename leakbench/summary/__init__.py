@@ -1,1 +1,1 @@
-"""What a run found: each leakage point beside its limits, as one object; and two runs beside each other."""
+"""The results of a run: each leakage point with its limits, and the comparison of two runs."""

@@ -1,4 +1,4 @@
-"""What the paper of a defense prints, each number beside our measurement."""
+"""The numbers that the paper of a defense prints, each with our measurement."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def claims(cell: Cell, taps: dict[str, Any], rounds: pd.DataFrame, epsilon: dict
             measured, comment = tap["rmse"], f"batch {tap['batch']}; a median here, one picture there"
             if by_dataset[dataset] > tap["null_rmse"]:
                 comment += (
-                    f"; the printed value is no better than a guess without any gradient ({tap['null_rmse']:.3f})"
+                    f"; the printed value is not better than a guess without any gradient ({tap['null_rmse']:.3f})"
                 )
         found.append(
             {

@@ -1,4 +1,4 @@
-"""Two runs beside each other: what another defense or attack changes for the very same victims."""
+"""Compare two runs: the effect of another defense or attack on the same victims."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from leakbench.summary.warnings import WORDS
 __all__ = ["Setup", "evidence_of", "is_strongest", "networks_in", "setup_of"]
 
 CONFIDENCE = 0.95
-"""Of the rates that a verdict excludes, one-sided."""
+"""Confidence level of the rates that a verdict excludes, one-sided."""
 
 LARGER = "use a larger data set, such as digits or mnist"
 """What helps where a data set holds fewer victims than a verdict needs."""

@@ -1,4 +1,4 @@
-"""Beside each measurement of a leakage point: what the noise that was seen allows any attack at most."""
+"""Bounds for each measurement of a leakage point: the most that the observed noise allows any attack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no attack at a leakage point can do better than, put beside what was measured there."""
+"""Limits on every attack at a leakage point, with the measurements."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ CASES = (
     Case(GATE, ("kept.json",), lambda f: (baseline(lambda _: None)(f), (f / "kept.json").write_text("[1]"))),
     Case(GATE, ("kept.json",), lambda f: (baseline(lambda _: None)(f), (f / "kept.json").write_text("[" * 10**5))),
     Case(GATE, ("kept.json",), lambda f: (baseline(lambda _: None)(f), (f / "kept.json").write_bytes(b"\xff\xfe{}"))),
-    Case(GATE, ("kept.json", "'a' stands twice"), lambda f: (baseline(lambda _: None)(f), _twice(f / "kept.json"))),
+    Case(GATE, ("kept.json", "'a' appears twice"), lambda f: (baseline(lambda _: None)(f), _twice(f / "kept.json"))),
     _kept("leakbench baseline", 2),
     _kept("leakbench baseline", GONE),
     Case(GATE, ("kept.json", "checksum"), baseline(_put("dataset", "mnist"))),

@@ -132,7 +132,7 @@ CASES = (
         )
     ],
     _case(f"{ROWS}: rows of version '99'", _with(ROWS, _version)),
-    _case(f"{ROWS}: column 'tap' stands twice", _with(ROWS, _twice)),
+    _case(f"{ROWS}: column 'tap' appears twice", _with(ROWS, _twice)),
     _case(f"{ROWS}: cannot be read", _with(ROWS, lambda path: path.write_bytes(b"PAR1 and no more"))),
     _case(ROWS, _rows(lambda rows: rows.iloc[:0])),
     _case(f"{ROUNDS}: column 'accuracy' is missing", _rows(lambda rows: rows.drop(columns="accuracy"), ROUNDS)),
