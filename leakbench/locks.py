@@ -43,7 +43,7 @@ def locked(folder: Path) -> Iterator[None]:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         lock = os.fdopen(os.open(path, flags, 0o600), "a")
     except ValueError as error:
-        raise InputError(f"out: {str(folder)!r} is no name for a folder: {error}; give another --out") from None
+        raise InputError(f"out: {str(folder)!r} is not a name for a folder: {error}; give another --out") from None
     except OSError as error:
         raise InputError(
             f"out: cannot write to {str(folder)!r}: {error.strerror}; choose another folder (of a run: --out)"

@@ -147,7 +147,7 @@ def catalog_folder(kind: str) -> Path:
     for folder in (package / "catalog" / kind, package.parent / kind):
         if folder.is_dir():
             return folder
-    raise InputError(f"catalog: no folder {kind!r} beside {package}; reinstall leakbench")
+    raise InputError(f"catalog: no folder {kind!r} next to {package}; reinstall leakbench")
 
 
 def names(kind: str) -> list[str]:

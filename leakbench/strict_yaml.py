@@ -38,7 +38,7 @@ class _Strict(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         if alias:
             if id(node) not in self._sizes:
-                raise yaml.constructor.ConstructorError(None, None, "an alias inside of what it stands for", mark)
+                raise yaml.constructor.ConstructorError(None, None, "an alias inside its own definition", mark)
             self._nodes += self._sizes[id(node)]
         else:
             self._nodes += 1

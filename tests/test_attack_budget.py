@@ -293,8 +293,8 @@ def test_leakage_points_share_the_time_by_their_victims_and_a_resumed_run_has_wh
     ("rankings", "end"),
     [
         (0.5, "stops it at 0:20"),
-        (5.0, "stops it at 0:20; of it the rankings, which it does not stop, take about 0:05"),
-        (30.0, "stops it at 0:20; of it the rankings, which it does not stop, take about 0:30, which is more"),
+        (5.0, "stops it at 0:20; the rankings, which it does not stop, take about 0:05"),
+        (30.0, "stops it at 0:20; the rankings, which it does not stop, take about 0:30, which is more"),
     ],
 )
 def test_an_estimate_says_how_long_the_rankings_take(rankings: float, end: str) -> None:

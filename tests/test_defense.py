@@ -296,7 +296,7 @@ def test_one_noise_for_the_members_of_a_poisson_batch_stands_at_the_batch_statio
     ("stations", "words"),
     [
         ({"client": (ClipQuantile(1.0),), "example": (ClipQuantile(4.0),)}, "clip_quantile: appears twice"),
-        ({"server": (ClipWhole(1.0), ShareOfNoise(1.0))}, "a share of noise stands at the client station"),
+        ({"server": (ClipWhole(1.0), ShareOfNoise(1.0))}, "a share of noise belongs to the client station"),
         ({"server": (ClipQuantile(1.0), QuantileNoise(1.0, "share", 5.0))}, "a share of noise"),
         ({"client": (ClipQuantile(1.0), QuantileNoise(1.0, "sum", 5.0))}, "a share of noise"),
     ],

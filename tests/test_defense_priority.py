@@ -392,7 +392,7 @@ def test_wrong_numbers_are_refused_in_one_line(wrong, message):
 )
 def test_a_transform_at_the_wrong_station_is_refused(station, step):
     fields = GOOD if step == "priority_noise" else {"calibration": GOOD["calibration"]}
-    with pytest.raises(InputError, match=f"{station}: {step} stands at the {station} station, expected it at the"):
+    with pytest.raises(InputError, match=f"{station}: {step} is at the {station} station, expected at the"):
         construct(Defense, {"title": "t", "cite": "c", "unit": "client", station: [{step: fields}]})
 
 

@@ -145,7 +145,7 @@ def test_training_that_diverged_is_said_and_its_leak_is_no_failed_attack(
     assert code == 0
     said = " ".join(out.split())
     assert "warning: training diverged: from round 1 of 1 on the model's answers are not finite" in said
-    assert "what leaked of 2 of 2 victims, or the network that they were sent, is not finite" in said
+    assert "the leak of 2 of 2 victims, or the network that they received, is not finite" in said
 
 
 def test_noise_beyond_single_precision_is_refused(

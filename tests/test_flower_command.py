@@ -53,9 +53,7 @@ def test_a_bare_app_leaks_everywhere(flower, tmp_path):
     assert list(found) == ["type-2", "type-1", "type-0"]
     for row in found.values():
         # The app's clients hold digits of all, public ones among them.
-        note = (
-            "1 of the 450 public examples of 'digits' are the truth's own and left out, since nobody has private ones"
-        )
+        note = "1 of the 450 public examples of 'digits' are true examples and left out, since an attacker has no private ones"
         assert (row["round"], row["victims"], row["examples"], row["note"]) == (1, 3, 1, note)
         assert row["measured"]["asr"] == 1 and row["measured"]["rmse"] < 0.01
         assert row["measured"]["null_asr"] < 0.5

@@ -264,7 +264,7 @@ def test_public_pictures_that_are_all_alike_give_no_floor(public: torch.Tensor) 
     model, weights = fresh_network(some, trained=False)
     found = floor(some, lambda _: Sent(Network(model, weights)), "type-2", 0, hand_out(some))
     assert found.rmse is None
-    assert found.note == "none: the public examples are all alike, so that their deviation is no prior"
+    assert found.note == "none: the public examples are all alike, so that their deviation cannot be a prior"
 
 
 def test_every_defense_has_a_bound_or_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

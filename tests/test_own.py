@@ -185,7 +185,7 @@ def without(name: str) -> Callable[[Path], None]:
 
 WRONG: list[tuple[str, list[str], Callable[[Path], Any]]] = [
     ("update: the model's parameter '1.bias' (16,) is missing", [], without("1.bias")),
-    ("update: 'extra' (2,) is no parameter of the model", [], again(lambda a: {**a, "extra": torch.ones(2)})),
+    ("update: 'extra' (2,) is not a parameter of the model", [], again(lambda a: {**a, "extra": torch.ones(2)})),
     ("update: '1.bias' has the shape (3,), the model's parameter (16,)", [], again(lambda a: {**a, "1.bias": torch.ones(3)})),
     ("'1.bias' has numbers that are not finite", [], again(lambda a: {**a, "1.bias": a["1.bias"] * torch.nan})),
     ("'1.bias' has numbers of type torch.int64", [], again(lambda a: {**a, "1.bias": torch.ones(16, dtype=torch.long)})),

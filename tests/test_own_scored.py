@@ -137,7 +137,9 @@ def test_a_truth_among_the_public_examples_is_none_of_them() -> None:
     assert (summary["candidates"], summary["identified"]) == (450, 1.0)
     attacker = of_digits()
     seen = leaked(model, updates, SHAPE, CLASSES, Trained(), tap="type-2", truth=(rounded, y[:, None]))
-    own = "4 of the 450 public examples of 'digits' are the truth's own and left out, since nobody has private ones"
+    own = (
+        "4 of the 450 public examples of 'digits' are true examples and left out, since an attacker has no private ones"
+    )
     assert overlap(seen, attacker) == own and own in assumed(seen, attacker, True)
     private = leaked(
         model, gradients(), SHAPE, CLASSES, Trained(), tap="type-2", truth=tuple(t[:, None] for t in batch(VICTIMS))

@@ -487,8 +487,7 @@ def test_bounds_stand_under_the_table(tmp_path: Path) -> None:
     )
     floor = (
         "example gradient (type-2): RMSE at least 0.2345 on average (the table has the median) by Fisher information, "
-        "for an attacker who knows no more of such examples than "
-        "their values' deviation"
+        "for an attacker that knows only the deviation of such examples' values"
     )
     folder = run_folder(tmp_path, summary=summary)
     texts = (" ".join(text.split()) for text in (printed(summary, 120), page_of(folder).shown))

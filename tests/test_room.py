@@ -83,7 +83,7 @@ def test_lanes_are_halved_once_and_stay_so() -> None:
     done = list(room(slice(3, 13), work))
     assert done == [(slice(3, 8), [3, 4, 5, 6, 7]), (slice(8, 13), [8, 9, 10, 11, 12])]
     assert tried == [slice(3, 13), slice(3, 8), slice(8, 13)]
-    assert said == ["not enough memory for 10 victims side by side: going on with 5 at a time"]
+    assert said == ["not enough memory for 10 victims side by side: continuing with 5 at a time"]
     assert [where for where, _ in room(slice(0, 7), work)] == [slice(0, 5), slice(5, 7)]
     assert len(said) == 1
 
@@ -203,7 +203,7 @@ def test_an_attack_that_is_halved_answers_the_same_and_says_so(tmp_path: Path, w
     assert_same(tmp_path / "run", whole)
     assert asked == [5, 3, 2, 2, 1] * 2
     assert stream.getvalue().splitlines() == [
-        f"attack {tap}: not enough memory for {many} victims side by side: going on with {half} at a time"
+        f"attack {tap}: not enough memory for {many} victims side by side: continuing with {half} at a time"
         for tap in ("type-2", "type-1")
         for many, half in ((5, 3), (3, 2))
     ]
@@ -300,8 +300,8 @@ def test_one_victim_who_does_not_fit_is_one_line(
     code, out, err = called(monkeypatch, capsys, *line, "--quiet", "--out", str(tmp_path / "run"))
     assert (code, out) == (2, "")
     assert err.splitlines() == [
-        "attack type-2: not enough memory for 3 victims side by side: going on with 2 at a time",
-        "attack type-2: not enough memory for 2 victims side by side: going on with 1 at a time",
+        "attack type-2: not enough memory for 3 victims side by side: continuing with 2 at a time",
+        "attack type-2: not enough memory for 2 victims side by side: continuing with 1 at a time",
         "leakbench: memory: not enough for one of the victims alone (tried to allocate 4000000000000000 bytes); lower --leak-batch,"
         " --observations or the restarts of the attack, or take a smaller --leak-model",
     ]  # fmt: skip
@@ -384,7 +384,7 @@ def test_a_run_says_what_its_training_halved(tmp_path: Path, monkeypatch: pytest
     cell = small(protocol="live", taps=("type-1",), clients=6, clients_per_round=4, train_rounds=2, batch=2)
     stream = io.StringIO()
     ran(cell, tmp_path / "run", stream)
-    line = "train: not enough memory for 4 clients side by side: going on with 2 at a time"
+    line = "train: not enough memory for 4 clients side by side: continuing with 2 at a time"
     assert stream.getvalue().splitlines() == [line]
 
 

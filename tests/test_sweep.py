@@ -464,7 +464,7 @@ OPTIONS = [
     ("--address a:1", "address: got 'a:1' beside --engine process"),
     ("--engine ray --address here", "address: got 'here', expected HOST:PORT"),
     ("--engine submitit --address a:1", "address: got 'a:1', expected 'local' or none"),
-    ("--slurm partition=gpu", "slurm: got it beside --engine process"),
+    ("--slurm partition=gpu", "slurm: got it with --engine process"),
     ("--engine submitit --slurm partition", "slurm: got 'partition', expected NAME=VALUE"),
     ("cuda.yaml", "cuda.yaml: cell 'seed=0': device: got 'cuda'; add --gpus-per-cell"),
 ]

@@ -161,7 +161,7 @@ def test_the_window_bounds_what_is_in_flight(tmp_path):
         ("ray://host:10001", "address: got 'ray://host:10001', expected HOST:PORT"),
         ("127.0.0.1:{closed}", "(Connection refused)"),
         ("127.0.0.1:{silent}", "(timed out)"),
-        ("127.0.0.1:{other}", "(what listens there is no head of Ray)"),
+        ("127.0.0.1:{other}", "(the program at this address is not a head of Ray)"),
     ],
 )
 def test_an_address_where_no_ray_answers_is_refused_within_seconds(address, words, ports):

@@ -139,7 +139,7 @@ def test_a_class_that_nobody_can_have_is_refused_at_once(tmp_path, monkeypatch, 
     code, _, err = called(monkeypatch, capsys, *words)
     assert code == 2
     assert err.count("\n") == 1
-    assert "fishes for class 0, of which 'faces' has no example to attack; expected one of 1" in err
+    assert "fishes for class 0, and 'faces' has no example of it to attack; expected one of 1" in err
     assert not (tmp_path / "run").exists()
 
 

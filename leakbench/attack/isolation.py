@@ -54,7 +54,7 @@ def _isolated(method: Method, views: tuple[View, ...], rngs: Generators) -> Reco
         return blank
     found = method(tuple(alone.of(there) for alone, _ in pairs), tuple(rngs[int(v)] for v in there))
     if not isinstance(found, Reconstruction):
-        raise TypeError(f"{type(method).__name__}: got a ranking of who was isolated, expected examples")
+        raise TypeError(f"{type(method).__name__}: got a ranking of isolated examples, expected examples")
     return _padded(found, blank, there)
 
 

@@ -60,7 +60,7 @@ def check_learnable(view: View, part: str) -> None:
             f"{part}: it reads what one example leaks, got {view.examples} together (try --taps type-2, or --leak-batch 1)"
         )
     if not view.network.shared:
-        raise InputError(f"{part}: it is fitted to one network, got one of its own for each victim")
+        raise InputError(f"{part}: it is fitted to one network, got a different network for each victim")
 
 
 def fitting(view: View, budget: int) -> int:

@@ -59,7 +59,7 @@ def audit(
     check_trials(trials)
     for name, value in (("sigma", sigma), ("clip", clip)):
         if value is not None and function is None:
-            raise InputError(f"{name}: got {value}, expected only beside --callable; a recipe states its own")
+            raise InputError(f"{name}: got {value}, expected only with --callable; a recipe states it")
         if value is not None and not 1e-6 <= value <= 1e6:
             raise InputError(f"{name}: got {value}, expected a number from 1e-6 to 1e6")
     if function is None:

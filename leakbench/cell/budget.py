@@ -70,7 +70,7 @@ def plan(
     if request.epsilon is not None:
         _check_target(request.epsilon)
         if request.noise_factor is not None:
-            raise InputError("noise-factor: got --epsilon beside it, which chooses the factor; expected one of them")
+            raise InputError("noise-factor: got --epsilon too, which chooses the factor; expected one of them")
     check_factors(request.noise_factor, request.clip_factor)
     stop = _stop(request)
     cell = plan_cell(request, data_dir, progress, load)
@@ -95,7 +95,7 @@ def _stop(request: Request) -> Budget | None:
     epsilon, delta = request.stop_at_epsilon, 1e-5 if request.stop_at_delta is None else request.stop_at_delta
     if epsilon is None:
         if request.stop_at_delta is not None:
-            raise InputError("stop-at-delta: got no --stop-at-epsilon beside it; expected both, as 8 and 1e-5")
+            raise InputError("stop-at-delta: got it without --stop-at-epsilon; expected both, as 8 and 1e-5")
         return None
     if not 0 < epsilon < math.inf:
         raise InputError(f"stop-at-epsilon: got {epsilon}, expected a number > 0")

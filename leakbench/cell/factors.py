@@ -107,9 +107,7 @@ def _check_wider(cell: Cell) -> None:
     if not pairs:
         raise InputError(f"clip-factor: {cell.names['defense']} has no clip")
     if not all(math.isclose(other.norm, 2 * plain.norm, rel_tol=1e-6) for plain, other in pairs):
-        raise InputError(
-            f"clip-factor: the clip of {cell.names['defense']} is no fixed norm; set it in a recipe of your own"
-        )
+        raise InputError(f"clip-factor: the clip of {cell.names['defense']} is not a fixed norm; set it in your recipe")
 
 
 def _pairs(cell: Cell, changed: Defense) -> list[tuple[Fact, Fact]]:

@@ -72,7 +72,7 @@ def check_class(s: Settings, data: Dataset, attack: Attack, names: tuple[str, st
         return
     there = sorted(set(targets.tolist()))
     raise InputError(
-        f"attack: {names[0]!r} fishes for class {wanted}, of which {names[1]!r} has no example to attack; expected one of"
+        f"attack: {names[0]!r} fishes for class {wanted}, and {names[1]!r} has no example of it to attack; expected one of"
         f" {', '.join(map(str, there[:10]))}{', ...' if len(there) > 10 else ''}, in a recipe of your own (server: {{fishing: {{of:"
         f" {there[0]}}}}}), or another --dataset"
     )

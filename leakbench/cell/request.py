@@ -184,7 +184,7 @@ def check_words(request: Request) -> None:
     if not request.taps:
         raise InputError(f"taps: got none, expected some of {', '.join(TAPS)}")
     if request.reads == "weights" and set(request.taps) == {"type-2"}:
-        raise InputError("reads: a type-2 leak is no update, there is nothing to read from weights; add --taps type-1")
+        raise InputError("reads: a type-2 leak is not an update, so weights cannot show it; add --taps type-1")
     if request.success is not None and not 0 < request.success <= 1:
         raise InputError(
             f"success: got a threshold of {request.success}, expected 0 < RMSE <= 1, as in --success 'rmse<=0.1'"

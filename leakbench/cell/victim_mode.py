@@ -68,7 +68,7 @@ def _check_train(name: str, reads_an_example: bool, defense: Defense) -> None:
         )
     if any(isinstance(transform, Soteria) for transform in defense.batch):
         raise InputError(
-            f"victim-mode: {name!r}: {NO_EXAMPLE}, nor features of its own, which soteria prunes by; choose"
+            f"victim-mode: {name!r}: {NO_EXAMPLE}, nor separate features, which soteria prunes; choose"
             " --victim-mode eval or a model with group norm"
         )
     if defense.batches == "poisson":

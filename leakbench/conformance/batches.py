@@ -33,7 +33,7 @@ def _order() -> tuple[Case, Case]:
         ),
         case(
             "order: lpips",
-            "Perfect pictures in each other's places are at no distance, whatever the weights.",
+            "Perfect pictures in each other's places have distance 0 for all weights.",
             truth,
             answer,
             {"lpips": Close(0 * each, 1e-5), "overall lpips": Close(0 * one, 1e-5)},
@@ -68,7 +68,7 @@ def _batches() -> Case:
     answer = np.where(REBUILT[..., None, None, None] > 0, truth, 1 - truth)
     return case(
         "asr: pictures, not batches",
-        "5 of 12 pictures are rebuilt; 3 of 4 batches have one of these, and 1 of 4 has all or most of its own.",
+        "5 of 12 pictures are rebuilt; 3 of 4 batches have one of these, and 1 of 4 has all or most of its pictures rebuilt.",
         truth,
         answer,
         {"asr": Close(np.array(REBUILT.mean()), 1e-6), "success": Close(REBUILT, 1e-6)},

@@ -16,7 +16,7 @@ def cases() -> tuple[Case, ...]:
     """
     truth = black_and_white(2, 3, seed=130)
     answer = turned(truth, [[1 / 64, 1 / 8, 3 / 8]] * 2)
-    why = "Of three members one came back well: no mean or median over all of them is as good as that one."
+    why = "One of three members is reconstructed well: no mean or median over all three is as good."
     mean_square = float(np.square(answer - truth).mean())
     of_mean_square = {"rmse": mean_square**0.5, "psnr": -10 * np.log10(mean_square)}
     made = []

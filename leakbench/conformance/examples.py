@@ -11,7 +11,7 @@ def cases() -> tuple[Case, ...]:
     """Return one case of each measure of pixels."""
     truth = black_and_white(2, 2, seed=50)
     answer = turned(truth, [[1 / 16, 1 / 4], [9 / 64, 1 / 64]])
-    why = "A success rate counts victims; of one number a batch nobody can tell which of its victims was reconstructed."
+    why = "A success rate counts victims; one number for a batch does not show which of its victims was reconstructed."
     return tuple(
         case(
             f"{name}: each example", why, truth, answer, {name: EachExample(reference(name, truth, answer), tolerance)}

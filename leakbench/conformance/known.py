@@ -98,7 +98,7 @@ class Unanswered:
         return bool(np.allclose(found[answered], known[answered], rtol=0, atol=self.tolerance) and kept.all())
 
     def __str__(self) -> str:
-        return f"{shown(self.values)} +- {self.tolerance:g}, for nan also whatever is no better than the worst answer"
+        return f"{shown(self.values)} +- {self.tolerance:g}, for nan also every value that is not better than the worst answer"
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Finite:
         return bool(np.allclose(got[known], self.values[known], rtol=0, atol=self.tolerance))
 
     def __str__(self) -> str:
-        return f"finite, {shown(self.values[~np.isnan(self.values)])} +- {self.tolerance:g} beside the perfect picture"
+        return f"finite, {shown(self.values[~np.isnan(self.values)])} +- {self.tolerance:g} next to the perfect picture"
 
 
 @dataclass(frozen=True, eq=False)

@@ -71,7 +71,7 @@ def _ordered(pictures: Pictures, order: np.ndarray) -> Pictures:
 def _two_copies(truth: Pictures) -> Case:
     """Return the case of an answer that is twice about the first of two pictures."""
     answer = np.repeat(turned(truth, [[1 / 16, 0]] * 2)[:, :1], 2, axis=1)
-    why = "Two copies of one picture are no answer for the other, though each is near to some picture of the truth."
+    why = "Two copies of one picture do not reconstruct the other, though each is near to some picture of the truth."
     return case("order: two copies", why, truth, answer, _worse_than(truth[:, :1], answer[:, :1]))
 
 
@@ -85,7 +85,7 @@ def _two_alike(truth: Pictures, unrelated: Pictures) -> Case:
     halfway = between[:, 1].reshape(len(truth), -1)
     halfway[:] = pixels
     halfway[:, :96] = 1 - pixels[:, :96]
-    why = "One picture of the answer is no answer for two of the truth, though it is the nearest for both."
+    why = "One reconstructed picture does not count for two true ones, though it is the nearest to both."
     return case("order: two alike", why, alike, between, _worse_than(alike[:, :1], between[:, 1:]))
 
 

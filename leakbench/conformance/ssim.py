@@ -30,7 +30,7 @@ def cases() -> tuple[Case, ...]:
         ),
         case(
             "ssim: flat pictures",
-            "Black beside a grey of .01 is 1/2 by the formula; without a data range it is 0, with one of 2 it is .8.",
+            "Black compared with a grey of .01 is 1/2 by the formula; without a data range it is 0, with one of 2 it is .8.",
             flat,
             other,
             {"ssim": Close(closed, 1e-4)},

@@ -48,7 +48,7 @@ def fetch_origin(
     if all(c.ok for c in form.check(folder)):
         return folder
     if not origin.archive and not hasattr(form, "files"):
-        raise InputError("origin: archive: missing, by which alone such a set is fetched")
+        raise InputError("origin: archive: missing; such a set is fetched only by its archive")
     try:
         with alone(folder.parent):
             _fill(form, origin, folder, progress, timeout, sleep)

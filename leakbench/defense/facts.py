@@ -164,7 +164,9 @@ def _of_statistics(probe: Probe) -> tuple[Fact, ...]:
     """Return a doubt where clients move the running statistics of batch normalisation, which no station acts on; else nothing."""
     if not mixes_examples(probe.network.model):
         return ()
-    reason = "the running statistics of batch normalisation go to the server beside the update, clipped and noised by nothing"
+    reason = (
+        "the running statistics of batch normalisation go to the server with the update, clipped and noised by nothing"
+    )
     return (Fact("other", reason=reason, raw=True),)
 
 

@@ -141,7 +141,7 @@ class Defense:
                 text = f"{called}: appears twice, but what it remembers is one; expected one in a defense"
                 raise PydanticCustomError("slot", "{text}", {"text": text})
         if self.batches == "poisson" and any(isinstance(t, GaussianNoise) and t.to != "each" for t in self.example):
-            text = "example: a noise for the sum of a Poisson batch, of which nobody may be drawn, stands at the batch station"
+            text = "example: a noise for the sum of a Poisson batch, which may be empty, belongs to the batch station"
             raise PydanticCustomError("slot", "{text}", {"text": text})
         self._check_places()
 
@@ -151,11 +151,13 @@ class Defense:
                 shares = isinstance(t, ShareOfNoise) or (isinstance(t, QuantileNoise) and t.to == "share")
                 of_sum = isinstance(t, QuantileNoise) and t.to == "sum"
                 if (shares and station != "client") or (of_sum and station not in ("batch", "server")):
-                    text = f"{station}: a share of noise stands at the client station, one for a sum at batch or server"
+                    text = (
+                        f"{station}: a share of noise belongs to the client station, noise for a sum to batch or server"
+                    )
                     raise PydanticCustomError("slot", "{text}", {"text": text})
             for name, place in PLACES.items():
                 if station != place and any(isinstance(t, TRANSFORMS[name]) for t in getattr(self, station)):
-                    text = f"{station}: {name} stands at the {station} station, expected it at the {place} station"
+                    text = f"{station}: {name} is at the {station} station, expected at the {place} station"
                     raise PydanticCustomError("slot", "{text}", {"text": text})
 
     def clock(self, federation: Federation, round_number: int, local_iteration: int = 0) -> Clock:

@@ -50,7 +50,7 @@ class Soteria:
         local = signal.local
         if local is None:
             raise InputError(
-                "soteria: there are no examples beside the signal; put it at the example or the batch station"
+                "soteria: there are no examples at this station; put it at the example or the batch station"
             )
         if mixes_examples(local.network.model):
             raise InputError(

@@ -66,7 +66,7 @@ class Room:
         half = (many + 1) // 2
         if half < self.most:  # Else a thread beside this one has said so.
             self.most = half
-            self.say(f"not enough memory for {many} {self.what} side by side: going on with {half} at a time")
+            self.say(f"not enough memory for {many} {self.what} side by side: continuing with {half} at a time")
         return None
 
     @staticmethod

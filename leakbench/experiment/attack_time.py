@@ -125,4 +125,4 @@ def estimate_line(
     if rankings < 1:
         return line
     more_than = ", which is more" if rankings > share else ""
-    return f"{line}; of it the rankings, which it does not stop, take about {minutes(rankings)}{more_than}"
+    return f"{line}; the rankings, which it does not stop, take about {minutes(rankings)}{more_than}"

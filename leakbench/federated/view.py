@@ -149,7 +149,7 @@ class View:
         """
         model = self.network.model
         if not isinstance(model, ShowsDraws) or not self.reads_draws:
-            raise TypeError(f"{type(model).__name__}: what leaked does not tell what was drawn")
+            raise TypeError(f"{type(model).__name__}: the leak does not show what was drawn")
         found: Tensor = vmap(model.drawn_for, in_dims=(self.network.axis, 0))(self.network.parameters, self.update)
         return found if lanes is None else found[lanes]
 

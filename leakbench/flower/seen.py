@@ -24,7 +24,7 @@ __all__ = ["TAPS", "rounds_of", "seen_at"]
 
 TAPS = ("type-2", "type-1", "type-0")
 
-CURE = "pass --mean and --std, by which the app normalises them, or divide 8-bit pixels by 255 in the app"
+CURE = "pass --mean and --std as the app normalises them, or divide 8-bit pixels by 255 in the app"
 """What helps where the app trains on other inputs."""
 
 

@@ -166,7 +166,7 @@ def _nearest(choice: Choice) -> list[str]:
             f"{row['candidates']:,.0f} candidates."
         )
     elif choice.wanted.max_epsilon is not None:
-        found.append("No usable setting is within this epsilon, whatever it leaks.")
+        found.append("No usable setting has an epsilon this small, with or without a leak.")
     return found
 
 

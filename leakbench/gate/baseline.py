@@ -61,7 +61,7 @@ def kept_of(path: Path) -> Kept:
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"baseline: {path} cannot be read ({error})") from None
     if not isinstance(read, dict) or read.get("leakbench baseline") != FORMAT:
-        raise InputError(f"baseline: {path} is none (write one by `leakbench baseline RUN > {path.name}`)")
+        raise InputError(f"baseline: {path} is not a baseline (write one by `leakbench baseline RUN > {path.name}`)")
     try:
         return _read(read)
     except InputError as error:

@@ -39,7 +39,7 @@ COLUMNS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "eta": (lambda value: value is not None and _amount(value), "a number >= 0"),
     "candidates": (_whole(1), "a whole number >= 1"),
     "success": (_hit, "true or false"),
-    "identified": (lambda value: value is None or _hit(value), "0, 1, or null of who was not ranked"),
+    "identified": (lambda value: value is None or _hit(value), "0, 1, or null for a victim that was not ranked"),
     "failure_reason": (lambda value: value is None or type(value) is str, "text"),
     "label_guess": (lambda value: value is None or _whole(-LARGEST)(value), "a whole number, or null"),
     "rmse": (_amount, "a number >= 0, or null"),

@@ -61,7 +61,7 @@ def floor(cell: Cell, sent: Callable[[int], Sent], tap: str, round_number: int, 
         return Floor(None, None, "none: the model gives no finite gradient")
     variance = float(cell.data.public_inputs.var(0, correction=0).mean())
     if not variance > 0:
-        return Floor(None, None, "none: the public examples are all alike, so that their deviation is no prior")
+        return Floor(None, None, "none: the public examples are all alike, so that their deviation cannot be a prior")
     unbiased = rmse_floor(information)
     return Floor(
         rmse_floor(information, variance),

@@ -80,7 +80,7 @@ def reference(
         several = indices.reshape(len(indices), min(sent.secret.clients, indices.shape[1]), -1)
         distinct = min(len(set(own.tolist())) for own in several.flatten(0, 1))
         bins = len(sent.secret.lower) // sent.secret.clients
-        alone, no_alone = None, "none: more than two examples a bin, of which unequal bins leave more alone"
+        alone, no_alone = None, "none: more than two examples a bin, for which unequal bins isolate more"
         if distinct <= 2 * bins:
             alone, no_alone = alone_in_a_bin(bins, distinct), ""
     if guard.sigma is None:

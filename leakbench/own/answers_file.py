@@ -24,7 +24,7 @@ def check_answers_file(path: Path, inputs: Sequence[Path]) -> None:
             f"out: {str(path)!r} is there already and is not overwritten; move it away or give another --out"
         )
     if any(folder.is_dir() and folder.resolve() == path.parent.resolve() for folder in inputs):
-        raise InputError(f"out: {str(path)!r} lies among the files that are read from its folder; give another --out")
+        raise InputError(f"out: {str(path)!r} is one of the files that are read from its folder; give another --out")
     missing = [p for p in path.parents if not p.exists()]
     try:
         if path.parent.exists() and not path.parent.is_dir():

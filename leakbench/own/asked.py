@@ -51,7 +51,7 @@ def seen_of(asked: Asked) -> tuple[Seen, Attacker]:
     if bool(asked.updates) == bool(asked.afters):
         raise InputError("update: expected either --update, or --before and --after")
     if asked.afters and (not asked.befores or asked.learning_rate is None):
-        raise InputError("after: expected --before and --learning-rate beside it")
+        raise InputError("after: expected --before and --learning-rate too")
     model = built(asked.builder, Path.cwd())
     check_shapes(model, asked.builder)
     befores = [read_arrays("before", path) for path in _files("before", asked.befores)]

@@ -95,7 +95,7 @@ def overlap(seen: Seen, attacker: Attacker) -> str:
     public = Public(data.public_inputs, data.public_targets)
     _, left_out = without_truth(public, seen.inputs)
     own = f"{left_out} of the {len(public.labels)} public examples of {data.name!r}"
-    return f"{own} are the truth's own and left out, since nobody has private ones" if left_out else ""
+    return f"{own} are true examples and left out, since an attacker has no private ones" if left_out else ""
 
 
 def normalisation(model: nn.Module) -> list[str]:

@@ -488,7 +488,7 @@ def _check(attack: Attack) -> None:
     needs = attack.needs
     for need in ("labels", "logits", "candidates", "table"):
         if getattr(needs, need):
-            raise InputError(f"attack: it needs {need}, which nobody is granted here; expected one without")
+            raise InputError(f"attack: it needs {need}, which no attacker is granted here; expected one without")
     if attack.server.threat != "honest":
         raise InputError(
             "attack: its server tampers with the model, which is sent here as it is; expected an honest one"

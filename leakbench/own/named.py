@@ -60,7 +60,7 @@ def as_parameters(field: str, model: nn.Module, arrays: Mapping[str, Tensor]) ->
     for name, array in arrays.items():
         if name not in shapes and name not in state:
             raise InputError(
-                f"{field}: {name!r} {tuple(array.shape)} is no parameter of the model{_near(name, shapes)}"
+                f"{field}: {name!r} {tuple(array.shape)} is not a parameter of the model{_near(name, shapes)}"
             )
     return {name: arrays[name].detach().cpu().float().clone() for name in shapes}
 

@@ -19,7 +19,7 @@ from leakbench.types import Parameters
 
 __all__ = ["added", "check_heard", "examples_of", "points_of"]
 
-CURE = "pass normalise=(mean, std), by which they were normalised"
+CURE = "pass normalise=(mean, std) as they were normalised"
 
 
 def check_heard(heard: Heard, observed: Observed) -> None:

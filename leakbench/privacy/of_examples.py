@@ -120,7 +120,7 @@ def _aggregate(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
         "each client's Adam divides by the size of its own noisy gradient before they are summed": schedule.client_optimizer
         != "sgd",
         "with several local iterations each builds on the client's own noise alone": schedule.local_iterations > 1,
-        "copies of the example may lie in several updates of one sum": schedule.most_copies > 1,
+        "several updates of one sum may contain copies of the example": schedule.most_copies > 1,
         "how many clients take part is random": not schedule.complete,
         "how much noise the others add depends on their draw": _visible(guarded, schedule),
         "a client changes its own noisy sum further before they are summed": any(map(_changed_alone, guarded)),

@@ -63,7 +63,7 @@ def audit_of(folder: Path, manifest: Mapping[str, Any]) -> Audit | None:
     elif not path.is_file():
         return None
     elif manifest.get("schema") != FORMATS[0]:  # In the first, no manifest knew of audits.
-        raise InputError(f"{path}: is no audit that was kept of this run; remove it and audit again")
+        raise InputError(f"{path}: is not an audit of this run; remove it and audit again")
     try:
         text = bounded_text(path, LONGEST)
         kept = without_controls(json.loads(text), text)
@@ -73,7 +73,7 @@ def audit_of(folder: Path, manifest: Mapping[str, Any]) -> Audit | None:
     except InputError as error:
         raise InputError(f"{path}: {error}; remove it and audit again") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise InputError(f"{path}: is no audit that this version reads; remove it and audit again") from None
+        raise InputError(f"{path}: is not an audit that this version can read; remove it and audit again") from None
     if belongs != manifest["hash"]:
         raise InputError(f"{path}: is of another cell ({belongs[:12]}); remove it and audit again")
     return found

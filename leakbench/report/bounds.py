@@ -17,7 +17,7 @@ __all__ = ["bounds", "seen_at", "violations"]
 NOTHING = 0.995
 """A bound from which on it is printed as 1.00, and says nothing."""
 
-WHO_KNOWS_LITTLE = "for an attacker who knows no more of such examples than their values' deviation"
+WHO_KNOWS_LITTLE = "for an attacker that knows only the deviation of such examples' values"
 """Whom the floor holds for: one who knows how neighbouring pixels go together, say, may come closer."""
 
 BROKEN = "the guarantee does not hold, or a bug is here"
@@ -78,7 +78,7 @@ def _references(tap: Mapping[str, Any]) -> list[str]:
         )
     if tap.get("asr_ideal") is not None and tap.get("rmse_ideal") is not None:
         texts.append(
-            "the ideal server, who has a whole clipped gradient in one row, expects, by a Gaussian of public examples, ASR"
+            "the ideal server, which has a whole clipped gradient in one row, expects, by a Gaussian of public examples, ASR"
             f" {_share(tap['asr_ideal'])}, RMSE {tap['rmse_ideal']:.4f}"
         )
     return texts

@@ -73,6 +73,6 @@ def _guaranteed(tap: Mapping[str, Any]) -> str:
     if bound is None:
         return ""
     return (
-        f"Guaranteed by the valid epsilon of what leaked: no attacker identifies more than {bound:.3g} of victims among "
+        f"Guaranteed by the valid epsilon of the leak: no attacker identifies more than {bound:.3g} of victims among "
         f"{CANDIDATES:,} candidates (called a guarantee up to {LIMIT:g})."
     )

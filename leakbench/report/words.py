@@ -82,10 +82,10 @@ def _spread(summary: Summary, tap: Tap) -> str:
 
 UNANSWERED = {
     REFUSED: "clients refused to send {victims} of {all} updates and sent zeros instead",
-    DIVERGED: "what leaked of {victims} of {all} victims, or the network that they were sent, is not finite",
+    DIVERGED: "the leak of {victims} of {all} victims, or the network that they received, is not finite",
     SILENT: "nothing but zeros leaked of {victims} of {all} victims",
     CLASS_ABSENT: "class {fished}, for which the server fishes, is not in {victims} of {all} batches",
-    NOT_CAUGHT: "nobody of class {fished}, for which the server fishes, was caught in {victims} of {all} batches",
+    NOT_CAUGHT: "the server isolated no example of class {fished}, for which it fishes, in {victims} of {all} batches",
     NOT_ISOLATED: "{examples} are others than the one that the server isolates in a batch",
     NONE_GIVEN: "the attack found nothing for {examples}",
     NOT_FINITE: "{examples} of the answers are not finite",

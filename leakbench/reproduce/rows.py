@@ -47,7 +47,7 @@ def minutes_of(tap: dict[str, Any]) -> float:
 def there(table: Path) -> Path:
     """Return the CSV that a page is to be written from; raises InputError where there is none."""
     if not table.exists():
-        raise InputError(f"--page: there is no {table.name} to write it from; measure first")
+        raise InputError(f"--page: {table.name} does not exist; measure first")
     return table
 
 

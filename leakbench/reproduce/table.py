@@ -185,7 +185,7 @@ def table_of(path: Path, body: Mapping[str, Any]) -> Table:
     for line in lines:
         if pictures and line.given.get("pictures") is False:
             raise InputError(
-                f"{path}: row {line.name!r}: pictures: got false, of which the figure of the table can show none"
+                f"{path}: row {line.name!r}: pictures: got false, so the figure of the table cannot show the row"
             )
     words = ("title", "text", "cite", "found", "samples_from", "question", "answer")
     title, text, cite, found, source, question, answer = (body.get(key, "").strip() for key in words)

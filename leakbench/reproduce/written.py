@@ -121,7 +121,7 @@ def check_kind(path: Path, body: Mapping[str, Any]) -> None:
         raise InputError(f"{path}: pictures, curves: both are the figure of the page; leave one out")
     for name in ("orders", "window"):
         if body.get(name) and not body.get("curves"):
-            raise InputError(f"{path}: {name}: goes with curves, of which there are none; add them or leave it out")
+            raise InputError(f"{path}: {name}: requires curves; add them or leave it out")
 
 
 def claims_of(where: str, claim: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, dict[str, float]]:
@@ -151,7 +151,7 @@ def check_claims(where: str, points: Mapping[str, Any], given: Mapping[str, Any]
     for point in points:
         if point and point not in known and not (point.partition("@")[0] in known and _any_round(point, given)):
             said = nearest(point, known) if known else "; a table with repeats has none"
-            raise InputError(f"{where}claim: {point!r} is no leakage point of the cell{said}")
+            raise InputError(f"{where}claim: {point!r} is not a leakage point of the cell{said}")
 
 
 def _points(given: Mapping[str, Any]) -> tuple[str, ...]:

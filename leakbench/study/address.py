@@ -31,7 +31,7 @@ def check_address(address: str, seconds: float = SECONDS) -> None:
                 line.sendall(PREFACE)
                 answered = line.recv(9)
                 if len(answered) < 4 or answered[3] != SETTINGS:
-                    raise OSError("what listens there is no head of Ray")
+                    raise OSError("the program at this address is not a head of Ray")
     except OSError as error:
         why = str(error.strerror or error)
         raise InputError(

@@ -50,12 +50,12 @@ def engine_of(name: str, places: Places, folder: Path) -> ProcessEngine | RayEng
         if value is not None and value < 1:
             raise InputError(f"{option}: got {value}, expected at least 1")
     if places.slurm and name != "submitit":
-        raise InputError(f"slurm: got it beside --engine {name}; expected --engine submitit")
+        raise InputError(f"slurm: got it with --engine {name}; expected --engine submitit")
     if name == "ray":
         return RayEngine(places.address, places.workers, places.threads or 1, places.gpus_per_cell)
     if name == "submitit":
         if places.address not in (None, LOCAL):
-            raise InputError(f"address: got {places.address!r}, expected 'local' or none beside --engine submitit")
+            raise InputError(f"address: got {places.address!r}, expected 'local' or nothing with --engine submitit")
         return SubmititEngine(
             folder,
             places.workers or 16,
@@ -65,7 +65,7 @@ def engine_of(name: str, places: Places, folder: Path) -> ProcessEngine | RayEng
             places.address == LOCAL,
         )
     if places.address is not None:
-        raise InputError(f"address: got {places.address!r} beside --engine process; expected --engine ray")
+        raise InputError(f"address: got {places.address!r} with --engine process; expected --engine ray")
     return _process(places)
 
 

@@ -91,7 +91,7 @@ def _lines(body: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         raise InputError(f"expected the fields of a grid, got {type(body).__name__}")
     _check(body, ("given", "each", "rows"), "")
     if "each" in body and "rows" in body:
-        raise InputError("each: got rows beside it; expected one of them, rows may have an `each` of their own")
+        raise InputError("each: got rows too; expected one of them, rows may have their own `each`")
     rows = body.get("rows", [{"each": body.get("each", {})}])
     if not isinstance(rows, list) or not rows:
         raise InputError(f"rows: got {rows!r}, expected a list of rows")

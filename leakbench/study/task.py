@@ -82,5 +82,5 @@ def outcome_of(record: Any) -> Outcome:
     if not (0 <= found.seconds <= LONGEST and 1 <= found.tries <= LONGEST):
         raise ValueError("seconds, tries: got numbers that no sweep gives")
     if found.kind == "done" and (found.run in ("", ".", "..") or "/" in found.run or "\0" in found.run):
-        raise ValueError(f"run: {found.run!r} is no name of a run's folder")
+        raise ValueError(f"run: {found.run!r} is not a name of a run's folder")
     return found

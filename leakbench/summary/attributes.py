@@ -17,7 +17,7 @@ __all__ = ["Attributes", "attribute_bounds", "attribute_fields", "attribute_note
 COLUMN = "attribute_"
 """How the rows name an attribute's column."""
 
-SEVERAL = "several records stand behind the update; attributes are ranked of one"
+SEVERAL = "the update is of several records; attributes are ranked for one"
 
 Attributes: TypeAlias = dict[str, dict[str, float | None]]
 """{category: {`right`, `low`, `high`, `null`, `bound`}}."""

@@ -169,7 +169,7 @@ NOTES = (
     "first, second: means over the examples, while the table of one run has medians. An example without an answer counts as not",
     "reconstructed, with no feature right, and with the RMSE of the baseline guess; its label counts. A lower RMSE is a better",
     "attack; for all other measures a higher value is.",
-    "95 % interval: of a bootstrap over whole batches; for shares one victim that gains and one that loses are added, because few",
+    "95 % interval by a bootstrap over whole batches; for shares one victim that gains and one that loses are added, because few",
     "victims without a difference do not exclude one.",
     "sign: p of the exact two-sided sign test over the victims (whole batches) that differ.",
     f"differs: the interval excludes 0, sign is below .05, and there are {ENOUGH} victims or more.",

@@ -32,7 +32,7 @@ def doubt(cell: Cell, batch: int) -> str:
         # What draws at random leaks in ways that a ranking by its mean does not see.
         return "the ranking goes by the mean path of a network that draws at random"
     if batch > 1 and cell.settings.federation.client_optimizer == "adam":
-        return "the ranking takes what leaked for a mean over examples, which the quotient of the clients' Adam is not"
+        return "the ranking treats the leak as a mean over examples, but the clients' Adam sends a quotient"
     if batch > 1 and _leaks_by_batch(cell):
         return (
             "the ranking takes each candidate's gradient by its own statistics, not by those of the batch that leaked"
@@ -49,7 +49,7 @@ def network_notes(cell: Cell) -> dict[str, str]:
     s, notes = cell.settings, {}
     if _leaks_by_batch(cell):
         notes["victim_mode"] = (
-            "train: an attacker reads the update, not the running statistics of batch normalisation that go beside it, and"
+            "train: an attacker reads the update, not the running statistics of batch normalisation that go with it, and"
             " takes a guess's own statistics for the victims'"
         )
     if s.federation.client_optimizer == "adam":
@@ -59,7 +59,7 @@ def network_notes(cell: Cell) -> dict[str, str]:
         )
     if lies(cell.attack.server):
         notes["threat"] = (
-            "the epsilons are of a server that trains the network it has; of what a lying server's leaks tell, the bounds at each"
+            "the epsilons are of a server that trains the network it has; for the leaks of a lying server, the bounds at each"
             " leakage point count the layers that were sent"
         )
     for field, used, whose, wanted in (
@@ -116,9 +116,9 @@ def epsilon_notes(cell: Cell, epsilon: dict[str, Any]) -> dict[str, str]:
     if epsilon["claimed"] is None:
         notes["claimed"] = epsilon["claimed_formula"] or epsilon["reason"]
     if cell.settings.protocol == "paper":
-        notes["by_tap"] = "of the model that is trained; the leak above is from another network, as the protocol says"
+        notes["by_tap"] = "for the trained model; the leak above is from another network, as the protocol says"
     else:
-        notes["by_tap"] = "of all rounds that are trained, whichever of them leaked above"
+        notes["by_tap"] = "for all trained rounds, whichever of them leaked above"
     return {f"epsilon.{name}": note for name, note in notes.items()}
 
 

@@ -15,10 +15,10 @@ from leakbench.summary.attributes import attribute_fields, attribute_notes
 
 __all__ = ["ranking_fields", "ranking_notes", "told_fields", "told_notes"]
 
-FEW = f"fewer than {LEAST_NON_MEMBERS} candidates that are no members show no false positive rate of 1 % (--candidates)"
-EVERYBODY = "every candidate stands behind the update, so that no member can be told from a non-member (--candidates)"
+FEW = f"fewer than {LEAST_NON_MEMBERS} candidates that are not members cannot show a false positive rate of 1 % (--candidates)"
+EVERYBODY = "every candidate is in the update, so that all are members (--candidates)"
 
-ONE_LABEL = "one example stands behind the update, whose label is ranked (label_ranked)"
+ONE_LABEL = "the update is of one example, whose label is ranked (label_ranked)"
 
 
 def told_fields(group: pd.DataFrame) -> dict[str, float | None]:

@@ -72,6 +72,6 @@ def _diverged(rounds: pd.DataFrame) -> list[str]:
     if lost.empty:
         return []
     return [
-        f"training diverged: from round {int(lost.iloc[0]) + 1} of {len(rounds)} on the model's answers are not finite, none of"
-        " which counts as right; a lower --learning-rate or --noise-factor may help"
+        f"training diverged: from round {int(lost.iloc[0]) + 1} of {len(rounds)} on the model's answers are not finite, and none"
+        " of them counts as right; a lower --learning-rate or --noise-factor may help"
     ]

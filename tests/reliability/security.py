@@ -117,7 +117,7 @@ def _yaml(tally: Tally, place: Path, full: bool) -> None:
         "a module": (tag, "title: !!python/module:os\n"),
         "five thousand lists": ("not valid YAML", deep),
         "six megabytes": ("more than 500,000 bytes", DEFENSE + "note: " + "x" * 6_000_000 + "\n"),
-        "an alias in itself": ("an alias inside of what it stands for", "&a [*a]\n"),
+        "an alias in itself": ("an alias inside its own definition", "&a [*a]\n"),
         "a terminal's title": (controls, DEFENSE.replace("title: Mine", 'title: "\\e]0;owned\\a"')),
         "text that turns": (controls, DEFENSE.replace("title: Mine", 'title: "\\u202Egnp.exe"')),
     }

@@ -32,7 +32,7 @@ def sources(module: str) -> dict[str, bytes]:
 def _source(module: str) -> bytes:
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.has_location or spec.origin is None:
-        raise InputError(f"module: got {module!r}, which has no source; expected a part in a file of its own")
+        raise InputError(f"module: got {module!r}, which has no source; expected a part in a separate file")
     return Path(spec.origin).read_bytes()
 
 

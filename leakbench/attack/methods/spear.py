@@ -76,7 +76,7 @@ class Spear:
             )
         if f"{name}bias" not in gated_biases(view.network.model, view.shape):
             raise InputError(
-                "attack: spear tells examples apart by the zeros of a ReLU, and none stands behind the first layer"
+                "attack: spear tells examples apart by the zeros of a ReLU, and the first layer is not followed by one"
             )
         weight, bias = (view.update[f"{name}{kind}"].double() for kind in ("weight", "bias"))
         fewest = min(weight.shape[1:])

@@ -96,7 +96,9 @@ class Candidates:
     def _others(self, view: View) -> Tensor:
         """Return the gradients (n, p) of public examples, which stand for the unknown other examples of a batch."""
         if view.public is None:
-            raise InputError("candidates: behind a batch they need public examples, to stand for the unknown fellows")
+            raise InputError(
+                "candidates: for a batch they need public examples in place of its other, unknown examples"
+            )
         few = public_of(view, "candidates", min(FEW, fitting(view, 2_100_000_000)))
         return torch.cat(list(gradients_alone(view, few, self.chunk)))
 

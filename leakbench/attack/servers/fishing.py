@@ -89,7 +89,7 @@ class Fishing:
         layer = last_layer(network.model)
         if layer is None:
             raise InputError(
-                "fishing: it rewrites the last linear layer, of which this network has none; choose another network"
+                "fishing: it rewrites the last linear layer, and this network has no linear layer; choose another network"
             )
         weight, bias = (f"{layer}{kind}" for kind in ("weight", "bias"))
         if self.of >= len(network.parameters[weight]):
