@@ -123,7 +123,7 @@ def fed_alpha_cdp(frontier: pd.DataFrame, matrix: pd.DataFrame) -> Answer:
         f"{least['identify_victims']:,.0f} victims. Leaks at the paper's noise: {leaking} of {len(at)} rows of the threat matrix.",
         f"Reason for epsilon none: {str(papers['epsilon_reason']).removeprefix('none: ')}. The matrix has "
         f"{at['victims'].max():.0f} victims a row, so that a missing leak there is inconclusive.",
-        "leakbench run --defense fed_alpha_cdp --dataset mnist --knows defense",
+        "leakbench frontier --dataset mnist --out results --page",
         "[frontier of MNIST](../results/frontier_mnist.md), [threat matrix](../results/threat_matrix.md), "
         "[its printed epsilons](../results/fed_alpha_cdp_table_6.md).",
     )
@@ -199,6 +199,7 @@ def flower(rows: pd.DataFrame) -> Answer:
     )
     violated = "; ".join(wrappers.loc[wrappers["audit"] == "violated", "wrapper"]) or "none"
     local = closed.iloc[0] if len(closed) else None
+    each = "; ".join(f"{row['wrapper']} {share(row, f'{SERVER_KNOWS} asr')}" for _, row in rows.iterrows())
     arrival = (
         ""
         if local is None
@@ -210,7 +211,7 @@ def flower(rows: pd.DataFrame) -> Answer:
         "assets/answers_flower.svg",
         "Share of the clients' images that the server reconstructs, for each wrapper",
         f"{int(rows['victims'].max())} victims a wrapper, attacked on arrival at the server by an adaptive `autoleak`: "
-        f"{'; '.join(f'{w} {text_of(a)}' for w, a in zip(rows['wrapper'], rows[f'{SERVER_KNOWS} asr'], strict=True))}.{arrival}",
+        f"{each}.{arrival}",
         "One image for each client and one step, the easiest case for the attacker. Apart from LocalDpMod, the wrappers' epsilons "
         f"are for released models and not for the server. Audits that contradict the claim: {violated}.",
         "python results/flower_wrappers.py",
@@ -225,18 +226,18 @@ def secure_aggregation(rows: pd.DataFrame) -> Answer:
     most = loki.sort_values("clients").iloc[-1]
     leaks = most["asr"] > most["null_asr"] and most["verdict"] in LEAKING
     short = (
-        f"Not against a malicious server: from one sum of {most['clients']} clients it recovers {most['asr']:.0%} of the images."
+        f"Not against a malicious server: it recovers {share(most, 'asr')} of the images in a sum of {most['clients']} clients."
         if leaks
         else f"No leak was found in a sum of {most['clients']} clients."
     )
-    each = "; ".join(f"{row['cell']}: {text_of(row['asr'])}" for _, row in rows.iterrows())
+    each = "; ".join(f"{row['cell']}: {share(row, 'asr')}" for _, row in rows.iterrows())
     return Answer(
         "Is secure aggregation enough?",
         short,
         "assets/answers_secure.svg",
         "Share of the images recovered from a sum, by the number of clients",
         f"Recovered shares of CIFAR-10 images, 8 for each client: {each}.",
-        f"{most['victims']:.0f} sum of {most['clients']} clients was measured. The malicious server sends each client "
+        f"Sums of {most['clients']} clients that were measured: {most['victims']:.0f}. The malicious server sends each client "
         "another model (LOKI); one shared model recovers less as the sum grows. Secure aggregation has no epsilon.",
         "leakbench reproduce servers_secure",
         "[secure aggregation](../results/servers_secure.md), [threat models](threats.md).",
@@ -248,17 +249,19 @@ def malicious_server(rows: pd.DataFrame) -> Answer:
     both = at_updates(rows)
     leaks = both[both["lying verdict"].isin(LEAKING)]
     clear = both[~both["lying verdict"].isin(LEAKING) & ~both["honest verdict"].isin(LEAKING)]
+    honest = both[~both["lying verdict"].isin(LEAKING) & both["honest verdict"].isin(LEAKING)]
     full = both[both["lying"] >= FULL]
     short = (
-        f"At the client update it reconstructs {FULL:.0%} or more of the images with {len(full)} of {len(both)} defenses "
-        f"(undefended included), and leaks something with {len(leaks)}."
+        f"At the client update it reconstructs {FULL:.0%} or more of the images in {len(full)} of {len(both)} cases "
+        f"(undefended and {len(both) - 1} defenses); {len(leaks)} cases leak."
     )
     return Answer(
         "What does a malicious server get?",
         short,
         "assets/answers_malicious.svg",
         "Share of reconstructed images at the client update, by an honest and a malicious server, for each defense",
-        f"No leak by either server was significant only with: {', '.join(clear.index) or 'none'}. "
+        f"No significant leak by either server: {', '.join(clear.index) or 'none'}. "
+        f"By an honest server only: {', '.join(honest.index) or 'none'}. "
         f"Malicious server: {'; '.join(f'{name} {text_of(a)}' for name, a in both['lying'].items())}.",
         f"{rows['victims'].max():.0f} victims a cell, one image for each client; one kind of malicious model (an imprint; LOKI "
         "with secure aggregation). Where its readout failed, an honest server may still succeed.",

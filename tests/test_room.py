@@ -349,7 +349,7 @@ def test_training_that_is_halved_trains_the_same_and_says_so(threads: int, monke
     for name, tensor in wanted.items():
         torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-6)
     assert most == 2
-    assert said[-1].endswith("going on with 2 at a time") and len(said) <= 2
+    assert said[-1].endswith("continuing with 2 at a time") and len(said) <= 2
 
 
 def rounds_of(cell: Cell, room: int) -> tuple[dict[str, torch.Tensor], int, list[str]]:

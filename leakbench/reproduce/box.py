@@ -11,7 +11,10 @@ import pandas as pd
 
 from leakbench.summary.verdict_words import VERDICTS
 
-__all__ = ["box_of", "caveats_of", "evidence_of", "leaks_counted", "range_of"]
+__all__ = ["box_of", "caveats_of", "evidence_of", "few_victims", "leaks_counted", "range_of"]
+
+FEW = 10
+"""Number of victims below which a page has a caveat."""
 
 LINES = ("Claim", "Verdict", "Evidence", "Caveat", "Command")
 
@@ -48,6 +51,14 @@ def evidence_of(rows: pd.DataFrame) -> str:
     if "scale" in rows and rows["scale"].notna().any():
         parts.append(f"scale {' and '.join(sorted(set(rows['scale'].dropna())))}")
     return f"{', '.join(parts)}."
+
+
+def few_victims(rows: pd.DataFrame) -> str:
+    """Return the caveat that attacked cells have few victims; empty where none has."""
+    attacked = rows[rows["verdict"].notna()] if {"victims", "verdict"} <= set(rows.columns) else rows[:0]
+    few = attacked.loc[attacked["victims"] < FEW, "cell"].nunique() if len(attacked) else 0
+    many = attacked["cell"].nunique()
+    return f"{few} of {many} cells have fewer than {FEW} victims: their intervals are wide." if few else ""
 
 
 def range_of(numbers: pd.Series) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from leakbench.reproduce.agreement import LEVEL
-from leakbench.reproduce.box import box_of, caveats_of, evidence_of, leaks_counted
+from leakbench.reproduce.box import box_of, caveats_of, evidence_of, few_victims, leaks_counted
 from leakbench.reproduce.claimed import with_claims
 from leakbench.reproduce.columns import COLUMNS, Row, text_of
 from leakbench.reproduce.curves import ordered
@@ -118,11 +118,14 @@ def _box(table: Table, rows: pd.DataFrame, stale: Mapping[str, Sequence[str]], e
     claims = claims_of(table, rows)
     counts = counted(claim.verdict for claim in claims) if claims else leaks_counted(rows.get("verdict", ()))
     answer = "" if elsewhere else untagged(table.answer)
+    caveats = caveats_of(stale, rows, _alone(rows)["cell"].nunique())
+    if not claims:  # The verdict is about leaks.
+        caveats.append(few_victims(rows))
     return box_of(
         untagged(table.question or table.title),
         " ".join(filter(None, (answer, counts))) or "No claim is tested; see the table.",
         evidence_of(rows),
-        untagged(" ".join(caveats_of(stale, rows, _alone(rows)["cell"].nunique()))),
+        untagged(" ".join(filter(None, caveats))),
         f"leakbench reproduce {table.called}",
     )
 
