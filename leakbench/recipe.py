@@ -163,21 +163,28 @@ def resolve(kind: str, cls: type[T], name: str) -> tuple[str, T]:
     return name, load(cls, catalog_folder(kind) / f"{name}.yaml")
 
 
-def check_name(kind: str, name: str) -> None:
-    """Raise InputError for a name that is not in the catalog, or a file that does not exist; torch is not imported."""
+def check_name(kind: str, name: str, option: str | None = None) -> None:
+    """Raise InputError for a name that is not in the catalog, or a file that does not exist; torch is not imported.
+
+    Args:
+        kind: Folder of the catalog, as `defenses`.
+        name: What was given.
+        option: The option that was given, if it is not called as one recipe of the kind.
+    """
+    option = option or kind[:-1]
     if name.endswith((".yaml", ".yml")):
         if not Path(name).is_file():
-            raise InputError(f"{kind[:-1]}: no file {name!r}")
+            raise InputError(f"{option}: no file {name!r}")
         return
     known = names(kind)
     if name not in known:
         here = next((f for f in (Path(kind) / f"{name}.yaml", Path(f"{name}.yaml")) if _is_file(f)), None)
         if here is not None:
             raise InputError(
-                f"{kind[:-1]}: {name!r} is not in the catalog at {catalog_folder(kind)}; give the path ./{here.as_posix()}, or "
+                f"{option}: {name!r} is not in the catalog at {catalog_folder(kind)}; give the path ./{here.as_posix()}, or "
                 "install the checkout by pip install -e ."
             )
-        raise InputError(f"{kind[:-1]}: unknown name {name!r}{nearest(name, known)} (or a path that ends in .yaml)")
+        raise InputError(f"{option}: unknown name {name!r}{nearest(name, known)} (or a path that ends in .yaml)")
 
 
 def _is_file(path: Path) -> bool:

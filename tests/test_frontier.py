@@ -353,7 +353,7 @@ def test_a_factor_is_tried_where_it_reaches_noise() -> None:
         (("--identify", "0"), "identify: got 0, expected at least 1"),
         (("--seeds", "0"), "seeds: got 0, expected at least 1"),
         (("--taps", "type-3", "--defenses", "none"), "taps: got 'type-3'"),
-        (("--page",), "there is no frontier_cancer.csv"),
+        (("--page",), "frontier_cancer.csv does not exist"),
         (("--observer", "type-2"), "observer: got 'type-2', expected released or type-1"),
         (("--max-epsilon", "0"), "max-epsilon: got 0, expected a finite number above 0"),
     ],

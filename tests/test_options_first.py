@@ -188,7 +188,7 @@ def test_a_bad_value_is_named_before_data_are_looked_for(name: str, option: clic
         ("--noise-factor 2", "noise-factor: none adds no noise"),
         ("--clip-factor 2", "clip-factor: none has no clip"),
         ("--stop-at-epsilon 1", "stop-at-epsilon: none has no valid epsilon"),
-        ("--stop-at-delta 1e-5", "stop-at-delta: got no --stop-at-epsilon"),
+        ("--stop-at-delta 1e-5", "stop-at-delta: got it without --stop-at-epsilon"),
     ],
 )
 def test_options_that_do_not_fit_the_sizes_are_named_before_data_are_looked_for(

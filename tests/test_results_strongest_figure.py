@@ -236,7 +236,7 @@ def test_small_cells_are_measured_written_and_drawn(scripts, elsewhere: Path, mo
     [
         (["--only", "whitend"], "only: no row's name holds 'whitend'"),
         (["--data-dir", "/nowhere"], "--data-dir: no folder '/nowhere'"),
-        (["--page"], "--page: there is no strongest_figure.csv to write it from; measure first"),
+        (["--page"], "--page: strongest_figure.csv does not exist; measure first"),
     ],
 )
 def test_wrong_input_is_refused(words, says, scripts, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -81,13 +81,13 @@ def test_attacks_are_judged_at_the_same_number_of_searches(
     page = made.page(grid, rows)
     equal = table_under(page, "## Attack against attack")
     assert {(line[3], line[5]) for line in equal} == {(str(s), str(s)) for s in grid["searches"]}
-    unequal = table_under(page, "not at an equal budget")
+    unequal = table_under(page, "have unequal budgets")
     assert [(line[2], line[3], line[4], line[5]) for line in unequal] == [
         ("tableak", "15", "inverting_gradients_table", "1")
     ]
     means = {line[3]: line[7] for line in equal if (line[0], line[1], line[2]) == ("standardized", "32", "tableak")}
     assert f"{means['1']} (1 each), {means['15']} (15 each):" in page
-    for line in table_under(page, "Above random:"):
+    for line in table_under(page, "*above random*"):
         assert int(line[3]) == grid["victims"][int(line[1])]
 
 

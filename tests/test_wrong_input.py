@@ -361,7 +361,7 @@ def test_out_holds_something_else(refused):
 
 
 @pytest.fixture
-def finished(monkeypatch, capsys) -> Path:
+def finished(monkeypatch, capsys, with_pages) -> Path:
     """Return the folder of a finished run."""
     code, _, _ = called(monkeypatch, capsys, "run", "--out", "run", "--quiet", *SMALL)
     assert code == 0

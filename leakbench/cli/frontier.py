@@ -119,9 +119,11 @@ def frontier(
     Writes frontier_DATASET.csv, .md, .svg and .png into --out, and frontier_DATASET_best.yaml if a setting qualifies.
     A setting is measured once; run an interrupted command again to resume it.
     """
+    from leakbench.recipe import check_name  # noqa: PLC0415
+
     check_names({"dataset": dataset})
     for name in [] if defenses in (None, "all") else words("defenses", defenses):
-        check_names({"defense": name})
+        check_name("defenses", name, "defenses")
     from leakbench.cell import Request  # noqa: PLC0415
     from leakbench.cell.request import at_least  # noqa: PLC0415
     from leakbench.errors import InputError  # noqa: PLC0415
