@@ -348,8 +348,8 @@ def compare(a: Runs, b: Runs) -> Comparison:
         b: Second run, or as many runs in the same order; each attacked the same victims as its counterpart.
 
     Returns:
-        The first minus the second: means over the examples with a paired bootstrap over the victims. Victims of different runs of
-        a list count as different victims.
+        The first minus the second: means over the examples with a paired bootstrap over the victims. A victim that several runs
+        of a list attacked at a leakage point counts once, with all its rows.
 
     Raises:
         InputError: Where the runs attacked different examples or have no leakage point in common, or a list has a run twice.

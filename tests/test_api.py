@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -22,6 +23,7 @@ from leakbench.cell.fields import FIELDS
 from leakbench.cell.request import Fields, Request
 from leakbench.errors import InputError
 from leakbench.report.latex import escaped, latex_table
+from leakbench.report.plots import curve_plot
 
 pytestmark = pytest.mark.usefixtures("with_pages")
 
@@ -193,6 +195,7 @@ def test_a_result_is_saved_by_its_suffix(result: leakbench.Result, tmp_path: Pat
     assert result.save(place) == place
     written = place.read_bytes()
     assert written.lower().startswith(begins.get(suffix, rb"\begin{table}").lower())
+    assert place.stat().st_mode & 0o077 == 0  # Pictures of victims are nobody else's.
     assert result.save(place).read_bytes() == written and [*tmp_path.iterdir()] == [place]
 
 
@@ -243,6 +246,28 @@ def test_a_table_for_a_paper(
     assert r"fed\_cdp & example gradient (type-2)" in both and "defense & leakage point" in both
 
 
+def test_runs_in_a_table_can_be_told_apart(
+    result: leakbench.Result, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = (f"{rate:g}" for rate in (0.1, 0.25))
+    table = latex_table([result.summary] * 2, [{"federation.learning_rate": one}, {"federation.learning_rate": other}])
+    lines = [line for line in table.splitlines() if "example gradient" in line]
+    assert len({*lines}) == 2 and lines[0].split(" & ")[:3] == [f"    {one}", "example gradient (type-2)", "2"]
+    code, _, err = called(monkeypatch, capsys, "report", *[str(result.folder)] * 2, "--latex")
+    assert code == 2 and "are the same run; give each once" in err
+
+
+def test_a_curve_has_one_dataset_and_one_threshold(result: leakbench.Result) -> None:
+    run = result.finished
+    cell = {**run.manifest["cell"], "dataset": "faces"}
+    other = dataclasses.replace(run, manifest={**run.manifest, "cell": cell})
+    with pytest.raises(InputError, match="the runs are of the data sets digits, faces"):
+        curve_plot([run, other])
+    with pytest.raises(InputError, match="the runs have success thresholds from"):
+        curve_plot([run, dataclasses.replace(run, rows=run.rows.assign(eta=run.rows["eta"] + 0.01))])
+    curve_plot([run, run])
+
+
 def test_an_attacked_update_is_kept_in_a_folder(tmp_path: Path) -> None:
     model = build()
     x, y = batch(1)
@@ -254,6 +279,8 @@ def test_an_attacked_update_is_kept_in_a_folder(tmp_path: Path) -> None:
     rows = leakbench.read(tmp_path / "kept")
     assert rows["rmse"].tolist() == outcome.rows["rmse"].tolist()
     assert set(rows["verdict"]) == {outcome.summary["verdict"]} and (tmp_path / "kept" / "report.html").is_file()
+    with pytest.raises(InputError, match=r"use `leakbench report .*kept`"):
+        leakbench.Result.open(tmp_path / "kept")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").write_text("", encoding="utf-8")
     with pytest.raises(InputError, match="is not empty and holds no run"):

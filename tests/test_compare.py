@@ -13,7 +13,7 @@ from resealed import reseal
 from leakbench.cli import commands
 from leakbench.errors import InputError
 from leakbench.store import open_run
-from leakbench.summary.compare import Difference, _at, compare, left_out, lines, sentence
+from leakbench.summary.compare import Difference, _at, compare, compare_lists, left_out, lines, sentence
 
 TINY = (
     "run --quiet --json --dataset digits --clients 6 --clients-per-round 3 --local-iterations 2 --batch 2 --train-rounds 0 "
@@ -186,6 +186,21 @@ def by_hand(folder: Path, members: int, **columns: object) -> Path:
         run.manifest |= {"complete": True, "summary": {}}
         run.save()
     return folder
+
+
+def test_a_victim_of_several_runs_of_a_list_counts_once(tmp_path: Path) -> None:
+    """Two runs on the same examples add rows, not victims; other examples add victims."""
+    sides = []
+    for side, success in (("a", True), ("b", False)):
+        runs = [by_hand(tmp_path / f"{side}{n}", 2, success=success) for n in range(2)]
+        far = by_hand(tmp_path / f"{side}2", 2, success=success, example=np.arange(24) + 100)
+        for number, folder in enumerate([*runs, far]):
+            reseal(folder, json.loads((folder / "manifest.json").read_text()) | {"hash": f"h{number}"})
+        sides.append([*runs, far])
+    for count, victims in ((1, 12), (2, 12), (3, 24)):
+        found = {d.measure: d for d in compare_lists(sides[0][:count], sides[1][:count])}
+        assert found["asr"].victims == victims
+        assert found["asr"].sign == pytest.approx(2 / 2**victims)
 
 
 def found_in(one: Path, other: Path) -> dict[str, Difference]:

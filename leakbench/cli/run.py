@@ -103,10 +103,13 @@ def report(folders: tuple[Path, ...], out: Path | None, redact: bool, latex: boo
     if latex:
         from leakbench.report.finished import read_finished  # noqa: PLC0415
         from leakbench.report.latex import latex_table  # noqa: PLC0415
+        from leakbench.report.several import check_once, settings_of  # noqa: PLC0415
 
         if out is not None or redact:
             raise InputError(f"latex: got {'--out' if out else '--redact'} as well; expected --latex alone")
-        click.echo(latex_table([read_finished(folder).summary for folder in folders]))
+        runs = [read_finished(folder) for folder in folders]
+        check_once(runs)
+        click.echo(latex_table([run.summary for run in runs], [settings_of(run) for run in runs]))
         return
     if len(folders) > 1:
         click.echo(f"report: {write_together(folders, out, redact)}")

@@ -58,6 +58,11 @@ def read_finished(folder: Path, redact: bool = False) -> Finished:
     Raises InputError that names the file which is missing or cannot be read.
     """
     manifest = read_manifest(folder)
+    if manifest.get("kind") is not None:
+        raise InputError(
+            f"{folder / 'manifest.json'}: the folder of an {manifest['kind']}, expected that of a run; use"
+            f" `leakbench report {folder}`"
+        )
     check_finished(folder / "manifest.json", manifest)
     check_shown(folder / "manifest.json", manifest)
     for name in ("rows.parquet", "rounds.parquet", "reconstructions.safetensors"):

@@ -22,7 +22,7 @@ SPECIAL = {
 
 RECIPES = ("dataset", "defense", "attack")
 
-HEADINGS = ("leakage point", "ASR [95 % CI]", "baseline", "identified", "RMSE", "verdict")
+HEADINGS = ("leakage point", "victims", "ASR [95 % CI]", "baseline", "identified", "RMSE", "verdict")
 
 
 def escaped(text: str) -> str:
@@ -30,27 +30,31 @@ def escaped(text: str) -> str:
     return "".join(SPECIAL.get(character, character) for character in text)
 
 
-def latex_table(summaries: Sequence[Mapping[str, Any]]) -> str:
+def latex_table(summaries: Sequence[Mapping[str, Any]], settings: Sequence[Mapping[str, str]] = ()) -> str:
     r"""Return the table of one or several runs.
 
     Args:
         summaries: Summary of each run, as `leakbench run --json` prints it.
+        settings: {setting: its value} of each run, or none.
 
     Returns:
-        A `table` for a document that loads booktabs (`\usepackage{booktabs}`). A recipe that differs between the runs is a
-        column; the others are in the caption, and so are accuracy and valid epsilon of a single run.
+        A `table` for a document that loads booktabs (`\usepackage{booktabs}`). A recipe or setting that differs between the runs
+        is a column; the others are in the caption, and so are accuracy and valid epsilon of a single run.
     """
     cells = [summary["cell"] for summary in summaries]
     differ = [name for name in RECIPES if len({cell[name] for cell in cells}) > 1]
     several = len(summaries) > 1
-    headings = [*differ, *HEADINGS, *(["accuracy", "valid epsilon"] if several else [])]
+    names = dict.fromkeys(name for each in settings for name in each if name not in RECIPES)
+    changed = [name for name in names if len({each.get(name, "none") for each in settings}) > 1]
+    headings = [*differ, *changed, *HEADINGS, *(["accuracy", "valid epsilon"] if several else [])]
     lines = [
         [
             *(str(summary["cell"][name]) for name in differ),
+            *(settings[place].get(name, "none") for name in changed),
             *_measured(point, tap),
             *([number(summary.get("accuracy")), _epsilon(summary)] if several else []),
         ]
-        for summary in summaries
+        for place, summary in enumerate(summaries)
         for point, tap in summary["taps"].items()
     ]
     same = [f"{name} {cells[0][name]}" for name in RECIPES if name not in differ]
@@ -58,7 +62,7 @@ def latex_table(summaries: Sequence[Mapping[str, Any]]) -> str:
         [] if several else [f"accuracy {number(summaries[0].get('accuracy'))}", f"valid epsilon {_epsilon(*summaries)}"]
     )
     caption = f"Measured with leakbench: {', '.join([*same, *facts])}."
-    columns = "l" * (len(differ) + 1) + "rrrr" + "l" + ("rr" if several else "")
+    columns = "l" * (len(differ) + len(changed) + 1) + "rrrrr" + "l" + ("rr" if several else "")
     return "\n".join(
         [
             r"\begin{table}",
@@ -83,6 +87,7 @@ def _line(cells: Sequence[str]) -> str:
 def _measured(point: str, tap: Mapping[str, Any]) -> list[str]:
     return [
         point_name(point),
+        str(tap.get("victims", "n/a")),
         interval(tap, "asr"),
         number(tap.get("null_asr")),
         number(tap.get("identified")),

@@ -26,6 +26,7 @@ from leakbench.report.gallery import Scores, Series, pointed
 from leakbench.report.several import titles
 from leakbench.spared import check_spared
 from leakbench.store import write_atomically
+from leakbench.summary.compare import SAME_RULER
 
 __all__ = [
     "FIGURES",
@@ -111,7 +112,7 @@ def plot(places: Sequence[str | Path], kind: str, out: Path, examples: int = EXA
     if kind == "frontier":
         if len(places) != 1:
             raise InputError(f"frontier: got {len(places)} places, expected one folder or CSV file of a frontier")
-        return save_figure(frontier_plot(Path(places[0])), out)
+        return save_figure(frontier_plot(Path(places[0])), out, private=False)
     runs = [read_finished(Path(place)) for place in places]
     return save_figure(gallery_plot(runs, examples) if kind == "gallery" else curve_plot(runs), out)
 
@@ -125,16 +126,16 @@ def check_figure(field: str, path: Path) -> None:
     check_spared(field, path)
 
 
-def save_figure(figure: Figure, path: Path, field: str = "out") -> Path:
+def save_figure(figure: Figure, path: Path, field: str = "out", private: bool = True) -> Path:
     """Write a figure atomically in the format of the file's suffix and return the path; equal figures give equal files.
 
-    field: what an InputError names, for another suffix.
+    field: what an InputError names, for another suffix.  private: whether only its owner may read the file, as for pictures.
     """
     check_figure(field, path)
     suffix = path.suffix.lower()
     with mpl.rc_context(STYLE):
         FigureCanvasAgg(figure)
-        write_atomically(path, lambda file: figure.savefig(file, format=suffix[1:], **FORMATS[suffix]))
+        write_atomically(path, lambda file: figure.savefig(file, format=suffix[1:], **FORMATS[suffix]), private)
     return path
 
 
@@ -240,8 +241,9 @@ def curve_plot(runs: Sequence[Finished]) -> Plot:
         The figure: a line for each run and leakage point, the baseline guess of the first run in grey, and its threshold eta.
 
     Raises:
-        InputError: Where no example has an RMSE.
+        InputError: Where no example has an RMSE, or where the runs differ in dataset or threshold.
     """
+    _check_one_threshold(runs)
     names = titles(runs) if len(runs) > 1 else [""]
     lines = {
         ", ".join(filter(None, (name, point_name(point)))): rows
@@ -274,6 +276,17 @@ def curve_plot(runs: Sequence[Finished]) -> Plot:
         handles, labels = axes.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=7)
     return figure
+
+
+def _check_one_threshold(runs: Sequence[Finished]) -> None:
+    data = sorted({str(run.manifest["cell"]["dataset"]) for run in runs})
+    if len(data) > 1:
+        raise InputError(f"curve: the runs are of the data sets {', '.join(data)}; expected one; draw a figure of each")
+    etas = np.concatenate([_floats(run.rows["eta"]) for run in runs])
+    if not np.allclose(etas, etas[0], rtol=SAME_RULER, atol=0):
+        raise InputError(
+            f"curve: the runs have success thresholds from {etas.min():g} to {etas.max():g}; expected one; draw a figure of each"
+        )
 
 
 def frontier_plot(place: Path) -> Figure:

@@ -10,7 +10,7 @@ from leakbench.errors import InputError
 from leakbench.report.finished import Finished, read_finished
 from leakbench.summary.compare import check_same
 
-__all__ = ["changed", "flat", "read_several", "titles"]
+__all__ = ["changed", "check_once", "flat", "read_several", "settings_of", "titles"]
 
 MOST = 24
 """Largest number of runs on one page, so that it stays below 5 MB."""
@@ -30,13 +30,8 @@ def read_several(folders: Sequence[Path], redact: bool = False) -> list[Finished
         raise InputError(f"report: got {len(folders)} runs, expected at most {MOST} on one page")
     runs = [read_finished(folder, redact) for folder in folders]
     first = runs[0]
-    for place, run in enumerate(runs):
-        for other in runs[:place]:
-            alike = all(run.manifest["files"].get(n) == s for n, s in other.manifest["files"].items() if "parquet" in n)
-            if run.manifest["hash"] == other.manifest["hash"] and alike:
-                raise InputError(
-                    f"report: {str(other.folder)!r} and {str(run.folder)!r} are the same run; give each once"
-                )
+    check_once(runs)
+    for run in runs:
         mine, theirs = (r.manifest["cell"]["dataset"] for r in (first, run))
         if mine != theirs:
             raise InputError(
@@ -44,6 +39,17 @@ def read_several(folders: Sequence[Path], redact: bool = False) -> list[Finished
             )
         _check_victims(first, run)
     return runs
+
+
+def check_once(runs: Sequence[Finished]) -> None:
+    """Raise InputError where a run is there twice."""
+    for place, run in enumerate(runs):
+        for other in runs[:place]:
+            alike = all(run.manifest["files"].get(n) == s for n, s in other.manifest["files"].items() if "parquet" in n)
+            if run.manifest["hash"] == other.manifest["hash"] and alike:
+                raise InputError(
+                    f"report: {str(other.folder)!r} and {str(run.folder)!r} are the same run; give each once"
+                )
 
 
 def _check_victims(first: Finished, other: Finished) -> None:
@@ -79,6 +85,11 @@ def changed(one: Finished, other: Finished) -> list[tuple[str, str, str]]:
         for name in names
         if sides[0].get(name) != sides[1].get(name)
     ]
+
+
+def settings_of(run: Finished) -> dict[str, str]:
+    """Return {setting or recipe: its value in words} of a run."""
+    return {name: _written(value) for name, value in flat(_said(run))}
 
 
 def _written(value: Any) -> str:

@@ -28,6 +28,7 @@ __all__ = [
     "NOTES",
     "RULERS",
     "SAME",
+    "SAME_RULER",
     "Difference",
     "as_dicts",
     "check_same",
@@ -105,7 +106,8 @@ def compare_lists(firsts: Sequence[Path], others: Sequence[Path]) -> list[Differ
         others: As many run folders; each attacked the same victims as its counterpart.
 
     Returns:
-        The differences. Victims of different runs are different victims. For one run each, those of `compare`.
+        The differences. A victim that several runs of a list attacked at a leakage point counts once, with all its rows. For
+        one run each, those of `compare`.
 
     Raises:
         InputError: Where counterparts attacked different examples, or a list has a run twice.
@@ -128,10 +130,19 @@ def compare_lists(firsts: Sequence[Path], others: Sequence[Path]) -> list[Differ
 
 
 def _pooled(runs: Sequence[tuple[pd.DataFrame, str]]) -> pd.DataFrame:
-    """Return the rows of several runs, their victims numbered on."""
+    """Return the rows of several runs, their victims numbered on; a victim of an earlier run keeps its number."""
     pooled, first = [], 0
+    numbers: dict[tuple[Any, ...], int] = {}  # Rows of the same example are not independent, whatever run they are of.
     for rows, _ in runs:
-        pooled.append(rows.assign(victim=rows["victim"] + first))
+        victims = rows.loc[rows["member"] == 0, ["tap", "round", "victim", "example"]]
+        mine = {
+            (tap, leak, victim): numbers.get((tap, leak, example), first + victim)
+            for tap, leak, victim, example in victims.itertuples(index=False)
+        }
+        for tap, leak, victim, example in victims.itertuples(index=False):
+            numbers.setdefault((tap, leak, example), mine[tap, leak, victim])
+        keys = rows[["tap", "round", "victim"]].itertuples(index=False, name=None)
+        pooled.append(rows.assign(victim=[mine[key] for key in keys]))
         first += int(rows["victim"].max()) + 1
     return pd.concat(pooled, ignore_index=True)
 
