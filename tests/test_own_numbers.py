@@ -25,7 +25,7 @@ from leakbench.attack.searches import Searches, search_name
 from leakbench.errors import InputError
 from leakbench.own.arrays import read_arrays
 from leakbench.own.assumed import assumed, contradicted, explains
-from leakbench.own.attacked import _seconds_per_gradient, attack_seen, told
+from leakbench.own.attacked import _seconds_per_gradient, _setup, attack_seen, told
 from leakbench.own.leak import Trained, leaked
 from leakbench.own.who import Who
 from leakbench.progress import Reporter
@@ -322,8 +322,50 @@ def test_fewer_candidates_because_of_a_budget_are_printed(monkeypatch: pytest.Mo
 def test_an_answer_that_is_no_number_is_not_called_a_reconstruction(tmp_path: Path) -> None:
     nothing = {name: torch.zeros_like(p) for name, p in build().named_parameters()}
     given = {"shape": SHAPE, "classes": CLASSES, "attack": "analytic_fc"}
-    found = leakbench.attack_update(build(), nothing, out=tmp_path / "out", **given)
+    with pytest.warns(UserWarning, match="zero everywhere"):
+        found = leakbench.attack_update(build(), nothing, out=tmp_path / "out", **given)
     assert not bool(found.answer.inputs.isfinite().any())
     assert str(found).startswith("ATTACK FAILED: no reconstruction.")
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "ATTACK FAILED: the attack analytic_fc made no reconstruction." in page and "pictures below" not in page
+
+
+def test_python_prints_and_warns_of_what_the_command_does() -> None:
+    nothing = {name: torch.zeros_like(p) for name, p in build().named_parameters()}
+    given = {"shape": SHAPE, "classes": CLASSES, "attack": "analytic_fc"}
+    with pytest.warns(UserWarning, match="the update is zero everywhere, which leaks nothing"):
+        found = leakbench.attack_update(build(), nothing, **given)
+    assert "warning: the update is zero everywhere, which leaks nothing" in " ".join(str(found).split())
+    assert "note: the attacker's public examples are synthetic" in " ".join(str(found).split())
+    x, y = batch(1)
+    long = {name: g * 1e30 for name, g in gradient(build(), x, y).items()}
+    with pytest.warns(UserWarning, match="whose square overflows single precision"):
+        leakbench.attack_update(build(), long, **given)
+
+
+def test_an_attack_that_iterations_limit_says_so_as_runs_do() -> None:
+    """The update is of another example, so that nothing is found."""
+    x, y = batch(2)
+    seen = leaked(
+        build(), [gradient(build(), x[:1], y[:1])], SHAPE, CLASSES, Trained(), truth=(x[None, 1:], y[None, 1:])
+    )
+    limited = _setup(Who(iterations=5)())
+    assert (limited.attack, limited.shortened, limited.strongest) == ("autoleak", "--iterations 5", False)
+    assert _setup(Who()()).shortened == "" and _setup(Who("cpl", iterations=5)()).shortened == ""
+    found = attack_seen(seen, Who(iterations=1, success=1e-6)(), Reporter(quiet=True))
+    assert found.summary is not None
+    assert "autoleak was limited by --iterations 1" in found.summary["verdict_reason"]
+
+
+def test_equal_victims_are_not_called_independent() -> None:
+    x, y = batch(1)
+    given = {"shape": SHAPE, "classes": CLASSES, "attack": "analytic_fc", "tap": "type-2"}
+    each = [gradient(build(), x, y)] * 3
+    with pytest.warns(UserWarning, match="only 1 of 3 victims have different examples"):
+        found = leakbench.attack_update(build(), each, truth=(x.expand(3, 1, *SHAPE), y.expand(3, 1)), **given)
+    assert found.verdict == "reconstructs" and "warning: only 1 of 3 victims" in str(found)
+    x, y = batch(2)
+    each = [gradient(build(), x[v : v + 1], y[v : v + 1]) for v in range(2)]
+    assert "different examples" not in str(
+        leakbench.attack_update(build(), each, truth=(x[:, None], y[:, None]), **given)
+    )

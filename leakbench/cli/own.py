@@ -132,7 +132,7 @@ def attack(
         raise InputError(f"out: got {str(out)!r}, expected a folder, or a name that ends in .safetensors")
     from leakbench.own.answers_file import check_answers_file  # noqa: PLC0415
     from leakbench.own.asked import Asked, seen_of  # noqa: PLC0415
-    from leakbench.own.assumed import assumed, contradicted  # noqa: PLC0415
+    from leakbench.own.assumed import assumed, warned  # noqa: PLC0415
     from leakbench.own.attacked import QUICK, attack_seen, with_limit  # noqa: PLC0415
     from leakbench.own.folder import attacked_into  # noqa: PLC0415
     from leakbench.own.suited import suited  # noqa: PLC0415
@@ -162,7 +162,7 @@ def attack(
         found = attacked_into(out, points, asked.who.names, command, notes, reporter, began)[asked.tap]
         where = {"answers": out / "reconstructions.safetensors", "report": out / "report.html"}
     note = "\n".join(filter(None, [notes, found.note]))
-    warnings = tuple(filter(None, [contradicted(seen, attacker)]))
+    warnings = warned(seen, attacker)
     row = Row(asked.tap, 1, found, seen.view.victims, seen.view.examples, note, warnings)
     if out is not None and not where:
         write_rebuilt([row], out)

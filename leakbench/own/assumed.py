@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from leakbench.errors import InputError
 from leakbench.federated.view import Public, View
 from leakbench.models import one_hot
-from leakbench.own.attacked import Attacker, told
+from leakbench.own.attacked import Attacker, Outcome, told
 from leakbench.own.modes import keeps, norms, trains
 from leakbench.own.normalised import normals
 from leakbench.own.overlap import without_truth
@@ -20,7 +20,7 @@ from leakbench.own.rounded import lengths, rounded
 from leakbench.own.seen import Seen
 from leakbench.own.table import UNKNOWN
 
-__all__ = ["assumed", "contradicted", "explains", "normalisation", "overlap"]
+__all__ = ["assumed", "contradicted", "explains", "normalisation", "overlap", "warned", "with_notes"]
 
 ALIKE = 1e-3
 """Up to which share of an update's length a gradient counts as the same; float32 weights of a small step differ by as much."""
@@ -80,7 +80,7 @@ def assumed(seen: Seen, attacker: Attacker, sent: bool) -> list[str]:
             lines.append(
                 f"the success threshold, an RMSE of {attacker.eta:g}, is not calibrated; --dataset calibrates it, --success sets it"
             )
-    lines += filter(None, [overlap(seen, attacker)])
+    lines += filter(None, [overlap(seen, attacker), _repeated(seen)])
     if seen.inputs is None:
         lines.append(UNKNOWN)
     differs = _apart(seen, attacker)
@@ -112,8 +112,31 @@ def normalisation(model: nn.Module) -> list[str]:
     return lines
 
 
-def _numbers(view: View) -> list[str]:
-    """Return what is to be said of updates without any number but zero, and of numbers of half precision."""
+def warned(seen: Seen, attacker: Attacker) -> tuple[str, ...]:
+    """Return the sentences of `assumed` that change how the result is read."""
+    return (*_unreadable(seen.view), *filter(None, [_repeated(seen), contradicted(seen, attacker)]))
+
+
+def with_notes(outcome: Outcome, seen: Seen, attacker: Attacker, notes: str) -> Outcome:
+    """Return the outcome with the notes, a sentence a line, and with those among them that are warnings."""
+    return dataclasses.replace(outcome, assumptions=notes, warnings=warned(seen, attacker))
+
+
+def _repeated(seen: Seen) -> str:
+    """Return in a sentence that victims have equal examples; empty where all differ or the truth is unknown."""
+    if seen.inputs is None or seen.view.victims < 2:
+        return ""
+    different, victims = len(torch.unique(seen.inputs.flatten(1), dim=0)), seen.view.victims
+    if different == victims:
+        return ""
+    return (
+        f"only {different} of {victims} victims have different examples: victims that are equal are not independent, and the"
+        " intervals of the rates are too narrow"
+    )
+
+
+def _unreadable(view: View) -> list[str]:
+    """Return a sentence for updates of zeros, and one for updates that are too long for the distances of searches."""
     lines = list[str]()
     nothing = int((lengths(view.update) == 0).sum())
     if nothing:
@@ -124,6 +147,12 @@ def _numbers(view: View) -> list[str]:
         lines.append(
             f"an update has the length {longest:.3g}, whose square overflows single precision: searches cannot measure a distance"
         )
+    return lines
+
+
+def _numbers(view: View) -> list[str]:
+    """Return what is to be said of updates of zeros, of long ones, and of numbers of half precision."""
+    lines = _unreadable(view)
     type_ = rounded(view)
     if type_.half and view.knowledge.reads == "gradient":
         lines.append(f"the update has numbers of {type_.name}, each rounded by up to {type_.unit:.2%}")

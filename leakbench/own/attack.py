@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.errors import InputError
-from leakbench.own.assumed import assumed, contradicted
+from leakbench.own.assumed import assumed, warned, with_notes
 from leakbench.own.attacked import Attacker, Outcome, attack_seen
 from leakbench.own.folder import attacked_into
 from leakbench.own.leak import Named, Trained, leaked, truth_of
@@ -87,7 +87,8 @@ def attack_update(
         InputError: For arguments that do not fit together, or a folder that contains something else.
 
     Warns:
-        UserWarning: Where the gradient of the truth is not the update.
+        UserWarning: Where the gradient of the truth is not the update, where an update is zero everywhere or too long for a search,
+            and where victims have equal examples.
     """
     began = time.monotonic()
     if out is not None:
@@ -107,16 +108,15 @@ def attack_update(
     attacker = who.with_public(attacker)
     warn_of_contradiction(seen, attacker, stacklevel=3)
     attacker, adapted = suited(attacker, seen)
-    if out is None:
-        return attack_seen(seen, attacker, began=began)
     notes = "\n".join([*filter(None, [adapted]), *assumed(seen, attacker, before is not None)])
+    if out is None:
+        return with_notes(attack_seen(seen, attacker, began=began), seen, attacker, notes)
     return attacked_into(Path(out), {tap: (seen, attacker)}, who.names, "leakbench.attack_update", notes, began=began)[
         tap
     ]
 
 
 def warn_of_contradiction(seen: Seen, attacker: Attacker, stacklevel: int) -> None:
-    """Warn where the truth's own gradient is not the update, by a UserWarning with the sentence that `leakbench attack` prints."""
-    line = contradicted(seen, attacker)
-    if line:
+    """Warn by a UserWarning with each sentence that `leakbench attack` prints as a warning."""
+    for line in warned(seen, attacker):
         warnings.warn(f"{seen.view.tap}: {line}", stacklevel=stacklevel)

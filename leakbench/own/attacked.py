@@ -50,6 +50,7 @@ from leakbench.progress import Reporter, minutes
 from leakbench.rng import generator, generators
 from leakbench.summary.evidence import Setup, is_strongest
 from leakbench.summary.tap import tap_summary
+from leakbench.summary.verdict import STRONGEST
 from leakbench.summary.warnings import WORDS
 from leakbench.types import Generators
 
@@ -104,6 +105,7 @@ class Attacker:
     success: the threshold, an RMSE; None: the data set's, else `SUCCESS`.  seed: of all that it draws.
     evaluations: the most gradient evaluations of each victim, see `with_limit`.  budget: the most seconds of the attack; None: no
     limit.  untried: what might find more than this attacker, for a reader whose update does not leak to it.
+    shortened: the option that gives `autoleak` less work than it has in the catalog, with its value; empty for none.
     """
 
     attack: Attack
@@ -114,6 +116,7 @@ class Attacker:
     evaluations: int | None = None
     budget: float | None = None
     untried: tuple[str, ...] = ()
+    shortened: str = ""
 
     @property
     def eta(self) -> float:
@@ -144,6 +147,7 @@ class Outcome:
     matched: its inputs (V, M, *s) in the order of the truth; None where no truth is known.
     budget: the limit in seconds that stopped searches; None where none was stopped.  seconds: what the attack took, its
     preparation and its scores among them.  left_out: that a budget reduced the number of candidates; empty where it did not.
+    assumptions: what the attack assumes, a sentence a line.  warnings: the lines among them that change how the result is read.
     tap, round: the leakage point, and the round in which it leaked, counted from 1.  untried: what might find more.
 
     `print` prints what `leakbench attack` prints; a notebook shows the same as a table.
@@ -160,6 +164,8 @@ class Outcome:
     untried: tuple[str, ...] = ()
     seconds: float = 0.0
     left_out: str = ""
+    assumptions: str = ""
+    warnings: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str | None:
@@ -180,7 +186,8 @@ class Outcome:
     @property
     def _row(self) -> Row:
         victims, examples = self.answer.inputs.shape[:2]
-        return Row(self.tap, self.round, self, victims, examples)
+        note = "\n".join(filter(None, [self.assumptions, self.note]))
+        return Row(self.tap, self.round, self, victims, examples, note, self.warnings)
 
     @property
     def searches(self) -> tuple[str, ...]:
@@ -481,7 +488,9 @@ class _Telling:
 def _setup(attacker: Attacker) -> Setup:
     """Return how an update of the user's own is attacked. It is one network, whatever its victims, as of a training."""
     aware = attacker.defense is None or attacker.attack.knows == "defense"
-    return Setup(attacker.attack.title, is_strongest(attacker.attack), aware, live=True)
+    strongest = is_strongest(attacker.attack)
+    shortened = "" if strongest else attacker.shortened
+    return Setup(STRONGEST if shortened else attacker.attack.title, strongest, aware, live=True, shortened=shortened)
 
 
 def _check(attack: Attack) -> None:

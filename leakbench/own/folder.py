@@ -14,7 +14,7 @@ import pandas as pd
 from torch import Tensor
 
 from leakbench import __version__
-from leakbench.own.assumed import assumed
+from leakbench.own.assumed import assumed, with_notes
 from leakbench.own.attacked import Attacker, Outcome, attack_seen
 from leakbench.own.normalised import normals
 from leakbench.own.seen import Seen
@@ -86,7 +86,10 @@ def attacked_into(
         for tap, (seen, attacker) in points.items():
             # A finished attack that is run again starts over: its folder keeps no searches.
             store = None if run.manifest["complete"] else _Kept(run, tap)
-            found[tap] = attack_seen(seen, attacker, reporter, store, 0.0 if store is None else store.spent, began)
+            spent = 0.0 if store is None else store.spent
+            notes = note or "\n".join(assumed(seen, attacker, True))
+            outcome = attack_seen(seen, attacker, reporter, store, spent, began)
+            found[tap] = with_notes(outcome, seen, attacker, notes)
         rows = [
             Row(
                 tap,
@@ -94,9 +97,9 @@ def attacked_into(
                 found[tap],
                 seen.view.victims,
                 seen.view.examples,
-                "\n".join(filter(None, [note or "\n".join(assumed(seen, attacker, True)), found[tap].note])),
+                "\n".join(filter(None, [found[tap].assumptions, found[tap].note])),
             )
-            for tap, (seen, attacker) in points.items()
+            for tap, (seen, _) in points.items()
         ]
         _write(run, rows, [seen for seen, _ in each])
     return found

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from leakbench.errors import InputError
+from leakbench.own.assumed import assumed, with_notes
 from leakbench.own.attack import warn_of_contradiction
 from leakbench.own.attacked import Attacker, Outcome, attack_seen
 from leakbench.own.folder import attacked_into
@@ -125,7 +126,10 @@ class Probe:
         for seen, knowing in points.values():
             warn_of_contradiction(seen, knowing, stacklevel=3)
         if out is None:
-            return {tap: attack_seen(*point) for tap, point in points.items()}
+            return {
+                tap: with_notes(attack_seen(*point), *point, "\n".join(assumed(*point, True)))
+                for tap, point in points.items()
+            }
         return attacked_into(Path(out), points, who.names, "leakbench.probe")
 
     def save(self, folder: str | Path) -> None:

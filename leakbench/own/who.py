@@ -77,7 +77,15 @@ class Who:
             self.evaluations,
             self.budget,
             tuple(self._untried()),
+            self._shortened,
         )
+
+    @property
+    def _shortened(self) -> str:
+        """The options that give `autoleak` less work than it has in the catalog; empty where none does."""
+        limits = {"iterations": self.iterations, "evaluations": self.evaluations}
+        words = [f"--{name} {value}" for name, value in limits.items() if value is not None]
+        return " ".join(words) if self.attack == STRONGEST else ""
 
     def _untried(self) -> Iterator[str]:
         """Yield what might find more than this attacker does."""
