@@ -369,3 +369,36 @@ def test_equal_victims_are_not_called_independent() -> None:
     assert "different examples" not in str(
         leakbench.attack_update(build(), each, truth=(x[:, None], y[:, None]), **given)
     )
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model": build}, "model: got .*, expected a torch.nn.Module"),
+        ({"update": "update.npz"}, "update: got 'update.npz' of type str, expected {parameter: tensor}"),
+        ({"before": 3}, "before: got 3 of type int"),
+        ({"shape": 8}, "shape: got 8 of type int, expected whole numbers above 0"),
+        ({"shape": "1,8,8"}, "shape: got '1,8,8' of type str"),
+        ({"classes": "10"}, "classes: got '10' of type str, expected a whole number"),
+        ({"learning_rate": "0.1"}, "learning_rate: got '0.1' of type str, expected a number"),
+        ({"seed": None}, "seed: got None of type NoneType, expected a whole number"),
+        ({"seed": 1.5}, "seed: got 1.5 of type float"),
+        ({"seed": True}, "seed: got True of type bool"),
+        ({"success": True}, "success: got True of type bool, expected a number such as 0.1"),
+        ({"success": "close"}, "success: got 'close', expected a threshold like"),
+        ({"attack": None}, "attack: got None of type NoneType, expected a name as a string"),
+        ({"defense": 3}, "defense: got 3 of type int"),
+    ],
+)
+def test_arguments_of_another_type_are_refused_in_one_line(changed: dict[str, Any], message: str) -> None:
+    given = {"model": build(), "update": gradient(build(), *batch(1)), "shape": SHAPE, "classes": CLASSES}
+    with pytest.raises(InputError, match=message) as refused:
+        leakbench.attack_update(**{**given, "attack": "analytic_fc", **changed})
+    assert "\n" not in str(refused.value)
+
+
+def test_a_threshold_is_taken_in_the_words_of_the_command() -> None:
+    x, y = batch(1)
+    given = {"shape": list(SHAPE), "classes": CLASSES, "attack": "analytic_fc", "truth": (x, y), "success": "rmse<=0.2"}
+    found = leakbench.attack_update(build(), gradient(build(), x, y), **given)
+    assert found.rows is not None and set(found.rows["eta"]) == {0.2}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +23,7 @@ from leakbench.own.suited import suited
 from leakbench.own.who import Who
 from leakbench.store import check_out
 from leakbench.words import seconds
+from leakbench.words import success as threshold
 
 __all__ = ["attack_update", "warn_of_contradiction"]
 
@@ -47,7 +50,7 @@ def attack_update(
     defense: str | None = None,
     dataset: str | None = None,
     data_dir: Path | None = None,
-    success: float | None = None,
+    success: str | float | None = None,
     seed: int = 0,
     out: str | Path | None = None,
 ) -> Outcome:
@@ -75,7 +78,8 @@ def attack_update(
         defense: Recipe of the defense that was applied to the update, which the attacker then knows.
         dataset: Dataset whose public examples the attacker has; None for synthetic ones.
         data_dir: Folder with the datasets.
-        success: RMSE up to which a reconstruction counts as a success; None for the dataset's threshold, else 0.1.
+        success: RMSE up to which a reconstruction counts as a success, also as `rmse<=0.1`; None for the dataset's threshold,
+            else 0.1.
         seed: Seed of the attacker.
         out: Folder for a report, rows and reconstructions, as `leakbench attack --out` writes them. It may not contain anything
             else. An interrupted attack resumes from it.
@@ -93,7 +97,25 @@ def attack_update(
     began = time.monotonic()
     if out is not None:
         check_out(Path(out))
-    several = [update] if isinstance(update, Mapping) else list(update)
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model: {_got(model)}, expected a torch.nn.Module; call a function that builds one")
+    shape = _shape(shape)
+    counts = {"classes": classes, "batch": batch, "local_iterations": local_iterations, "seed": seed}
+    for field, count in (counts if iterations is None else counts | {"iterations": iterations}).items():
+        if isinstance(count, bool) or not isinstance(count, Integral):
+            raise InputError(f"{field}: {_got(count)}, expected a whole number")
+    if learning_rate is not None:
+        _check_number("learning_rate", learning_rate, "a number")
+    success = threshold(success) if isinstance(success, str) else success
+    if success is not None:
+        _check_number("success", success, "a number such as 0.1, or 'rmse<=0.1'")
+    names = {"defense": defense, "dataset": dataset, "knows": knows}
+    for field, name in {"attack": attack, **{f: n for f, n in names.items() if n is not None}}.items():
+        if not isinstance(name, str):
+            raise InputError(f"{field}: {_got(name)}, expected a name as a string")
+    several = _updates("update", update)
+    if before is not None:
+        _updates("before", before)
     if not several:
         raise InputError("update: got none, expected at least one")
     how = Trained(batch, local_iterations, learning_rate, client_optimizer, victim_mode)
@@ -114,6 +136,34 @@ def attack_update(
     return attacked_into(Path(out), {tap: (seen, attacker)}, who.names, "leakbench.attack_update", notes, began=began)[
         tap
     ]
+
+
+def _got(value: object) -> str:
+    text = repr(value)
+    return f"got {text if len(text) <= 40 else 'a value'} of type {type(value).__name__}"
+
+
+def _check_number(field: str, value: object, expected: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InputError(f"{field}: {_got(value)}, expected {expected}")
+
+
+def _shape(shape: object) -> tuple[int, ...]:
+    """Return the shape of an input; raises InputError for anything but whole numbers above 0."""
+    sizes = tuple(shape) if isinstance(shape, tuple | list) else ()
+    if not sizes or any(isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in sizes):
+        raise InputError(f"shape: {_got(shape)}, expected whole numbers above 0, such as (3, 32, 32)")
+    return tuple(int(n) for n in sizes)
+
+
+def _updates(field: str, given: object) -> list[Named]:
+    """Return one mapping of names to tensors, or several, as a list; raises InputError for anything else."""
+    several: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
+    for one in several:
+        if not isinstance(one, Mapping):
+            expected = "{parameter: tensor} as in model.state_dict(), or a list of these"
+            raise InputError(f"{field}: {_got(one)}, expected {expected}")
+    return several
 
 
 def warn_of_contradiction(seen: Seen, attacker: Attacker, stacklevel: int) -> None:
