@@ -119,6 +119,8 @@ def estimate_line(
     """
     longest, shortest = most * (victims + more) + rankings, least * victims
     many = "1 victim" if victims == 1 else f"{victims} victims"
+    if share <= 0:
+        return f"estimated at most {minutes(longest)} for {many}; of --budget {limit:g} no time is left after the preparation"
     stops = "stops it at" if longest > share else "leaves it"
     floor = f", but one iteration of every search takes {minutes(shortest)}" if shortest > share else ""
     line = f"estimated at most {minutes(longest)} for {many}; --budget {limit:g} {stops} {minutes(share)}{floor}"

@@ -95,12 +95,15 @@ def compared(found: Observed) -> list[str]:
 
 
 def epsilon_lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the epsilons of a defense before any training, a line each with its reason."""
+    """Yield the epsilons of a defense before any training, a line each with its reason; a long reason is given once."""
     yield f"  {'claimed':<{WIDTH}}  {_number(found['claimed'])}  {found['claimed_formula']}"
     for caveat in found["caveats"]:
         yield f"{'':<{WIDTH + 12}}but {caveat}"
+    given: dict[str, str] = {}
     for name, at in {RELEASED: found, **{point_name(tap): at for tap, at in found["by_tap"].items()}}.items():
-        yield f"  {f'valid, {name}':<{WIDTH}}  {_number(at['valid'])}  {at['reason']}"
+        first = given.setdefault(at["reason"], name)
+        reason = at["reason"] if first == name or at["valid"] is None else f"as for the {first}"
+        yield f"  {f'valid, {name}':<{WIDTH}}  {_number(at['valid'])}  {reason}"
         if at["without_draw"] is not None:
             most = "participation as often as possible in every round"
             yield f"    {WITHOUT_DRAW:<{WIDTH - 2}}  {_number(at['without_draw'])}  {most}"
