@@ -74,10 +74,14 @@ def run(
     Raises:
         InputError: For an unknown field, a value that does not fit, or missing data, in one line that says what is accepted.
     """
-    request = request_of(fields)
+    request, data = request_of(fields), _path(data_dir)
+    if out is not None and str(out) == "":
+        raise InputError("out: got '', expected the name of a folder")
+    if data is not None and not data.is_dir():
+        raise InputError(f"data-dir: folder {str(data)!r} not found; expected the folder of the datasets")
     command = shlex.join(run_words(request))
     with closing(Reporter(quiet=quiet)) as reporter:
-        return run_request(request, command, _path(out), _path(data_dir), reporter, log)[0]
+        return run_request(request, command, _path(out), data, reporter, log)[0]
 
 
 def run_request(
@@ -282,6 +286,8 @@ def sweep(
     """
     device = "cuda" if gpus_per_cell else "cpu"
     if isinstance(grid, Mapping):
+        if not grid:
+            raise InputError("grid: got an empty mapping, expected some of given, each and rows")
         read = grid_of(dict(grid), Path("grid"), device)
         name = f"grid-{content_hash([cell.key for cell in read.cells])[:8]}"
     else:

@@ -33,10 +33,10 @@ def seconds(field: str, text: str | float | None) -> float | None:
     """Return the seconds of `60`, `60s`, `2m`, `1.5h` or a number, None for None; raises InputError for others, and for 0."""
     if text is None:
         return None
-    found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([smh]?)\s*", str(text))
+    found = re.fullmatch(r"\s*((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([smh]?)\s*", str(text), re.ASCII)
     value = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
     if not 0 < value < math.inf:
-        raise InputError(f"{field}: got {text!r}, expected a number of seconds above 0, as 60, 60s or 2m")
+        raise InputError(f"{field}: got {text!r}, expected a number of seconds above 0, as 60, 60s, 2m or 1h")
     return value
 
 

@@ -19,11 +19,12 @@ from own_network import CLASSES, SHAPE, batch, build, gradient
 
 import leakbench
 from leakbench.api import run
-from leakbench.cell.fields import FIELDS
+from leakbench.cell.fields import FIELDS, request_of
 from leakbench.cell.request import Fields, Request
 from leakbench.errors import InputError
 from leakbench.report.latex import escaped, latex_table
 from leakbench.report.plots import curve_plot
+from leakbench.words import seconds
 
 pytestmark = pytest.mark.usefixtures("with_pages")
 
@@ -74,6 +75,9 @@ def test_the_typed_fields_are_those_of_a_request() -> None:
         ({"victims": "3"}, "victims: input should be a valid integer, got '3'"),
         ({"client_optimizer": "addam"}, "client-optimizer: got 'addam'; did you mean 'adam'?"),
         ({"dataset": "digit"}, "did you mean 'digits'?"),
+        ({"budget": "60x"}, "budget: got '60x', expected a number of seconds above 0, as 60, 60s, 2m or 1h"),
+        ({"data_dir": "nowhere"}, "data-dir: folder 'nowhere' not found"),
+        ({"out": ""}, "out: got '', expected the name of a folder"),
         ({"log": "tensorbord"}, "log: got 'tensorbord'; did you mean 'tensorboard'?"),
     ],
 )
@@ -81,6 +85,29 @@ def test_a_wrong_field_is_one_line_with_the_nearest_name(fields: dict[str, Any],
     with pytest.raises(InputError) as found:
         leakbench.run(**fields)
     assert message in str(found.value) and "\n" not in str(found.value)
+
+
+def test_a_budget_is_words_or_any_number() -> None:
+    assert request_of({"budget": "2m"}).budget == 120
+    assert [seconds("budget", number) for number in (1e16, 1e-5, "1h")] == [1e16, 1e-5, 3600]
+    with pytest.raises(InputError, match="expected a number of seconds"):
+        seconds("budget", "\u0666\u0660s")
+
+
+def test_numbers_are_refused_before_torch(tmp_path: Path) -> None:
+    code = "import sys; from leakbench.__main__ import main\ntry: main()\nfinally: assert 'torch' not in sys.modules"
+    for words, message in (
+        ("run --budget nan", "budget: got 'nan'"),
+        ("run --out", "out: got ''"),
+        ("frontier --dataset digits --budget nan", "budget: got 'nan'"),
+    ):
+        line = [*words.split(), *[""] * words.endswith("--out")]
+        done = subprocess.run(
+            [sys.executable, "-c", code, *line], capture_output=True, text=True, cwd=tmp_path, check=False
+        )
+        assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+    with pytest.raises(InputError, match="grid: got an empty mapping"):
+        leakbench.sweep({})
 
 
 def test_a_result_is_what_its_folder_holds(result: leakbench.Result) -> None:

@@ -403,7 +403,7 @@ def test_a_budget_that_is_no_time_is_one_line(
     code, out, err = called(monkeypatch, capsys, "run", "--budget", text)
     assert (code, out) == (2, "")
     assert err.splitlines() == [
-        f"leakbench: budget: got {text!r}, expected a number of seconds above 0, as 60, 60s or 2m"
+        f"leakbench: budget: got {text!r}, expected a number of seconds above 0, as 60, 60s, 2m or 1h"
     ]
     with pytest.raises(InputError, match=r"^budget: got"):
         seconds("budget", text)

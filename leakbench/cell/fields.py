@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from leakbench.cell.request import Request
 from leakbench.errors import InputError, nearest
-from leakbench.words import success, words
+from leakbench.words import seconds, success, words
 
 __all__ = ["FIELDS", "request_of"]
 
@@ -24,7 +24,8 @@ LISTS = ("taps", "leak_rounds")
 def request_of(given: Mapping[str, Any]) -> Request:
     """Return the request of some fields, the others as they are by default.
 
-    Lists are YAML's, or words with commas between them; `success` is a number, or `rmse<=0.1`; nothing is converted else.
+    Lists are YAML's, or words with commas between them; `success` is a number, or `rmse<=0.1`; `budget` a number of
+    seconds, or `2m`; nothing is converted else.
     Raises InputError, which names the field, for one that there is not or of another type.
     """
     fields = {}
@@ -53,6 +54,8 @@ def _read(name: str, value: Any) -> Any:
         return words(name, value) if isinstance(value, str) else _texts(value)
     if name == "success" and isinstance(value, str):
         return success(value)
+    if name == "budget" and isinstance(value, str):
+        return seconds(name, value)
     return Path(value) if name == "lpips_weights" and isinstance(value, str) else value
 
 

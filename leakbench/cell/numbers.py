@@ -31,7 +31,7 @@ def check_numbers(request: Request) -> None:
     if request.iterations is not None:
         at_most("iterations", request.iterations, MOST_ITERATIONS)
     if request.budget is not None and not 0 < request.budget < math.inf:
-        raise InputError(f"budget: got {request.budget:g}, expected a number of seconds above 0, as 60, 60s or 2m")
+        raise InputError(f"budget: got {request.budget:g}, expected a number of seconds above 0, as 60, 60s, 2m or 1h")
     if request.train_rounds is not None:
         at_most("train-rounds", request.train_rounds, MOST_ROUNDS)
     at_most("observations", request.observations, MOST_LOOKS)

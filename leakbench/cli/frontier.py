@@ -124,6 +124,8 @@ def frontier(
     check_names({"dataset": dataset})
     for name in [] if defenses in (None, "all") else words("defenses", defenses):
         check_name("defenses", name, "defenses")
+    leaks = words("taps", taps)
+    sizes["budget"] = seconds("budget", sizes["budget"])
     from leakbench.cell import Request  # noqa: PLC0415
     from leakbench.cell.request import at_least  # noqa: PLC0415
     from leakbench.errors import InputError  # noqa: PLC0415
@@ -134,8 +136,6 @@ def frontier(
     from leakbench.frontier.write import reach_lines, said, write  # noqa: PLC0415
     from leakbench.reproduce.rows import there  # noqa: PLC0415
 
-    leaks = words("taps", taps)
-    sizes["budget"] = seconds("budget", sizes["budget"])
     request = Request(dataset=dataset, taps=leaks, knows="defense", **sizes)
     asked = DEFENSES if defenses is None else defenses_of(words("defenses", defenses))
     factors = FACTORS if noise_factors is None else factors_of(words("noise-factors", noise_factors))

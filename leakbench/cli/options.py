@@ -38,7 +38,17 @@ __all__ = [
 ]
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
-NEW_FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+class _NewFolder(click.Path):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        # Path("") is the current folder, which an unset variable of a shell must not name.
+        if value == "":
+            raise InputError(f"{'folder' if param is None else param.name}: got '', expected the name of a folder")
+        return super().convert(value, param, ctx)
+
+
+NEW_FOLDER = _NewFolder(file_okay=False, path_type=Path)
 """A folder that the command makes if it is missing."""
 
 NAME = "name in the catalog, or path of a .yaml recipe"
@@ -132,7 +142,7 @@ EVALUATIONS = (
 )
 
 BUDGET = (
-    "Largest wall time of all attacks of the command: 60, 60s or 2m. It is divided among leakage points and victims. A search"
+    "Largest wall time of all attacks of the command: 60, 60s, 2m or 1h. It is divided among leakage points and victims. A search"
     " that reaches it returns its best reconstruction so far and warns: results then depend on the machine. A search"
     " that has begun takes at least one iteration. Rankings count, but neither they nor closed forms are stopped."
     " Preparation and scores can exceed it."

@@ -59,11 +59,11 @@ def run(
         from leakbench.log import check_tracker  # noqa: PLC0415
 
         check_tracker(tracker)
+    given.update(taps=words("taps", given["taps"]), leak_rounds=words("leak-rounds", given["leak_rounds"]))
+    given.update(success=success(given["success"]), budget=seconds("budget", given["budget"]))
     from leakbench.api import run_request  # noqa: PLC0415
     from leakbench.cell import Request  # noqa: PLC0415
 
-    given.update(taps=words("taps", given["taps"]), leak_rounds=words("leak-rounds", given["leak_rounds"]))
-    given.update(success=success(given["success"]), budget=seconds("budget", given["budget"]))
     command = shlex.join(["leakbench", *sys.argv[1:]])
     result, logged = run_request(Request(**given), command, out, data_dir, reporter_of(quiet), tracker)
     if as_json:
