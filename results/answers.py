@@ -27,7 +27,7 @@ from leakbench.reproduce.columns import text_of
 from leakbench.reproduce.kept import kept, of_table
 from leakbench.scripts import markdown_table, one_line
 from leakbench.store import write_atomically
-from leakbench.summary.verdict_words import LEAKING
+from leakbench.summary.verdict_words import FAILED, LEAKING
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
@@ -108,7 +108,7 @@ def fed_alpha_cdp(frontier: pd.DataFrame, matrix: pd.DataFrame) -> Answer:
     if len(good):
         short = f"Partly: {setting_of(good.iloc[0])} is usable without a significant leak on MNIST; it has {epsilon}."
     else:
-        short = f"Not usefully: it has {epsilon}, and on MNIST every usable setting of it leaks."
+        short = f"Not usefully: it has {epsilon}, and on MNIST each of its {len(usable)} usable settings leaks."
     least = usable.iloc[0]
     at = matrix[matrix["cell"].str.startswith("Fed-alphaCDP, ")]
     leaking = int(at["verdict"].isin(LEAKING).sum())
@@ -135,7 +135,10 @@ def defense_for_mnist(frontier: pd.DataFrame) -> Answer:
     choices = [chosen(main_rows(frontier, each), each) for each in wanted]
     released, here = choices
     if released.best is None:
-        short = f"None of the {released.settings} settings: each one leaks, learns too little, or exceeds the epsilon."
+        short = (
+            f"None of the {released.settings} measured settings: each one shows a leak (p < 0.05), learns too little, or "
+            "exceeds the epsilon. A setting between two measured noise levels may qualify."
+        )
     else:
         also = "also" if here.best is not None else "but no setting"
         short = f"{setting_of(released.best)} for released models; {also} against an observer of the client update."
@@ -192,14 +195,18 @@ def flower(rows: pd.DataFrame) -> Answer:
     closed = wrappers.drop(open_.index)
     known = [name for name in closed["wrapper"] if "," not in name]
     short = (
-        f"No: {len(open_)} of {len(wrappers)} configurations let the server reconstruct its clients' images; only "
-        f"{' and '.join(known)} adds noise before the server."
+        f"No: {len(open_)} of {len(wrappers)} configurations let the server reconstruct its clients' images; with "
+        f"{' and '.join(known)} no significant reconstruction was measured."
         if len(open_) and known
         else f"{len(open_)} of {len(wrappers)} configurations let the server reconstruct its clients' images."
     )
     violated = "; ".join(wrappers.loc[wrappers["audit"] == "violated", "wrapper"]) or "none"
     local = closed.iloc[0] if len(closed) else None
     each = "; ".join(f"{row['wrapper']} {share(row, f'{SERVER_KNOWS} asr')}" for _, row in rows.iterrows())
+    key = f"{SERVER_KNOWS} identified"
+    each += "".join(
+        f"; {row['wrapper']} identifies {text_of(row[key])}" for _, row in closed[closed[key] > 0].iterrows()
+    )
     arrival = (
         ""
         if local is None
@@ -251,6 +258,9 @@ def malicious_server(rows: pd.DataFrame) -> Answer:
     clear = both[~both["lying verdict"].isin(LEAKING) & ~both["honest verdict"].isin(LEAKING)]
     honest = both[~both["lying verdict"].isin(LEAKING) & both["honest verdict"].isin(LEAKING)]
     full = both[both["lying"] >= FULL]
+    failed = int((both["lying verdict"] == FAILED).sum())
+    low = rows.loc[rows["asr"] == 1, "asr_low"].min()
+    interval = f"[{text_of(low)}, 1.00]"
     short = (
         f"At the client update it reconstructs {FULL:.0%} or more of the images in {len(full)} of {len(both)} cases "
         f"(undefended and {len(both) - 1} defenses); {len(leaks)} cases leak."
@@ -264,7 +274,8 @@ def malicious_server(rows: pd.DataFrame) -> Answer:
         f"By an honest server only: {', '.join(honest.index) or 'none'}. "
         f"Malicious server: {'; '.join(f'{name} {text_of(a)}' for name, a in both['lying'].items())}.",
         f"{rows['victims'].max():.0f} victims a cell, one image for each client; one kind of malicious model (an imprint; LOKI "
-        "with secure aggregation). Where its readout failed, an honest server may still succeed.",
+        f"with secure aggregation). A share of 1.00 has the interval {interval}. In {failed} cases the malicious server's attack "
+        "failed, which shows nothing.",
         "leakbench reproduce servers_matrix",
         "[threat matrix](../results/threat_matrix.md), [an imprint against defenses](../results/servers_defenses.md).",
     )

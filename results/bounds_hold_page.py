@@ -70,11 +70,14 @@ def page_of(rows: pd.DataFrame, lacking: Sequence[str] = ()) -> str:
 def _box(bounded: pd.DataFrame, counts: dict[str, int], victims: str) -> str:
     full = bounded[~bounded["tenth"]]
     detected = f"With a tenth of the noise, {counts['tenth']} of {counts['cells']} are."
-    yes = "Yes" if counts["said"] == 0 else "No"
+    held = "The bounds hold" if counts["said"] == 0 else "A bound is broken"
+    missed = counts["cells"] - counts["tenth"]
+    finds = "every" if not missed else f"not every noise that is too small ({missed} of {counts['cells']} are missed)"
     return "\n".join(
         box_of(
             "No measurement is significantly above its bound, and a bound detects noise that is ten times too small.",
-            f"{yes}: {counts['said']} of {counts['cells']} leakage points are significantly above a bound. {detected}",
+            f"{held}, but they detect {finds}."
+            f" {counts['said']} of {counts['cells']} leakage points are significantly above a bound. {detected}",
             f"{full['defense'].nunique()} defenses on {full['dataset'].nunique()} data sets, {victims} victims each.",
             f"{counts['cells'] - counts['can']} points have bounds of 1.00, which exclude nothing. A tenth of the noise"
             f" stays undetected at {counts['cells'] - counts['tenth']} points. One network and one seed for each row.",

@@ -112,9 +112,9 @@ def _box(honest: pd.DataFrame, lied: pd.DataFrame) -> str:
     by_server = [(server, shares[server]) for server in lied["server"].unique()]
     each = "; ".join(f"{name} {found.min():.2f} to {found.max():.2f}" for name, found in by_server)
     alarms = honest.groupby("batch")["refused_any"].mean()
-    verdict = (
-        f"Share refused, over batch sizes: {each}. False alarms: at most {alarms.max():.4f} (B = {alarms.idxmax()})."
-    )
+    most = honest.groupby([*PLACE, "batch"])["refused_any"].mean().max()
+    false = f"at most {alarms.max():.4f} (B = {alarms.idxmax()}); of one network: at most {most:.3f}"
+    verdict = f"Share refused, over batch sizes: {each}. False alarms over all honest networks: {false}."
     return "\n".join(
         box_of(
             "A client recognises a malicious server's model by statistics of the model on its own batch.",

@@ -101,8 +101,8 @@ def _box(rows: pd.DataFrame) -> str:
     return "\n".join(
         box_of(
             "Bounds and floors for noise limit what the strongest attack reconstructs.",
-            f"The bound holds but excludes little: the ASR is significantly above it in {above} of {len(rows)} rows, and it is 1.00"
-            f" in {empty}. Floors apply to their own prior only: the RMS is significantly below the floor of {each} of"
+            f"The bound is 1.00 in {empty} of {len(rows)} rows, where it excludes nothing; the ASR is significantly above it in"
+            f" {above}. Floors apply to their own prior only: the RMS is significantly below the floor of {each} of"
             f" {len(rows)} rows.",
             f"{len(rows)} rows, {rows['victims'].max():.0f} victims a row.",
             "One network, one seed, type-2 and LFW only."
