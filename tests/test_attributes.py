@@ -251,7 +251,7 @@ def test_behind_a_batch_there_is_none_and_a_note() -> None:
     rows = scored(2)
     assert rows["attribute_work"].isna().all()
     assert attribute_fields(rows) is None
-    assert attribute_notes("t", None)["taps.t.attributes"].startswith("several records stand behind the update")
+    assert attribute_notes("t", None)["taps.t.attributes"].startswith("the update is of several records")
 
 
 def test_the_bound_starts_from_the_best_constant_guess() -> None:

@@ -150,7 +150,7 @@ def test_the_curve_ends_near_the_epsilon() -> None:
         ({"defense": "none", "stop_at_epsilon": 1.0}, "stop-at-epsilon: none has no valid epsilon"),
         ({"defense": "fed_sdp_valid", "stop_at_epsilon": 1e-6}, "the first round alone"),
         ({"defense": "fed_sdp_valid", "stop_at_epsilon": 0.0}, "stop-at-epsilon: got 0.0"),
-        ({"defense": "fed_sdp_valid", "stop_at_delta": 1e-5}, "no --stop-at-epsilon beside it"),
+        ({"defense": "fed_sdp_valid", "stop_at_delta": 1e-5}, "got it without --stop-at-epsilon"),
         ({"defense": "fed_sdp_valid", "stop_at_epsilon": 1.0, "stop_at_delta": 1.5}, "stop-at-delta: got 1.5"),
     ],
 )

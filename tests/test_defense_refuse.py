@@ -148,7 +148,7 @@ def test_it_stands_first_among_single_examples() -> None:
         part(ClipWhole(1.0)(before, CLOCK, None), CLOCK, None)
     recipe = {"title": "t", "cite": "c", "unit": "example", "claim": {"none": {"reason": "r"}}}
     for station in ("batch", "client", "server"):
-        with pytest.raises(InputError, match="expected it at the example station"):
+        with pytest.raises(InputError, match="expected at the example station"):
             construct(Defense, {**recipe, station: ["refuse_conspicuous"]})
 
 

@@ -79,7 +79,7 @@ def test_what_mixes_or_hides_draws_tells_none() -> None:
     assert view.reads_draws
     for other in others:
         assert not other.reads_draws
-        with pytest.raises(TypeError, match="does not tell what was drawn"):
+        with pytest.raises(TypeError, match="does not show what was drawn"):
             other.drawn()
     behind = dataclasses.replace(view, stations=Stations(client=noisy.example))
     assert behind.reads_draws  # What acts behind the tap has not acted yet.

@@ -68,7 +68,7 @@ def test_a_factor_reaches_a_schedule_in_every_round(name: str) -> None:
 def test_a_wider_clip_widens_the_noise_that_is_calibrated_to_it_and_keeps_epsilon(name: str) -> None:
     """AdaClip's clip is of scaled coordinates and has no fixed norm to be widened."""
     if name == "adaclip":
-        with pytest.raises(InputError, match="clip-factor: the clip of adaclip is no fixed norm"):
+        with pytest.raises(InputError, match="clip-factor: the clip of adaclip is not a fixed norm"):
             cell(defense=name, clip_factor=2.0)
         return
     plain, wide = cell(defense=name), cell(defense=name, clip_factor=2.0)
@@ -106,7 +106,7 @@ def test_a_factor_of_one_changes_no_number() -> None:
         ({"noise_factor": 2.0}, "noise-factor: none adds no noise"),
         ({"clip_factor": 2.0}, "clip-factor: none has no clip"),
         ({"noise_factor": 2.0, "defense": "priority_public_valid"}, "noise-factor: the noise of priority_public_valid"),
-        ({"noise_factor": 2.0, "epsilon": 1.0, "defense": "fed_cdp_valid"}, "noise-factor: got --epsilon beside it"),
+        ({"noise_factor": 2.0, "epsilon": 1.0, "defense": "fed_cdp_valid"}, "noise-factor: got --epsilon too"),
     ],
 )
 def test_what_no_factor_reaches_is_refused(asked: dict[str, object], said: str) -> None:

@@ -591,7 +591,7 @@ def test_the_setting_meets_the_epsilon_against_the_required_observer(
     answer = answer_of(main_rows(found, wanted), choice)
     assert ("with a valid epsilon of at most" in answer) == (most is not None)
     if best is None:
-        assert "No usable setting is within this epsilon" in answer
+        assert "No usable setting has an epsilon this small" in answer
     if most in (None, 0.5):  # With a chosen setting, and without.
         draw(main_rows(found, wanted), choice, tmp_path / "figure")
     page = page_of(found, choice, "f")

@@ -277,8 +277,8 @@ def test_the_example_of_a_workflow_runs_as_written(
     [
         (None, "no file or folder"),
         ("", "cannot be read"),
-        ("[1]", "is none (write one by `leakbench baseline RUN > kept.json`)"),
-        ('{"leakbench baseline": 2}', "is none"),
+        ("[1]", "is not a baseline (write one by `leakbench baseline RUN > kept.json`)"),
+        ('{"leakbench baseline": 2}', "is not a baseline"),
         ('{"leakbench baseline": 1, "examples": 2, "rows": {}}', "dataset is missing"),
     ],
 )

@@ -75,7 +75,7 @@ def test_true_shares_are_all_right_and_rows_stand_on_the_first_of_a_batch() -> N
     assert rows["label_counts"].isna().all()
     fields = ranking_fields(rows)
     assert fields["label_counts"] is fields["label_counts_high"] is fields["null_label_counts"] is None
-    assert ranking_notes("t", fields)["taps.t.label_counts"].startswith("one example stands behind the update")
+    assert ranking_notes("t", fields)["taps.t.label_counts"].startswith("the update is of one example")
 
 
 def test_a_run_counts_the_labels_of_its_batches(

@@ -65,17 +65,19 @@ def test_without_a_leak_the_more_accurate_defense_is_first_and_one_that_learned_
         everywhere(card, "clear_high", 0.0, 0.1, at + 0.5, "no leak found"),
         everywhere(card, "leaks", 0.0, 0.55, 0.9, "identifies"),
         everywhere(card, "nothing", 0.0, 0.1, at, "no leak found"),
+        # One right answer more than the majority class gives is chance.
+        everywhere(card, "lucky", 0.0, 0.2, at + 1 / card.accuracy.examples, "no leak found"),
         everywhere(card, "less", 0.5, 0.5, at - 0.05, "reconstructs"),
     )
-    found = [(1, "clear_high"), (2, "clear_low"), (3, "leaks"), (None, "nothing"), (None, "less")]
+    found = [(1, "clear_high"), (2, "clear_low"), (3, "leaks"), (None, "lucky"), (None, "nothing"), (None, "less")]
     assert ranks(*cards) == found
     page, html = markdown_of(cards, "cards"), html_of(cards, "cards")
-    assert page.count(": learned nothing |") == 2
-    assert html.count("<tr class=muted>") == 2
+    assert page.count(": undertrained |") == 3
+    assert html.count("<tr class=muted>") == 3
     for line in html.splitlines():
-        assert ("<tr class=muted>" in line) == (": learned nothing<" in line)
-    assert "Defenses without a leak whose network learned something: 2 of 5 cards." in page
-    assert "With 2 the network learned nothing." in page
+        assert ("<tr class=muted>" in line) == (": undertrained<" in line)
+    assert "Defenses without a leak whose network is not undertrained: 2 of 6 cards." in page
+    assert "With 3 the network is undertrained." in page
 
 
 def test_the_oblivious_attacker_ranks_nobody(card: Card) -> None:

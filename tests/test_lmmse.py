@@ -240,7 +240,7 @@ def test_what_does_not_fit_is_refused() -> None:
             dataclasses.replace(
                 view, network=view.network.moved({n: torch.zeros_like(u) for n, u in view.update.items()}, 1.0)
             ),
-            "one of its own for each victim",
+            "got a different network for each victim",
         ),
     ):
         for method in (lambda v: Lmmse()((v,), ()), lambda v: LmmseStart()(v, ())):

@@ -126,7 +126,7 @@ def test_the_summary_is_over_victims() -> None:
     assert ranking_notes("t", fields).keys() == {"taps.t.label_counts", "taps.t.null_label_counts"}
     few = ranking_fields(pd.DataFrame({"member_above": above, "member_found": np.nan}))
     assert few["member_tpr"] is few["member_tpr_low"] is None
-    assert ranking_notes("t", few)["taps.t.member_tpr"].startswith("fewer than 100 candidates that are no members")
+    assert ranking_notes("t", few)["taps.t.member_tpr"].startswith("fewer than 100 candidates that are not members")
 
 
 def test_the_interval_of_a_mean() -> None:

@@ -80,7 +80,7 @@ def test_answers_do_not_go_among_the_updates_of_a_folder(
     (place / "update.safetensors").rename(place / "sent" / "0.safetensors")
     before = held(place)
     code, _, err = attacked(monkeypatch, capsys, update="sent", out="sent/answers.safetensors")
-    assert code == 2 and "lies among the files that are read from its folder" in err
+    assert code == 2 and "is one of the files that are read from its folder" in err
     assert held(place) == before
     code, _, err = attacked(monkeypatch, capsys, update="sent", out="new/below/answers.safetensors")
     assert (code, err) == (0, "")

@@ -319,7 +319,7 @@ def test_a_summary_is_of_the_trained_model_and_of_the_attack() -> None:
         ("accuracy", 0.9, 0.5),
         ("rmse type-2", 0.6, 0.15),
     ]
-    assert "no better than a guess" in found["claims"][1]["comment"]
+    assert "not better than a guess" in found["claims"][1]["comment"]
 
 
 def test_an_answer_without_iterations_is_an_answer() -> None:

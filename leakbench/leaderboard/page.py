@@ -24,8 +24,8 @@ ATTACKERS = {"oblivious": "oblivious", "aware": "adaptive"}
 
 RULES = (
     "Order: first defenses with `no leak found` at every leakage point, by accuracy; then the others, by their leak to the"
-    " adaptive attacker, least first. A defense with which the network learned nothing (accuracy at or below the majority class)"
-    " has no rank.",
+    " adaptive attacker, least first. A defense whose network is undertrained (accuracy not significantly above the majority"
+    " class) has no rank.",
     "Leak: the excess of ASR over the baseline guess and of identification over chance, each as a part of the largest possible"
     " excess; the mean over all leakage points and protocols, 0 where no leak was found. A reconstructed victim counts as"
     " identified.",
@@ -95,11 +95,11 @@ def _box(cards: Sequence[Card], groups: Sequence[Sequence[Card]]) -> Bullets:
     ranked = [each for group in groups for each in standings(group)]
     clear = [each for each in ranked if each.clear and each.learned]
     nothing = sum(not each.learned for each in ranked)
-    verdict = f"Defenses without a leak whose network learned something: {len(clear)} of {len(cards)} cards."
+    verdict = f"Defenses without a leak whose network is not undertrained: {len(clear)} of {len(cards)} cards."
     if clear:
         named = "; ".join(f"{e.card.dataset.name}/{e.card.defense.name}" for e in clear)
         verdict += f" They are {named}."
-    verdict += f" With {nothing} the network learned nothing."
+    verdict += f" With {nothing} the network is undertrained."
     victims = sorted({card.asked.victims for card in cards})
     count = " to ".join(map(str, dict.fromkeys((victims[0], victims[-1]))))
     old = sum(bool(stale(card)) for card in cards)
@@ -186,7 +186,7 @@ def _ranking(ranked: Sequence[Standing], place: str) -> Grid:
             (
                 "-" if each.rank is None else str(each.rank),
                 of_card,
-                accuracy if each.learned else f"{accuracy}: learned nothing",
+                accuracy if each.learned else f"{accuracy}: undertrained",
                 leak,
                 *points,
                 *_epsilons(card.epsilon),

@@ -6,8 +6,11 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from leakbench.leaderboard.card import Card, Point
+from scipy.stats import binomtest
+
+from leakbench.leaderboard.card import Accuracy, Card, Point
 from leakbench.leaderboard.point import rounded
+from leakbench.summary.utility import LEVEL
 from leakbench.summary.verdict_words import NO_LEAK
 
 __all__ = ["EVERYWHERE", "Standing", "above_chance", "comparable", "points_of", "standings"]
@@ -22,11 +25,11 @@ EVERYWHERE = [(protocol, tap) for protocol in ("paper", "live") for tap in TAPS]
 class Standing:
     """A card with its rank.
 
-    rank: 1 for the best, shared among equals; None where the defense is not measured everywhere or learned nothing.
+    rank: 1 for the best, shared among equals; None where the defense is not measured everywhere or undertrained.
     leak: excess of the adaptive attacker over chance, the mean over `EVERYWHERE`, from 0 to 1; None where it is not measured
         everywhere.
     clear: whether the verdict on every point of that attacker is `no leak found`.
-    learned: whether the trained network is more accurate than the majority class; True where nothing was trained.
+    learned: whether the trained network is significantly more accurate than the majority class; True where nothing was trained.
     """
 
     card: Card
@@ -40,7 +43,7 @@ def standings(cards: Iterable[Card]) -> list[Standing]:
     """Return cards of one data set and size, ranked.
 
     First defenses with `no leak found` for the adaptive attacker at every leakage point by both protocols, by accuracy; then the
-    others by `leak`, to two digits, and by accuracy. Defenses with which the network learned nothing follow in the same order,
+    others by `leak`, to two digits, and by accuracy. Defenses with an undertrained network follow in the same order,
     then those that are not measured everywhere, both without a rank.
     """
     found = sorted(map(_standing, cards), key=lambda each: each.card.defense.name)
@@ -96,8 +99,17 @@ def _standing(card: Card) -> Standing:
     if not all(points):
         return Standing(card, None, None, False)
     leak = rounded(sum(map(above_chance, points)) / len(points))
-    learned = card.accuracy.value is None or card.accuracy.value[0] > card.accuracy.majority
+    learned = card.accuracy.value is None or _above_majority(card.accuracy)
     return Standing(card, None, leak, all(p.verdict == NO_LEAK for some in points for p in some), learned)
+
+
+def _above_majority(accuracy: Accuracy) -> bool:
+    """Return whether an accuracy is significantly above the majority class, by the rule of `summary.utility`."""
+    assert accuracy.value is not None  # noqa: S101 - said to mypy; the caller asks
+    right = round(accuracy.value[0] * accuracy.examples)
+    if accuracy.majority >= 1:
+        return False
+    return bool(binomtest(right, accuracy.examples, accuracy.majority, "greater").pvalue < LEVEL)
 
 
 def _key(standing: Standing) -> tuple[bool, float, float]:
