@@ -235,3 +235,11 @@ def test_without_a_defense_there_is_no_epsilon() -> None:
     of = summary(at_1=rows()) | {"epsilon": {**VALID, **NONE, "claimed": None}}
     of["notes"]["epsilon.claimed"] = "none: no defense"
     assert headline(of).epsilon == "Epsilon: none (no defense)"
+
+
+def test_a_failed_attack_on_an_own_update_says_whether_it_came_closer_than_the_baseline() -> None:
+    closer = rows(victims=1, rmse=0.144, null_rmse=0.275)
+    found = headline(summary(at_1=closer), external=True).findings[0]
+    assert found.beside.endswith("closer than the baseline guess: median RMSE 0.1440 against 0.2750")
+    farther = headline(summary(at_1=rows(victims=1, rmse=0.3, null_rmse=0.275)), external=True).findings[0]
+    assert "closer" not in farther.beside

@@ -211,6 +211,10 @@ def _external(found: Finding, name: str, tap: Tap) -> Finding:
         caveat = f"No verdict follows: {reason}."
     else:
         caveat = f"A failed attack is not protection. No verdict follows: {reason}."
+        if tap["rmse"] < tap["null_rmse"]:  # It may still show what the example was.
+            beside.append(
+                f"closer than the baseline guess: median RMSE {tap['rmse']:.4f} against {tap['null_rmse']:.4f}"
+            )
     result = f"{_count(tap['asr'], total, _noun(tap))} reconstructed"
     return replace(found, result=result, beside="; ".join(beside), caveat=caveat)
 
