@@ -219,7 +219,7 @@ def test_limits_of_the_attack_are_obeyed_and_said(
     """A budget that is over at once leaves one iteration and says so; wrong limits are one line."""
     code, _, err = attacked(monkeypatch, capsys, attack="inverting_gradients", iterations="", budget="0.001")
     assert code == 0
-    assert err.startswith("estimated at most ") and "for 1 victim; --budget 0.001 stops it at 0:00" in err
+    assert err.startswith("estimated at most ") and "for 1 victim; of --budget 0.001 no time is left" in err
     assert "stopped by the budget before it had ended" in err
     code, _, err = attacked(monkeypatch, capsys, iterations="", evaluations="45", budget="10m")
     assert code == 0 and "--budget 600" in err and "stopped by the budget" not in err
