@@ -8,16 +8,12 @@ changed; a test checks that the page is what this script writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-import matplotlib
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from answers_figures import SERVER_KNOWS, at_updates, flower_figure, malicious_figure, save, secure_figure
 
 from leakbench.frontier.answer import epsilon_text, setting_of
 from leakbench.frontier.choose import Choice, Requirements, chosen, main_rows, refusals
@@ -33,8 +29,6 @@ HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
 
 MAX_EPSILON = 8.0
-
-BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#656d76"
 
 HEAD = """# Answers
 
@@ -184,10 +178,6 @@ def limits(frontier: pd.DataFrame, choice: Choice) -> str:
     )
 
 
-SERVER_KNOWS = "type-0"
-"""Prefix of the columns of flower_wrappers.csv at the arrival at the server."""
-
-
 def flower(rows: pd.DataFrame) -> Answer:
     """Answer whether Flower's wrappers protect clients against the server."""
     wrappers = rows[rows["wrapper"] != "none"]
@@ -285,119 +275,45 @@ FULL = 0.95
 """Share of reconstructed images that counts as nearly all."""
 
 
-def at_updates(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return, for each defense, ASR and verdict of both servers at the client update."""
-    parts = rows["cell"].str.rpartition(", ")
-    own = rows.assign(name=parts[0], server=parts[2])
-    own = own[own["point"] == "type-1"]
-    table = own.pivot(index="name", columns="server", values=["asr", "verdict"])
-    found = pd.DataFrame({server: table["asr"][server].astype(float) for server in ("honest", "lying")})
-    found = found.assign(**{f"{server} verdict": table["verdict"][server] for server in ("honest", "lying")})
-    return found.loc[list(dict.fromkeys(own["name"]))]
+@dataclass(frozen=True)
+class Rows:
+    """The published rows that the answers follow from."""
+
+    frontier: pd.DataFrame
+    matrix: pd.DataFrame
+    secure: pd.DataFrame
+    wrappers: pd.DataFrame
 
 
-def bars(
-    axes: Axes, names: Sequence[str], values: Sequence[float], colour: str, place: float, height: float, label: str
-) -> None:
-    """Draw one group of horizontal bars."""
-    heights = [i + place for i in range(len(names))]
-    axes.barh(heights, values, height=height, color=colour, label=label)
-    for y, value in zip(heights, values, strict=True):
-        axes.text(value + 0.015, y, f"{value:.2f}", va="center", fontsize=7, color=GREY)
-
-
-def flower_figure(rows: pd.DataFrame) -> Figure:
-    """Return the figure of Flower's wrappers."""
-    figure = Figure(figsize=(6.4, 2.9), layout="constrained")
-    axes = figure.subplots()
-    bars(axes, list(rows["wrapper"]), list(rows[f"{SERVER_KNOWS} asr"]), ORANGE, 0.0, 0.6, "server")
-    finish(axes, list(rows["wrapper"]), "share of the clients' images that the server reconstructs")
-    return figure
-
-
-def malicious_figure(rows: pd.DataFrame) -> Figure:
-    """Return the figure of both servers at the client update."""
-    both = at_updates(rows)
-    figure = Figure(figsize=(6.4, 5.2), layout="constrained")
-    axes = figure.subplots()
-    bars(axes, list(both.index), list(both["honest"]), BLUE, -0.2, 0.38, "honest-but-curious server")
-    bars(axes, list(both.index), list(both["lying"]), ORANGE, 0.2, 0.38, "malicious server")
-    finish(axes, list(both.index), "share of images reconstructed from a client update (type-1)")
-    axes.legend(fontsize=7, frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
-    return figure
-
-
-def secure_figure(rows: pd.DataFrame) -> Figure:
-    """Return the figure of recovered shares by the number of clients in a sum."""
-    figure = Figure(figsize=(6.4, 2.9), layout="constrained")
-    axes = figure.subplots()
-    looks = {"loki": (ORANGE, "o", "own model for each client (LOKI)"), "shared": (BLUE, "s", "one shared model")}
-    for name, (colour, marker, label) in looks.items():
-        own = rows[rows["cell"].str.startswith(f"{name}, ")]
-        clients = own["cell"].str.rpartition("K = ")[2].astype(int)
-        axes.plot(clients, own["asr"], color=colour, marker=marker, label=label)
-        axes.plot(clients, own["alone_expected"], color=colour, linestyle=":", linewidth=0.9)
-    axes.set_xscale("log")
-    axes.set_xticks([1, 10, 100], ["1", "10", "100"])
-    axes.set_ylim(0, 1.05)
-    axes.set_xlabel("clients in the sum (dotted: expected by the law of collisions)", fontsize=8)
-    axes.set_ylabel("recovered images", fontsize=8)
-    axes.legend(fontsize=7, frameon=False, loc="lower left")
-    plain(axes)
-    return figure
-
-
-def finish(axes: Axes, names: Sequence[str], label: str) -> None:
-    """Name the bars and the axis."""
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1.1)
-    axes.set_xticks([0, 0.5, 1])
-    axes.set_xlabel(label, fontsize=8)
-    plain(axes)
-
-
-def plain(axes: Axes) -> None:
-    """Remove what is not data."""
-    axes.tick_params(labelsize=7.5)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure as SVG, the same bytes for the same rows."""
-    with matplotlib.rc_context(
-        {"svg.hashsalt": "leakbench", "font.family": "DejaVu Sans", "axes.unicode_minus": False}
-    ):
-        FigureCanvasAgg(figure)
-        write_atomically(path, partial(figure.savefig, format="svg", metadata={"Date": None}))
-
-
-def answers() -> list[Answer]:
-    """Return all answers from the rows in this folder."""
-    frontier = read_rows(HERE / "frontier_mnist.csv")
+def read() -> Rows:
+    """Return the rows in this folder."""
     matrix, secure = (kept(HERE / f"servers_{name}.csv", of_table("servers")) for name in ("matrix", "secure"))
+    wrappers = pd.read_csv(HERE / "flower_wrappers.csv", keep_default_na=False, na_values=[""])
+    return Rows(read_rows(HERE / "frontier_mnist.csv"), matrix, secure, wrappers)
+
+
+def answers(rows: Rows) -> list[Answer]:
+    """Return all answers."""
     return [
-        fed_alpha_cdp(frontier, matrix),
-        defense_for_mnist(frontier),
-        flower(pd.read_csv(HERE / "flower_wrappers.csv", keep_default_na=False, na_values=[""])),
-        secure_aggregation(secure),
-        malicious_server(matrix),
+        fed_alpha_cdp(rows.frontier, rows.matrix),
+        defense_for_mnist(rows.frontier),
+        flower(rows.wrappers),
+        secure_aggregation(rows.secure),
+        malicious_server(rows.matrix),
     ]
 
 
 def main() -> None:
     """Write the page and its figures."""
-    matrix, secure = (kept(HERE / f"servers_{name}.csv", of_table("servers")) for name in ("matrix", "secure"))
-    wrappers = pd.read_csv(HERE / "flower_wrappers.csv", keep_default_na=False, na_values=[""])
-    figures: dict[str, Callable[[], Figure]] = {
-        "flower": partial(flower_figure, wrappers),
-        "secure": partial(secure_figure, secure),
-        "malicious": partial(malicious_figure, matrix),
+    rows = read()
+    figures = {
+        "flower": flower_figure(rows.wrappers),
+        "secure": secure_figure(rows.secure),
+        "malicious": malicious_figure(rows.matrix),
     }
     for name, figure in figures.items():
-        save(figure(), DOCS / "assets" / f"answers_{name}.svg")
-    text = page(answers())
+        save(figure, DOCS / "assets" / f"answers_{name}.svg")
+    text = page(answers(rows))
     write_atomically(DOCS / "answers.md", lambda file: file.write_text(text, encoding="utf-8"))
 
 

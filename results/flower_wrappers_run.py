@@ -38,7 +38,8 @@ from leakbench.flower import InProcessGrid, ProbeStrategy, StepProbeMod, TapGrid
 from leakbench.flower.seen import seen_at
 from leakbench.flower.training import Unknown
 from leakbench.models import build
-from leakbench.own.attacked import Attacker, attack_seen
+from leakbench.own.attacked import attack_seen
+from leakbench.own.attacker import Attacker
 from leakbench.privacy.audit.function import CallableRelease
 from leakbench.privacy.audit.own import audit_callable
 from leakbench.recipe import resolve

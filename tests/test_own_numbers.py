@@ -25,8 +25,10 @@ from leakbench.attack.searches import Searches, search_name
 from leakbench.errors import InputError
 from leakbench.own.arrays import read_arrays
 from leakbench.own.assumed import assumed, contradicted, explains
-from leakbench.own.attacked import _seconds_per_gradient, _setup, attack_seen, told
+from leakbench.own.attacked import _setup, attack_seen
+from leakbench.own.attacker import told
 from leakbench.own.leak import Trained, leaked
+from leakbench.own.scoring import seconds_per_gradient
 from leakbench.own.who import Who
 from leakbench.progress import Reporter
 
@@ -308,9 +310,9 @@ def test_fewer_candidates_because_of_a_budget_are_printed(monkeypatch: pytest.Mo
     times = iter([0.0, 5.0, 6.0, 6.01, 7.0, 7.02, 8.0, 8.01, *([9.0, 9.01] * 9)])
     clock = SimpleNamespace(perf_counter=lambda: next(times))
     with monkeypatch.context() as patch:
-        patch.setattr("leakbench.own.attacked.time", clock)
-        assert _seconds_per_gradient(seen.view, 1.0) == pytest.approx(0.01)
-    monkeypatch.setattr("leakbench.own.attacked._seconds_per_gradient", lambda view, most: 0.01)
+        patch.setattr("leakbench.own.scoring.time", clock)
+        assert seconds_per_gradient(seen.view, 100.0) == pytest.approx(0.01)
+    monkeypatch.setattr("leakbench.own.attacked.seconds_per_gradient", lambda view, budget: 0.01)
     line = "identification among 10 of 453 candidates because of the budget"
     found = attack_seen(seen, attacker, Reporter(quiet=True))
     assert found.summary is not None and found.summary["candidates"] == 10

@@ -23,7 +23,8 @@ from leakbench.attack.slots.descent import AdamDescent, LbfgsDescent, Terms, des
 from leakbench.attack.slots.stop import Iterations
 from leakbench.cli.own import attack as command
 from leakbench.errors import InputError
-from leakbench.own.attacked import Attacker, attack_seen
+from leakbench.own.attacked import attack_seen
+from leakbench.own.attacker import Attacker
 from leakbench.own.folder import attacked_into
 from leakbench.own.leak import Trained, leaked
 from leakbench.own.seen import Seen

@@ -20,7 +20,7 @@ from leakbench.experiment.stage_attack import Leak
 from leakbench.experiment.victims import truth
 from leakbench.federated.view import View
 from leakbench.models import one_hot
-from leakbench.own.attacked import told
+from leakbench.own.attacker import told
 from leakbench.own.leak import Trained, leaked
 from leakbench.own.who import Who
 from leakbench.progress import Reporter

@@ -18,7 +18,7 @@ from leakbench.errors import InputError
 from leakbench.federated.view import Public
 from leakbench.measure.metrics import success_threshold
 from leakbench.own.assumed import assumed, overlap
-from leakbench.own.attacked import Attacker, told
+from leakbench.own.attacker import Attacker, told
 from leakbench.own.leak import Trained, leaked
 from leakbench.own.overlap import without_truth
 from leakbench.own.who import Who

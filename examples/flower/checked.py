@@ -16,7 +16,8 @@ from leakbench.flower.leaks import read_leaks
 from leakbench.flower.seen import seen_at
 from leakbench.flower.training import Unknown
 from leakbench.imported import import_function
-from leakbench.own.attacked import Attacker, attack_seen
+from leakbench.own.attacked import attack_seen
+from leakbench.own.attacker import Attacker
 from leakbench.recipe import resolve
 
 APP = Path(__file__).resolve().parent / "app"

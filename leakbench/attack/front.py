@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -37,10 +38,13 @@ class FullyConnected:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A network and a shape whose layers are asked for. The layers depend on `key`; the network's numbers do not matter."""
+    """A network and a shape whose layers are asked for. The layers depend on `key`; the network's numbers do not matter.
+
+    network: weak, so that what is remembered keeps no parameters of finished runs.
+    """
 
     key: tuple[Any, ...]
-    network: Network = field(compare=False)
+    network: weakref.ref[Network] = field(compare=False)
     shape: tuple[int, ...]
 
 
@@ -52,12 +56,13 @@ def fully_connected(network: Network, shape: tuple[int, ...]) -> tuple[FullyConn
     """
     modules = tuple((name, id(module), module.training) for name, module in network.model.named_modules())
     trained = tuple((name, id(p), p.requires_grad) for name, p in network.model.named_parameters())
-    return _layers(_Asked((network.model, modules, trained, tuple(network.parameters)), network, shape))
+    return _layers(_Asked((network.model, modules, trained, tuple(network.parameters)), weakref.ref(network), shape))
 
 
 @lru_cache(maxsize=4)  # It runs the network forward and back; an attack asks many times about the same few.
 def _layers(asked: _Asked) -> tuple[FullyConnected, ...]:
-    network, shape = asked.network, asked.shape
+    network, shape = asked.network(), asked.shape
+    assert network is not None  # noqa: S101 - said to mypy; the caller holds it
     model, zero = network.model, _zero(network, shape)
     linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear) and m.weight.requires_grad}
     calls: dict[str, list[tuple[Tensor, Tensor]]] = {}

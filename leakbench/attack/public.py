@@ -17,7 +17,7 @@ def public_of(view: View, part: str, most: int = FEW) -> Public:
     """Return the view's first public examples, at most so many; raises InputError where `part`, which needs them, got none."""
     if view.public is None or not len(view.public.labels):
         raise InputError(f"public: got no public example, which {part!r} needs; choose a part that needs none")
-    return Public(view.public.inputs[:most], view.public.labels[:most])
+    return view.public.first(most)
 
 
 def channel_moments(public: Public) -> tuple[Tensor, Tensor]:

@@ -133,7 +133,8 @@ def attack(
     from leakbench.own.answers_file import check_answers_file  # noqa: PLC0415
     from leakbench.own.asked import Asked, seen_of  # noqa: PLC0415
     from leakbench.own.assumed import assumed, warned  # noqa: PLC0415
-    from leakbench.own.attacked import QUICK, attack_seen, with_limit  # noqa: PLC0415
+    from leakbench.own.attacked import QUICK, attack_seen  # noqa: PLC0415
+    from leakbench.own.attacker import with_limit  # noqa: PLC0415
     from leakbench.own.folder import attacked_into  # noqa: PLC0415
     from leakbench.own.suited import suited  # noqa: PLC0415
     from leakbench.own.table import Row, write_rebuilt  # noqa: PLC0415

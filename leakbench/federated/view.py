@@ -52,6 +52,10 @@ class Public:
     inputs: Tensor
     labels: Tensor
 
+    def first(self, most: int) -> Public:
+        """Return the first examples, at most so many."""
+        return Public(self.inputs[:most], self.labels[:most])
+
 
 @dataclass(frozen=True)
 class View:

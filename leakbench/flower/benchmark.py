@@ -20,7 +20,8 @@ from leakbench.flower.training import Unknown
 from leakbench.imported import said
 from leakbench.own.asked import built
 from leakbench.own.assumed import contradicted, normalisation, overlap
-from leakbench.own.attacked import Attacker, attack_seen
+from leakbench.own.attacked import attack_seen
+from leakbench.own.attacker import Attacker
 from leakbench.own.normalised import Normal, Numbers, normal_of
 from leakbench.own.suited import suited
 from leakbench.own.table import Row

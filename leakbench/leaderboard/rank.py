@@ -6,11 +6,9 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from scipy.stats import binomtest
-
-from leakbench.leaderboard.card import Accuracy, Card, Point
+from leakbench.leaderboard.card import Card, Point
 from leakbench.leaderboard.point import rounded
-from leakbench.summary.utility import LEVEL
+from leakbench.summary.utility import accuracy_above_chance
 from leakbench.summary.verdict_words import NO_LEAK
 
 __all__ = ["EVERYWHERE", "Standing", "above_chance", "comparable", "points_of", "standings"]
@@ -99,17 +97,9 @@ def _standing(card: Card) -> Standing:
     if not all(points):
         return Standing(card, None, None, False)
     leak = rounded(sum(map(above_chance, points)) / len(points))
-    learned = card.accuracy.value is None or _above_majority(card.accuracy)
+    known = card.accuracy
+    learned = known.value is None or accuracy_above_chance(known.value[0], known.examples, known.majority)
     return Standing(card, None, leak, all(p.verdict == NO_LEAK for some in points for p in some), learned)
-
-
-def _above_majority(accuracy: Accuracy) -> bool:
-    """Return whether an accuracy is significantly above the majority class, by the rule of `summary.utility`."""
-    assert accuracy.value is not None  # noqa: S101 - said to mypy; the caller asks
-    right = round(accuracy.value[0] * accuracy.examples)
-    if accuracy.majority >= 1:
-        return False
-    return bool(binomtest(right, accuracy.examples, accuracy.majority, "greater").pvalue < LEVEL)
 
 
 def _key(standing: Standing) -> tuple[bool, float, float]:

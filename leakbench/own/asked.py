@@ -13,7 +13,7 @@ from torch import nn
 from leakbench.errors import InputError
 from leakbench.imported import import_function, said
 from leakbench.own.arrays import ENDINGS, read_arrays
-from leakbench.own.attacked import Attacker
+from leakbench.own.attacker import Attacker
 from leakbench.own.leak import Named, Trained, leaked, truth_of
 from leakbench.own.named import as_parameters, check_shapes
 from leakbench.own.normalised import Numbers, normal_of

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from leakbench.errors import InputError
 from leakbench.federated.view import Public, View
 from leakbench.models import one_hot
-from leakbench.own.attacked import Attacker, Outcome, told
+from leakbench.own.attacker import Attacker, told
 from leakbench.own.modes import keeps, norms, trains
 from leakbench.own.normalised import normals
 from leakbench.own.overlap import without_truth
 from leakbench.own.rounded import lengths, rounded
 from leakbench.own.seen import Seen
-from leakbench.own.table import UNKNOWN
+from leakbench.own.table import UNKNOWN, Outcome
 
 __all__ = ["assumed", "contradicted", "explains", "normalisation", "overlap", "warned", "with_notes"]
 

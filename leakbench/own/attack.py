@@ -14,18 +14,23 @@ from torch import Tensor, nn
 
 from leakbench.errors import InputError
 from leakbench.own.assumed import assumed, warned, with_notes
-from leakbench.own.attacked import Attacker, Outcome, attack_seen
+from leakbench.own.attacked import attack_seen
+from leakbench.own.attacker import Attacker
 from leakbench.own.folder import attacked_into
 from leakbench.own.leak import Named, Trained, leaked, truth_of
 from leakbench.own.normalised import Numbers, normal_of
 from leakbench.own.seen import Seen
 from leakbench.own.suited import suited
+from leakbench.own.table import Outcome
 from leakbench.own.who import Who
 from leakbench.store import check_out
 from leakbench.words import seconds
 from leakbench.words import success as threshold
 
 __all__ = ["attack_update", "warn_of_contradiction"]
+
+OPTIONAL = ("iterations", "learning_rate", "success", "defense", "dataset", "knows")
+"""Arguments that may be None."""
 
 
 def attack_update(
@@ -97,22 +102,20 @@ def attack_update(
     began = time.monotonic()
     if out is not None:
         check_out(Path(out))
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model: {_got(model)}, expected a torch.nn.Module; call a function that builds one")
-    shape = _shape(shape)
-    counts = {"classes": classes, "batch": batch, "local_iterations": local_iterations, "seed": seed}
-    for field, count in (counts if iterations is None else counts | {"iterations": iterations}).items():
-        if isinstance(count, bool) or not isinstance(count, Integral):
-            raise InputError(f"{field}: {_got(count)}, expected a whole number")
-    if learning_rate is not None:
-        _check_number("learning_rate", learning_rate, "a number")
     success = threshold(success) if isinstance(success, str) else success
-    if success is not None:
-        _check_number("success", success, "a number such as 0.1, or 'rmse<=0.1'")
-    names = {"defense": defense, "dataset": dataset, "knows": knows}
-    for field, name in {"attack": attack, **{f: n for f, n in names.items() if n is not None}}.items():
-        if not isinstance(name, str):
-            raise InputError(f"{field}: {_got(name)}, expected a name as a string")
+    _check_types(
+        model,
+        {
+            "classes": classes,
+            "batch": batch,
+            "local_iterations": local_iterations,
+            "seed": seed,
+            "iterations": iterations,
+        },
+        {"learning_rate": learning_rate, "success": success},
+        {"attack": attack, "defense": defense, "dataset": dataset, "knows": knows},
+    )
+    shape = _shape(shape)
     several = _updates("update", update)
     if before is not None:
         _updates("before", before)
@@ -143,9 +146,24 @@ def _got(value: object) -> str:
     return f"got {text if len(text) <= 40 else 'a value'} of type {type(value).__name__}"
 
 
-def _check_number(field: str, value: object, expected: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise InputError(f"{field}: {_got(value)}, expected {expected}")
+def _check_types(
+    model: object, counts: Mapping[str, object], numbers: Mapping[str, object], names: Mapping[str, object]
+) -> None:
+    """Raise InputError for an argument of another type."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model: {_got(model)}, expected a torch.nn.Module; call a function that builds one")
+    expected = (
+        (counts, Integral, "a whole number"),
+        (numbers, Real, "a number"),
+        (names, str, "a name as a string"),
+    )
+    for fields, kind, words in expected:
+        for field, value in fields.items():
+            if value is None and field in OPTIONAL:
+                continue
+            if isinstance(value, bool) or not isinstance(value, kind):
+                hint = ", such as 0.1 or 'rmse<=0.1'" if field == "success" else ""
+                raise InputError(f"{field}: {_got(value)}, expected {words}{hint}")
 
 
 def _shape(shape: object) -> tuple[int, ...]:

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from leakbench import __version__
 from leakbench.own.assumed import assumed, with_notes
-from leakbench.own.attacked import Attacker, Outcome, attack_seen
+from leakbench.own.attacked import attack_seen
+from leakbench.own.attacker import Attacker
 from leakbench.own.normalised import normals
 from leakbench.own.seen import Seen
-from leakbench.own.table import Row, numbers
+from leakbench.own.table import Outcome, Row, numbers
 from leakbench.progress import Reporter
 from leakbench.provenance import versions
 from leakbench.recipe import describe

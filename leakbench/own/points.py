@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from leakbench.errors import InputError
 from leakbench.imported import said
-from leakbench.own.attacked import Attacker
+from leakbench.own.attacker import Attacker
 from leakbench.own.heard import Heard
 from leakbench.own.leak import Named, Trained, leaked, truth_of
 from leakbench.own.normalised import Normal, Numbers, normal_of, unnormalised

@@ -15,7 +15,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from leakbench.errors import InputError
 from leakbench.own.assumed import assumed, with_notes
 from leakbench.own.attack import warn_of_contradiction
-from leakbench.own.attacked import Attacker, Outcome, attack_seen
+from leakbench.own.attacked import attack_seen
+from leakbench.own.attacker import Attacker
 from leakbench.own.folder import attacked_into
 from leakbench.own.heard import Heard, listener, unwrapped_model
 from leakbench.own.normalised import Numbers
@@ -23,6 +24,7 @@ from leakbench.own.observed import Observed, show
 from leakbench.own.points import added, check_heard, examples_of, points_of
 from leakbench.own.saved import save_heard
 from leakbench.own.seen import Seen
+from leakbench.own.table import Outcome
 from leakbench.own.who import Who
 from leakbench.types import Parameters
 from leakbench.words import seconds

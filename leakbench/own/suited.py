@@ -9,7 +9,7 @@ import torch
 
 from leakbench.attack.methods.autoleak import AutoLeak
 from leakbench.attack.slots.labels import Joint, LastLayer, LastLayerCounts
-from leakbench.own.attacked import Attacker
+from leakbench.own.attacker import Attacker
 from leakbench.own.modes import in_mode
 from leakbench.own.ordered import ran
 from leakbench.own.seen import Seen

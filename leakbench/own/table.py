@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import io
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 from rich.console import Console
 from safetensors.torch import save
 from torch import Tensor
 
+from leakbench.answers import Reconstruction
 from leakbench.leakage_points import listed, point_name
 from leakbench.report.columns import COLUMNS, COUNTS, with_values
 from leakbench.report.headline import COLOURS, headline
@@ -23,13 +25,99 @@ from leakbench.report.table import VERDICT, core_columns, print_hanging, print_h
 from leakbench.store import write_atomically
 from leakbench.summary.verdict_words import INCONCLUSIVE, LEAKING
 
-if TYPE_CHECKING:
-    from leakbench.own.attacked import Outcome
-
-__all__ = ["UNKNOWN", "Row", "as_html", "as_json", "as_text", "numbers", "print_rows", "write_rebuilt"]
+__all__ = ["UNKNOWN", "Outcome", "Row", "as_html", "as_json", "as_text", "numbers", "print_rows", "write_rebuilt"]
 
 UNKNOWN = "no true examples were given, so nothing is scored"
 """Note of an update whose true examples are not known."""
+
+
+@dataclass(frozen=True, repr=False)
+class Outcome:
+    """What an attack on V clients answered: summary as of a leakage point of `leakbench run`, None where no truth is known.
+
+    answer: its examples.  distance: (V,), the attacker's own, lower is surer.  rows: one for each example, as of a run;
+    matched: its inputs (V, M, *s) in the order of the truth; None where no truth is known.
+    budget: the limit in seconds that stopped searches; None where none was stopped.  seconds: what the attack took, its
+    preparation and its scores among them.  left_out: that a budget reduced the number of candidates; empty where it did not.
+    assumptions: what the attack assumes, a sentence a line.  warnings: the lines among them that change how the result is read.
+    tap, round: the leakage point, and the round in which it leaked, counted from 1.  untried: what might find more.
+
+    `print` prints what `leakbench attack` prints; a notebook shows the same as a table.
+    """
+
+    summary: Mapping[str, Any] | None
+    answer: Reconstruction
+    distance: Tensor
+    rows: pd.DataFrame | None = None
+    matched: Tensor | None = None
+    budget: float | None = None
+    tap: str = "type-1"
+    round: int = 1
+    untried: tuple[str, ...] = ()
+    seconds: float = 0.0
+    left_out: str = ""
+    assumptions: str = ""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str | None:
+        """The verdict, as of a run; None where no truth is known."""
+        return None if self.summary is None else str(self.summary["verdict"])
+
+    def __str__(self) -> str:
+        """Return what `leakbench attack` prints of these reconstructions."""
+        return as_text([self._row])
+
+    def __repr__(self) -> str:
+        return f"<Outcome at the {point_name(self.tap)}: {self.verdict or 'not scored'}>"
+
+    def _repr_html_(self) -> str:
+        """Return the verdict and the table for a notebook."""
+        return as_html([self._row])
+
+    @property
+    def _row(self) -> Row:
+        victims, examples = self.answer.inputs.shape[:2]
+        note = "\n".join(filter(None, [self.assumptions, self.note]))
+        return Row(self.tap, self.round, self, victims, examples, note, self.warnings)
+
+    @property
+    def searches(self) -> tuple[str, ...]:
+        """The name of the search that found each of the V reconstructions; () for a method that is not made of several."""
+        stage, names = self.answer.stage, self.answer.stages
+        return () if stage is None else tuple("none" if n < 0 else names[n] for n in stage.tolist())
+
+    @property
+    def note(self) -> str:
+        """Lines that say which searches found the reconstructions, and whether a budget stopped searches; empty for neither."""
+        return "\n".join(filter(None, [self.by_search, self.by_budget]))
+
+    @property
+    def by_search(self) -> str:
+        """How many reconstructions each search found; empty for a method that is not made of several."""
+        counts = Counter(self.searches).most_common()
+        if len(counts) < 2:
+            return f"all reconstructions are from the search {counts[0][0]}" if counts else ""
+        return f"reconstructions by search: {', '.join(f'{many} from {name}' for name, many in counts)}"
+
+    @property
+    def by_budget(self) -> str:
+        """Lines that say what a budget stopped or left out; empty where nothing."""
+        return "\n".join(filter(None, [self._stopped, self._not_begun, self.left_out]))
+
+    @property
+    def _stopped(self) -> str:
+        if self.budget is None:
+            return ""
+        limit = f"the budget of {self.budget:g} s ({self.seconds:.1f} s taken)"
+        if self.summary is not None and self.summary["verdict"] not in LEAKING:
+            return f"no leak found with {limit}, which is not evidence that the update does not leak"
+        return f"{limit} stopped searches; a longer attack may reconstruct more"
+
+    @property
+    def _not_begun(self) -> str:
+        names = dict.fromkeys(self.answer.not_begun)
+        return f"not begun within the budget: {', '.join(names)}" if names else ""
 
 
 @dataclass(frozen=True)

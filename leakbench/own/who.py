@@ -15,7 +15,7 @@ from leakbench.data.find import load_dataset
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
 from leakbench.errors import InputError, nearest
-from leakbench.own.attacked import Attacker
+from leakbench.own.attacker import Attacker
 from leakbench.recipe import resolve
 from leakbench.summary.verdict import STRONGEST
 

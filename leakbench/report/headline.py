@@ -280,7 +280,7 @@ def _limits(tap: Tap) -> list[tuple[str, str, str]]:
         for field, (whose, do, done) in words.items()
         if tap.get(field) is not None
     ]
-    # Fewer images can be reconstructed than recognised: an equal limit of both is that of the first.
+    # Reconstruction and recognition often have the same limit, which is given once.
     return [limit for place, limit in enumerate(found) if all(limit[0] != before[0] for before in found[:place])]
 
 

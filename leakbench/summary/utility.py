@@ -11,10 +11,23 @@ from torch import Tensor
 
 from leakbench.data.recipe import Federation
 
-__all__ = ["utility"]
+__all__ = ["accuracy_above_chance", "utility"]
 
 LEVEL = 0.05
 """Level of the one-sided test of accuracy against chance."""
+
+
+def accuracy_above_chance(accuracy: float, examples: int, chance: float) -> bool:
+    """Return whether an accuracy is significantly above chance, by a one-sided exact binomial test.
+
+    Args:
+        accuracy: Share of the test examples that are classified correctly.
+        examples: Number of test examples.
+        chance: Share of the commonest class among them.
+    """
+    if chance >= 1:
+        return False
+    return bool(binomtest(round(accuracy * examples), examples, chance, "greater").pvalue < LEVEL)
 
 
 def utility(rounds: pd.DataFrame, targets: Tensor, planned: Federation) -> dict[str, Any]:
@@ -34,8 +47,7 @@ def utility(rounds: pd.DataFrame, targets: Tensor, planned: Federation) -> dict[
     chance = float(torch.bincount(targets).max()) / many
     if rounds.empty:
         return {"chance": chance, "undertrained": ""}
-    right = round(float(rounds["accuracy"].iloc[-1]) * many)
-    above = float(binomtest(right, many, chance, "greater").pvalue) < LEVEL if chance < 1 else False
+    above = accuracy_above_chance(float(rounds["accuracy"].iloc[-1]), many, chance)
     why = "" if above else "not significantly above chance"
     if not why and len(rounds) < planned.rounds:
         why = f"{len(rounds)} of the data set's {planned.rounds} rounds"

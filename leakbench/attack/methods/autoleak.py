@@ -157,16 +157,15 @@ class AutoLeak:
     def _of_twins(self, view: View, rng: torch.Generator) -> dict[str, Tensor]:
         """Return the doubt that the same stages leave on public examples without any defense, for all victims alike."""
         everyone = torch.ones(view.victims, dtype=torch.bool, device=next(iter(view.update.values())).device)
-        # Two searches that agree are most of three; the user of an own network waits for them.
+        # Two of an own network, whose user waits for them. Both have to fail for the doubt, before two of three.
         undefended = twins(view, self.twins if view.searches is None else min(2, self.twins))
         if undefended is None:
             return {UNCHECKED: everyone}
         if undefended.searches is not None:
             undefended = dataclasses.replace(undefended, searches=undefended.searches.of_check())
-        unseen = watched(self, None)  # What was told of the victims does not begin anew with the twins.
-        if (
-            undefended.searches is not None
-        ):  # An example that is close enough to count as found needs no further search.
+        unseen = watched(self, None)  # The progress of the victims' searches must not start over.
+        if undefended.searches is not None:
+            # An example that is close enough to count as found needs no further search.
             unseen = dataclasses.replace(unseen, broken=max(self.broken, self.converged))
         found = unseen._answered((undefended,), (rng,) * undefended.victims)
         if found.doubts[BUDGET].any():

@@ -1,0 +1,176 @@
+"""Score the reconstructions of external updates, and the time to reserve for it under a budget."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from leakbench.answers import Ranking, Reconstruction
+from leakbench.attack.null.pictures import null_attack
+from leakbench.attack.public import FEW
+from leakbench.attack.rankings.candidates import Candidates
+from leakbench.attack.rankings.reconstructed import CALIBRATION, by_both
+from leakbench.errors import InputError
+from leakbench.federated.view import Public, View
+from leakbench.measure.recognised import gallery_of, score_recognised
+from leakbench.measure.scores import Truth, score
+from leakbench.measure.scores_rankings import score_ways
+from leakbench.models import one_hot
+from leakbench.own.attacker import Attacker, aware
+from leakbench.own.seen import Seen
+from leakbench.rng import generator
+from leakbench.summary.guaranteed import CANDIDATES
+from leakbench.types import Generators
+
+__all__ = ["LATE", "Closing", "Scorer", "closing_of", "seconds_per_gradient"]
+
+LATE = 1.25
+"""By how much a search may be slower than the trial that predicts it."""
+
+RANKED = 0.1
+"""Largest share of a budget for the gradients of the candidates."""
+
+TIMINGS = 6
+"""Number of gradients whose least time predicts the others."""
+
+TIMED = 0.01
+"""Largest share of a budget for these, after the first one."""
+
+JUDGED = 6
+"""Gradients of each reconstruction that are computed after the last search, to choose it and to score it."""
+
+
+@dataclass(frozen=True)
+class Closing:
+    """What comes after the searches of an attack with a budget: the seconds that it takes, and the number of candidates."""
+
+    seconds: float
+    candidates: int
+
+
+def seconds_per_gradient(view: View, budget: float) -> float:
+    """Return the seconds that one victim's gradient takes: the least of several, since the first one also prepares.
+
+    budget: the seconds of the attack; all but the first gradient take at most the share `TIMED` of it.
+    """
+    alone = view.of(torch.zeros(1, dtype=torch.int64))
+    like = next(iter(view.update.values()))
+    inputs = torch.full((1, view.examples, *view.shape), 0.5).to(like)
+    labels = one_hot(torch.zeros(1, view.examples, dtype=torch.int64), view.classes).to(like)
+    taken = list[float]()
+    while len(taken) < TIMINGS and sum(taken[1:]) < TIMED * budget:
+        began = time.perf_counter()
+        with torch.no_grad():
+            alone.respond(inputs, labels)
+        taken.append(time.perf_counter() - began)
+    return min(taken)
+
+
+def closing_of(view: View, attacker: Attacker, each: float) -> Closing:
+    """Return the time to reserve for judging and scoring the reconstructions; each: seconds of one gradient of the network.
+
+    There are so many candidates for identification that their gradients take at most the share `RANKED` of the budget.
+    """
+    budget = attacker.budget or 0.0
+    most = view.victims if attacker.data is None else CANDIDATES
+    many = max(view.victims, min(most, int(RANKED * budget / max(each, 1e-9))))
+    # The candidates of a batch are compared by the gradients of public examples.
+    learned = FEW if view.examples > 1 else 0
+    judged = JUDGED * view.victims * view.examples
+    seconds = LATE * each * (judged + many + learned) + 0.02 * budget
+    return Closing(min(0.5 * budget, seconds), many)
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Scores the reconstructions of what was seen, where the truth is known: inputs (V, M, *s) and labels (V, M).
+
+    view: what the attacker was shown, with its public examples and fits.  candidates: the most candidates for identification.
+    """
+
+    seen: Seen
+    inputs: Tensor
+    labels: Tensor
+    attacker: Attacker
+    public: Public
+    view: View
+    rngs: Generators
+    candidates: int
+
+    def __call__(self, answer: Reconstruction) -> tuple[pd.DataFrame, Tensor]:
+        """Return a row for each example, and the reconstructions (V, M, *s) in the order of the truth."""
+        attacker, public, view = self.attacker, self.public, self.view
+        inputs, known = self.inputs, self.labels
+        labels, victims = known.flatten(), torch.arange(view.victims)
+        null = null_attack(
+            public.inputs, public.labels, len(labels), labels, attacker.eta, generator(attacker.seed, "null")
+        )
+        shown, own = self._shown
+        truth = Truth(victims, inputs.float(), known, torch.zeros_like(known), own)
+        likelihood = self._likelihood
+        ranked = {"identified": likelihood}
+        ranked |= by_both((self._informed,), likelihood, shown, public.inputs[:CALIBRATION], answer)
+        rows, matched = score(
+            view.tap, view.clock.round + 1, answer, ranked, null, truth, attacker.eta, "no weights were given"
+        )
+        gallery = None if attacker.data is None else gallery_of(attacker.data, attacker.seed)
+        # Which training examples they are is unknown; pictures that equal a victim's are left out of the gallery by themselves.
+        strangers = dataclasses.replace(truth, examples=torch.full_like(known, -1))
+        rows = rows.join(score_ways(ranked, truth)).join(score_recognised(matched, strangers, null, gallery))
+        return rows, matched
+
+    @property
+    def left_out(self) -> str:
+        """That a budget reduced the number of candidates for identification; empty where it did not."""
+        known = 0 if self.attacker.data is None else len(self.public.labels)
+        whole = max(self.view.victims, min(CANDIDATES, self.view.victims + known))
+        if self.candidates >= whole:
+            return ""
+        return f"identification among {self.candidates} of {whole} candidates because of the budget"
+
+    @cached_property
+    def _informed(self) -> View:
+        """The view of an attacker that knows the defense, as in every run, whatever the attack knows."""
+        informed = aware(self.seen, self.attacker.defense)
+        return dataclasses.replace(informed, public=self.view.public, fits=self.view.fits)
+
+    @cached_property
+    def _shown(self) -> tuple[Public, Tensor]:
+        """The candidates, and which of them each victim's first example is (V,)."""
+        return _candidates(self.inputs, self.labels, self.public, self.attacker, self.candidates)
+
+    @cached_property
+    def _likelihood(self) -> Ranking:
+        """The scores of the candidates, which do not depend on the reconstructions."""
+        alone = dataclasses.replace(_of_one(self._informed), candidates=self._shown[0])
+        return Candidates()((alone,), self.rngs)
+
+
+def _candidates(inputs: Tensor, labels: Tensor, public: Public, attacker: Attacker, most: int) -> tuple[Public, Tensor]:
+    """Return k candidates and which of them each victim's is (V,).
+
+    They are all victims' first examples and, of a dataset, public ones, `most` in all.
+    """
+    few = public.first(0 if attacker.data is None else max(0, most - len(inputs)))
+    pool = torch.cat([inputs[:, 0], few.inputs])
+    order = torch.randperm(len(pool), generator=generator(attacker.seed, "candidates"))
+    shown = Public(pool[order], torch.cat([labels[:, 0], few.labels])[order])
+    return shown, order.argsort()[: len(inputs)]
+
+
+def _of_one(view: View) -> View:
+    """Return the view with a network that takes one example alone: by running statistics where its own have no variance."""
+    try:
+        with torch.no_grad():
+            copy.deepcopy(view.network.model)(torch.zeros(1, *view.shape))
+    except InputError:
+        model = copy.deepcopy(view.network.model).eval()
+        return dataclasses.replace(view, network=dataclasses.replace(view.network, model=model))
+    return view
