@@ -126,7 +126,7 @@ def _box(found: dict[str, list[Result]]) -> list[str]:
     )
     return box_of(
         "Scorers of gradient-leakage attacks give the known answers.",
-        f"Not all of them. Failed cases of those that the scorer measures: {each}.",
+        f"Failed cases of those that the scorer measures: {each}.",
         f"{len(found['leakbench'])} cases, {len(found)} scorers of {len({SCORERS[name][0] for name in found})} projects.",
         "leakbench wrote the cases, so its own result is not independent. Random LPIPS weights; some functions were not run.",
         "python benchmarks/peer_scorers.py CHECKOUTS",

@@ -118,7 +118,7 @@ def _box(honest: pd.DataFrame, lied: pd.DataFrame) -> str:
     return "\n".join(
         box_of(
             "A client recognises a malicious server's model by statistics of the model on its own batch.",
-            f"Only some models. {verdict}",
+            verdict,
             f"{len(honest)} batches of honest networks and {len(lied)} of malicious models.",
             "The thresholds come from the same honest networks. The servers do not adapt to the client's check.",
             "python results/conspicuous.py",

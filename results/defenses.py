@@ -55,7 +55,7 @@ def _box(rows: list[Row]) -> list[str]:
     more = [row for row in claimed if row.valid == "none" or float(row.valid) > float(row.claimed)]
     return box_of(
         "A defense that claims an epsilon has it.",
-        f"Not in general: of {len(claimed)} defenses with a claimed epsilon, {len(more)} have a larger valid epsilon or none."
+        f"{len(more)} of {len(claimed)} defenses with a claimed epsilon have a larger valid epsilon or none."
         f" {len(valid)} of {len(rows)} defenses have a valid epsilon for the released models, {len(low)} one of at most"
         f" {SMALL:g}. Valid at a leakage point: {by_point}.",
         f"{len(rows)} defenses, computed by the accountants without training.",

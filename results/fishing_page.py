@@ -96,10 +96,10 @@ def page(rows: pd.DataFrame) -> str:
     held = [(row, groups[name_of(*row)]) for row in ROWS if len(groups[name_of(*row)])]
     most = max(len(found["rmse"].dropna()) for _, found in held)
     table = markdown_table(HEADS, (line(*each) for each in held))
-    return PAGE.format(box=_box(rows), table=table, inverted=most, eta=rows["eta"].iloc[0], said=said(rows))
+    return PAGE.format(box=_box(rows, most), table=table, inverted=most, eta=rows["eta"].iloc[0], said=said(rows))
 
 
-def _box(rows: pd.DataFrame) -> str:
+def _box(rows: pd.DataFrame, most: int) -> str:
     drawn, unique = (rows[rows["row"].str.endswith(f"class, {kind}")] for kind in ("drawn", "unique"))
     one = rows[alone(rows)]
     tried = one[one["rmse"].notna()]
@@ -111,7 +111,7 @@ def _box(rows: pd.DataFrame) -> str:
             f" {alone(drawn).mean():.0%} of drawn batches. "
             f"`autoleak` reconstructs {solved} of the {len(tried)} isolated examples that it attacks.",
             f"{len(rows)} batches of 32, {rows['row'].nunique()} rows.",
-            "CIFAR-10, one class, FedSGD and no defense. `autoleak` attacks at most 8 isolated examples of a row.",
+            f"CIFAR-10, one class, FedSGD and no defense. `autoleak` attacks at most {most} isolated examples of a row.",
             "python results/fishing.py",
         )
     )

@@ -89,17 +89,22 @@ def number(value: Any, digits: int = 2) -> str:
 def _box(rows: pd.DataFrame) -> str:
     wrappers = rows[rows["wrapper"] != "none"]
     leaks = wrappers["type-1 asr_low"] > wrappers["type-1 null_asr"]
-    named = ", ".join(wrappers.loc[~leaks, "wrapper"])
+    quiet = wrappers[~leaks]
+    behind = f" No reconstruction succeeded behind {', '.join(quiet['wrapper'])}." if len(quiet) else ""
+    few = (
+        f"Few victims: without a reconstruction, the ASR may still be {quiet['type-1 asr_high'].max():.2f}."
+        f" Up to {quiet['type-1 identified'].max():.2f} of those victims are identified. "
+        if len(quiet)
+        else ""
+    )
     broken = ", ".join(wrappers.loc[wrappers["audit"] == "violated", "wrapper"]) or "none"
-    identified = wrappers.loc[~leaks, "type-1 identified"].max()
     return "\n".join(
         box_of(
             "Flower's wrappers of differential privacy hide a client's data from the server.",
-            f"Mostly not: {leaks.sum()} of {len(wrappers)} wrappers let `autoleak` reconstruct updates on arrival. No"
-            f" reconstruction succeeded behind {named}. The audit contradicts the claimed epsilon of: {broken}.",
+            f"{leaks.sum()} of {len(wrappers)} wrappers let `autoleak` reconstruct updates on arrival.{behind}"
+            f" The audit contradicts the claimed epsilon of: {broken}.",
             f"{int(rows['victims'].iloc[0])} victims for each wrapper, flwr {rows['flwr'].iloc[0]}.",
-            f"Few victims: without a reconstruction, the ASR may still be {wrappers.loc[~leaks, 'type-1 asr_high'].max():.2f}."
-            f" Up to {identified:.2f} of those victims are identified. One round, one network, 8 x 8 digits.",
+            f"{few}One round, one network, 8 x 8 digits.",
             "python results/flower_wrappers.py",
         )
     )
