@@ -243,3 +243,13 @@ def test_a_failed_attack_on_an_own_update_says_whether_it_came_closer_than_the_b
     assert found.beside.endswith("closer than the baseline guess: median RMSE 0.1440 against 0.2750")
     farther = headline(summary(at_1=rows(victims=1, rmse=0.3, null_rmse=0.275)), external=True).findings[0]
     assert "closer" not in farther.beside
+
+
+def test_limits_are_rounded_up() -> None:
+    """0 of 90 exclude more than 3.27 %; 3 % would exclude too much."""
+    assert "reconstruct up to 4 % of the images" in headline(summary(at_1=rows(victims=90))).findings[0].line
+
+
+def test_of_points_without_a_leak_the_one_that_excludes_least_comes_first() -> None:
+    found = headline(summary(at_1=rows(victims=90), at_2=rows(victims=10)))
+    assert [finding.points for finding in found.findings] == [("type-2",), ("type-1",)]

@@ -56,6 +56,14 @@ def test_what_is_not_measured_everywhere_has_no_rank(card: Card) -> None:
     assert "unmeasured" in markdown_of([of_paper, whole], "cards")
 
 
+def test_one_inconclusive_point_is_enough_to_be_not_clear(card: Card) -> None:
+    clear = everywhere(card, "clear", 0.0, 0.1, 0.9, "no leak found")
+    mixed = with_points(
+        clear, lambda point: dataclasses.replace(point, verdict="inconclusive") if point.name == "type-0" else point
+    )
+    assert [standings([each])[0].clear for each in (clear, mixed)] == [True, False]
+
+
 def test_without_a_leak_the_more_accurate_defense_is_first_and_one_that_learned_nothing_has_no_rank(
     card: Card,
 ) -> None:

@@ -212,6 +212,10 @@ def test_a_search_has_converged_if_it_has_not_improved() -> None:
     trajectory = torch.stack([steady, level, worse], 1)
     assert running.converged(trajectory).tolist() == [False, True, True]
     assert running.converged(trajectory[:WINDOW]).tolist() == [False, False, False]
+    # The last improvement may be exactly one window ago.
+    recent = torch.cat([torch.full((2,), 2.0), torch.ones(WINDOW)])[:, None]
+    assert running.converged(recent[: WINDOW + 1]).tolist() == [False] and running.converged(recent).tolist() == [False]
+    assert running.converged(torch.cat([recent, torch.ones(1, 1)])).tolist() == [True]
 
 
 def test_a_search_has_converged_if_its_match_is_exact() -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import strongest_looks
@@ -22,6 +23,7 @@ from leakbench.recipe import names
 from leakbench.reproduce import measure as measuring
 from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.accounting.verdict import judged
+from leakbench.reproduce.box import evidence_of
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.claimed import with_claims
 from leakbench.reproduce.file import table_names
@@ -728,6 +730,11 @@ def test_the_box_of_a_page_is_computed_from_its_rows() -> None:
     assert f"{len(rows)} of {len(rows)} cells are stale" in top
     assert f"{len(rows)} cells were measured on one network" in top
     assert "- **Verdict:** Leak verdicts" in top  # The answer is about the published rows.
+
+
+def test_the_evidence_of_a_box_has_the_range_of_its_rows() -> None:
+    rows = pd.DataFrame({"cell": ["a", "b", "c"], "victims": [10.0, 1000.0, 20.0], "networks": [5.0, np.nan, 5.0]})
+    assert evidence_of(rows) == "3 rows, 10 to 1,000 victims a row, 5 networks a row (not recorded for 1 row)."
 
 
 def test_every_table_states_its_claim_and_its_verdict_without_numbers() -> None:

@@ -47,7 +47,11 @@ def evidence_of(rows: pd.DataFrame) -> str:
     parts = [f"{len(rows)} rows" if cells == len(rows) else f"{len(rows)} rows of {cells} cells"]
     for column, word in (("victims", "victim"), ("networks", "network"), ("seeds", "seed")):
         if column in rows and rows[column].notna().any():
-            parts.append(f"{range_of(rows[column])} {word}{'' if range_of(rows[column]) == '1' else 's'} a row")
+            unknown = int(rows[column].isna().sum())
+            not_all = f" (not recorded for {unknown} row{'' if unknown == 1 else 's'})" if unknown else ""
+            parts.append(
+                f"{range_of(rows[column])} {word}{'' if range_of(rows[column]) == '1' else 's'} a row{not_all}"
+            )
     if "scale" in rows and rows["scale"].notna().any():
         parts.append(f"scale {' and '.join(sorted(set(rows['scale'].dropna())))}")
     return f"{', '.join(parts)}."
