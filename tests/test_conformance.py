@@ -16,11 +16,12 @@ from command_line import called
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakbench.conformance import MEASURES, Answer, Scorer, Truth, all_cases, conform, lpips_range
+from leakbench.conformance import MEASURES, Answer, Scorer, Truth, all_cases, conform
+from leakbench.conformance.case import Between, Close, EachExample, Finite, Unanswered, Worse
+from leakbench.conformance.command import OwnScorer
 from leakbench.conformance.contract import read_scores
-from leakbench.conformance.known import Between, Close, EachExample, Finite, Unanswered, Worse
-from leakbench.conformance.own import OwnScorer
 from leakbench.conformance.pictures import black_and_white, reference, turned
+from leakbench.conformance.pixel_cases import lpips_case
 from leakbench.errors import InputError
 from leakbench.measure import metrics
 from leakbench.measure.metrics import load_lpips
@@ -355,7 +356,7 @@ def test_lpips_is_held_against_the_package(tmp_path: Path) -> None:
         return {"lpips": OwnScorer(lpips=lpips)(*halved)["lpips"]}  # type: ignore[arg-type]
 
     for scorer, outcome in ((OwnScorer(lpips=lpips), "passed"), (as_they_are, "failed"), (OWN, "not measured")):
-        found = {r.case: r for r in conform(scorer, lpips_range.cases(tmp_path))}["lpips: range"]
+        found = {r.case: r for r in conform(scorer, [lpips_case(tmp_path)])}["lpips: range"]
         assert found.outcome == outcome
     assert found.reason == "the scorer returns no lpips"
 
@@ -423,7 +424,7 @@ def test_every_measure_is_asked_for() -> None:
 
 SCORERS = """
 import numpy as np
-from leakbench.conformance.own import OwnScorer
+from leakbench.conformance.command import OwnScorer
 
 ours = OwnScorer()
 number = 3

@@ -1,16 +1,16 @@
 """Known-answer cases for scorers of gradient-leakage attacks: leakbench's own, a peer's, or yours.
 
 A scorer is any callable `score(truth, answer) -> dict`; `contract.py` says what it gets and what it may return. Each
-case asks it once, about pictures made here, and holds what comes back against an answer known beforehand: a closed
-form, or scikit-image. What a scorer leaves out is `not measured`, never passed. A peer's function is wrapped in a few
-lines, here one of two pictures, and held by `leakbench conformance --scorer my_module:score`:
+case calls it once, on generated pictures, and compares the scores with values known beforehand: a closed form, or
+scikit-image. A measure that the scorer leaves out is `not measured`, never passed. A peer's function is wrapped in a few
+lines, here a function of two pictures, and tested by `leakbench conformance --scorer my_module:score`:
 
     def score(truth, answer):
         batches = zip(truth["inputs"], answer["inputs"])
         return {"psnr": [[their_psnr(t, a) for t, a in zip(*batch)] for batch in batches]}
 
-Not every fault of an evaluation shows in its scorer. Out of reach here: an attacker who stops by the truth, a truth
-that was changed before it got to the scorer, a success that somebody judged by eye.
+Not every fault of an evaluation shows in its scorer. These cannot be tested here: an attacker that uses the truth to
+decide when to stop, a truth that was changed before the scorer got it, a success that was judged by eye.
 """
 
 from leakbench.conformance.contract import MEASURES, Answer, Scorer, Truth

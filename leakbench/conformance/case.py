@@ -4,14 +4,186 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from leakbench.conformance.contract import Answer, Truth
-from leakbench.conformance.known import Known
+from leakbench.conformance.contract import Answer, Floats, Truth
 
-__all__ = ["Case", "case"]
+__all__ = [
+    "Between",
+    "Case",
+    "Close",
+    "EachExample",
+    "Finite",
+    "Known",
+    "OneOf",
+    "Unanswered",
+    "Worse",
+    "case",
+    "shown",
+]
+
+
+class Known(Protocol):
+    """An answer known beforehand."""
+
+    def holds(self, got: Floats) -> bool:
+        """Say whether `got` is the known answer."""
+
+    def __str__(self) -> str:
+        """Say in words what is expected."""
+
+
+def shown(values: Floats) -> str:
+    """Return few numbers in four digits, of many the first three."""
+    flat = values.reshape(-1)
+    if not values.ndim:
+        return f"{float(flat[0]):.4g}"
+    more = f", ... ({len(flat)} in all)" if len(flat) > 6 else ""
+    return "[" + ", ".join(f"{x:.4g}" for x in (flat[:3] if more else flat)) + more + "]"
+
+
+def _alike(got: Floats, known: Floats) -> tuple[Floats, Floats] | None:
+    """Return both per batch where one of them is; None where the number of values is not that of the examples."""
+    if got.ndim == 2 and known.ndim == 1:
+        got = got.mean(1)
+    elif got.ndim == 1 and known.ndim == 2:
+        known = known.mean(1)
+    return (got, known) if got.shape == known.shape else None
+
+
+@dataclass(frozen=True, eq=False)
+class Close:
+    """The values (V, B), per batch their means; or one number: within `tolerance`, or a share `relative` of the value."""
+
+    values: Floats
+    tolerance: float
+    relative: float = 0.0
+
+    def holds(self, got: Floats) -> bool:
+        """Say whether all are close."""
+        pair = _alike(got, self.values)
+        return pair is not None and bool(np.allclose(*pair, rtol=self.relative, atol=self.tolerance))
+
+    def __str__(self) -> str:
+        within = f"within {self.relative:.2g} of the value" if self.relative else f"+- {self.tolerance:g}"
+        return f"{shown(self.values)} {within}"
+
+
+@dataclass(frozen=True, eq=False)
+class EachExample:
+    """The values (V, B) within `tolerance`, one for each example."""
+
+    values: Floats
+    tolerance: float
+
+    def holds(self, got: Floats) -> bool:
+        """Say whether each example has its value; one number a batch is not enough."""
+        same = got.shape == self.values.shape
+        return same and bool(np.allclose(got, self.values, rtol=0, atol=self.tolerance))
+
+    def __str__(self) -> str:
+        return f"{shown(self.values)} +- {self.tolerance:g}, one number an example"
+
+
+@dataclass(frozen=True, eq=False)
+class Unanswered:
+    """The values (V, 1) within `tolerance`; where they are NaN, there was no answer: NaN, or as bad as the worst answer.
+
+    worst: +1 where more is worse, as of an RMSE, -1 where less is.
+    """
+
+    values: Floats
+    worst: int
+    tolerance: float
+
+    def holds(self, got: Floats) -> bool:
+        """Say whether the answers have their values and a missing one has none that flatters."""
+        pair = _alike(got, self.values)
+        if pair is None:
+            return False
+        found, known = pair
+        answered = ~np.isnan(known)
+        limit = (self.worst * known[answered]).max()
+        missing = found[~answered]
+        kept = np.isnan(missing) | (self.worst * np.nan_to_num(missing, posinf=1e30, neginf=-1e30) >= limit)
+        return bool(np.allclose(found[answered], known[answered], rtol=0, atol=self.tolerance) and kept.all())
+
+    def __str__(self) -> str:
+        return f"{shown(self.values)} +- {self.tolerance:g}, for nan also every value that is not better than the worst answer"
+
+
+@dataclass(frozen=True)
+class Worse:
+    """One number, or the worst of several, beyond `limit`.
+
+    worst: +1 where more is worse, -1 where less is. limit_of: what would be at the limit. or_none: NaN is accepted too,
+    since no reader takes it for a good value.
+    """
+
+    limit: float
+    worst: int
+    limit_of: str
+    or_none: bool = False
+
+    def holds(self, got: Floats) -> bool:
+        """Say whether the worst number is beyond the limit."""
+        if np.isnan(got).any():
+            return self.or_none
+        return bool((self.worst * got).max(initial=-np.inf) > self.worst * self.limit + 1e-3)
+
+    def __str__(self) -> str:
+        side = "above" if self.worst > 0 else "below"
+        return f"{side} {self.limit:.4g} ({self.limit_of}){', or nan' if self.or_none else ''}"
+
+
+@dataclass(frozen=True)
+class Between:
+    """Numbers from low to high."""
+
+    low: float
+    high: float
+
+    def holds(self, got: Floats) -> bool:
+        """Say whether all are."""
+        return bool(((self.low <= got) & (got <= self.high)).all())
+
+    def __str__(self) -> str:
+        return f"{self.low:.4g} to {self.high:.4g}"
+
+
+@dataclass(frozen=True, eq=False)
+class Finite:
+    """Finite throughout, and within `tolerance` of the values (V, B) that are not NaN; one number per batch: only finite."""
+
+    values: Floats
+    tolerance: float
+
+    def holds(self, got: Floats) -> bool:
+        """Say whether all are finite, and those known are right."""
+        if not np.isfinite(got).all() or got.shape != self.values.shape:
+            return bool(np.isfinite(got).all()) and got.shape == self.values.shape[:-1]
+        known = ~np.isnan(self.values)
+        return bool(np.allclose(got[known], self.values[known], rtol=0, atol=self.tolerance))
+
+    def __str__(self) -> str:
+        return f"finite, {shown(self.values[~np.isnan(self.values)])} +- {self.tolerance:g} next to the perfect picture"
+
+
+@dataclass(frozen=True, eq=False)
+class OneOf:
+    """One of several known answers, each with a name."""
+
+    answers: dict[str, Known]
+
+    def holds(self, got: Floats) -> bool:
+        """Say whether it is any of them."""
+        return any(known.holds(got) for known in self.answers.values())
+
+    def __str__(self) -> str:
+        return " or ".join(f"{known} ({name})" for name, known in self.answers.items())
 
 
 @dataclass(frozen=True, eq=False)

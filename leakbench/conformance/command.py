@@ -2,21 +2,64 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from leakbench.conformance.contract import MEASURES
+import numpy as np
+import pandas as pd
+import torch
+
+from leakbench.answers import Ranking
+from leakbench.attack.null.pictures import NullAttack
+from leakbench.conformance.contract import AVERAGED, MEASURES, Answer, Truth
 from leakbench.conformance.judge import Result, all_cases, conform
-from leakbench.conformance.own import OwnScorer
 from leakbench.errors import InputError
 from leakbench.imported import import_function
+from leakbench.measure import metrics
 from leakbench.measure.metrics import load_lpips
+from leakbench.measure.scores import Truth as Real
+from leakbench.measure.scores import no_reconstruction, score
+from leakbench.summary.tap import tap_summary
 
-__all__ = ["as_dict", "conformance", "lines"]
+__all__ = ["OwnScorer", "as_dict", "conformance", "lines"]
+
+
+@dataclass(frozen=True)
+class OwnScorer:
+    """Score as `leakbench run` does. eta: the threshold of success; lpips: a score, or the reason why it is missing."""
+
+    eta: float = 0.1
+    lpips: metrics.Score | str = metrics.LPIPS_ABSENT
+
+    def __call__(self, truth: Truth, answer: Answer) -> Mapping[str, Any]:
+        """Return every measure, see `leakbench.conformance.Scorer`."""
+        inputs, labels, said, guesses = (
+            torch.from_numpy(a) for a in (truth["inputs"], truth["labels"], answer["inputs"], answer["labels"])
+        )
+        victims, members = labels.shape
+        lanes = torch.arange(victims)
+        real = Real(lanes, inputs, labels, torch.arange(victims * members).reshape(victims, members), lanes)
+        given = dataclasses.replace(no_reconstruction(real), inputs=said, labels=guesses, iterates=said[None])
+        # No case asks for the null attacker or a ranking: a guess of black, every victim and every class alike.
+        null = NullAttack({"black": torch.zeros_like(inputs.flatten(0, 1))}, {}, {}, "black", "black")
+        many = {"identified": victims, "label_ranked": int(labels.max()) + 1}
+        alike = {name: Ranking(torch.zeros(victims, k)) for name, k in many.items()}
+        rows, _ = score("type-1", 0, given, alike, null, real, self.eta, self.lpips)
+        return self._returned(rows, (victims, members)) | {"matched": metrics.match(said, inputs).numpy()}
+
+    def _returned(self, rows: pd.DataFrame, shape: tuple[int, int]) -> dict[str, Any]:
+        rows = rows.assign(label_accuracy=rows["label"] == rows["label_guess"])
+        names = [n for n in (*AVERAGED, "success", "label_accuracy") if n != "lpips" or callable(self.lpips)]
+        table = tap_summary(rows, 0.0)
+        # A summary says None where the value over all is infinite.
+        overall = {n: np.nan if table[n] is None else table[n] for n in AVERAGED if n in names}
+        return {n: rows[n].to_numpy().reshape(shape) for n in names} | {"asr": table["asr"], "overall": overall}
+
 
 OUTCOMES = ("passed", "failed", "not measured")
 COLUMN = 36
@@ -26,7 +69,7 @@ UNTOUCHED = "truth: untouched"
 
 
 def conformance(path: str | None, lpips_weights: Path | None) -> tuple[Result, ...]:
-    """Return what became of every case; raises InputError in one line for whatever does not fit.
+    """Return the result of every case; raises InputError in one line for an invalid option.
 
     path: `package.module:name` of a scorer, importable from the working folder too; leakbench's own without one.
     lpips_weights: a folder with a backbone of LPIPS, without which that case is not measured.
@@ -49,7 +92,7 @@ def as_dict(path: str | None, results: Sequence[Result]) -> dict[str, Any]:
 
 
 def lines(path: str | None, results: Sequence[Result]) -> list[str]:
-    """Return the table: of a failed case what came back and what had to, of one not measured the reason."""
+    """Return the table: for a failed case the value and the expected one, for one not measured the reason."""
     table = [f"{'case':<{COLUMN}}{path or 'leakbench'}"]
     for result in results:
         table.append(f"{result.case:<{COLUMN}}{result.outcome}")

@@ -28,7 +28,7 @@ class Truth(TypedDict):
 class Answer(TypedDict):
     """What an attacker gave back, in any order within a batch: the b-th label belongs to the b-th picture.
 
-    inputs: as the truth's, NaN throughout a picture where there is no answer, and not always within [0, 1]; labels: (V, B).
+    inputs: as the truth's, NaN throughout a picture without an answer, and not always within [0, 1]; labels: (V, B).
     """
 
     inputs: NDArray[np.float32]
@@ -36,7 +36,7 @@ class Answer(TypedDict):
 
 
 Scorer: TypeAlias = Callable[[Truth, Answer], Mapping[str, Any]]
-"""Scores answers beside the truth; returns those of these that it measures, and leaves out or gives None for the others.
+"""Compares reconstructions with the truth; returns the keys that it measures, and leaves out or gives None for the others.
 
 | key | value | what |
 | --- | --- | --- |
@@ -48,7 +48,7 @@ Scorer: TypeAlias = Callable[[Truth, Answer], Mapping[str, Any]]
 | `label_accuracy` | likewise | share of the labels that were found; where labels repeat, each as often as it is there |
 | `matched` | (V, B) int | which picture of the answer was taken for which of the truth |
 | `asr` | one number | share of all examples that count as reconstructed |
-| `overall` | {`rmse`, `psnr`, `ssim`, `lpips`: one number} | what stands for all examples in a table: a mean or a median |
+| `overall` | {`rmse`, `psnr`, `ssim`, `lpips`: one number} | the value over all examples in a table: a mean or a median |
 
 Left open, since scorers differ with good reason: the threshold of success (answers are perfect or hopeless), mean or
 median, and whether a label counts in a batch whose pictures did not come back.
@@ -58,7 +58,7 @@ median, and whether a label counts in a batch whose pictures did not come back.
 def read_scores(returned: Any) -> dict[str, Floats]:
     """Return {measure: float64 array} of what a scorer returned; one of `overall` is called like `overall rmse`.
 
-    Raises InputError where it is no mapping, has an unknown key, or a value that is no array of numbers.
+    Raises InputError where it is not a mapping, has an unknown key, or a value that is not an array of numbers.
     """
     if not isinstance(returned, Mapping):
         raise InputError(f"scorer: it returned {type(returned).__name__}, expected a dict like {{'rmse': array}}")

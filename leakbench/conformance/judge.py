@@ -11,24 +11,10 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from leakbench.conformance import (
-    batches,
-    best_member,
-    clamping,
-    examples,
-    failures,
-    labels,
-    lpips_range,
-    order,
-    psnr,
-    rmse,
-    ssim,
-    success,
-    untouched,
-)
-from leakbench.conformance.case import Case
+from leakbench.conformance.batch_cases import batch_cases
+from leakbench.conformance.case import Case, shown
 from leakbench.conformance.contract import Answer, Floats, Scorer, Truth, read_scores
-from leakbench.conformance.known import shown
+from leakbench.conformance.pixel_cases import lpips_case, pixel_cases
 from leakbench.imported import said
 
 __all__ = ["Result", "all_cases", "conform"]
@@ -38,9 +24,9 @@ Outcome = Literal["passed", "failed", "not measured"]
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one case.
+    """The result of one case.
 
-    got, expected: in words, empty where not measured; reason: why it was not. call: what became of the call of the scorer.
+    got, expected: in words, empty where not measured; reason: why it was not. call: how the call of the scorer ended.
     """
 
     case: str
@@ -54,15 +40,16 @@ class Result:
 
 def all_cases(lpips_weights: Path | None = None) -> tuple[Case, ...]:
     """Return every case; lpips_weights: a folder with a backbone of LPIPS, as torchvision names it."""
-    own = (rmse, psnr, ssim, clamping, examples, best_member, failures, success, order, batches, labels, untouched)
-    return *(made for part in own for made in part.cases()), *lpips_range.cases(lpips_weights)
+    return *pixel_cases(), *batch_cases(), lpips_case(lpips_weights)
 
 
 def conform(scorer: Scorer, cases: Sequence[Case]) -> tuple[Result, ...]:
     """Ask the scorer each case, once.
 
-    A scorer that raises has failed the case, and so has one that leaves out what it measures elsewhere. Raises InputError
-    where it returns what no scorer may, see `Scorer`.
+    A scorer that raises has failed the case, and so has one that leaves out what it measures elsewhere.
+
+    Raises:
+        InputError: the scorer returned something that `Scorer` does not allow.
     """
     asked = [{} if case.skipped else _ask(scorer, case) for case in cases]
     measured = {name for scores in asked if isinstance(scores, dict) for name in scores}

@@ -1,4 +1,4 @@
-"""Pictures whose scores are known: black and white noise, of which a share of the pixels is turned."""
+"""Pictures whose scores are known: black and white noise in which a share of the pixels is inverted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["SHAPE", "TOLERANCES", "WORST", "Pictures", "black_and_white", "refer
 Pictures = NDArray[np.float32]
 
 SHAPE = (3, 32, 32)
-"""Of one picture: colours, and a size that every peer takes."""
+"""The shape of one picture: colours, and a size that every peer takes."""
 
 TOLERANCES = {"rmse": 1e-4, "psnr": 1e-2, "ssim": 0.05}
 """What single precision may cost; of SSIM, what the border may: one case alone holds it against scikit-image."""
@@ -45,7 +45,7 @@ def turned(pictures: Pictures, shares: Sequence[Sequence[float]]) -> Pictures:
 
 
 def reference(measure: str, truth: Pictures, answer: Pictures) -> Floats:
-    """Return the known scores (V, B) of answers in the truth's order and in [0, 1]; NaN where there is none.
+    """Return the known scores (V, B) of answers in the truth's order and in [0, 1]; NaN where an answer is missing.
 
     measure: `rmse`, by its definition; `psnr` and `ssim`, scikit-image's of a data range of 1, the latter with the window
     of Wang et al. 2004. In float64.
