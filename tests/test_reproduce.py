@@ -21,11 +21,10 @@ from leakbench.errors import InputError
 from leakbench.progress import Reporter
 from leakbench.recipe import names
 from leakbench.reproduce import measure as measuring
+from leakbench.reproduce.accounting.page import judged
 from leakbench.reproduce.accounting.table import AccountingTable
-from leakbench.reproduce.accounting.verdict import judged
 from leakbench.reproduce.box import evidence_of
 from leakbench.reproduce.choose import chosen
-from leakbench.reproduce.claimed import with_claims
 from leakbench.reproduce.file import table_names
 from leakbench.reproduce.grid import spelled_out
 from leakbench.reproduce.index import BEGIN, END, index_of
@@ -35,7 +34,7 @@ from leakbench.reproduce.page import claims_of, page_of
 from leakbench.reproduce.reached import reached
 from leakbench.reproduce.read import read_any
 from leakbench.reproduce.reproduce import reproduce, write_page
-from leakbench.reproduce.table import Table, read_table
+from leakbench.reproduce.table import Table, read_table, with_claims
 from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS, compared, decided, digits_of
 
 RESULTS = Path(__file__).parent.parent / "results"

@@ -15,13 +15,10 @@ from leakbench.errors import InputError
 from leakbench.privacy.accountants import pld
 from leakbench.privacy.claims_composed import sequence
 from leakbench.reproduce.accounting import reproduce as reproducing
-from leakbench.reproduce.accounting.curves import first
-from leakbench.reproduce.accounting.measure import COUNTS, computed
-from leakbench.reproduce.accounting.page import accounting_page
-from leakbench.reproduce.accounting.readings import readings
+from leakbench.reproduce.accounting.measure import COUNTS, computed, first
+from leakbench.reproduce.accounting.page import accounting_page, judged
 from leakbench.reproduce.accounting.reproduce import account
-from leakbench.reproduce.accounting.table import COUNTED, AccountingTable, Claim
-from leakbench.reproduce.accounting.verdict import judged
+from leakbench.reproduce.accounting.table import COUNTED, AccountingTable, Claim, readings
 from leakbench.reproduce.file import table_names, tables_folder
 from leakbench.reproduce.read import read_any
 

@@ -19,11 +19,10 @@ from leakbench.errors import InputError
 from leakbench.progress import Reporter
 from leakbench.reproduce import cost
 from leakbench.reproduce.curves import Order, Rounds, ordered
-from leakbench.reproduce.curves_figure import draw_curves
 from leakbench.reproduce.page import claims_of, page_of
-from leakbench.reproduce.pictures import draw, shown_of
 from leakbench.reproduce.reproduce import reproduce
 from leakbench.reproduce.table import Table, read_table
+from leakbench.reproduce.table_figures import draw, draw_curves, shown_of
 from leakbench.reproduce.verdict import decided
 
 TINY = {

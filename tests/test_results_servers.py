@@ -82,7 +82,7 @@ def test_the_matrix_says_which_rows_are_stale_and_which_of_one_network(in_result
 
 def test_what_any_row_holds_is_counted_by_the_truth(in_results):
     """A row that is an example, one nearly, a mixture, a dead one; of another victim nothing counts."""
-    from leakbench.reproduce.any_row import within  # noqa: PLC0415
+    from leakbench.reproduce.measure import within  # noqa: PLC0415
 
     inputs = torch.rand(2, 3, 50, generator=torch.Generator().manual_seed(0))
     rows = torch.stack([inputs[:, 0], (inputs[:, 1] + 0.04).clamp(0, 1), inputs.mean(1), torch.zeros(2, 50)], 1)
@@ -97,7 +97,7 @@ def test_what_any_row_holds_is_counted_by_the_truth(in_results):
 
 def test_a_layer_s_rows_hold_what_a_run_recovers(in_results):
     """Of digits behind quantiles: what is recovered lies in some row; of an attack that reads none there is no share."""
-    from leakbench.reproduce.any_row import in_any_row  # noqa: PLC0415
+    from leakbench.reproduce.measure import in_any_row  # noqa: PLC0415
 
     asked = Request(
         dataset="digits",

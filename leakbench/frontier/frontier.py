@@ -16,8 +16,7 @@ from leakbench.errors import InputError
 from leakbench.frontier.grid import DEFENSES, Point, points_of
 from leakbench.frontier.measure import SAME, asked_of, cells_at, left_out, measured
 from leakbench.progress import Reporter, cells_line
-from leakbench.reproduce.checked import write_csv
-from leakbench.reproduce.kept import CURE, FRONTIER, kept
+from leakbench.reproduce.kept import CURE, FRONTIER, kept, write_csv
 from leakbench.reproduce.measure import hash_of
 from leakbench.reproduce.rows import Row, replaced
 from leakbench.store import alone

@@ -1,16 +1,37 @@
-"""The YAML files of tables: where they lie, what they are called, which fields they must and may have."""
+"""The YAML files of tables: their folder, names and fields, the type of each field, and which fields go together."""
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping
+from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
+
+from leakbench.cell import Request
 from leakbench.errors import InputError, nearest
-from leakbench.recipe import read_yaml
+from leakbench.part import Fraction, Text, part
+from leakbench.recipe import construct, read_yaml
+from leakbench.typed import check_fields
 
-__all__ = ["body_of", "called", "check", "table_names", "tables_folder"]
+__all__ = [
+    "WrittenOrder",
+    "WrittenRow",
+    "WrittenTable",
+    "as_written",
+    "body_of",
+    "called",
+    "check",
+    "check_claims",
+    "check_given",
+    "check_kind",
+    "claims_of",
+    "table_names",
+    "tables_folder",
+]
 
 
 def tables_folder() -> Path:
@@ -26,9 +47,9 @@ def table_names() -> list[str]:
 
 
 def body_of(name: str) -> tuple[Path, dict[str, Any]]:
-    """Return (path, what the file says) of a table's name, or of the path of a file of one's own.
+    """Return (path, content) for a table's name, or for the path of a user's file.
 
-    Raises InputError for a name or a file that there is not, and for what is no YAML.
+    Raises InputError for an unknown name, a missing file, and a file that is not YAML.
     """
     if name.endswith((".yaml", ".yml")):
         path = Path(name)
@@ -46,15 +67,178 @@ def body_of(name: str) -> tuple[Path, dict[str, Any]]:
 
 
 def called(path: Path) -> str:
-    """Return by which word a command asks for the table of a file: its name, or the path of one's own; quoted for a shell."""
+    """Return the argument that selects this table in a command: its name, or the path of a user's file; quoted for a shell."""
     return shlex.quote(path.stem if path.parent == tables_folder() else str(path))
 
 
 def check(path: Path, body: Mapping[str, Any], must: tuple[str, ...], may: tuple[str, ...], where: str = "") -> None:
-    """Raise InputError, with the file and `where` in it, for a field that is missing or that there is not."""
+    """Raise InputError, with the file and `where` in it, for a missing or unknown field."""
     for name in must:
         if name not in body:
             raise InputError(f"{path}: {where}field {name!r} is missing")
     for name in body:
         if name not in (*must, *may):
             raise InputError(f"{path}: {where}unknown field {name!r}{nearest(str(name), (*must, *may))}")
+
+
+Seeds = Annotated[int, Field(ge=1, le=1000)]
+Values = tuple[str | int | float | None, ...] | Mapping[Any, Any]
+Printed = tuple[Annotated[float, Field(allow_inf_nan=False)] | None, ...]
+
+LISTS = ("taps", "leak_rounds")
+"""Fields of a cell whose values are lists of words."""
+
+
+@part
+class WrittenTable:
+    """The fields of a table; what they mean says `leakbench.reproduce.table`."""
+
+    title: Text
+    given: Mapping[str, Any]
+    rows: tuple[Mapping[str, Any], ...]
+    text: str = ""
+    question: str = ""
+    answer: str = ""
+    kind: str = "cells"
+    cite: str = ""
+    columns: str = "claims"
+    found: str = ""
+    apart: Mapping[str, str] = field(default_factory=dict)
+    samples: Mapping[str, Any] = field(default_factory=dict)
+    samples_from: str = ""
+    quick: Mapping[str, Any] = field(default_factory=dict)
+    seeds: Seeds = 1
+    pictures: Any = 0
+    repeats: Any = 0
+    curves: Mapping[str, tuple[Text, ...]] = field(default_factory=dict)
+    orders: tuple[Mapping[str, Any], ...] = ()
+    window: Any = 1
+
+
+@part
+class WrittenRow:
+    """The fields of a row."""
+
+    name: Text
+    given: Mapping[str, Any] = field(default_factory=dict)
+    each: Mapping[str, Values] = field(default_factory=dict)
+    printed: Mapping[str, Printed] = field(default_factory=dict)
+    claim: Mapping[str, Any] = field(default_factory=dict)
+    aim: Fraction | None = None
+    apart: Mapping[str, str] = field(default_factory=dict)
+    because: str = ""
+    seeds: Seeds = 1
+    quick: Literal[False] | Mapping[str, Any] = field(default_factory=dict)
+
+
+@part
+class WrittenOrder:
+    """The fields of an order."""
+
+    says: Text
+    more: Annotated[tuple[Text, ...], Field(min_length=1)]
+    less: Annotated[tuple[Text, ...], Field(min_length=1)]
+    rounds: str = "all"
+    apart: str = ""
+
+
+def as_written(path: Path, cls: type[Any], fields: Any, where: str = "") -> None:
+    """Raise InputError, with the file and `where` in it, for what is not written as a class above says."""
+    try:
+        construct(cls, fields)
+    except InputError as error:
+        raise InputError(f"{path}: {where}{error}") from None
+
+
+def check_kind(path: Path, body: Mapping[str, Any]) -> None:
+    """Raise InputError for fields that do not go together: a table is of cells, of costs, of pictures or of curves.
+
+    repeats: of costs, whose columns are `cost`; they are of one seed and of no leakage point.  pictures, curves: each is the one
+    figure of a page.  orders, window: of curves.
+    """
+    of_costs = body.get("columns") == "cost"
+    if of_costs and not body.get("repeats"):
+        raise InputError(f"{path}: columns: cost goes with repeats; got none, expected a whole number >= 1")
+    if body.get("repeats"):
+        if not of_costs:
+            raise InputError(f"{path}: repeats: goes with columns: cost, got columns: {body.get('columns', 'claims')}")
+        for name, least in (("pictures", 0), ("curves", {}), ("seeds", 1)):
+            if body.get(name, least) != least:
+                raise InputError(f"{path}: {name}: a table with repeats times one seed and draws nothing; leave it out")
+        for row in body["rows"]:
+            if row.get("aim") is not None or row.get("seeds", 1) != 1:
+                raise InputError(
+                    f"{path}: row {row['name']!r}: aim, seeds: a table with repeats has neither; leave them out"
+                )
+    if body.get("pictures") and body.get("curves"):
+        raise InputError(f"{path}: pictures, curves: both are the figure of the page; leave one out")
+    for name in ("orders", "window"):
+        if body.get(name) and not body.get("curves"):
+            raise InputError(f"{path}: {name}: requires curves; add them or leave it out")
+
+
+def claims_of(where: str, claim: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, dict[str, float]]:
+    """Return {leakage point, "" for every one: {what: number}} of a row's claim, which may have some of a point's own.
+
+    known: what may be claimed.  Raises InputError for another name, and for a value that is not a finite number.
+    """
+    own = {name: dict(claimed) for name, claimed in claim.items() if isinstance(claimed, Mapping)}
+    every = {name: claimed for name, claimed in claim.items() if name not in own}
+    found = {**({"": every} if every else {}), **own}
+    for point, claimed in found.items():
+        for what, number in claimed.items():
+            if what not in known:
+                raise InputError(f"{where}claim: {what!r} is not measured{nearest(str(what), known)}")
+            if type(number) not in (int, float) or not math.isfinite(number):
+                said = ": ".join(filter(None, (point, what)))
+                raise InputError(f"{where}claim: {said}: got {number!r}, expected a finite number")
+    return found
+
+
+def check_claims(where: str, points: Mapping[str, Any], given: Mapping[str, Any], costs: bool) -> None:
+    """Raise InputError for a claim at a leakage point that a cell with these fields does not leak at.
+
+    costs: whether nothing but time is measured, and so at no point.
+    """
+    known = () if costs else _points(given)
+    for point in points:
+        if point and point not in known and not (point.partition("@")[0] in known and _any_round(point, given)):
+            said = nearest(point, known) if known else "; a table with repeats has none"
+            raise InputError(f"{where}claim: {point!r} is not a leakage point of the cell{said}")
+
+
+def _points(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a claim may call the leakage points of a cell: by the tap alone, and of the live protocol by its round."""
+    taps = tuple(given.get("taps", Request.taps))
+    if given.get("protocol", Request.protocol) != "live":
+        return taps
+    rounds = [
+        str(given.get("train_rounds") if r == "last" else r) for r in given.get("leak_rounds", Request.leak_rounds)
+    ]
+    ends = ["+".join(rounds)] if given.get("join_rounds") else rounds
+    return (*taps, *(f"{tap}@{end}" for tap in taps for end in ends))
+
+
+def _any_round(point: str, given: Mapping[str, Any]) -> bool:
+    """Say whether a point may be of the last round, whose number the data set's recipe alone knows."""
+    live, number = given.get("protocol") == "live", point.partition("@")[2]
+    unknown = given.get("train_rounds") is None and "last" in given.get("leak_rounds", ())
+    return live and unknown and number.replace("+", "").isdecimal()
+
+
+def check_given(where: str, given: Mapping[str, Any], quick: Mapping[str, Any] | None) -> None:
+    """Raise InputError for fields of a cell that there are not or that are of another type; of `quick` seeds too."""
+    seeds = (quick or {}).get("seeds", 1)
+    if type(seeds) is not int or not 1 <= seeds <= 1000:
+        raise InputError(f"{where}quick: seeds: got {seeds!r}, expected a whole number from 1 to 1000")
+    for said, fields in (("", given), ("quick: ", {k: v for k, v in (quick or {}).items() if k != "seeds"})):
+        words = {k: tuple(map(_word, v)) if k in LISTS and isinstance(v, list) else v for k, v in fields.items()}
+        try:
+            check_fields(Request, words, "a cell")
+        except InputError as error:
+            raise InputError(f"{where}{said}{error}") from None
+
+
+def _word(value: Any) -> Any:
+    """Return a round's number as a word, which YAML has as a number."""
+    return str(value) if type(value) is int else value

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from leakbench.reproduce.accounting.page import judged
 from leakbench.reproduce.accounting.table import AccountingTable
-from leakbench.reproduce.accounting.verdict import judged
 from leakbench.reproduce.columns import text_of
 from leakbench.reproduce.file import table_names
 from leakbench.reproduce.kept import kept

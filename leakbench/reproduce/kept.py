@@ -1,8 +1,9 @@
-"""Read back the rows of a CSV that this program wrote: names as text, numbers as numbers; what is damaged is named, not guessed."""
+"""Write rows to a CSV with a checksum each, and read them back: damage is reported, never guessed around."""
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import math
@@ -16,15 +17,50 @@ from typing import Any
 import pandas as pd
 
 from leakbench.errors import InputError
-from leakbench.reproduce.checked import unchecked
 from leakbench.reproduce.recorded import parsed_versions
+from leakbench.store import write_atomically
 from leakbench.summary.verdict import above_chance, whole_victims
 from leakbench.summary.verdict_words import IDENTIFIES, RANKED_ONLY, current_word, resilient
 
-__all__ = ["CURE", "FRONTIER", "OF_ACCOUNTING", "Kept", "kept", "of_table"]
+__all__ = ["CURE", "FRONTIER", "OF_ACCOUNTING", "Kept", "kept", "of_table", "write_csv"]
+
+CHECKED = "checksum"
+"""Name of the last column; a CSV without it was written before checksums existed, and is read as it is."""
+
+
+def write_csv(path: Path, rows: pd.DataFrame) -> None:
+    """Write rows, each with its checksum, whole or not at all."""
+    text = io.StringIO(newline="")
+    rows.to_csv(text, index=False, lineterminator="\n")
+    text.seek(0)
+    heads, *lines = [line for line in csv.reader(text, strict=True) if line]
+    told = rows.assign(**{CHECKED: [_checksum(heads, line) for line in lines]})
+    write_atomically(path, lambda file: told.to_csv(file, index=False))
+
+
+def _unchecked(path: Path, lines: Sequence[list[str]], cure: str) -> list[list[str]]:
+    """Return the fields of a head and its rows without the checksums; raises InputError for a row that was changed.
+
+    cure: what to do about it.
+    """
+    heads, *rows = lines
+    if heads[-1] != CHECKED:
+        return [heads, *rows]
+    for place, row in enumerate(rows, start=1):
+        if row[-1] != _checksum(heads[:-1], row[:-1]):
+            raise InputError(
+                f"{path}: row {place}: {CHECKED}: does not fit the rest, so that something was changed; {cure}"
+            )
+    return [line[:-1] for line in (heads, *rows)]
+
+
+def _checksum(heads: Sequence[str], row: Sequence[str]) -> str:
+    """Return the checksum of a row; its prefix keeps the column from being read as numbers."""
+    return "sha256:" + hashlib.sha256(json.dumps([list(heads), list(row)]).encode()).hexdigest()[:16]
+
 
 NAMES = ("row", "cell", "point", "reading", "dataset", "attack", "defense", "hash")
-"""Text, whatever it looks like: a row may be called `NA`, `1` or `true`."""
+"""Text, even if it looks like another type: a row may be called `NA`, `1` or `true`."""
 
 WORDS = (
     *(
@@ -91,7 +127,7 @@ OF_PAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "strongest": (("limit", "identified", "candidates", "asr"), SIZES),
     "servers": (("identified", "candidates", "minutes", "asr"), SIZES),
 }
-"""{a page's set of columns: what its rows must have, and what beside that in every row}."""
+"""{a page's set of columns: the columns that must exist, and further ones that must have a value in every row}."""
 
 
 def of_table(columns: str, curves: bool = False) -> Kept:
@@ -103,11 +139,12 @@ def of_table(columns: str, curves: bool = False) -> Kept:
 
 
 def kept(path: Path, kind: Kept) -> pd.DataFrame:
-    """Return the rows of a CSV; none, with the first columns, where there is none yet.
+    """Return the rows of a CSV; an empty table with the first columns if the file does not exist yet.
 
-    Raises InputError, with the file, the line or row and the column, for what cannot have been written: a column that is missing
-    or appears twice, a line that is cut off, a row that does not fit its checksum, text
-    in the place of a number, a share outside [0, 1], a row twice.
+    Raises:
+        InputError: with the file, the row and the column, for damage: a column that is missing or appears twice, a line
+            that is cut off, a row that does not fit its checksum, text in place of a number, a share outside [0, 1], a
+            duplicate row.
     """
     if not path.exists():
         return pd.DataFrame({column: [] for column in kind.first})
@@ -121,7 +158,7 @@ def kept(path: Path, kind: Kept) -> pd.DataFrame:
     for place, cell in enumerate(cells, start=1):
         if len(cell) != len(heads):
             raise InputError(f"{path}: row {place} has {len(cell)} fields, the head {len(heads)}; {CURE}")
-    heads, *cells = unchecked(path, [heads, *cells], CURE)
+    heads, *cells = _unchecked(path, [heads, *cells], CURE)
     rows = pd.DataFrame({head: _typed(path, head, [cell[i] for cell in cells]) for i, head in enumerate(heads)})
     _whole(path, rows, kind)
     return _with_current_verdicts(rows)
@@ -130,7 +167,7 @@ def kept(path: Path, kind: Kept) -> pd.DataFrame:
 def _with_current_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows with verdicts of today's scale; those of an earlier version are translated.
 
-    An attack that only ranks had one word whatever it identified. Whether that was more than chance is tested again.
+    An attack that only ranks had one word for every identification rate. Whether the rate is above chance is tested again.
     """
     if "verdict" not in rows:
         return rows
@@ -147,7 +184,7 @@ def _with_current_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _lines(path: Path) -> list[list[str]]:
-    """Return the fields of all lines, the head among them; an empty line is none."""
+    """Return the fields of all lines, the head first; empty lines are left out."""
     try:
         text = path.read_text(encoding="utf-8")
     except ValueError as error:

@@ -13,20 +13,41 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from leakbench.cell import Cell
+from leakbench.attack.methods.rows import Rows
+from leakbench.attack.public import FEW
+from leakbench.attack.servers.imprint import Bins
+from leakbench.cell import Cell, knowledge
 from leakbench.cell.budget import plan, prepare
 from leakbench.errors import InputError
+from leakbench.experiment.execute import hand_out
+from leakbench.experiment.stage_train import fresh_network
+from leakbench.experiment.victims import Sent, draw_victims, public_examples, truth, view_of
+from leakbench.federated.view import View
+from leakbench.measure.metrics import success_threshold
 from leakbench.measure.statistics import mean_interval, median_interval, wilson
+from leakbench.models.layers import first_layer
 from leakbench.progress import Reporter
 from leakbench.provenance import versions
-from leakbench.reproduce.any_row import in_any_row
 from leakbench.reproduce.recorded import recorded_in
 from leakbench.reproduce.rows import Row, executed, limit_of, minutes_of
 from leakbench.reproduce.table import Line, Table
+from leakbench.rng import generator
 from leakbench.store import Run, content_hash
 from leakbench.summary.verdict_words import resilient
+from leakbench.types import Network
 
-__all__ = ["accuracy_of", "cells_of", "changed_in", "check_line", "hash_of", "measured", "point_of", "rows_at"]
+__all__ = [
+    "accuracy_of",
+    "cells_of",
+    "changed_in",
+    "check_line",
+    "hash_of",
+    "in_any_row",
+    "measured",
+    "point_of",
+    "rows_at",
+    "within",
+]
 
 MEASURES = (
     *("asr", "asr_low", "asr_high", "null_asr", "rmse", "null_rmse", "psnr", "ssim", "label_accuracy"),
@@ -39,10 +60,10 @@ OF_SERVERS = (
     *("precision", "verbatim", "verbatim_low", "verbatim_high", "alone_expected"),
     *("asr_ideal", "rmse_ideal", "verdict"),
 )
-"""Copied on pages about servers, beside `within_tenth` and `in_any_row`."""
+"""Copied on pages about servers, which add `within_tenth` and `in_any_row`."""
 
 TENTH = 0.1
-"""An RMSE by which a picture is still known."""
+"""An RMSE at which a picture is still recognisable."""
 
 OTHERS = 500
 """Among how many examples an answer picks its own, on pages about servers."""
@@ -51,7 +72,7 @@ OTHERS = 500
 def cells_of(
     line: Line, scale: str, changed: dict[str, Any], data_dir: Path | None, reporter: Reporter | None = None
 ) -> list[Cell]:
-    """Return the cells of a line, one for each seed; raises InputError that names the row where there is no such cell."""
+    """Return the cells of a line, one for each seed; raises InputError that names the row for an invalid cell."""
     with _named(line):
         return [prepare(request, data_dir, reporter) for request in line.requests(scale, changed)]
 
@@ -79,9 +100,9 @@ def hash_of(cells: list[Cell]) -> str:
 def measured(
     table: Table, line: Line, scale: str, changed: dict[str, Any], runs: Path, data_dir: Path | None, reporter: Reporter
 ) -> list[Row]:
-    """Run a line's cells at a scale, each in a folder of its own in `runs`, where it goes on if it was cut short: its rows.
+    """Run a line's cells at a scale, each in its folder in `runs`, where an interrupted cell resumes; return its rows.
 
-    All of a row is of the first seed, but for the accuracy and the time, which are of all seeds.
+    A row is measured at the first seed; only its accuracy and its time cover all seeds.
     """
     cells = cells_of(line, scale, changed, data_dir, reporter)
     command = f'leakbench reproduce {table.called} --scale {scale} --only "{line.name}"'
@@ -113,12 +134,12 @@ def measured(
 
 
 def changed_in(changed: dict[str, Any]) -> Row:
-    """Return what a row of a trial keeps of it: which numbers are not the table's; nothing of a row that is no trial's."""
+    """Return the column of a trial's row: the numbers that differ from the table's; empty for a row that is not a trial's."""
     return {"changed": json.dumps(changed, sort_keys=True)} if changed else {}
 
 
 def accuracy_of(ended: list[float], examples: int) -> Row:
-    """Return the mean accuracy of trained networks with its 95 % interval; of one that of its share of the test examples."""
+    """Return the mean accuracy of trained networks with its 95 % interval; for one network the interval over test examples."""
     if not ended:
         return dict.fromkeys(("trained_accuracy", "trained_accuracy_low", "trained_accuracy_high"))
     alone = (ended[0], *wilson(ended[0] * examples, examples))
@@ -172,7 +193,7 @@ def point_of(tap: dict[str, Any], rows: pd.DataFrame) -> Row:
 
 
 def _of_servers(cell: Cell, tap: dict[str, Any], point: str, rows: pd.DataFrame, tensors: dict[str, Tensor]) -> Row:
-    """Return what a row of a page about servers takes beside."""
+    """Return the further columns of a row on a page about servers."""
     name = point.split("@", maxsplit=1)[0]
     answers, truth = (tensors[f"{name}.round{tap['round']}.{what}"] for what in ("reconstruction", "truth"))
     free = cell.data.victims[~torch.isin(cell.data.victims, torch.tensor(rows["example"].to_numpy()))]
@@ -187,7 +208,47 @@ def _of_servers(cell: Cell, tap: dict[str, Any], point: str, rows: pd.DataFrame,
 
 
 def _picked(answers: Tensor, truth: Tensor, others: Tensor) -> float:
-    """Return how often an answer (n, d) is nearer to its truth (n, d) than to any of the others (k, d); none is nowhere near."""
+    """Return how often an answer (n, d) is nearer to its truth (n, d) than to any of the others (k, d); a missing one never is."""
     own = (answers - truth).square().sum(1)
     nearest = torch.cdist(answers.nan_to_num(nan=0.0), others).square().amin(1)
     return float((own < nearest).double().mean())
+
+
+def in_any_row(cell: Cell, tap: str) -> float | None:
+    """Return the share of the attacked examples that some row of a fully connected first layer contains to an RMSE of eta.
+
+    It is computed from the truth at the first weights, as Boenisch et al. count it (table 5). None where the attack does
+    not read rows of such a layer, and in the live protocol, whose model is trained.
+    """
+    if cell.settings.protocol == "live" or not isinstance(cell.attack.method, Rows):
+        return None
+    public = public_examples(cell, max(FEW, cell.attack.needs.public))
+
+    def sent_at(network: int) -> Sent:
+        plain = Network(*fresh_network(cell, False, network))
+        rng = generator(cell.settings.seed, "server")
+        return Sent(*cell.attack.server(plain, public, knowledge(cell, tap), rng))
+
+    sent = [sent_at(network) for network in range(cell.settings.networks)]
+    name = first_layer(sent[0].network.model)
+    if name is None or isinstance(sent[0].secret, Bins):
+        return None
+    victims = draw_victims(cell, tap, 0, hand_out(cell))
+    inputs, _, _ = truth(cell, tap, victims)
+    eta = cell.settings.success
+    if eta is None:
+        eta = success_threshold(cell.data.train_inputs[cell.data.victims], generator(cell.settings.seed, "eta"))
+    found = [
+        within(view_of(cell, tap, 0, victims, lane, sent[int(lane) % len(sent)]), name, inputs[lane].flatten(2), eta)
+        for lane in torch.split(torch.arange(len(inputs)), 1)
+    ]
+    return float(torch.cat(found).double().mean())
+
+
+def within(view: View, layer: str, inputs: Tensor, eta: float) -> Tensor:
+    """Return (V, M): whether a row of the layer, of that prefix, holds each of the inputs (V, M, d) to an RMSE of eta."""
+    weight, bias = (view.update[f"{layer}{kind}"] for kind in ("weight", "bias"))
+    rows = (weight / bias[..., None]).clamp(0, 1)
+    apart = torch.cdist(inputs, rows.nan_to_num(nan=torch.inf), compute_mode="donot_use_mm_for_euclid_dist")
+    held: Tensor = apart.nan_to_num(nan=torch.inf).amin(2) <= eta * inputs.shape[2] ** 0.5
+    return held

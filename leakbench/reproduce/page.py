@@ -13,12 +13,11 @@ import pandas as pd
 
 from leakbench.reproduce.agreement import LEVEL
 from leakbench.reproduce.box import box_of, caveats_of, evidence_of, few_victims, leaks_counted
-from leakbench.reproduce.claimed import with_claims
 from leakbench.reproduce.columns import COLUMNS, Row, text_of
 from leakbench.reproduce.curves import ordered
 from leakbench.reproduce.reached import reached
 from leakbench.reproduce.stale import rows_of, stale_lines, stale_names
-from leakbench.reproduce.table import Line, Table
+from leakbench.reproduce.table import Line, Table, with_claims
 from leakbench.reproduce.verdict import CLAIMS, ORDER, VERDICTS, Compared, compared, decided, digits_of, unmeasured
 from leakbench.scripts import in_table, markdown_table, untagged
 

@@ -10,19 +10,16 @@ import pandas as pd
 
 from leakbench.errors import InputError
 from leakbench.progress import Reporter, cells_line
-from leakbench.reproduce.checked import write_csv
 from leakbench.reproduce.choose import chosen
-from leakbench.reproduce.claimed import with_claims
 from leakbench.reproduce.cost import timed
-from leakbench.reproduce.curves_figure import draw_curves
-from leakbench.reproduce.drawing import draw_pictures
 from leakbench.reproduce.file import table_names, tables_folder
 from leakbench.reproduce.index import write_index
-from leakbench.reproduce.kept import kept, of_table
+from leakbench.reproduce.kept import kept, of_table, write_csv
 from leakbench.reproduce.measure import cells_of, check_line, hash_of, measured
 from leakbench.reproduce.page import page_of
-from leakbench.reproduce.rows import Row, replaced
-from leakbench.reproduce.table import SCALES, Line, Table
+from leakbench.reproduce.rows import Row, in_order, replaced
+from leakbench.reproduce.table import SCALES, Line, Table, with_claims
+from leakbench.reproduce.table_figures import draw_curves, draw_pictures
 from leakbench.store import alone, write_atomically
 
 __all__ = ["is_page", "reproduce", "write_page"]
@@ -44,8 +41,8 @@ def reproduce(
 
     A table of pictures has its figure drawn last.  The rows are read again before each write, so that of two commands on one
     folder none loses a row of the other's.  A page that is missing or not that of the rows is written again.
-    scale: one of `SCALES`; a row of the scale `full` stands for both.  only: text that the names hold.  changed: {field of a
-    cell: number} for a trial.  again: measure also what is there.  Raises InputError for names and fields that there are not.
+    scale: one of `SCALES`; a row of scale `full` counts for both.  only: text that the names contain.  changed: {field of a
+    cell: number} for a trial.  again: measure existing rows too.  Raises InputError for unknown names and fields.
     """
     lines = {line.name: line for line in table.at(scale)}
     names = chosen(lines, only)
@@ -69,7 +66,7 @@ def reproduce(
             found = measured(table, lines[name], scale, changed, runs, data_dir, reporter)
         with alone(out):
             rows = _read(table, csv)
-            rows = _ordered(replaced(rows, "cell", name, found), table)
+            rows = in_order(replaced(rows, "cell", name, found), "cell", (line.name for line in table.lines))
             if table.pictures:  # Drawn last, and so missing where that was cut off, not of other rows.
                 (out / f"{table.name}.png").unlink(missing_ok=True)
             write_csv(csv, rows)
@@ -136,9 +133,3 @@ def _stands(rows: pd.DataFrame, line: Line, scale: str, changed: dict[str, Any],
     hashes = set(rows.loc[rows["cell"] == line.name, "hash"]) if "hash" in rows else set()
     scales = [scale, *(s for s in SCALES if s == "full" and s != scale)]
     return bool(hashes) and any(hash_of(cells_of(line, s, changed, data_dir)) in hashes for s in scales)
-
-
-def _ordered(rows: pd.DataFrame, table: Table) -> pd.DataFrame:
-    """Return the rows in the order of the table's cells."""
-    order = {line.name: place for place, line in enumerate(table.lines)}
-    return rows.sort_values("cell", key=lambda listed: listed.map(order), kind="stable").reset_index(drop=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,7 +15,7 @@ from leakbench.experiment.execute import execute
 from leakbench.progress import Reporter
 from leakbench.store import Run, open_run
 
-__all__ = ["Row", "executed", "held", "limit_of", "measured", "minutes_of", "replaced", "there"]
+__all__ = ["Row", "executed", "held", "in_order", "limit_of", "measured", "minutes_of", "replaced", "there"]
 
 Row: TypeAlias = dict[str, Any]
 
@@ -67,6 +67,12 @@ def replaced(rows: pd.DataFrame, by: str, name: str, found: Sequence[Row]) -> pd
     )
 
 
+def in_order(rows: pd.DataFrame, by: str, names: Iterable[str]) -> pd.DataFrame:
+    """Return the rows in the order in which `names` lists the values of column `by`."""
+    order = {name: place for place, name in enumerate(names)}
+    return rows.sort_values(by, key=lambda listed: listed.map(order), kind="stable").reset_index(drop=True)
+
+
 def measured(
     rows: pd.DataFrame,
     names: Sequence[str],
@@ -81,11 +87,9 @@ def measured(
     measure: takes a cell's name, returns its rows.  table: the CSV, None where rows are not whole yet.  by: the column that has
     the cell's name.
     """
-    order = {name: place for place, name in enumerate(cells)}
     for name in names:
         found = measure(name)
-        rows = replaced(rows, by, name, found)
-        rows = rows.sort_values(by, key=lambda listed: listed.map(order), kind="stable").reset_index(drop=True)
+        rows = in_order(replaced(rows, by, name, found), by, cells)
         if table is not None:
             rows.to_csv(table, index=False)
         for row in found:

@@ -5,12 +5,12 @@ title:    of its page.            cite:  the paper, for a table of a paper.     
 question: the claim that the page tests, for the box at its top.                  answer: the verdict in words, without numbers.
 columns:  a set of `leakbench.reproduce.columns`.
 given:    fields of `leakbench.cell.Request` for all cells; the path of a recipe begins where the file lies.
-quick:    what `--scale quick` gives in the stead of them; `quick: false` in a row leaves the row out there.
+quick:    what `--scale quick` gives instead of them; `quick: false` in a row leaves the row out there.
 apart:    {what papers print: how every row's setting differs from the paper's}; a row may have its own.
 samples:  {what papers print: on how many examples, or {data set: on how many}}, where the paper gives it; with it goes
 samples_from: where in the paper.
 seeds:    how often each cell is run, with other seeds; 1 if it is not said.
-pictures: of how many examples a figure beside the page shows truth and reconstructions, see `leakbench.reproduce.pictures`.
+pictures: number of examples whose truth and reconstructions the page's figure shows, see `leakbench.reproduce.table_figures`.
 repeats:  how often local iterations are timed beside undefended ones, where a table is of costs, see `leakbench.reproduce.cost`.
 curves:   {panel of the figure of accuracy over rounds: names of its rows}, see `leakbench.reproduce.curves`; with it may be
 orders:   [{says, more, less, rounds, apart}], claims that rows lie above others, and
@@ -28,25 +28,29 @@ from os.path import normpath
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from leakbench.cell import Request
 from leakbench.errors import InputError, nearest
 from leakbench.reproduce.columns import COLUMNS
 from leakbench.reproduce.curves import SPANS, Order, Rounds
-from leakbench.reproduce.file import body_of, called, check
-from leakbench.reproduce.grid import spelled_out
-from leakbench.reproduce.verdict import CLAIMS
-from leakbench.reproduce.written import (
+from leakbench.reproduce.file import (
     WrittenOrder,
     WrittenRow,
     WrittenTable,
     as_written,
+    body_of,
+    called,
+    check,
     check_claims,
     check_given,
     check_kind,
     claims_of,
 )
+from leakbench.reproduce.grid import spelled_out
+from leakbench.reproduce.verdict import CLAIMS
 
-__all__ = ["SCALES", "Line", "Table", "read_table", "table_of"]
+__all__ = ["SCALES", "Line", "Table", "read_table", "table_of", "with_claims"]
 
 SCALES = ("quick", "full")
 
@@ -72,7 +76,7 @@ OPTIONAL = (
 )
 
 OF_ROWS = ("given", "each", "printed", "claim", "aim", "apart", "because", "seeds", "quick")
-"""What a row may have beside its name."""
+"""Optional fields of a row."""
 
 COUNTS = ("victims", "candidates", "seeds")
 """Of which fewer make wider intervals, and no other number."""
@@ -158,12 +162,12 @@ class Table:
 
 
 def read_table(name: str) -> Table:
-    """Return a table by its name, or by the path of a file of one's own; raises InputError for what is none, or wrong."""
+    """Return a table by its name, or by the path of a user's file; raises InputError for a missing or wrong one."""
     return table_of(*body_of(name))
 
 
 def table_of(path: Path, body: Mapping[str, Any]) -> Table:
-    """Return the table that a file says; raises InputError for what is none, or wrong."""
+    """Return the table in a file; raises InputError for a wrong or missing field."""
     check(path, body, ("title", "given", "rows"), ("text", *OPTIONAL))
     as_written(path, WrittenTable, body)
     columns = body.get("columns", "claims")
@@ -268,3 +272,25 @@ def _count(path: Path, body: Mapping[str, Any], name: str) -> int:
     if type(found) is not int or found < 0:
         raise InputError(f"{path}: {name}: got {found!r}, expected a whole number >= 0")
     return found
+
+
+CLAIMED = "claimed_"
+
+
+def with_claims(table: Table, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of cells that the table has, their claims and aims as it says them.
+
+    A number that was misread in a paper is corrected in the table's file alone, and a cell that it no longer has leaves no row.
+    """
+    lines = {line.name: line for line in table.lines}
+    rows = rows[rows["cell"].isin(lines)].reset_index(drop=True)
+    of = [
+        (lines[cell].claimed(str(point)), lines[cell].aim)
+        for cell, point in zip(rows["cell"], rows["point"], strict=True)
+    ]
+    kept = [name for name in map(str, rows) if name.startswith(CLAIMED)]
+    named = dict.fromkeys([*kept, *(f"{CLAIMED}{what}" for claim, _ in of for what in claim)])
+    found = {name: [claim.get(name.removeprefix(CLAIMED)) for claim, _ in of] for name in named}
+    if any(aim is not None for _, aim in of):
+        found["aim"] = [aim for _, aim in of]
+    return rows.assign(**{name: pd.Series(values, dtype=float) for name, values in found.items()})

@@ -16,8 +16,7 @@ from leakbench.errors import InputError
 from leakbench.fit_store import FitStore
 from leakbench.fitted import Fitted
 from leakbench.gate.baseline import kept_of
-from leakbench.reproduce.checked import write_csv
-from leakbench.reproduce.kept import Kept, kept, of_table
+from leakbench.reproduce.kept import Kept, kept, of_table, write_csv
 from leakbench.reproduce.read import kind_of, read_any
 from tests.reliability.edges_runs import called
 from tests.reliability.harm import harms

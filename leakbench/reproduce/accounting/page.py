@@ -3,17 +3,61 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 
-from leakbench.reproduce.accounting.table import AccountingTable
-from leakbench.reproduce.accounting.verdict import judged
+from leakbench.reproduce.accounting.table import AccountingTable, Claim, Row
 from leakbench.reproduce.box import box_of, caveats_of
 from leakbench.reproduce.page import counted
 from leakbench.reproduce.stale import rows_of, stale_names
+from leakbench.reproduce.verdict import CONTRADICTED, DIFFERENT, REPRODUCED
 from leakbench.scripts import in_table, markdown_table, untagged
 
-__all__ = ["accounting_page"]
+__all__ = ["accounting_page", "judged"]
+
+NO_READING = "given by no reading that was tried"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A printed number, its formula's, and those of tight accountants, of the reading that is stated, or else of the first."""
+
+    name: str
+    claimed: float
+    formula: float
+    renyi: float
+    losses: float
+    verdict: str
+    reason: str = ""
+
+
+def judged(table: AccountingTable, rows: pd.DataFrame) -> list[Judged]:
+    """Return every claim that was computed, once, however many readings it has.
+
+    Reproduced: a stated reading gives the printed digits. Contradicted: none does; the reason names other readings that do.
+    Different setting: the paper does not state what the formula needs.
+    """
+    of = {name: group.to_dict("records") for name, group in rows.groupby("cell", sort=False)}
+    return [_judged(claim, of[claim.name]) for claim in table.claims if claim.name in of]
+
+
+def _judged(claim: Claim, rows: Sequence[Row]) -> Judged:
+    stated = [row for row in rows if row["stated"]]
+    holding = [row for row in stated if row["gives"]]
+    shown = (holding or stated or rows)[0]
+    formula, renyi, losses = (float(shown[key]) for key in ("formula", "renyi", "losses"))
+    said: str = "" if pd.isna(shown["reason"]) else shown["reason"]
+    others = ", ".join(f"'{row['reading']}'" for row in rows if row["gives"])
+    if claim.apart:
+        verdict, reason = DIFFERENT, "; ".join(filter(None, (claim.apart, said)))
+    elif holding:
+        verdict, reason = REPRODUCED, ""
+    else:
+        verdict, reason = CONTRADICTED, f"{said}; {f'given by {others}' if others else NO_READING}"
+    return Judged(claim.name, claim.claimed, formula, renyi, losses, verdict, reason)
+
 
 RULE = (
     "A printed number is reproduced if the claim's own formula, as the paper states it, gives the same digits, and contradicted"
@@ -96,7 +140,7 @@ def accounting_page(table: AccountingTable, rows: pd.DataFrame) -> str:
 
 
 def _number(value: float) -> str:
-    """Return a number of the page; a dash where there is none."""
+    """Return a number of the page; a dash for a missing one."""
     if math.isnan(value):
         return "-"
     return f"{value:.0f}" if value == int(value) else f"{value:.4f}" if value < 1000 else f"{value:.2g}"

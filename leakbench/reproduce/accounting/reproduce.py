@@ -1,4 +1,4 @@
-"""Compute a table of accounting: each claim once, kept as soon as it is whole; what a row already holds is not computed again."""
+"""Compute a table of accounting: each claim once, and store its rows at once; claims with rows are not computed again."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import pandas as pd
 
 from leakbench.reproduce.accounting.measure import computed
 from leakbench.reproduce.accounting.page import accounting_page
-from leakbench.reproduce.accounting.readings import Row
-from leakbench.reproduce.accounting.table import AccountingTable
-from leakbench.reproduce.checked import write_csv
+from leakbench.reproduce.accounting.table import AccountingTable, Row
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.index import write_index
-from leakbench.reproduce.kept import OF_ACCOUNTING, kept
-from leakbench.reproduce.rows import replaced
+from leakbench.reproduce.kept import OF_ACCOUNTING, kept, write_csv
+from leakbench.reproduce.reproduce import is_page
+from leakbench.reproduce.rows import in_order, replaced
 from leakbench.store import alone, write_atomically
 
 __all__ = ["account", "write_accounting_page"]
@@ -29,7 +28,7 @@ def account(
     only: text that the names hold.  again: compute also what is there.  Raises InputError for a name that there is not.
     """
     claims = {claim.name: claim for claim in table.claims}
-    order = {name: place for place, name in enumerate(claims)}
+
     csv = out / f"{table.name}.csv"
     rows, fresh = kept(csv, OF_ACCOUNTING), False
     for name in chosen(claims, only):
@@ -39,7 +38,7 @@ def account(
         with alone(out):
             rows = kept(csv, OF_ACCOUNTING)  # As it is now: another command may have written to it meanwhile.
             rows = replaced(rows, "cell", name, found)
-            rows = rows[rows["cell"].isin(order)].sort_values("cell", key=lambda of: of.map(order), kind="stable")
+            rows = in_order(rows[rows["cell"].isin(claims)], "cell", claims)
             write_csv(csv, rows)
             write_accounting_page(table, rows, out)
         for row in found:
@@ -48,10 +47,9 @@ def account(
     if len(rows) and not fresh:
         with alone(out):
             rows = kept(csv, OF_ACCOUNTING)
-            page = out / f"{table.name}.md"
-            if not (page.is_file() and page.read_bytes() == accounting_page(table, rows).encode()):
+            if not is_page(out / f"{table.name}.md", accounting_page(table, rows)):
                 write_accounting_page(table, rows, out)
-    return rows.reset_index(drop=True)
+    return rows
 
 
 def write_accounting_page(table: AccountingTable, rows: pd.DataFrame, out: Path) -> Path:

@@ -11,23 +11,264 @@ rows:    [{name, printed, given, apart}]; `printed` is a number, or {data set: n
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 import leakbench.privacy
 from leakbench.behaviour import raised
 from leakbench.cell import SINCE
 from leakbench.errors import InputError, nearest
+from leakbench.part import Count, NonNegative, Positive, Probability, Text, part
+from leakbench.privacy.claim import CLAIMS, CompositionClaim, MomentsClaim
+from leakbench.privacy.ledger import Schedule
 from leakbench.provenance import versions
-from leakbench.reproduce.accounting.given import COUNTED, WrittenAccounting, WrittenClaim, check_claim
-from leakbench.reproduce.file import called, check
-from leakbench.reproduce.written import as_written
+from leakbench.recipe import construct
+from leakbench.reproduce.file import as_written, called, check
 from leakbench.store import content_hash
+from leakbench.typed import check_fields
 
-__all__ = ["COUNTED", "AccountingTable", "Claim", "accounting_of"]
+__all__ = [
+    "COUNTED",
+    "AccountingTable",
+    "Claim",
+    "Composed",
+    "Row",
+    "accounting_of",
+    "readings",
+    "row_of",
+    "schedule_of",
+]
+
+Row: TypeAlias = dict[Any, Any]
+Composed: TypeAlias = MomentsClaim | CompositionClaim
+
+FORMULAS = ("moments", "composition")
+"""Claims of `leakbench.privacy.claim.CLAIMS` that compose steps."""
+
+
+@part
+class _WrittenReading:
+    """The fields of a reading."""
+
+    name: Text
+    claim: Mapping[str, Mapping[str, Any]]
+    stated: bool = False
+    pooled: bool = False
+    flat: bool = False
+    only: tuple[str, ...] | None = None
+    because: str = ""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to compute a printed number.
+
+    stated: whether it is what the paper's text says; others are what was found to give the number, or tried.  part: the
+    formula.  schedule: the federation, its sampling and its rounds.  because: why it does not give the number; may be empty.
+    """
+
+    name: str
+    stated: bool
+    part: Composed
+    schedule: Schedule
+    because: str = ""
+
+
+def readings(given: Mapping[str, Any]) -> Iterator[Reading]:
+    """Yield the readings of a claim, with the sampling and the steps that each takes.
+
+    pooled: q = B K_t / |D| (`examples`) instead of B / |D_i|.  flat: every local iteration counts as a round.  only: data
+    sets, where the reading is not for all.  Raises InputError for an unknown field.
+    """
+    for said in given["readings"]:
+        where = f"reading {said.get('name')!r}: "
+        try:
+            reading = _reading(construct(_WrittenReading, said), given)
+        except InputError as error:
+            raise InputError(f"{where}{error}") from None
+        if reading is not None:
+            yield reading
+
+
+def _reading(said: _WrittenReading, given: Mapping[str, Any]) -> Reading | None:
+    """Return a reading as it is written; None where it is not of the claim's data set."""
+    if said.only is not None and given.get("dataset") not in said.only:
+        return None
+    if len(said.claim) != 1 or next(iter(said.claim)) not in FORMULAS:
+        raise InputError(f"claim: got {', '.join(said.claim) or 'none'}, expected one of {', '.join(FORMULAS)}")
+    [(formula, fields)] = said.claim.items()
+    schedule = schedule_of(given)
+    if said.pooled:
+        if "examples" not in given:
+            raise InputError("pooled: takes the number of all examples; field 'examples' is missing")
+        batch = schedule.batch * schedule.clients_per_round
+        schedule = dataclasses.replace(schedule, batch=batch, examples_per_client=given["examples"])
+    if said.flat:
+        steps = schedule.rounds * schedule.local_iterations
+        schedule = dataclasses.replace(schedule, rounds=steps, local_iterations=1)
+    try:
+        said.because.format(alone=0.0)
+    except (KeyError, IndexError, ValueError, AttributeError):
+        raise InputError(f"because: got {said.because!r}, expected no braces but {{alone}}") from None
+    try:
+        part_ = construct(CLAIMS[formula], fields)
+    except InputError as error:
+        raise InputError(f"claim: {formula}: {error}") from None
+    return Reading(said.name, said.stated, part_, schedule, said.because)
+
+
+def schedule_of(given: Mapping[str, Any], **changes: Any) -> Schedule:
+    """Return the federation of a claim, with some fields changed; raises InputError for a field that is wrong or missing."""
+    fields = {**given["federation"], **changes}
+    try:
+        check_fields(Schedule, fields, "a federation", whole=True)
+        return Schedule(**fields)
+    except InputError as error:
+        raise InputError(f"federation: {error}") from None
+
+
+def row_of(name: str, stated: bool, formula: float | None, tight: tuple[float, float], gives: bool, why: str) -> Row:
+    """Return the row of a reading. tight: by Rényi divergences, by losses; why: kept where the formula does not give the number."""
+    renyi, losses = tight
+    same: Row = {"reading": name, "stated": int(stated), "formula": formula, "renyi": renyi, "losses": losses}
+    return {**same, "gives": int(gives), "reason": "" if gives else why}
+
+
+@part
+class WrittenAccounting:
+    """The fields of a table of accounting; what they mean says `leakbench.reproduce.accounting.table`."""
+
+    kind: str
+    counts: str
+    title: Text
+    text: str
+    given: Mapping[str, Any]
+    rows: tuple[Mapping[str, Any], ...]
+    data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    cite: str = ""
+    apart: str = ""
+    found: str = ""
+    question: str = ""
+    answer: str = ""
+
+
+@part
+class WrittenClaim:
+    """The fields of a row."""
+
+    name: Text
+    printed: Any
+    given: Mapping[str, Any] = field(default_factory=dict)
+    apart: str = ""
+
+
+@part
+class _OfEpsilons:
+    """What printed epsilons are computed from; within: how near a formula's epsilon must be to the printed one."""
+
+    federation: Mapping[str, Any]
+    readings: Annotated[tuple[Mapping[str, Any], ...], Field(min_length=1)]
+    within: NonNegative
+    delta: Probability
+    examples: Count = 1
+    dataset: str = ""
+
+
+@part
+class _OfRounds:
+    """What printed rounds are computed from; losses: whether privacy losses are computed after the printed round."""
+
+    federation: Mapping[str, Any]
+    readings: Annotated[tuple[Mapping[str, Any], ...], Field(min_length=1)]
+    budget: Positive
+    delta: Probability
+    losses: bool = False
+    examples: Count = 1
+    dataset: str = ""
+
+
+@part
+class _Agent:
+    """The released agent."""
+
+    sigma: Positive
+    clients_per_round: Count
+
+
+def _agent(fields: Any) -> _Agent:
+    try:
+        return construct(_Agent, fields)
+    except InputError as error:
+        raise PydanticCustomError("slot", "{text}", {"text": str(error)}) from None
+
+
+@part
+class _OfGeyer:
+    """What the rounds of Geyer et al. are computed from; communication: number of uploads in all."""
+
+    federation: Mapping[str, Any]
+    epsilon: Positive
+    delta: Probability
+    clients: Count
+    communication: Count
+    releases: Annotated[tuple[Count, ...], Field(min_length=1)]
+    agent: Annotated[_Agent, BeforeValidator(_agent)]
+    dataset: str = ""
+
+
+@part
+class _OfFlower:
+    """What Flower's epsilons are computed from; within: how near the formula must be to the program's number."""
+
+    federation: Mapping[str, Any]
+    program: Literal["script", "without replacement", "poisson"]
+    noise_multiplier: Positive
+    delta: Probability
+    within: NonNegative
+    dataset: str = ""
+
+
+COUNTED: dict[str, type[Any]] = {
+    "epsilons": _OfEpsilons,
+    "rounds": _OfRounds,
+    "geyer_rounds": _OfGeyer,
+    "flower_epsilons": _OfFlower,
+}
+"""{what the numbers of a table may be: what one is computed from}."""
+
+
+def _check_claim(claimed: float, counts: str, given: Mapping[str, Any]) -> None:
+    """Raise InputError for a printed number that its kind cannot be, and for what it is computed from: fields, types, readings."""
+    construct(COUNTED[counts], given)
+    if counts.endswith("rounds") and claimed != int(claimed):
+        raise InputError(f"printed: got {claimed:g}, expected a whole number of rounds")
+    if counts == "geyer_rounds":
+        _check_geyer(int(claimed), given)
+        return
+    schedule = schedule_of(given)
+    if counts == "rounds" and claimed > schedule.rounds:
+        raise InputError(f"printed: got {claimed:g}, expected rounds from 1 to the {schedule.rounds} of the federation")
+    if counts != "flower_epsilons":
+        pooled = [reading.schedule for reading in readings(given)]
+        if not pooled:
+            raise InputError(f"readings: none is of the data set {given.get('dataset')!r}; expected at least one")
+
+
+def _check_geyer(printed: int, given: Mapping[str, Any]) -> None:
+    mean = round(2 * given["communication"] / printed)
+    if not 1 <= mean <= 2 * given["clients"]:
+        raise InputError(
+            f"communication: got {given['communication']} for {printed} rounds, expected up to clients ({given['clients']}) a round"
+        )
+    schedule_of(given, clients=2 * given["clients"], clients_per_round=mean)
+    schedule_of(given, clients=2 * given["clients"], clients_per_round=2 * given["agent"]["clients_per_round"])
 
 
 @dataclass(frozen=True)
@@ -42,7 +283,7 @@ class Claim:
 
     @property
     def hash(self) -> str:
-        """What is computed, and by which versions: a row of another hash is computed again."""
+        """Hash of what is computed and of the versions that compute it: a row with another hash is computed again."""
         made = {"leakbench": SINCE, "dp-accounting": versions()["dp-accounting"], **raised(self.versions)}
         return content_hash([self.counts, self.claimed, self.given, made])[:12]
 
@@ -68,7 +309,7 @@ class AccountingTable:
 
 
 def accounting_of(path: Path, body: Mapping[str, Any]) -> AccountingTable:
-    """Return the table that a file says; raises InputError for what is none, or wrong."""
+    """Return the table in a file; raises InputError for a wrong or missing field."""
     optional = ("cite", "data", "apart", "found", "question", "answer")
     check(path, body, ("kind", "counts", "title", "text", "given", "rows"), optional)
     as_written(path, WrittenAccounting, body)
@@ -117,7 +358,7 @@ def _number(where: str, printed: Any) -> float:
 
 def _checked(where: str, claim: Claim) -> Claim:
     try:
-        check_claim(claim.claimed, claim.counts, claim.given)
+        _check_claim(claim.claimed, claim.counts, claim.given)
     except InputError as error:
         raise InputError(f"{where}{error}") from None
     return claim

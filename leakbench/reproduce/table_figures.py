@@ -1,7 +1,8 @@
-"""The figure of a table that shows pictures: truth beside what each of its cells rebuilt, at each leakage point."""
+"""Figures of tables: accuracy over rounds, and the true examples next to their reconstructions at each leakage point."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +18,55 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from leakbench.errors import InputError
+from leakbench.progress import Reporter
+from leakbench.report.svg import DASHES
+from leakbench.reproduce.curves import Rounds, rounds_of
+from leakbench.reproduce.measure import cells_of
+from leakbench.reproduce.rows import executed
+from leakbench.reproduce.table import Table
 from leakbench.store import write_atomically
 
-__all__ = ["Shown", "Tile", "draw", "shown_of"]
+__all__ = ["draw", "draw_curves", "draw_pictures", "shown_of"]
+
+DPI = 150
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe and Ito's palette for colour-blind readers; lines differ in their dashes too."""
+
+
+def draw_curves(rounds: Rounds, rows: pd.DataFrame, path: Path) -> None:
+    """Draw a panel of curves each: the mean over seeds and the range; rows that were not measured are left out."""
+    kept = {str(row["cell"]): rounds_of(row) for row in rows.to_dict("records")}
+    across = 3 if len(rounds.panels) > 4 else 2
+    down = math.ceil(len(rounds.panels) / across)
+    figure = Figure(figsize=(3.8 * across, 3.5 * down), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat
+    for panel, (title, names) in zip(panels, rounds.panels.items(), strict=False):
+        styles = zip(names, COLOURS, (*DASHES, *DASHES), strict=False)
+        for name, colour, dash in ((n, c, d) for n, c, d in styles if n in kept):
+            of, at = kept[name], np.arange(1, kept[name].shape[1] + 1)
+            panel.plot(at, of.mean(0), dash, color=colour, label=name)
+            panel.fill_between(at, of.min(0), of.max(0), color=colour, alpha=0.15, linewidth=0)
+        panel.set_title(title, fontsize=9.5)
+        panel.set_xlabel("round", fontsize=9)
+        panel.set_ylabel("accuracy", fontsize=9)
+        panel.set_ylim(0, 1)
+        panel.tick_params(labelsize=8, labelbottom=True, labelleft=True)
+        panel.grid(alpha=0.25)
+        if panel.lines:
+            panel.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None}))
+
 
 LEAKS, HIDES, INK = "#B34700", "#767676", "#222222"
-"""Vermilion and grey, which stay apart for the colour-blind; the frame of what came back is wider too."""
+"""Vermilion and grey, distinct for colour-blind readers; the frame of a reconstructed example is wider too."""
 
-TILE, ROW, NAME, LINE, FOOT, DPI = 1.0, 1.14, 1.15, 0.155, 0.32, 150
+TILE, ROW, NAME, LINE, FOOT = 1.0, 1.14, 1.15, 0.155, 0.32
 """Inches: the width of a tile and the height of a row, the names at the left, a line of a heading, the legend beneath."""
 
 NO_METHOD = "rebuilt"
@@ -42,7 +84,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Shown:
-    """Examples of a cell at a leakage point; group, method: what stands before and behind the last comma of its row's name.
+    """Examples of a cell at a leakage point; group, method: the parts of its row's name before and after the last comma.
 
     batch: of how many examples the leak is.
     """
@@ -82,9 +124,9 @@ def shown_of(name: str, rows: pd.DataFrame, tensors: Mapping[str, Tensor], many:
 
 
 def draw(shown: Sequence[Shown], notes: Mapping[str, str], path: Path) -> None:
-    """Draw a line of tiles for each group and leakage point: of each example its truth, then what each method left of it.
+    """Draw a line of tiles for each group and leakage point: for each example the truth, then each method's reconstruction.
 
-    notes: {method: what stands under its heading}.  Raises InputError where two methods of a line attacked other examples.
+    notes: {method: text under its heading}.  Raises InputError where two methods of a line attacked different examples.
     """
     methods = list(dict.fromkeys(each.method for each in shown))
     lines: dict[tuple[str, str], dict[str, Shown]] = {}
@@ -107,7 +149,7 @@ def draw(shown: Sequence[Shown], notes: Mapping[str, str], path: Path) -> None:
         _line(canvas, y, cells, methods, many, f"{group}, {point}")
     legend = "Under each picture its RMSE; framed: it came back to an RMSE of at most eta."
     canvas.text(0.06, top + ROW * len(lines) + 0.04, legend, 8.5, ha="left", color=LEAKS)
-    write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None}))
+    _save(figure, path)
 
 
 class _Canvas:
@@ -187,3 +229,34 @@ def _drawn(picture: Tensor) -> NDArray[np.floating]:
     """Return (H, W, 3), clamped to [0, 1]."""
     pixels: NDArray[np.floating] = picture.clamp(0, 1).expand(3, -1, -1).permute(1, 2, 0).double().cpu().numpy()
     return pixels
+
+
+def draw_pictures(
+    table: Table,
+    rows: pd.DataFrame,
+    changed: dict[str, Any],
+    runs: Path,
+    out: Path,
+    data_dir: Path | None,
+    reporter: Reporter,
+) -> Path:
+    """Draw the cells that have rows, each of the scale of its row, into `out`/NAME.png, and return its path.
+
+    Under a method's heading stands the accuracy of the network that was trained with it, where one was.
+    """
+    shown, notes = list[Shown](), dict[str, str]()
+    scales = dict(zip(rows["cell"], rows["scale"], strict=True))
+    for line in table.lines:
+        if line.name not in scales:
+            continue
+        cell = cells_of(line, scales[line.name], changed, data_dir, reporter)[0]
+        command = f'leakbench reproduce {table.called} --scale {scales[line.name]} --only "{line.name}"'
+        with executed(cell, runs, command, reporter) as (summary, run):
+            tensors = run.read_tensors("reconstructions.safetensors")
+            found = shown_of(line.name, run.read_rows("rows.parquet"), tensors, table.pictures)
+        shown += found
+        if summary["accuracy"] is not None:
+            notes[found[0].method] = f"accuracy\n{summary['accuracy']:.3f}"
+    path = out / f"{table.name}.png"
+    draw(shown, notes, path)
+    return path
