@@ -26,7 +26,7 @@ from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.rows import Row, executed, held, measured, there
 from leakbench.rng import normal
 from leakbench.scripts import one_line
-from leakbench.summary.bound import BOUNDS
+from leakbench.summary.limits import BOUNDS
 from leakbench.types import Generators
 
 HERE = Path(__file__).parent

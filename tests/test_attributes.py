@@ -33,7 +33,7 @@ from leakbench.models import parameters
 from leakbench.privacy.bounds import Seen, gaussian_robustness
 from leakbench.report.columns import page_columns
 from leakbench.rng import generator
-from leakbench.summary.attributes import attribute_bounds, attribute_fields, attribute_notes, attribute_violations
+from leakbench.summary.rankings import attribute_bounds, attribute_fields, attribute_notes, attribute_violations
 from leakbench.types import Network
 
 pytestmark = pytest.mark.usefixtures("with_pages")

@@ -23,18 +23,15 @@ from leakbench.errors import InputError
 from leakbench.experiment.execute import hand_out
 from leakbench.frontier import frontier as engine
 from leakbench.frontier.answer import answer_of
-from leakbench.frontier.choose import Requirements, chosen, main_rows, qualifies, reaching
-from leakbench.frontier.figure import draw, figure_of
+from leakbench.frontier.choose import Requirements, chosen, main_rows, reaching, refusals
+from leakbench.frontier.figure import draw, figure_of, spread
 from leakbench.frontier.frontier import read_rows
 from leakbench.frontier.grid import DEFENSES, Point, points_of
-from leakbench.frontier.identify import identified_by, told_from_chance
-from leakbench.frontier.labels import spread
+from leakbench.frontier.identify import identified_by, null_interval, told_from_chance
 from leakbench.frontier.look import looks_of
-from leakbench.frontier.measure import cells_at, measured
-from leakbench.frontier.null import null_interval
+from leakbench.frontier.measure import cells_at, measured, sigma_of
 from leakbench.frontier.page import page_of
 from leakbench.frontier.recipe import recipe_text
-from leakbench.frontier.sigma import sigma_of
 from leakbench.frontier.write import measured_defense, write
 from leakbench.progress import Reporter
 from leakbench.recipe import describe, load, names, resolve
@@ -105,7 +102,7 @@ def test_the_most_accurate_setting_without_a_significant_leak_is_chosen() -> Non
 
 def test_a_failed_attack_is_no_reason_against_a_setting_and_an_untrained_one_is_none_for_it() -> None:
     found = rows(row("a", 0.1, 0.9, 0.0, verdict="attack failed"), row("b", 0.1, math.nan, 0.0))
-    assert list(qualifies(found)) == [True, False]
+    assert list(refusals(found) == "") == [True, False]
     assert "The verdict on this setting is `attack failed`." in answer_of(found, chosen(found))
 
 

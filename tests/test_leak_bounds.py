@@ -28,8 +28,7 @@ from leakbench.report.bounds import bounds, seen_at
 from leakbench.report.bounds import violations as lines_of
 from leakbench.report.figures import bound_curve
 from leakbench.store import open_run
-from leakbench.summary.bound import BOUNDS
-from leakbench.summary.leak_bounds import bounded, violations
+from leakbench.summary.limits import BOUNDS, bounded, violations
 
 
 def cell(**asked: Any) -> Cell:

@@ -22,7 +22,7 @@ from leakbench.federated.view import View
 from leakbench.measure.rankings import ONE_EACH, RANKINGS, Question, told
 from leakbench.measure.scores import COLUMNS
 from leakbench.measure.truth import Truth
-from leakbench.summary.bound import BOUNDS
+from leakbench.summary.limits import BOUNDS
 from leakbench.types import Generators, Network
 
 CATEGORIES = tuple(f for f in FEATURES if f.values)

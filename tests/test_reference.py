@@ -12,7 +12,7 @@ from command_line import called
 from leakbench.attack.search.shrinkage import Shrinkage, shrinkage_of
 from leakbench.limits.reference import Reference, alone_in_a_bin, ideal
 from leakbench.rng import generator
-from leakbench.summary.references import references, surpassed, verbatim_fields
+from leakbench.summary.limits import references, surpassed, verbatim_fields
 
 
 @pytest.mark.parametrize(("bins", "examples"), [(16, 1), (16, 8), (256, 64)])

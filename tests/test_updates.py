@@ -20,7 +20,7 @@ from leakbench.federated.leakage import rounded
 from leakbench.federated.view import View
 from leakbench.limits.guards import Guard, together
 from leakbench.models import parameters
-from leakbench.summary.over_rounds import over_rounds
+from leakbench.summary.summarise import over_rounds
 from leakbench.types import Network
 
 pytestmark = pytest.mark.usefixtures("with_pages")

@@ -21,7 +21,7 @@ from leakbench.measure.scores import RANKS_ONLY
 from leakbench.report.verdicts import verdicts
 from leakbench.reproduce.kept import OF_ACCOUNTING, Kept, kept
 from leakbench.summary.evidence import Setup, networks_in, setup_of
-from leakbench.summary.guaranteed import LIMIT, guaranteed
+from leakbench.summary.limits import LIMIT, guaranteed
 from leakbench.summary.tap import tap_summary
 from leakbench.summary.verdict import Evidence, above_chance, verdict, within_chance
 from leakbench.summary.verdict_words import FORMER, VERDICTS, current_summary, resilient

@@ -24,7 +24,6 @@ __all__ = [
     "chosen",
     "first_point",
     "main_rows",
-    "qualifies",
     "reaching",
     "refusals",
     "usable_from",
@@ -118,11 +117,6 @@ def usable_from(rows: pd.DataFrame) -> float | None:
         return None
     accuracy, commonest = float(plain.iloc[0]["trained_accuracy"]), float(plain.iloc[0]["null_label"])
     return commonest + LEARNED * (accuracy - commonest)
-
-
-def qualifies(rows: pd.DataFrame, wanted: Requirements = NOTHING_REQUIRED) -> pd.Series:
-    """Return for each row whether it meets every condition of `refusals`."""
-    return refusals(rows, wanted) == ""
 
 
 def refusals(rows: pd.DataFrame, wanted: Requirements = NOTHING_REQUIRED) -> pd.Series:

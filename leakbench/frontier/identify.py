@@ -8,17 +8,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from scipy.stats import binom
+
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
 from leakbench.cell.network import probe_of
 from leakbench.data.find import Load, load_dataset
 from leakbench.defense import facts_at
-from leakbench.frontier.null import null_interval
 from leakbench.reproduce.rows import Row
 from leakbench.summary.verdict import above_chance, by_chance, whole_victims
 from leakbench.summary.verdict_words import IDENTIFIES, RECONSTRUCTS
 
-__all__ = ["UNLIMITED", "identified_by", "identify_cell", "told_from_chance"]
+__all__ = ["UNLIMITED", "identified_by", "identify_cell", "null_interval", "told_from_chance"]
 
 UNLIMITED: dict[str, Any] = dict.fromkeys(("iterations", "evaluations", "budget"))
 """Limits of searches; identification does not search."""
@@ -82,3 +83,14 @@ def _trials(tap: Mapping[str, Any]) -> tuple[int, int, float]:
 def _facts(cell: Cell) -> Any:
     probe = probe_of(cell.defense, cell.data, cell.settings)
     return facts_at(cell.defense, probe, cell.defense.clock(probe.federation, 0))
+
+
+def null_interval(tap: Mapping[str, Any], confidence: float = 0.95) -> tuple[float, float]:
+    """Return the shares (low, high) of the victims between which chance stays with at least this probability.
+
+    tap: `victims` V, each among `candidates` k.  Quantiles of the binomial distribution of V trials at 1 / k, over V.
+    """
+    victims, chance = int(tap["victims"]), 1.0 / tap["candidates"]
+    tail = (1 - confidence) / 2
+    low, high = (float(binom.ppf(q, victims, chance)) for q in (tail, 1 - tail))
+    return max(0.0, low) / victims, high / victims

@@ -12,9 +12,10 @@ import pandas as pd
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
 from leakbench.data.find import Load, load_dataset
+from leakbench.decay import Scaled
+from leakbench.defense import Defense
 from leakbench.frontier.grid import Point
 from leakbench.frontier.identify import UNLIMITED, identified_by, identify_cell
-from leakbench.frontier.sigma import sigma_of
 from leakbench.progress import Reporter
 from leakbench.provenance import versions
 from leakbench.reproduce.measure import accuracy_of, hash_of, point_of, rows_at
@@ -22,7 +23,7 @@ from leakbench.reproduce.recorded import recorded_in
 from leakbench.reproduce.rows import Row, executed, limit_of
 from leakbench.store import Run
 
-__all__ = ["SAME", "SIZES", "asked_of", "cells_at", "command_of", "left_out", "measured"]
+__all__ = ["SAME", "SIZES", "asked_of", "cells_at", "command_of", "left_out", "measured", "sigma_of"]
 
 SAME = (
     *("dataset", "model", "leak_model", "clients", "clients_per_round", "train_rounds", "local_iterations", "batch"),
@@ -170,3 +171,22 @@ def _taps(summary: dict[str, Any], run: Run, identified: dict[str, Any]) -> list
         | {"above": sum(broken["tap"] == name for broken in summary["violations"]), "point": name}
         for name, tap in summary["taps"].items()
     ]
+
+
+def sigma_of(defense: Defense) -> str:
+    """Return the noise multipliers, as `0.6`; of a schedule its name and ends, as `exponential 1.5 to 0.485`; empty for none."""
+    multipliers = [getattr(transform, "multiplier", None) for transform in defense.stations.transforms]
+    found = [_said(multiplier) for multiplier in multipliers if multiplier is not None]
+    return " and ".join(dict.fromkeys(found))
+
+
+def _said(multiplier: Any) -> str:
+    if not callable(multiplier):
+        return f"{multiplier:g}"
+    scaled = isinstance(multiplier, Scaled)
+    curve, factor = (multiplier.decay, multiplier.factor) if scaled else (multiplier, 1.0)
+    ends = [getattr(curve, end) * factor for end in ("start", "end") if hasattr(curve, end)]
+    name = type(curve).__name__.lower()
+    if ends:
+        return f"{name} {' to '.join(f'{end:g}' for end in ends)}"
+    return f"{name} x {factor:g}" if factor != 1 else name

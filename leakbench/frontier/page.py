@@ -19,7 +19,7 @@ from leakbench.frontier.choose import (
     main_rows,
     refusals,
 )
-from leakbench.frontier.limits import limits_of, not_measured
+from leakbench.frontier.grid import DEFENSES
 from leakbench.frontier.measure import SIZES, command_of
 from leakbench.frontier.stale import points_in
 from leakbench.leakage_points import point_name
@@ -87,7 +87,7 @@ def page_of(rows: pd.DataFrame, choice: Choice, name: str, unnamed: str = "") ->
         untagged(answer_of(main, choice)),
         "",
         *stale_lines(published, stale),
-        *limits_of(rows, main),
+        *_limits_of(rows, main),
         *_recipe(choice, name, unnamed, asked["dataset"]),
         "",
         f"![Accuracy against valid epsilon, and against identification, of every setting]({name}.svg)",
@@ -165,7 +165,7 @@ def _box(rows: pd.DataFrame, main: pd.DataFrame, choice: Choice, stale: Mapping[
         f"identified and {_range(main, 'victims')} attacked by an adaptive `autoleak` in each; "
         f"training seeds: {_range(main, 'seeds')}."
     )
-    lacking, _ = not_measured(rows, main)
+    lacking, _ = _not_measured(rows, main)
     caveats = caveats_of(stale, main, settings="settings")
     caveats += [f"{lacking} settings of the grid were not measured."] if lacking else []
     caveats += ["One attacker, sigmoid networks at random weights: another attacker may find more."]
@@ -284,3 +284,45 @@ def _sizes(asked: dict[str, Any]) -> str:
         f"Sizes: {', '.join(said)}; other sizes are the data set's defaults. Smaller sizes than in the papers give wider "
         "intervals and lower accuracies."
     )
+
+
+SAME_TEST = (
+    "The setting is selected by its accuracy on the test examples, so that the reported accuracy is slightly too high."
+)
+
+ONE_SEED = "With one seed, the interval of an accuracy covers the choice of test examples, but not another training."
+
+
+def _limits_of(rows: pd.DataFrame, main: pd.DataFrame) -> list[str]:
+    """Return paragraphs.
+
+    Args:
+        rows: All rows, with the settings that were left out.
+        main: The rows of the leakage point that the answer is about.
+    """
+    lacking, grid = _not_measured(rows, main)
+    said = (
+        f"Not measured: {lacking} of the {grid} settings of the grid of these defenses and noise factors; the answer is among the "
+        f"other {grid - lacking}."
+        if lacking
+        else f"All {grid} settings of the grid of these defenses and noise factors were measured."
+    )
+    others = [f"`{name}`" for name in DEFENSES if name not in set(rows["defense"])]
+    absent = (
+        [f"Default defenses that were not tried ({len(others)} of {len(DEFENSES)}): {', '.join(others)}."]
+        if others
+        else []
+    )
+    seeds = [ONE_SEED] if len(main) and main["seeds"].max() == 1 else []
+    return [" ".join([said, *absent]), "", " ".join([*seeds, SAME_TEST])]
+
+
+def _not_measured(rows: pd.DataFrame, main: pd.DataFrame) -> tuple[int, int]:
+    """Return how many settings of the grid were not measured, and how many settings the grid has.
+
+    The grid: every defense with noise at every factor of these rows, and every other defense once.
+    """
+    noisy = rows[rows["noise"].astype(bool)]
+    grid = noisy["defense"].nunique() * noisy["factor"].nunique()
+    grid += len(set(rows["defense"]) - set(noisy["defense"]))
+    return grid - main["cell"].nunique(), grid

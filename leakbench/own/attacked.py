@@ -29,7 +29,7 @@ from leakbench.own.table import Outcome
 from leakbench.progress import Reporter, minutes
 from leakbench.rng import generators
 from leakbench.summary.evidence import Setup, is_strongest
-from leakbench.summary.guaranteed import CANDIDATES
+from leakbench.summary.limits import CANDIDATES
 from leakbench.summary.tap import tap_summary
 from leakbench.summary.verdict import STRONGEST
 from leakbench.summary.warnings import WORDS

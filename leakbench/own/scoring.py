@@ -26,7 +26,7 @@ from leakbench.models import one_hot
 from leakbench.own.attacker import Attacker, aware
 from leakbench.own.seen import Seen
 from leakbench.rng import generator
-from leakbench.summary.guaranteed import CANDIDATES
+from leakbench.summary.limits import CANDIDATES
 from leakbench.types import Generators
 
 __all__ = ["LATE", "Closing", "Scorer", "closing_of", "seconds_per_gradient"]

@@ -9,8 +9,7 @@ from leakbench.leakage_points import listed, point_name
 from leakbench.privacy.bounds import Seen
 from leakbench.privacy.mechanism import Mechanism, Mixture
 from leakbench.report.words import interval
-from leakbench.summary.bound import BOUNDS
-from leakbench.summary.references import VERBATIM
+from leakbench.summary.limits import BOUNDS, VERBATIM
 
 __all__ = ["bounds", "seen_at", "violations"]
 

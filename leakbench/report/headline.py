@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from leakbench.leakage_points import listed, point_name
 from leakbench.report.epsilons import caveats, epsilons
 from leakbench.report.words import Summary, Tap, number, why_unanswered
-from leakbench.summary.guaranteed import CANDIDATES
+from leakbench.summary.limits import CANDIDATES
 from leakbench.summary.verdict import above_baseline
 from leakbench.summary.verdict_words import FAILED, IDENTIFIES, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS, VERDICTS
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leakbench.report.words import Summary
-from leakbench.summary.references import VERBATIM
+from leakbench.summary.limits import VERBATIM
 from leakbench.summary.threat import LETTERS
 
 __all__ = ["legend"]

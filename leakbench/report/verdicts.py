@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from leakbench.summary.guaranteed import CANDIDATES, LIMIT
+from leakbench.summary.limits import CANDIDATES, LIMIT
 from leakbench.summary.verdict_words import INCONCLUSIVE
 
 __all__ = ["Said", "verdicts"]

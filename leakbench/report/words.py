@@ -20,8 +20,8 @@ from leakbench.measure.unanswered import (
     SILENT,
 )
 from leakbench.report.members import made_of
-from leakbench.summary.bound import BOUNDS
-from leakbench.summary.fits import LEARNS_NOTHING
+from leakbench.summary.limits import BOUNDS
+from leakbench.summary.tap import LEARNS_NOTHING
 from leakbench.summary.threat import MEANS
 
 __all__ = [

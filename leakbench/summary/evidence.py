@@ -15,10 +15,10 @@ from leakbench.attack.doubts import BUDGET
 from leakbench.attack.servers.server import lies
 from leakbench.cell import Cell
 from leakbench.cell.command import run_words
+from leakbench.cell.victim_mode import leaks_by_batch
 from leakbench.measure.scores import RANKS_ONLY
 from leakbench.measure.statistics import exact_low, proportion
 from leakbench.recipe import resolve
-from leakbench.summary.notes import doubt
 from leakbench.summary.tables import comes_back
 from leakbench.summary.verdict import LEAST_NETWORKS, LEAST_VICTIMS, STRONGEST, Evidence, above_baseline, whole_victims
 from leakbench.summary.warnings import WORDS
@@ -55,7 +55,7 @@ class Setup:
 
 def setup_of(cell: Cell, batch: int) -> Setup:
     """Return how a cell measures a leakage point at which `batch` examples leak together."""
-    gaps = [doubt(cell, batch)]
+    gaps = [_doubt(cell, batch)]
     if lies(cell.attack.server):
         gaps.append("another tampered model may show more")
     if (pool := len(cell.data.victims)) < LEAST_VICTIMS:
@@ -70,6 +70,21 @@ def setup_of(cell: Cell, batch: int) -> Setup:
         gaps=tuple(filter(None, gaps)),
     )
     return dataclasses.replace(setup, command=_command(cell, setup))
+
+
+def _doubt(cell: Cell, batch: int) -> str:
+    """Return why the ranking of candidates at a leakage point may miss what leaked there; empty where it does not."""
+    s = cell.settings
+    if cell.defense.network:
+        # What draws at random leaks in ways that a ranking by its mean does not see.
+        return "the ranking goes by the mean path of a network that draws at random"
+    if batch > 1 and s.federation.client_optimizer == "adam":
+        return "the ranking treats the leak as a mean over examples, but the clients' Adam sends a quotient"
+    if batch > 1 and leaks_by_batch(s.victim_mode, s.leaking, cell.data.shape, cell.data.classes):
+        return (
+            "the ranking takes each candidate's gradient by its own statistics, not by those of the batch that leaked"
+        )
+    return ""
 
 
 def _shortened(cell: Cell) -> str:

@@ -1,19 +1,229 @@
-"""Limits on every attack at a leakage point, with the measurements."""
+"""Limits on every attack at a leakage point: bounds by the noise, references of malicious servers, and guarantees."""
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import pandas as pd
 
+from leakbench.limits.guards import Guard
 from leakbench.limits.limits import Limits
+from leakbench.limits.reference import Reference
+from leakbench.measure.rankings import RANKINGS
+from leakbench.measure.scores_rankings import FALSE_ALARMS
+from leakbench.measure.statistics import exact_low, proportion
 from leakbench.privacy.bounds import Seen
-from leakbench.summary.attributes import attribute_bounds, attribute_violations
-from leakbench.summary.bound import BOUNDS
-from leakbench.summary.leak_bounds import bounded, violations
-from leakbench.summary.references import REFERENCES, references, surpassed
+from leakbench.summary.rankings import attribute_bounds, attribute_violations
 
-__all__ = ["limited"]
+__all__ = [
+    "BOUNDS",
+    "CANDIDATES",
+    "LIMIT",
+    "VERBATIM",
+    "bounded",
+    "guaranteed",
+    "limited",
+    "references",
+    "surpassed",
+    "verbatim_fields",
+    "violations",
+]
+
+Kappa: TypeAlias = Callable[[Mapping[str, Any]], float]
+Outcomes: TypeAlias = Callable[[pd.DataFrame], tuple[pd.Series, pd.Series]]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A bound on one measurement.
+
+    measure, field: how the summary of a leakage point calls the measurement and its bound.  said: how a line calls both.
+    kappa: the measurements, with `null_label`, the largest share of one label -> how often the baseline guess is right, in [0, 1].
+    outcomes: the rows -> (whether each was right (n,), the cluster of each (n,)).
+    whole: the measurement's name in a line about it alone, where `said` would be too short.
+    """
+
+    measure: str
+    field: str
+    said: str
+    kappa: Kappa
+    outcomes: Outcomes
+    whole: str = ""
+
+    @property
+    def name(self) -> str:
+        """How a line about the measurement alone calls it."""
+        return self.whole or self.said
+
+
+def _once(column: str) -> Outcomes:
+    """Return the outcomes of what is scored once for each victim, on its first example."""
+
+    def outcomes(rows: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+        first = rows.dropna(subset=[column])
+        return first[column], first["victim"]
+
+    return outcomes
+
+
+def _ranked(name: str) -> Bound:
+    """Return the bound on what a ranking of `leakbench.measure.rankings` tells right."""
+    question = RANKINGS[name]
+    return Bound(name, f"{name}_bound", question.said, question.kappa, _once(name))
+
+
+BOUNDS = (
+    # An answer of M guesses is matched to M examples, so that each has M chances to be hit.
+    Bound(
+        measure="asr",
+        field="asr_bound",
+        said="ASR",
+        kappa=lambda tap: min(1.0, float(tap["batch"] * tap["null_asr_high"])),
+        outcomes=lambda rows: (rows["success"], rows["batch"]),
+    ),
+    _ranked("identified"),
+    Bound(
+        measure="label_accuracy",
+        field="label_bound",
+        said="label",
+        kappa=lambda tap: min(1.0, float(tap["batch"] * tap["null_label"])),
+        outcomes=lambda rows: (rows["label"] == rows["label_guess"], rows["batch"]),
+        whole="label accuracy",
+    ),
+    _ranked("label_ranked"),
+    Bound(
+        measure="member_tpr",
+        field="member_tpr_bound",
+        said="member found",
+        kappa=lambda _: FALSE_ALARMS,
+        outcomes=_once("member_found"),
+    ),
+)
+"""All of them, in the order in which they are printed."""
+
+
+VERBATIM = 1e-3
+"""The RMSE up to which an example is rebuilt exactly; a pixel's step of 1 / 255 is four times as much."""
+
+REFERENCES: dict[str, tuple[str, Callable[[pd.DataFrame], pd.Series]]] = {
+    "verbatim": ("alone_expected", lambda rows: rows["rmse"] <= VERBATIM),
+    "asr": ("asr_ideal", lambda rows: rows["success"]),
+}
+"""{measure: (its reference, rows -> whether each was right)}."""
+
+
+def verbatim_fields(group: pd.DataFrame) -> dict[str, float]:
+    """Return the share of examples rebuilt exactly, and its interval by batch."""
+    share, low, high = proportion(
+        (group["rmse"] <= VERBATIM).to_numpy(), group["batch"].to_numpy(), network=group.get("network")
+    )
+    return {"verbatim": share, "verbatim_low": low, "verbatim_high": high}
+
+
+def references(
+    name: str, tap: Mapping[str, Any], expected: Reference
+) -> tuple[dict[str, float | None], dict[str, str]]:
+    """Return (the references of a leakage point, notes on the missing ones).
+
+    A server for which reading is worse than guessing guesses as the null attacker does.
+    """
+    asr, rmse, null = expected.asr, expected.rmse, tap["null_rmse"]
+    fields = {
+        "alone_expected": expected.alone,
+        "asr_ideal": None if asr is None else max(asr, float(tap["null_asr"])),
+        "rmse_ideal": rmse if rmse is None or null is None else min(rmse, float(null)),
+    }
+    missing = {
+        "alone_expected": expected.no_alone,
+        "asr_ideal": expected.no_ideal,
+        "rmse_ideal": expected.no_ideal,
+    }
+    return fields, {f"taps.{name}.{field}": missing[field] for field, value in fields.items() if value is None}
+
+
+def surpassed(name: str, tap: Mapping[str, Any], group: pd.DataFrame, confidence: float) -> list[dict[str, Any]]:
+    """Return the measurements significantly above what the server may expect, as `leak_bounds.violations` does: a bug."""
+    found = []
+    for measure, (field, right) in REFERENCES.items():
+        value, bound = tap[measure], tap[field]
+        if value is None or bound is None:
+            continue
+        low = exact_low(right(group).to_numpy(dtype=float), group["batch"].to_numpy(), confidence)
+        if low > bound:
+            found.append(
+                {"tap": name, "measure": measure, "reference": field, "value": value, "low": low, "bound": bound}
+            )
+    return found
+
+
+def bounded(tap: Mapping[str, Any], group: pd.DataFrame, guard: Guard) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return (the bounds on a leakage point's measurements and what they rest on, {field: why it is None}).
+
+    tap: its measurements; group: its rows.  An answer of M guesses is matched to M examples, so that each has M chances
+    to be hit; of identification there is one answer, and of the ranked classes one, which no granted label helps (`BOUNDS`).
+    member_tpr starts from the false positive rate. It is held against the release without the unit (zero-out), as identification
+    is: what was released tells nothing then of the victim, who ranks among the non-members as any of them does, so that at most
+    1 % are found. A test of two full batches that differ by substitution has twice the shift and so a looser bound.
+    """
+    fields = [bound.field for bound in BOUNDS]
+    absent = {**dict.fromkeys(fields), "null_label": guard.commonest, "seen": None}
+    if guard.sigma is None:
+        return absent, dict.fromkeys(fields, guard.reason)
+    releases = 1 if guard.unit == "client" else int(group.groupby(["victim", "example"]).size().max())
+    seen = Seen(guard.sigma, guard.views * releases, guard.before)
+    measured = {**tap, "null_label": guard.commonest}
+    try:
+        gammas = seen.robustness([bound.kappa(measured) for bound in BOUNDS]).tolist()
+    except (ArithmeticError, MemoryError, ValueError):
+        return absent, dict.fromkeys(fields, "none: the privacy losses span more than can be held")
+    found = {**absent, **dict(zip(fields, gammas, strict=True)), "seen": dataclasses.asdict(seen)}
+    reasons = dict.fromkeys((field for field in fields if field != "asr_bound"), guard.related) if guard.related else {}
+    if guard.labels_given:
+        reasons["label_bound"] = "none: the labels were granted to the attacker, not inferred"
+    return {**found, **dict.fromkeys(reasons)}, reasons
+
+
+def violations(
+    name: str, tap: Mapping[str, Any], group: pd.DataFrame, confidence: float = 0.95
+) -> list[dict[str, Any]]:
+    """Return the measurements of a leakage point that are significantly above their bounds: a wrong guarantee, or a bug.
+
+    Each with its value and the exact lower limit (`exact_low`, at this confidence) that is above the bound.
+    """
+    found = []
+    for held in BOUNDS:
+        value, bound = tap[held.measure], tap[held.field]
+        if value is None or bound is None:
+            continue
+        outcome, cluster = held.outcomes(group)
+        low = exact_low(outcome.to_numpy(dtype=float), cluster.to_numpy(), confidence)
+        if low > bound:
+            found.append({"tap": name, "measure": held.measure, "value": value, "low": low, "bound": bound})
+    return found
+
+
+LIMIT = 0.02
+"""The largest bound on the identification rate that is called a guarantee."""
+
+CANDIDATES = 1000
+"""Among so many candidates. A bound among fewer also holds among so many, since picking one of fewer is easier."""
+
+
+def guaranteed(tap: Mapping[str, Any], violations: Sequence[Any]) -> float | None:
+    """Return the guaranteed limit of the identification rate at a leakage point; None where none is guaranteed.
+
+    Args:
+        tap: The summary of the leakage point, with `identified_bound`, which exists only where a valid epsilon follows from
+            what leaked, and `candidates`.
+        violations: Measurements at the leakage point that are significantly above their bounds.
+    """
+    bound = tap["identified_bound"]
+    if violations or bound is None or bound > LIMIT or tap["candidates"] > CANDIDATES:
+        return None
+    return float(bound)
 
 
 def limited(

@@ -12,12 +12,12 @@ from leakbench.cell import Cell
 from leakbench.cell.victim_mode import leaks_by_batch
 from leakbench.measure.metrics import LPIPS_ABSENT, undefined
 from leakbench.measure.scores import RANKS_ONLY
-from leakbench.summary.fits import fit_notes
 from leakbench.summary.rankings import ranking_notes, told_notes
 from leakbench.summary.tables import table_notes
+from leakbench.summary.tap import fit_notes
 from leakbench.summary.verdict_words import INCONCLUSIVE, NO_LEAK
 
-__all__ = ["doubt", "epsilon_notes", "limit_notes", "network_notes", "tap_notes", "training_notes"]
+__all__ = ["epsilon_notes", "limit_notes", "network_notes", "tap_notes", "training_notes"]
 
 SILENT = (
     *("asr", "asr_exact", "asr_above_null", "precision", "verbatim", "failures", "label_accuracy", "iterations"),
@@ -26,28 +26,10 @@ SILENT = (
 """What then has no value."""
 
 
-def doubt(cell: Cell, batch: int) -> str:
-    """Return why the ranking of candidates at a leakage point may miss what leaked there; empty where it does not."""
-    if cell.defense.network:
-        # What draws at random leaks in ways that a ranking by its mean does not see.
-        return "the ranking goes by the mean path of a network that draws at random"
-    if batch > 1 and cell.settings.federation.client_optimizer == "adam":
-        return "the ranking treats the leak as a mean over examples, but the clients' Adam sends a quotient"
-    if batch > 1 and _leaks_by_batch(cell):
-        return (
-            "the ranking takes each candidate's gradient by its own statistics, not by those of the batch that leaked"
-        )
-    return ""
-
-
-def _leaks_by_batch(cell: Cell) -> bool:
-    return leaks_by_batch(cell.settings.victim_mode, cell.settings.leaking, cell.data.shape, cell.data.classes)
-
-
 def network_notes(cell: Cell) -> dict[str, str]:
     """Return which networks were used where a recipe names its own."""
     s, notes = cell.settings, {}
-    if _leaks_by_batch(cell):
+    if leaks_by_batch(s.victim_mode, s.leaking, cell.data.shape, cell.data.classes):
         notes["victim_mode"] = (
             "train: an attacker reads the update, not the running statistics of batch normalisation that go with it, and"
             " takes a guess's own statistics for the victims'"

@@ -1,19 +1,28 @@
-"""What the rankings beside an attack tell at a leakage point: who was in the batch, how many of each label, attributes."""
+"""Rankings at a leakage point: members of the batch, counts of each label, and the attributes of a table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from leakbench.measure.rankings import ONE_EACH, RANKINGS
 from leakbench.measure.scores_rankings import IDENTIFIED_BY, LEAST_NON_MEMBERS
-from leakbench.measure.statistics import mean_interval, shared
-from leakbench.summary.attributes import attribute_fields, attribute_notes
+from leakbench.measure.statistics import exact_low, mean_interval, shared
+from leakbench.privacy.bounds import Seen
 
-__all__ = ["ranking_fields", "ranking_notes", "told_fields", "told_notes"]
+__all__ = [
+    "attribute_bounds",
+    "attribute_fields",
+    "attribute_notes",
+    "attribute_violations",
+    "ranking_fields",
+    "ranking_notes",
+    "told_fields",
+    "told_notes",
+]
 
 FEW = f"fewer than {LEAST_NON_MEMBERS} candidates that are not members cannot show a false positive rate of 1 % (--candidates)"
 EVERYBODY = "every candidate is in the update, so that all are members (--candidates)"
@@ -22,7 +31,7 @@ ONE_LABEL = "the update is of one example, whose label is ranked (label_ranked)"
 
 
 def told_fields(group: pd.DataFrame) -> dict[str, float | None]:
-    """Return which share of the victims each question is told right of, with Wilson's interval; None for what has no value."""
+    """Return the share of victims for which each question is answered correctly, with Wilson's interval; None without a value."""
     fields: dict[str, float | None] = {}
     for name in ONE_EACH:
         fields |= _interval(name, _share, group, name)
@@ -35,13 +44,13 @@ def told_notes(key: str, tap: dict[str, Any]) -> dict[str, str]:
 
 
 def ranking_fields(group: pd.DataFrame) -> dict[str, Any]:
-    """Return the means over a leakage point's victims; None for what has no value.
+    """Return the means over a leakage point's victims; None for a measure without a value.
 
     identified_by_likelihood, identified_by_reconstruction: the share named by each way alone, with Wilson's interval.
     member_auc: how often a member is ranked above a non-member within one update, with the interval of its mean.
     member_tpr: the share of victims found at a false positive rate of 1 %, with Wilson's.
     label_counts: the mean share of a batch's labels that are counted right; null_label_counts: by the public shares alone.
-    attributes: of a table, see `attribute_fields`.
+    attributes: the attributes of a table, see `attribute_fields`.
     """
     null = _first(group, "null_label_counts")
     return {
@@ -90,3 +99,71 @@ def _interval(
         return dict.fromkeys(fields)
     network = group.loc[values.index].get("network")
     return dict(zip(fields, interval(values, network), strict=True))
+
+
+COLUMN = "attribute_"
+"""How the rows name an attribute's column."""
+
+SEVERAL = "the update is of several records; attributes are ranked for one"
+
+Attributes: TypeAlias = dict[str, dict[str, float | None]]
+"""{category: {`right`, `low`, `high`, `null`, `bound`}}."""
+
+
+def attribute_fields(group: pd.DataFrame) -> Attributes | None:
+    """Return the share of victims whose value comes first among those who have one, with Wilson's interval.
+
+    `null` is the share of the best constant guess. None for a batch, {} for a data set without categories.
+    """
+    names = [str(name).removeprefix(COLUMN) for name in group if str(name).startswith(COLUMN)]
+    if names and int(group["member"].max()):
+        return None
+    return {name: _told(group, name) for name in names}
+
+
+def _told(group: pd.DataFrame, name: str) -> dict[str, float | None]:
+    right, null = group[f"{COLUMN}{name}"].dropna(), group[f"null_{COLUMN}{name}"].dropna()
+    guessed = float(null.iloc[0]) if len(null) else None
+    if not len(right):
+        return {"right": None, "low": None, "high": None, "null": guessed, "bound": None}
+    network = group.loc[right.index].get("network")
+    share, low, high = shared(right.to_numpy(), np.arange(len(right)), network=network)
+    return {"right": share, "low": low, "high": high, "null": guessed, "bound": None}
+
+
+def attribute_notes(key: str, attributes: Attributes | None) -> dict[str, str]:
+    """Return why attributes have no value."""
+    if attributes is None:
+        return {f"taps.{key}.attributes": SEVERAL}
+    told = ("right", "low", "high", "null")
+    absent = [f"{name}.{field}" for name, found in attributes.items() for field in told if found[field] is None]
+    return {f"taps.{key}.attributes.{field}": RANKINGS["attribute"].absent for field in absent}
+
+
+def attribute_bounds(attributes: Attributes | None, seen: Seen | None) -> Attributes | None:
+    """Return the attributes with what any attack can get of each at most: gamma(kappa), kappa the best constant guess.
+
+    seen: what was shown of one record; None where nothing bounds it.
+    """
+    if not attributes or seen is None:
+        return attributes
+    bounds = dict.fromkeys(attributes, None) | {
+        name: float(seen.robustness([RANKINGS["attribute"].kappa(found)])[0])
+        for name, found in attributes.items()
+        if found["null"] is not None
+    }
+    return {name: {**found, "bound": bounds[name]} for name, found in attributes.items()}
+
+
+def attribute_violations(
+    name: str, tap: Mapping[str, Any], group: pd.DataFrame, confidence: float = 0.95
+) -> list[dict[str, Any]]:
+    """Return the attributes told right significantly more often than their bounds allow, as `leak_bounds.violations` does."""
+    broken = []
+    for attribute, found in (tap["attributes"] or {}).items():
+        told = group.dropna(subset=[f"{COLUMN}{attribute}"])
+        low = exact_low(told[f"{COLUMN}{attribute}"].to_numpy(dtype=float), told["victim"].to_numpy(), confidence)
+        if found["bound"] is not None and low > found["bound"]:
+            measured = {"measure": f"attribute {attribute}", "value": found["right"], "low": low}
+            broken.append({"tap": name, **measured, "bound": found["bound"]})
+    return broken

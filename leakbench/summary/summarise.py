@@ -9,22 +9,20 @@ from typing import Any
 import pandas as pd
 
 from leakbench.attack.servers.fishing import fished
-from leakbench.cell import Cell, knowledge, leak_key, looks_at, phase_name
+from leakbench.cell import Cell, knowledge, leak_key, looks_at, phase_name, random_at
 from leakbench.experiment.conspicuous import Conspicuous
+from leakbench.leakage_points import listed, point_name
 from leakbench.limits.limits import Limits
-from leakbench.summary.claims import claims
+from leakbench.measure.rankings import ONE_EACH
 from leakbench.summary.evidence import setup_of
-from leakbench.summary.guaranteed import CANDIDATES, LIMIT, guaranteed
-from leakbench.summary.limits import limited
-from leakbench.summary.looks import look_notes
+from leakbench.summary.limits import CANDIDATES, LIMIT, guaranteed, limited
 from leakbench.summary.notes import epsilon_notes, limit_notes, network_notes, tap_notes, training_notes
-from leakbench.summary.over_rounds import over_rounds
 from leakbench.summary.tap import tap_summary
 from leakbench.summary.threat import letter
 from leakbench.summary.utility import utility
 from leakbench.summary.warnings import warnings
 
-__all__ = ["summarise"]
+__all__ = ["over_rounds", "summarise"]
 
 
 def summarise(
@@ -58,7 +56,7 @@ def summarise(
             notes[f"taps.{key}.guaranteed"] = (
                 f"no bound on the identification rate of at most {LIMIT:g} among at most {CANDIDATES:,} candidates"
             )
-    notes |= training_notes(cell, rounds) | network_notes(cell) | epsilon_notes(cell, epsilon) | look_notes(cell)
+    notes |= training_notes(cell, rounds) | network_notes(cell) | epsilon_notes(cell, epsilon) | _look_notes(cell)
     notes |= seen.notes | limit_notes(cell)
     return {
         "cell": {**cell.names, "seed": s.seed, "hash": cell.hash},
@@ -85,7 +83,7 @@ def summarise(
         "warnings": warnings(cell, taps, rounds),
         "notes": notes,
         "knowledge": dataclasses.asdict(knowledge(cell)),
-        "claims": claims(cell, taps, rounds, epsilon),
+        "claims": _claims(cell, taps, rounds, epsilon),
         "folder": folder,
     }
 
@@ -100,3 +98,97 @@ def _grid(cell: Cell, tap: str, round_number: int) -> dict[str, int]:
         "local_iterations": s.federation.local_iterations if s.protocol == "live" else 1,
         "local_batch": s.leak_batch,
     }
+
+
+CURVES = (
+    "asr",
+    "asr_low",
+    "asr_high",
+    "null_asr",
+    *(f"{name}{end}" for name in ONE_EACH for end in ("", "_low", "_high")),
+    "label_accuracy",
+    "rmse",
+)
+
+
+def over_rounds(taps: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return {tap: {`rounds`: [...], measure: [...], `worst`: round}} of the taps that leaked at two rounds or more.
+
+    taps: {`tap@round`: measurements}.  worst: where the ASR is highest; among equals, where more were identified, labels were
+    told better, and the round came first. An attack that only ranks goes by what it identifies.
+    """
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for key, tap in taps.items():
+        found.setdefault(key.partition("@")[0], []).append(tap)
+    return {name: _curve(several) for name, several in found.items() if len(several) > 1}
+
+
+def _curve(several: list[Mapping[str, Any]]) -> dict[str, Any]:
+    def leaked(tap: Mapping[str, Any]) -> tuple[float, ...]:
+        return tuple(-1.0 if tap[name] is None else tap[name] for name in ("asr", "identified", "label_accuracy"))
+
+    worst = max(several, key=lambda tap: (*leaked(tap), -tap["round"]))
+    return {
+        "rounds": [tap["round"] for tap in several],
+        **{name: [tap[name] for tap in several] for name in CURVES},
+        "worst": worst["round"],
+    }
+
+
+def _look_notes(cell: Cell) -> dict[str, str]:
+    """Return that a randomised defense was observed once, or where several observations would have been identical."""
+    wanted = cell.settings.observations
+    drawn = [tap for tap in cell.settings.taps if random_at(cell, tap)]
+    if wanted == 1:
+        once = "one observation of the random draws at the {}; an attacker with several (--observations) averages noise out"
+        return {"observations": once.format(_named(drawn))} if drawn else {}
+    same = [tap for tap in cell.settings.taps if tap not in drawn]
+    of_them = f"; one at the {_named(same)}, where nothing is random and all would be identical" if same else ""
+    return {"observations": f"{wanted} observations of each gradient, each a release of its own{of_them}"}
+
+
+def _named(taps: list[str]) -> str:
+    return listed([point_name(tap) for tap in taps])
+
+
+def _claims(cell: Cell, taps: dict[str, Any], rounds: pd.DataFrame, epsilon: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the numbers that the paper prints for this defense and data set, each with our measurement and a comment."""
+    dataset, of_paper = cell.names["dataset"], cell.recipe.federation.rounds
+    trained = f"measured after {len(rounds)} rounds, the paper's are {of_paper}" if len(rounds) != of_paper else ""
+    found = []
+    for what, by_dataset in cell.defense.printed.items():
+        if dataset not in by_dataset:
+            continue
+        measured, comment = None, ""
+        if what == "accuracy":
+            measured, comment = None if rounds.empty else float(rounds["accuracy"].iloc[-1]), trained
+        elif what == "epsilon":
+            measured = epsilon["claimed"]
+            comment = "; ".join(
+                c for c in (trained, "by the paper's formula; valid: " + _or_none(epsilon["valid"])) if c
+            )
+        elif (tap := _first_at(taps, what.removeprefix("rmse "))) is not None:
+            measured, comment = tap["rmse"], f"batch {tap['batch']}; a median here, one picture there"
+            if by_dataset[dataset] > tap["null_rmse"]:
+                comment += (
+                    f"; the printed value is not better than a guess without any gradient ({tap['null_rmse']:.3f})"
+                )
+        found.append(
+            {
+                "what": what,
+                "claimed": by_dataset[dataset],
+                "measured": measured,
+                "source": cell.defense.printed_by or cell.defense.cite,
+                "comment": comment,
+            }
+        )
+    return found
+
+
+def _first_at(taps: dict[str, Any], name: str) -> dict[str, Any] | None:
+    """Return what was measured at a leakage point, where it leaked in several rounds at the first."""
+    return next((tap for key, tap in taps.items() if key.partition("@")[0] == name), None)
+
+
+def _or_none(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3f}"

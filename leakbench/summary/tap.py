@@ -10,15 +10,13 @@ import pandas as pd
 from leakbench.measure.anytime import anytime
 from leakbench.measure.statistics import exact, proportion
 from leakbench.summary.evidence import Setup, evidence_of, networks_in
-from leakbench.summary.fits import fit_fields
+from leakbench.summary.limits import verbatim_fields
 from leakbench.summary.rankings import ranking_fields, told_fields
-from leakbench.summary.references import verbatim_fields
 from leakbench.summary.tables import table_fields
-from leakbench.summary.unanswered import unanswered
 from leakbench.summary.verdict import verdict
 from leakbench.summary.warnings import doubts
 
-__all__ = ["tap_summary"]
+__all__ = ["LEARNS_NOTHING", "fit_notes", "tap_summary", "unanswered"]
 
 UNSAID = (
     "failures",
@@ -39,7 +37,7 @@ UNSAID = (
 """What an attack that only ranks says nothing of."""
 
 EXCLUDED = ("asr", "identified", "recognised")
-"""Measurements of which the summary states above which rate they are excluded, as `excluded_<measurement>`."""
+"""Measurements with a field `excluded_<measurement>`: the rate above which a leak is excluded."""
 
 
 def tap_summary(group: pd.DataFrame, seconds: float, setup: Setup | None = None) -> dict[str, Any]:
@@ -84,7 +82,7 @@ def tap_summary(group: pd.DataFrame, seconds: float, setup: Setup | None = None)
         **ranking_fields(group),
         **table_fields(group),
         "seconds": round(seconds, 2),
-        **fit_fields(group),
+        **_fit_fields(group),
         "anytime": anytime(group),
         "doubts": doubts(group),
         "unanswered": unanswered(group),
@@ -139,3 +137,32 @@ def _median(values: pd.Series) -> float | None:
 
 def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
+
+
+def unanswered(group: pd.DataFrame) -> dict[str, dict[str, int]]:
+    """Return {key of `leakbench.measure.unanswered`: of how many `examples` of how many `victims`}, most examples first."""
+    failed = group[group["failure"].astype(bool) & (group["failure_reason"] != "")]
+    each = failed.groupby("failure_reason", sort=True)
+    found = [(str(why), {"examples": len(of), "victims": int(of["victim"].nunique())}) for why, of in each]
+    return dict(sorted(found, key=lambda item: -item[1]["examples"]))
+
+
+LEARNS_NOTHING = "the attack learns nothing before it answers"
+
+FIT_FIELDS = ("fit_seconds", "fit_public")
+
+
+def _fit_fields(group: pd.DataFrame) -> dict[str, float | int | None]:
+    """Return what was learned for a leakage point: the seconds when it was learned, and from how many public examples.
+
+    Where some victims needed less of it (a worst case of several attacks), the most that any of them needed; None where nothing was
+    learned.
+    """
+    if FIT_FIELDS[0] not in group or group["fit_public"].isna().all():
+        return dict.fromkeys(FIT_FIELDS)
+    return {"fit_seconds": round(float(group["fit_seconds"].max()), 2), "fit_public": int(group["fit_public"].max())}
+
+
+def fit_notes(key: str, tap: dict[str, Any]) -> dict[str, str]:
+    """Return why the fields of `_fit_fields` are None."""
+    return {f"taps.{key}.{name}": LEARNS_NOTHING for name in FIT_FIELDS if tap[name] is None}
