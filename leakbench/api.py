@@ -112,6 +112,7 @@ def run_request(
         check_tracker(log)
     if out is not None:
         check_out(out)
+    reporter.tick("preparation")
     cell = prepare(request, data_dir, reporter)
     if cell.settings.device != "cpu":
         reporter.say(f"device: {described(torch.device(cell.settings.device))}")

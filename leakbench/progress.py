@@ -1,18 +1,32 @@
-"""Progress of long work on stderr: which phase, how far, for how long, and how long it still takes at most."""
+"""Progress of long work on stderr: which phase and step, how far, for how long, and how long it still takes."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TextIO, TypeAlias
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
 
-__all__ = ["Progress", "Reporter", "cells_line", "minutes", "noting", "planned", "saying", "unreported"]
+__all__ = [
+    "Progress",
+    "Reporter",
+    "Tick",
+    "begin",
+    "cells_line",
+    "minutes",
+    "noting",
+    "planned",
+    "saying",
+    "ticking",
+    "unreported",
+    "unticked",
+]
 
 Progress: TypeAlias = Callable[[str, float, int | None], None]
 """(phase, done, total): called after each piece of work; within a piece, done is a fraction."""
@@ -20,12 +34,38 @@ Progress: TypeAlias = Callable[[str, float, int | None], None]
 BAR = 20
 """Width of the bar on a terminal, in characters."""
 
+WINDOW = 0.05
+"""Least share of the work of a phase over which its speed is measured."""
+
+WINDOWS = 2
+"""Number of measurements of the speed after which it is known well enough for an estimate of the time left."""
+
+
+class Tick(Protocol):
+    """Called again and again while work goes on that moves no count, such as after each gradient evaluation."""
+
+    def __call__(self, step: str = "", share: float | None = None) -> None:
+        """Show that the work goes on.
+
+        Args:
+            step: Name of the step in plain words; empty for the same step as before.
+            share: Share of the step that is done; None if it is not known.
+        """
+
+
+def unticked(step: str = "", share: float | None = None) -> None:
+    """Show nothing."""
+
 
 @dataclass
 class Reporter:
     """Shows the progress of a command: one line that a terminal redraws, or a short line now and then in a file.
 
-    Call it with (phase, done, total) after each piece of work. Close it when the work ends.
+    Call it with (phase, done, total) after each piece of work, and `tick` within long pieces; several threads may call it. Close it
+    when the work ends.
+
+    The estimate of the time left of a phase assumes the slowest speed measured so far. It is printed after `WINDOWS` measurements
+    and is never raised. If the work turns out to be slower, the estimate is dropped until the phase ends.
 
     Args:
         quiet: Show no progress. `say` still writes.
@@ -50,8 +90,17 @@ class Reporter:
     _started: float = 0.0
     _first: float = 0
     _written: float = float("-inf")
+    _last: float = float("-inf")
     _end: float | None = None
+    _mark: tuple[float, float] = (0.0, 0.0)
+    _paces: tuple[float, ...] = ()
+    _left: float | None = None
+    _slower: bool = False
+    _step: str = ""
+    _stepped: float = 0.0
+    _resumed: str = ""
     _live: Live | None = field(default=None, repr=False)
+    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     def plan(self, phases: Sequence[str]) -> None:
         """Name the phases to come, in order, so that each line says "phase n of m"."""
@@ -64,28 +113,90 @@ class Reporter:
         end = now + seconds
         self._end = end if self._end is None else min(self._end, end)
 
+    def begin(self, phase: str, done: float, total: int, place: str) -> None:
+        """Show the start of a phase, of which an earlier process may have done a part.
+
+        Args:
+            phase: Name of the phase.
+            done: How far the phase is.
+            total: Number of all items of the phase.
+            place: Where a phase that was interrupted resumes, such as "victim 3".
+        """
+        with self._lock:
+            if phase != self._phase and 0 < done < total:
+                self._start(phase, done, time.monotonic())
+                self._resumed = f", resumed at {place}"
+            self(phase, done, total)
+
     def __call__(self, phase: str, done: float, total: int | None) -> None:
         """Show how far the work is."""
         now = time.monotonic()
+        with self._lock:
+            if phase != self._phase:
+                self._start(phase, done, now)
+            # A server may not say how much is to come.
+            self._done, self._total, self._step = done, int(done) if total is None else total, ""
+            if self._total:
+                self._estimate(now)
+                self._show(now, done == self._total, self._written)
+
+    def tick(self, step: str = "", done: float | None = None) -> None:
+        """Show that the work goes on.
+
+        Args:
+            step: Name of the step in plain words, shown with its own time until the next count; empty for the same step.
+            done: How far the phase is; None for as far as before.
+        """
+        now = time.monotonic()
+        with self._lock:
+            self._began = now if self._began is None else self._began
+            if step and step != self._step:
+                self._step, self._stepped = step, now
+            if done is not None:
+                self._done = done
+            if self._total:
+                self._estimate(now)
+            if self._step or self._done < self._total:
+                # A step that ends at once needs no line.
+                self._show(now, False, max(self._last, self._began))
+
+    def _start(self, phase: str, done: float, now: float) -> None:
+        self.close()
         self._began = now if self._began is None else self._began
-        if phase != self._phase:
-            self.close()
-            # Work that an earlier process did says nothing about the rate of this one.
-            self._phase, self._started, self._first, self._written = phase, now, done, float("-inf")
-        # A server may not say how much is to come.
-        self._done, self._total = done, int(done) if total is None else total
-        if self.quiet or self._total == 0:
+        # Work that an earlier process did says nothing about the rate of this one.
+        self._phase, self._started, self._first, self._written = phase, now, done, float("-inf")
+        self._mark, self._paces = (now, done), ()
+        self._left, self._slower, self._resumed = None, False, ""
+
+    def _show(self, now: float, at_once: bool, last: float) -> None:
+        """Draw the line on a terminal; write it to a file, at once or if the `last` one is some time ago."""
+        if self.quiet:
             return
         if self.stream.isatty():
-            self._draw(now)
-        elif now - self._began >= self.after and (done == self._total or now - self._written >= self.every):
-            self._written = now
+            self._draw()
+        elif now - (self._began or 0.0) >= self.after and (at_once or now - last >= self.every):
             self._write(f"{self._line(now)}\n")
+            self._written, self._last, self._resumed = now, now, ""
+
+    def _estimate(self, now: float) -> None:
+        """Lower the estimate of when the phase ends, or drop it if the phase is slower than estimated."""
+        fresh, rest = self._done - self._first, self._total - self._done
+        since, before = self._mark
+        if self._done - before >= WINDOW * (self._total - self._first) > 0 and now - since >= self.every:
+            self._mark = now, self._done
+            self._paces = (*self._paces, (now - since) / (self._done - before))
+        if self._slower or len(self._paces) < WINDOWS or rest <= 0:
+            return
+        end = now + max(self._paces) * rest
+        self._left = end if self._left is None else min(self._left, end)
+        # Some seconds more are not worth a line.
+        self._slower = now + (now - self._started) / fresh * rest > self._left + self.every
 
     def say(self, line: str) -> None:
         """Write a separate line, also where progress is quiet."""
-        self._stop(erase=True)
-        self._write(f"{line}\n")
+        with self._lock:
+            self._stop(erase=True)
+            self._write(f"{line}\n")
 
     def note(self, line: str) -> None:
         """Write a separate line, such as an estimate, unless progress is quiet."""
@@ -93,32 +204,45 @@ class Reporter:
             self.say(line)
 
     def close(self) -> None:
-        """End the line that a terminal redraws; the line stays as it is."""
-        self._stop(erase=False)
+        """End the line that a terminal redraws; the line stays as it is, but not that of a step between two phases."""
+        with self._lock:
+            self._stop(erase=bool(self._step) and self._done >= self._total)
 
     def _line(self, now: float) -> str:
-        """Return "phase (n of m): done of total, elapsed, what is left"."""
-        return f"{self._name}: {_count(self._done, self._total)}{self._times(now)}{self.tail}"
+        """Return "phase (n of m): done of total, step, elapsed, what is left"."""
+        step = f"{self._step} for {minutes(now - self._stepped)}" if self._step else ""
+        if self._done < self._total or not step:
+            count = f"{self._name}: {_count(self._done, self._total)}{self._resumed}"
+            return f"{count}{f', {step}' if step else ''}{self._times(now)}{self.tail}"
+        # A step between two phases.
+        return f"{self._heading}{step}{self._times(now)}{self.tail}"
+
+    @property
+    def _heading(self) -> str:
+        return f"{self.heading}, " if self.heading else ""
 
     @property
     def _name(self) -> str:
-        start = f"{self.heading}, " if self.heading else ""
         if self._phase not in self._phases:
-            return f"{start}{self._phase}"
-        return f"{start}{self._phase} (phase {self._phases.index(self._phase) + 1} of {len(self._phases)})"
+            return f"{self._heading}{self._phase}"
+        return f"{self._heading}{self._phase} (phase {self._phases.index(self._phase) + 1} of {len(self._phases)})"
 
     def _times(self, now: float) -> str:
         elapsed = 0.0 if self._began is None else now - self._began
-        said = f", {minutes(elapsed)} elapsed" if elapsed > 0 else ""
-        fresh, seconds = self._done - self._first, now - self._started
+        words = f", {minutes(elapsed)} elapsed" if elapsed > 0 else ""
+        if not self._total or (
+            self._step and self._done >= self._total
+        ):  # No estimate is of a step between two phases.
+            return words
         if self._end is not None:
             left = self._end - now
-            return f"{said}, {f'at most {minutes(left)} left' if left >= 0 else 'slower than estimated'}"
-        if fresh <= 0 or self._done >= self._total:
-            return said
-        return f"{said}, about {minutes(seconds / fresh * (self._total - self._done))} left"
+            return f"{words}, {f'at most {minutes(left)} left' if left >= 0 else 'slower than estimated'}"
+        if self._left is None or self._done >= self._total:
+            return words
+        slower = self._slower or now > self._left + self.every
+        return f"{words}, {'slower than estimated' if slower else f'about {minutes(max(0.0, self._left - now))} left'}"
 
-    def _draw(self, now: float) -> None:
+    def _draw(self) -> None:
         """Show the line on a terminal; a thread redraws it, so that the elapsed time runs also within a piece of work."""
         from rich.live import Live  # noqa: PLC0415 - only a terminal needs it
 
@@ -131,7 +255,7 @@ class Reporter:
                 redirect_stderr=False,
             )
             self._live.start(refresh=True)
-        if self._done == self._total:
+        if self._done == self._total and not self._step:
             self._stop(erase=False)
 
     def _drawn(self) -> RenderableType:
@@ -140,7 +264,7 @@ class Reporter:
         from rich.text import Text  # noqa: PLC0415
 
         row = Table.grid(padding=(0, 1))
-        bar = ProgressBar(self._total, min(self._done, self._total), BAR)
+        bar = ProgressBar(max(1, self._total), min(self._done, self._total), BAR)
         line = Text(self._line(time.monotonic()), no_wrap=True, overflow="ellipsis")
         row.add_row(bar, line)
         return row
@@ -175,6 +299,19 @@ def saying(progress: Progress) -> Callable[[str], None]:
 def noting(progress: Progress) -> Callable[[str], None]:
     """Return a function that writes a line unless progress is quiet; for a plain callback, one that writes nothing."""
     return progress.note if isinstance(progress, Reporter) else lambda _: None
+
+
+def ticking(progress: Progress) -> Callable[[str, float | None], None]:
+    """Return a function of (step, done) as `Reporter.tick`; for a plain callback, one that shows nothing."""
+    return progress.tick if isinstance(progress, Reporter) else unticked
+
+
+def begin(progress: Progress, phase: str, done: float, total: int, place: str) -> None:
+    """Show the start of a phase, of which an earlier process may have done a part; see `Reporter.begin`."""
+    if isinstance(progress, Reporter):
+        progress.begin(phase, done, total, place)
+    else:
+        progress(phase, done, total)
 
 
 def unreported(phase: str, done: float, total: int | None) -> None:

@@ -1,6 +1,7 @@
 """Long work says how far it is: within a chunk of victims too, and without changing what it finds."""
 
 import io
+import itertools
 import re
 
 import pandas as pd
@@ -99,23 +100,27 @@ def lines_of(clock: list[float], monkeypatch, calls: list[tuple[str, float, int]
 
 
 def test_a_line_says_the_elapsed_time_and_the_time_that_is_left(monkeypatch) -> None:
-    """Half a victim of two in 10 s: about 30 s are left; lines come now and then, and the last one always."""
-    calls = [("attack", done, 2) for done in (0, 0.5, 0.6, 2)]
-    assert lines_of([0.0, 10.0, 11.0, 40.0], monkeypatch, calls) == [
+    """Half a victim of two in 10 s, twice: about 20 s are left; lines come now and then, and the last one always."""
+    calls = [("attack", done, 2) for done in (0, 0.5, 1.0, 1.1, 2)]
+    assert lines_of([0.0, 10.0, 20.0, 21.0, 40.0], monkeypatch, calls) == [
         "attack: 0 of 2",
-        "attack: 0.50 of 2, 0:10 elapsed, about 0:30 left",
+        "attack: 0.50 of 2, 0:10 elapsed",
+        "attack: 1.00 of 2, 0:20 elapsed, about 0:20 left",
         "attack: 2 of 2, 0:40 elapsed",
     ]
 
 
 def test_what_was_done_before_says_nothing_of_the_rate(monkeypatch) -> None:
-    """A training that is resumed at 90 of 100: one round in 10 s, nine are left; the next phase has a rate of its own."""
-    calls = [("train", 90, 100), ("train", 91, 100), ("attack", 0, 200), ("attack", 1, 200)]
-    assert lines_of([0.0, 10.0, 100.0, 130.0], monkeypatch, calls) == [
+    """A training that is resumed at 90 of 100: two rounds in 20 s, eight are left; the next phase has a rate of its own."""
+    calls = [("train", done, 100) for done in (90, 91, 92)] + [("attack", done, 200) for done in (0, 1, 10, 20)]
+    assert lines_of([0.0, 10.0, 20.0, 100.0, 130.0, 400.0, 700.0], monkeypatch, calls) == [
         "train: 90 of 100",
-        "train: 91 of 100, 0:10 elapsed, about 1:30 left",
+        "train: 91 of 100, 0:10 elapsed",
+        "train: 92 of 100, 0:20 elapsed, about 1:20 left",
         "attack: 0 of 200, 1:40 elapsed",
-        "attack: 1 of 200, 2:10 elapsed, about 1:39:30 left",
+        "attack: 1 of 200, 2:10 elapsed",
+        "attack: 10 of 200, 6:40 elapsed",
+        "attack: 20 of 200, 11:40 elapsed, about 1:30:00 left",
     ]
 
 
@@ -131,6 +136,173 @@ def test_a_line_names_the_phase_and_the_cell(monkeypatch) -> None:
         "cell 3 of 12, attack type-1 (phase 1 of 2): 0 of 2",
         "train (phase 2 of 2): 0 of 5, 0:01 elapsed",
     ]
+
+
+class Now:
+    """A clock that is set by hand."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.seconds = 0.0
+        monkeypatch.setattr("leakbench.progress.time.monotonic", lambda: self.seconds)
+
+
+class Dated(io.StringIO):
+    """A stream that notes when each line was written."""
+
+    def __init__(self, now: Now) -> None:
+        super().__init__()
+        self.now = now
+        self.times: list[float] = []
+
+    def write(self, text: str) -> int:
+        self.times.append(self.now.seconds)
+        return super().write(text)
+
+
+def left_in(line: str) -> int | None:
+    """Return the seconds of "about m:ss left"; None where a line has no estimate."""
+    found = re.search(r"about (\d+):(\d\d) left", line)
+    return None if found is None else 60 * int(found[1]) + int(found[2])
+
+
+def test_an_estimate_of_the_time_left_never_grows(monkeypatch) -> None:
+    """Items of 5 to 20 s: the slowest ones measured so far count, so that a slow one later does not raise the estimate."""
+    now = Now(monkeypatch)
+    report = Reporter(stream=io.StringIO(), every=10.0)
+    for done, seconds in enumerate([0, 20, 10, 5, 5, 12, 5, 20, 5, 18, 10, 10]):
+        now.seconds += seconds
+        report("train", done, 20)
+    left = [found for line in report.stream.getvalue().splitlines() if (found := left_in(line)) is not None]
+    assert left[0] == 18 * 20
+    assert len(left) > 4
+    assert left == sorted(left, reverse=True)
+
+
+def test_an_estimate_that_was_too_small_is_dropped_until_the_phase_ends(monkeypatch) -> None:
+    """Two items in 10 s each, then one of 1000 s: its lines promise no time, nor do those after it; the next phase's do."""
+    now = Now(monkeypatch)
+    report = Reporter(stream=io.StringIO(), every=10.0)
+    for phase in ("attack", "train"):
+        for done, seconds in enumerate([0, 10, 10, 1000, 10, 10] if phase == "attack" else [0, 10, 10]):
+            now.seconds += seconds
+            report(phase, done, 10)
+    ends = [line.rpartition(", ")[2] for line in report.stream.getvalue().splitlines()]
+    assert ends[2:] == [
+        "about 1:20 left",
+        *["slower than estimated"] * 3,
+        "17:20 elapsed",
+        "17:30 elapsed",
+        "about 1:20 left",
+    ]
+
+
+def test_ticks_show_the_step_and_its_time_while_the_count_does_not_move(monkeypatch) -> None:
+    """A tick a second for 25 s within one piece: a line every 10 s. The next count ends the step."""
+    now = Now(monkeypatch)
+    report = Reporter(stream=io.StringIO(), every=10.0)
+    report("attack", 1, 3)
+    for second in range(1, 26):
+        now.seconds = float(second)
+        report.tick("check on public examples" if second == 5 else "", None if second < 20 else 1.5)
+    now.seconds = 40.0
+    report("attack", 2, 3)
+    assert report.stream.getvalue().splitlines() == [
+        "attack: 1 of 3",
+        "attack: 1 of 3, check on public examples for 0:05, 0:10 elapsed",
+        "attack: 1.50 of 3, check on public examples for 0:15, 0:20 elapsed",
+        "attack: 2 of 3, 0:40 elapsed, about 0:40 left",
+    ]
+
+
+def test_a_step_between_phases_has_a_line_once_it_takes_long(monkeypatch) -> None:
+    """Nothing for 9 s of preparation; after a phase has ended, its count is not repeated; a quiet reporter shows nothing."""
+    now = Now(monkeypatch)
+    report, quiet = Reporter(stream=io.StringIO()), Reporter(stream=io.StringIO(), quiet=True)
+    for moment, step in ((0.0, "preparation"), (9.0, ""), (11.0, "")):
+        now.seconds = moment
+        report.tick(step)
+        quiet.tick(step)
+    report("train", 5, 5)
+    for moment, step in ((12.0, "bounds"), (30.0, ""), (31.0, "")):
+        now.seconds = moment
+        report.tick(step)
+    assert report.stream.getvalue().splitlines() == [
+        "preparation for 0:11, 0:11 elapsed",
+        "train: 5 of 5, 0:11 elapsed",
+        "bounds for 0:18, 0:30 elapsed",
+    ]
+    assert quiet.stream.getvalue() == ""
+
+
+def test_a_terminal_erases_the_line_of_a_step_between_phases() -> None:
+    """The line of a phase stays; a tick without a step starts no line."""
+    report = Reporter(stream=Terminal())
+    report.tick()
+    assert report.stream.getvalue() == ""
+    report("train", 5, 5)
+    report.tick("bounds")
+    report.close()
+    shown = report.stream.getvalue()
+    assert "train: 5 of 5" in shown
+    assert "bounds for 0:00" in shown
+    assert shown.endswith("\x1b[2K")
+
+
+def test_a_search_shows_that_it_runs_at_least_every_20_seconds(tmp_path, monkeypatch) -> None:
+    """Each gradient evaluation takes 6 s: also within an iteration of L-BFGS, of up to 20 of them, and in the check."""
+    now, grad = Now(monkeypatch), torch.autograd.grad
+
+    def slow(*given, **named):
+        now.seconds += 6.0
+        return grad(*given, **named)
+
+    monkeypatch.setattr("torch.autograd.grad", slow)
+    report = Reporter(stream=Dated(now))
+    cell = prepare(Request(**{**SMALL, "attack": "autoleak", "taps": ("type-2",), "defense": "noise_gaussian"}), None)
+    with open_run(tmp_path, identity(cell, "test")) as run:
+        execute(cell, run, report)
+    times = report.stream.times
+    assert times[-1] > 200.0
+    assert max(later - earlier for earlier, later in itertools.pairwise(times)) <= 20.0
+    assert re.search(r"check on public examples for \d", report.stream.getvalue())
+
+
+def test_a_resumed_phase_says_where(monkeypatch) -> None:
+    """Its first line names the place; a phase that begins, and one of which all is there, do not."""
+    now = Now(monkeypatch)
+    report = Reporter(stream=io.StringIO())
+    report.begin("attack", 4, 10, "victim 5")
+    now.seconds = 20.0
+    report("attack", 4.5, 10)
+    report.begin("train", 0, 5, "round 1")
+    report.begin("again", 5, 5, "round 6")
+    assert report.stream.getvalue().splitlines() == [
+        "attack: 4 of 10, resumed at victim 5",
+        "attack: 4.50 of 10, 0:20 elapsed",
+        "train: 0 of 5, 0:20 elapsed",
+        "again: 5 of 5, 0:20 elapsed",
+    ]
+
+
+@pytest.mark.parametrize("networks", [1, 3])
+def test_an_interrupted_run_says_at_which_victim_it_resumes(tmp_path, monkeypatch, networks: int) -> None:
+    """Chunks of one victim, interrupted within the third one: two are there, of one network or of three."""
+    monkeypatch.setattr("leakbench.experiment.stage_attack._chunk", lambda *_: 1)
+    cell = prepare(Request(**{**SMALL, "networks": networks}), None)
+
+    def interrupting(phase: str, done: float, total: int | None) -> None:
+        if phase == "attack type-1" and done > 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), open_run(tmp_path, identity(cell, "test")) as run:
+        execute(cell, run, interrupting)
+    report = Reporter(stream=io.StringIO())
+    with open_run(tmp_path, identity(cell, "test")) as run:
+        execute(cell, run, report)
+    first, *others = report.stream.getvalue().splitlines()
+    assert first.partition(", ")[0] == "attack type-1 (phase 1 of 2): 2 of 3"
+    assert "resumed at victim 3" in first
+    assert not any("resumed" in line for line in others)
 
 
 def test_an_upper_bound_never_grows(monkeypatch) -> None:

@@ -88,6 +88,7 @@ def in_span(view: View, layer: FullyConnected, shown: Public, public: Public) ->
     scores, sure = [], []
     alike: tuple[Tensor, Tensor] | None = None
     for lane in range(view.victims):
+        view.tick()
         one = view.of(torch.tensor([lane], device=shown.inputs.device))
         behind = _Behind(one, layer)
         seen = behind.seen[behind.weight]
@@ -292,6 +293,7 @@ class _Behind:
         scales = {n: aim.square().mean().sqrt() for n, aim in aims.items()}
 
         def apart(a: Tensor) -> Tensor:
+            self.view.tick()
             gradients = grad(self._loss)({n: self.tensors[n] for n in aims}, a.reshape(len(basis), -1) @ basis, labels)
             guesses = ((n, gradients[n] @ onto[n].mT if n in onto else gradients[n]) for n in aims if scales[n] > 0)
             return torch.cat([((guess - aims[n]) / scales[n]).flatten() for n, guess in guesses])

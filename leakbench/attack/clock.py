@@ -30,6 +30,7 @@ __all__ = [
     "begun",
     "cut_short",
     "late_of",
+    "most_work",
     "search_costs",
     "seconds_per_evaluation",
     "until_of",
@@ -226,6 +227,15 @@ def runs(method: Any, number: int, search: Any, views: tuple[View, ...]) -> bool
     """Return whether the search at a place in `searches_of` a method searches, and runs on these views."""
     stages = getattr(method, "stages", ())
     return hasattr(search, "stop") and (not stages or bool(stages[number].applies(views[0])))
+
+
+def most_work(method: Any, views: tuple[View, ...]) -> list[float]:
+    """Return the most gradient evaluations of one victim by each search of a method; 0 for one that does not run on the views."""
+
+    def most(search: Any) -> float:
+        return float(most_evaluations(search) if hasattr(search, "descent") else search.stop.limit)
+
+    return [most(s) if runs(method, number, s, views) else 0.0 for number, s in enumerate(searches_of(method))]
 
 
 @dataclass(frozen=True)

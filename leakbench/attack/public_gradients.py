@@ -37,6 +37,7 @@ def gradients_alone(
         with torch.no_grad():  # Not around the yield: who stops in the middle would go on without derivatives.
             told = rngs if draws is None else draws.expand(len(x), 1, 1, -1)
             found = leak(tap, view.network, x, y, view.learning_rate, view.stations, view.clock, rngs, told)
+        view.tick()
         yield flat(found)
 
 

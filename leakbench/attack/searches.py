@@ -61,6 +61,7 @@ class Searches:
 
     Args:
         tell: Called after each iteration with (number of the search, its name, share of its iterations that is done).
+        resumed: Called when an interrupted search resumes, with (number of the search, its name, share that is done).
         store: Where the state of each search is kept, so that an interrupted attack resumes; None keeps nothing.
         prefix: Start of the names in the store.
         checks: Whether `AutoLeak` also tries its searches on public examples; else `AutoLeak.checked` does it later.
@@ -68,6 +69,7 @@ class Searches:
     """
 
     tell: _Told = _untold
+    resumed: _Told = _untold
     store: Store | None = None
     prefix: str = "search"
     checks: bool = True
@@ -83,6 +85,7 @@ class Searches:
             self,
             f"{self.prefix}{number:02d}",
             lambda share: self.tell(number, name, share),
+            lambda share: self.resumed(number, name, share),
             _fixed(method),
             after,
             window,
@@ -103,6 +106,7 @@ class Searching:
         searches: The searches of the attack.
         name: The name of its state in the store.
         tell: Called with the share of the iterations that is done.
+        resumed: Called likewise when the search resumes.
         converges: Whether `converged` can be true.
         after: Number of iterations before the window begins.
         window: Number of iterations without an improvement after which a search has converged.
@@ -112,6 +116,7 @@ class Searching:
     searches: Searches
     name: str
     tell: Callable[[float], None]
+    resumed: Callable[[float], None]
     converges: bool
     after: int = 0
     window: int = WINDOW

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -26,7 +27,7 @@ from leakbench.federated.view import Public
 from leakbench.limits.limits import limits_of
 from leakbench.manifest import check_shown
 from leakbench.measure.metrics import success_threshold
-from leakbench.progress import Progress, planned
+from leakbench.progress import Progress, planned, ticking
 from leakbench.redacted import without_pictures
 from leakbench.rng import generator
 from leakbench.store import AFTER, Run
@@ -62,14 +63,19 @@ def execute(cell: Cell, run: Run, progress: Progress) -> dict[str, Any]:
     s = cell.settings
     attacks = [phase_name(cell, tap, rounds[-1]) for rounds in s.leaks for tap in s.taps]
     planned(progress, ["train", *attacks] if s.protocol == "live" else [*attacks, "train"])
+    working = ticking(progress)
     with run.timed("prepare"):
+        working("preparation", None)
         partition = hand_out(cell)
+        working("preparation", None)
         pool = cell.data.train_inputs[cell.data.victims]
         eta = s.success if s.success is not None else success_threshold(pool, generator(s.seed, "eta"))
         judge = Judge(eta, cell.lpips)
+        working("preparation", None)
     if s.protocol == "live":
         if not run.manifest["files"]:
-            rehearse(cell, partition, lambda tap: _sent(cell, run, None, tap))
+            working("rehearsal of the attack", None)
+            rehearse(cell, partition, lambda tap: _sent(cell, run, None, tap), lambda: working("", None))
         train_federation(cell, run, partition, progress)
     clock = AttackTime(s.budget, run, s.victims * len(s.leaks) * len(s.taps))
     for rounds in s.leaks:
@@ -79,7 +85,7 @@ def execute(cell: Cell, run: Run, progress: Progress) -> dict[str, Any]:
                 attack_leak(Leak(cell, partition, sent, tap, network), run, judge, progress, clock)
     if s.protocol == "paper":
         train_federation(cell, run, partition, progress)
-    return _finish(cell, run, partition)
+    return _finish(cell, run, partition, lambda step: working(step, None))
 
 
 def _sent(cell: Cell, run: Run, round_number: int | None, tap: str = "type-1", network: int = 0) -> Sent:
@@ -117,16 +123,23 @@ def _honest(cell: Cell, run: Run, round_number: int | None, network: int = 0) ->
     )
 
 
-def _finish(cell: Cell, run: Run, partition: Partition) -> dict[str, Any]:
-    """Put the pieces together, write the summary, and only then let the pieces go."""
+def _finish(cell: Cell, run: Run, partition: Partition, working: Callable[[str], None]) -> dict[str, Any]:
+    """Put the pieces together, write the summary, and only then let the pieces go.
+
+    working: Called with the name of each step.
+    """
+    working("results of all victims")
     rows, tensors = _joined(cell, run)
     run.write_tensors("reconstructions.safetensors", tensors)
     rounds = run.read_rows("rounds.parquet")
     largest = _largest(run)
     with run.timed("epsilon and bounds"):
+        working("epsilon")
         epsilon = cell_epsilon(cell.defense, cell.data, cell.settings, partition, largest).as_dict()
         epsilon["by_round"] = cell_curve(cell.defense, cell.data, cell.settings, partition)
-        limits = limits_of(cell, partial(_sent, cell, run), partition)
+        working("bounds")
+        limits = limits_of(cell, partial(_sent, cell, run), partition, lambda: working(""))
+        working("check of what the server sent")
         seen = conspicuous_of(
             cell,
             lambda number, network: _sent(cell, run, number, network=network),

@@ -19,6 +19,7 @@ from leakbench.experiment.victims import Sent, Victims, candidates, draw_victims
 from leakbench.federated.partition import Partition
 from leakbench.federated.view import View
 from leakbench.fit_store import FitStore, fit_folder
+from leakbench.progress import unticked
 from leakbench.rng import generators
 from leakbench.types import Generators
 
@@ -28,17 +29,19 @@ FEW = 4
 """How many candidates a rehearsed ranking gets."""
 
 
-def rehearse(cell: Cell, partition: Partition, sent: Callable[[str], Sent]) -> None:
+def rehearse(
+    cell: Cell, partition: Partition, sent: Callable[[str], Sent], tick: Callable[[], None] = unticked
+) -> None:
     """Let the attack answer for one victim of every leakage point, for one iteration; raises InputError where it cannot.
 
     sent: {leakage point: the network at its first weights}. Of a cell that leaks at several rounds together every view is taken of
-    it.
+    it.  tick: Called after each gradient evaluation.
     """
     method, fits = _short(cell.attack.method), FitStore(fit_folder())
     for tap in cell.settings.taps:
         victims = draw_victims(cell, tap, 0, partition)
         views = tuple(v for number in cell.settings.leaks[0] for v in _views(cell, tap, number, victims, sent(tap)))
-        views = tuple(dataclasses.replace(view, fits=fits) for view in views)
+        views = tuple(dataclasses.replace(view, fits=fits, tick=lambda *_: tick()) for view in views)
         rngs = generators(cell.settings.seed, "rehearsal", [(0, 0)])
         rehearsed = partial(_rehearsed, method, views, rngs)
         list(Room("victims", 1, LOWER)(slice(0, 1), rehearsed))  # A lack of memory is one line here as well.

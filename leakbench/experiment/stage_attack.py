@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Ranking, Reconstruction
+from leakbench.attack.clock import most_work
 from leakbench.attack.isolation import answered, readable
 from leakbench.attack.looks import chooses
 from leakbench.attack.null.pictures import NullAttack, null_attack
@@ -44,7 +45,7 @@ from leakbench.measure.scores import Truth, no_reconstruction, score
 from leakbench.measure.scores_rankings import score_attributes, score_rankings
 from leakbench.measure.scores_tables import TableJudge, score_table, table_judge
 from leakbench.measure.unanswered import explained
-from leakbench.progress import Progress, saying
+from leakbench.progress import Progress, begin, saying, ticking
 from leakbench.redacted import without_pictures
 from leakbench.rng import generator, generators
 from leakbench.store import Run
@@ -116,32 +117,49 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress, clock: A
     gallery = cache(partial(gallery_of, leak.cell.data, leak.cell.settings.seed))
     phase = phase_name(leak.cell, leak.tap, leak.round)
     fits = FitStore(fit_folder())
-    say = saying(progress)
+    say, working = saying(progress), ticking(progress)
     room = Room("victims", _chunk(leak, victims), LOWER, lambda line: say(f"{phase}: {line}"))
     missing = _missing(leak, run, len(own))
-    progress(phase, before + (missing[0].start if missing else len(own)), total)
+    if missing:
+        there = before + missing[0].start
+        begin(progress, phase, there, total, f"victim {there + 1}")
+    elif before + len(own) == total:  # Those of later networks may be there too.
+        progress(phase, total, total)
     left = sum(gap.stop - gap.start for gap in missing)
     clock.done(len(own) - left)
 
     def attacked(where: slice) -> tuple[pd.DataFrame, dict[str, Tensor]]:
         lanes, since = own[where], clock.now()
+        # The check on public examples follows the searches and takes as long as those for so many more victims.
+        checks: int = getattr(leak.cell.attack.method, "twins", 0)
+        searching, reached = len(lanes) / (len(lanes) + checks), 0.0
+
+        def counted(share: float) -> float:
+            """Return how many victims are done, of which none is taken back where searches run in another order."""
+            nonlocal reached
+            # A search that the clock will stop has done as much of its work as of its time.
+            reached = max(reached, share, clock.passed(len(lanes), since))
+            return float(before + where.start + reached * len(lanes))
+
+        def tell(share: float) -> None:
+            progress(phase, counted(searching * share), total)
+
+        def tick(step: str = "", share: float | None = None) -> None:
+            working(step, None if share is None else counted(searching + (1 - searching) * share))
+
         with run.timed(phase):
-            views = tuple(dataclasses.replace(view, fits=fits) for view in leak.views(victims, lanes))
+            views = tuple(dataclasses.replace(view, fits=fits, tick=tick) for view in leak.views(victims, lanes))
             twin = _twin(run, _piece(leak, where.start), views, lanes)
             if twin is not None:
                 return run.read_rows(f"{twin}.parquet").assign(tap=leak.tap), run.read_tensors(f"{twin}.safetensors")
-
-            def tell(share: float) -> None:
-                # A search that the clock will stop has done as much of its work as of its time.
-                share = max(share, clock.passed(len(lanes), since))
-                progress(phase, before + where.start + share * len(lanes), total)
 
             def estimated(line: str) -> None:
                 if not leak.network and where.start == missing[0].start:  # Once for each leakage point.
                     say(f"{phase}: {line}")
 
             pending, ready, ranked = left + total - before - len(own), dict[str, Ranking](), 0.0
-            method = watched(leak.cell.attack.method, tell)
+            method = leak.cell.attack.method
+            method = watched(method, tell, most_work(method, views))
             if clock.limit is not None and not leak.cell.attack.needs.candidates:
                 # Nothing stops a ranking, so that rankings come first and the searches have the time that is left.
                 began = clock.now()
@@ -228,7 +246,9 @@ def _attack_chunk(
     told = tuple(dataclasses.replace(v, candidates=shown if cell.attack.needs.candidates else None) for v in views)
     answer = answered(method, told, rngs)
     features = attributes_of(cell.data, cell.recipe.sensitive)
+    views[0].tick("identification of the victims")
     ranked = rankings(cell, views, shown, features, answer, rngs, ready)
+    views[0].tick("scores")
     inputs, labels, examples = truth(cell, leak.tap, victims)
     real = Truth(
         lanes,

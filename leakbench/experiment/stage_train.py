@@ -13,7 +13,7 @@ from leakbench.defense.network import extended
 from leakbench.federated.partition import Partition
 from leakbench.federated.simulate import Round, from_tensors, sent_tensors, to_tensors, train
 from leakbench.models import build, parameters
-from leakbench.progress import Progress, saying
+from leakbench.progress import Progress, begin, saying, ticking
 from leakbench.rng import generator
 from leakbench.store import Run
 from leakbench.types import Network, Parameters
@@ -60,10 +60,11 @@ def train_federation(cell: Cell, run: Run, partition: Partition, progress: Progr
         run.write_tensors(leaked_model(0), sent_tensors(start, {}))
     began = time.perf_counter()
     total = s.federation.rounds if s.stop_after is None else s.stop_after
-    progress("train", done.round + 1 if done else 0, total)
+    there = done.round + 1 if done else 0
+    begin(progress, "train", there, total, f"round {there + 1}")
     network = Network(model, start, engine=s.engine)
-    say = saying(progress)
-    told = (done, s.stop_after, lambda line: say(f"train: {line}"))
+    say, working = saying(progress), ticking(progress)
+    told = (done, s.stop_after, lambda line: say(f"train: {line}"), lambda: working("", None))
     rounds = train(network, cell.data, partition, s.federation, cell.defense, s.seed, *told)
     for now in rounds:
         done = now

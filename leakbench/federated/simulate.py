@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,6 +24,7 @@ from leakbench.federated.client import Examples, client_update, runs_apart
 from leakbench.federated.partition import Partition
 from leakbench.federated.sampling import draw_batches, draw_clients, drawn, drop_out
 from leakbench.models import one_hot
+from leakbench.progress import unticked
 from leakbench.rng import generator, generators
 from leakbench.types import Clock, Local, Network, Parameters, Signal, joined
 
@@ -112,11 +113,14 @@ def train(
     done: Round | None = None,
     stop_after: int | None = None,
     say: Say = unsaid,
+    tick: Callable[[], None] = unticked,
 ) -> Iterator[Round]:
     """Train from `network` (or go on after the round `done`), yielding every round; the same seed gives the same rounds.
 
     stop_after: train only so many of the federation's rounds, on the same schedule; None for all.  say: told where memory does not
-    suffice for the clients side by side, which are then halved. Raises InputError where it does not suffice for one client.
+    suffice for the clients side by side, which are then halved.  tick: called after some clients of a round.
+
+    Raises InputError where memory does not suffice for one client.
     """
     device = next(iter(network.parameters.values())).device
     parameters = {n: (done.parameters if done else network.parameters)[n].to(device) for n in network.parameters}
@@ -133,7 +137,7 @@ def train(
         if complete or defense.on_dropout == "continue":
             held = partition.of(clients)
             network = dataclasses.replace(network, parameters=parameters, memory=memory)
-            updates, uses = _updates(network, data, clients, held, federation, defense, seed, clock, room)
+            updates, uses = _updates(network, data, clients, held, federation, defense, seed, clock, room, tick)
             spread = _spread(updates.grads)
             signal = apply(
                 defense.stations.server, updates, clock.at_the_end(), generators(seed, "server noise", [(index,)])
@@ -164,6 +168,7 @@ def _updates(
     seed: int,
     clock: Clock,
     room: Room,
+    tick: Callable[[], None],
 ) -> tuple[Signal, Tensor]:
     """Return the updates of one round's clients, members of one lane, and how often each example (n,) was used."""
     uses = torch.zeros(len(data.train_targets), dtype=torch.int64)
@@ -177,7 +182,11 @@ def _updates(
         return _some_updates(network, data, federation, defense, seed, clock, clients[where], held[where])
 
     def piece(lanes: slice) -> list[tuple[Signal, Tensor]]:
-        return [done for _, done in room(slice(lanes.start, min(lanes.stop, len(clients))), trained)]
+        found = []
+        for _, done in room(slice(lanes.start, min(lanes.stop, len(clients))), trained):
+            tick()
+            found.append(done)
+        return found
 
     work = [partial(piece, lanes) for lanes in pieces]
     done = [some for each in (side_by_side(work) if apart else [one() for one in work]) for some in each]

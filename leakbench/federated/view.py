@@ -16,6 +16,7 @@ from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
 from leakbench.federated.leakage import leak
 from leakbench.fitted import Fits, fitted_anew
+from leakbench.progress import Tick, unticked
 from leakbench.separations import Separations
 from leakbench.types import Clock, Network, Parameters, ShowsDraws
 
@@ -74,6 +75,7 @@ class View:
     columns: of a table, which columns make up which feature.  fits: whom a part that learns asks for what it learned.
     separations: what was separated of batches so far, shared by the searches of one attack; None keeps nothing.
     searches: the `leakbench.attack.searches.Searches` of an attack on an external update; None in a run.
+    tick: called after each gradient evaluation and each other piece of an attack's work, which shows that the attack goes on.
     """
 
     tap: str
@@ -99,6 +101,7 @@ class View:
     fits: Fits = fitted_anew
     separations: Separations | None = None
     searches: Searches | None = None
+    tick: Tick = unticked
 
     @property
     def victims(self) -> int:

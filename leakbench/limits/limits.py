@@ -12,6 +12,7 @@ from leakbench.federated.partition import Partition
 from leakbench.limits.floor import Floor, floor
 from leakbench.limits.guards import Guard, guards, together
 from leakbench.limits.reference import Reference, prior_of, reference
+from leakbench.progress import unticked
 
 __all__ = ["Limits", "limits_of"]
 
@@ -26,20 +27,29 @@ class Limits:
     reference: Reference
 
 
-def limits_of(cell: Cell, sent: Callable[[int, str, int], Sent], partition: Partition) -> dict[str, Limits]:
+def limits_of(
+    cell: Cell,
+    sent: Callable[[int, str, int], Sent],
+    partition: Partition,
+    tick: Callable[[], None] = unticked,
+) -> dict[str, Limits]:
     """Return {name of a leakage point: its limits}; depends on the cell alone, so that a resumed run finds the same.
 
     sent: {round, leakage point, draw of the first weights: what the server sent then}.
+    tick: called between the pieces of the work.
     """
     found, prior = {}, prior_of(cell)
     for rounds in cell.settings.leaks:
         for tap in cell.settings.taps:
+            tick()
             networks = {number: sent(number, tap, 0) for number in rounds}
             each = [guards(cell, networks[number].network, number, partition) for number in rounds]
+            tick()
             if len(rounds) == 1:
                 lowest = floor(cell, partial(sent, rounds[0], tap), tap, rounds[0], partition)
             else:
                 lowest = Floor(None, None, "none: it is worked out for one view, not for several together")
+            tick()
             guard = together([several[tap] for several in each], looks_at(cell, tap))
             expected = reference(cell, networks[rounds[0]], tap, rounds[0], partition, guard, prior)
             found[leak_key(cell, tap, rounds[-1])] = Limits(guard, lowest, expected)

@@ -13,7 +13,7 @@ from leakbench.attack import Attack
 from leakbench.attack.clock import runs, search_costs
 from leakbench.attack.doubts import BUDGET
 from leakbench.attack.isolation import answered
-from leakbench.attack.methods.autoleak import AutoLeak
+from leakbench.attack.methods.autoleak import CHECK, AutoLeak
 from leakbench.attack.public import FEW
 from leakbench.attack.searches import Searches, Store, usual_share
 from leakbench.attack.slots.stop import searches_of
@@ -72,14 +72,18 @@ def attack_seen(
     _check(attacker.attack)
     view, needs = told(seen, attacker), attacker.attack.needs
     public, _ = without_truth(attacker.public(view.shape, view.classes), seen.inputs)
-    view, each = dataclasses.replace(view, fits=FitStore(fit_folder())), 0.0
+    report = Reporter(after=QUICK) if reporter is None else reporter
+    report.tick("preparation")
+    view, each = (
+        dataclasses.replace(view, fits=FitStore(fit_folder()), tick=lambda step="", _=None: report.tick(step)),
+        0.0,
+    )
     most = max(FEW, needs.public)
     if attacker.budget is not None:
         each = seconds_per_gradient(view, attacker.budget)
         most = max(LEAST_PUBLIC, min(most, int(COUNTED * attacker.budget / max(each, 1e-9))))
     view = dataclasses.replace(view, public=public.first(most))
     rngs = generators(attacker.seed, "attack", [(seen.view.clock.round, v) for v in range(view.victims)])
-    report = Reporter(after=QUICK) if reporter is None else reporter
     scored = seen.inputs is not None and seen.labels is not None
     closing = Closing(0.0, CANDIDATES)
     if attacker.budget is not None and scored:
@@ -97,13 +101,15 @@ def attack_seen(
         named = (view.tap, view.clock.round + 1, attacker.untried, spent + time.monotonic() - began)
         return Outcome(None, answer, -answer.certainty[:, 0], None, None, stopped, *named)
     score = Scorer(seen, seen.inputs, seen.labels, attacker, public, view, rngs, closing.candidates)
-    rows, matched = score(answer)
-    if later is not None and not rows["success"].all():
-        try:
-            answer = later.checked(answer, view, rngs[0])
-        finally:
-            report.close()
+    try:
+        report.tick("scores")
         rows, matched = score(answer)
+        if later is not None and not rows["success"].all():
+            answer = later.checked(answer, view, rngs[0])
+            report.tick("scores")
+            rows, matched = score(answer)
+    finally:
+        report.close()
     summary = tap_summary(rows, time.monotonic() - began, _setup(attacker))
     if summary["candidates"] < 2:  # Nothing is needed to pick the only one.
         summary |= dict.fromkeys(("identified", "identified_low", "identified_high"))
@@ -127,7 +133,7 @@ def _answered(
     method = attacker.attack.method
     total = sum(runs(method, number, search, (view,)) for number, search in enumerate(searches_of(method)))
     telling = _Telling(report, total)
-    view = dataclasses.replace(view, searches=Searches(telling, store, checks=checks))
+    view = dataclasses.replace(view, searches=Searches(telling, telling.resumed, store, checks=checks))
     try:
         if left is None or attacker.budget is None:
             telling.expect(method, view)
@@ -183,8 +189,15 @@ class _Telling:
                 self.reporter.bound(self.check * rest / max(sum(self.costs), 1e-9))
             else:
                 self.reporter.bound((rest + self.check) * self._pace(number, share))
-        place = f"search {there + 1} of {self.total}, {name}"
-        self.reporter(f"check on public examples, {place}" if check else place, share, 1)
+        self.reporter(self._place(number, name), share, 1)
+
+    def resumed(self, number: int, name: str, share: float) -> None:
+        """Show where a search resumes."""
+        self.reporter.begin(self._place(number, name), share, 1, f"{share:.0%}")
+
+    def _place(self, number: int, name: str) -> str:
+        place = f"search {number % max(1, self.total) + 1} of {self.total}, {name}"
+        return f"{CHECK}, {place}" if number >= self.total else place
 
     def _pace(self, number: int, share: float) -> float:
         """Return by how much a search is faster than its trial predicts; 1 if it is not, or if too little of it is done."""

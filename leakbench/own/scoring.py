@@ -139,7 +139,7 @@ class Scorer:
     def _informed(self) -> View:
         """The view of an attacker that knows the defense, as in every run, whatever the attack knows."""
         informed = aware(self.seen, self.attacker.defense)
-        return dataclasses.replace(informed, public=self.view.public, fits=self.view.fits)
+        return dataclasses.replace(informed, public=self.view.public, fits=self.view.fits, tick=self.view.tick)
 
     @cached_property
     def _shown(self) -> tuple[Public, Tensor]:

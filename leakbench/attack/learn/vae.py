@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.models.initialise import initialise, torch_default
+from leakbench.progress import Tick, unticked
 from leakbench.types import Parameters
 
 __all__ = ["Sides", "Training", "Vae", "divergence", "loss", "trained"]
@@ -88,8 +89,13 @@ def loss(vae: Vae, inputs: Tensor, noise: Tensor) -> Tensor:
     return inputs.shape[1] / 2 * missed.clamp_min(LEAST).log() + divergence(mean, log_variance).mean()
 
 
-def trained(inputs: Tensor, sides: Sides, training: Training, rng: torch.Generator) -> Parameters:
-    """Return the parameters after training on inputs (n, d)."""
+def trained(
+    inputs: Tensor, sides: Sides, training: Training, rng: torch.Generator, tick: Tick = unticked
+) -> Parameters:
+    """Return the parameters after training on inputs (n, d).
+
+    tick: Called after each epoch.
+    """
     vae = Vae(sides).to_empty(device="cpu")
     initialise(vae, torch_default, rng)
     vae = vae.to(inputs)
@@ -105,4 +111,5 @@ def trained(inputs: Tensor, sides: Sides, training: Training, rng: torch.Generat
                 torch.autograd.backward(value)
             optimiser.step()
             falling.step()
+        tick()
     return dict(vae.state_dict())

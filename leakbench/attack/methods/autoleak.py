@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
-from leakbench.attack.clock import late_of, until_of
+from leakbench.attack.clock import late_of, most_work, until_of
 from leakbench.attack.doubts import BUDGET, OUTDONE, STUCK, UNCHECKED, UNCONVERGED, UNKNOWN, stuck, twins
 from leakbench.attack.methods.feature_inversion import FeatureInversion
 from leakbench.attack.methods.gradient_matching import GradientMatching
@@ -27,11 +27,15 @@ from leakbench.part import Count, Positive, part
 from leakbench.separations import Separations
 from leakbench.types import Generators
 
-__all__ = ["AutoLeak"]
+__all__ = ["CHECK", "AutoLeak"]
 
 
 AMPLE = 4
 """How many coordinates have to leak for each number of an answer, so that any answer that explains them is taken for right."""
+
+
+CHECK = "check on public examples"
+"""Name of the step in which the searches are tried on public examples."""
 
 
 TRIAL = 5
@@ -164,7 +168,11 @@ class AutoLeak:
         if undefended.searches is not None:
             undefended = dataclasses.replace(undefended, searches=undefended.searches.of_check())
         unseen = watched(self, None)  # The progress of the victims' searches must not start over.
-        if undefended.searches is not None:
+        if undefended.searches is None:
+            work = most_work(self, (undefended,))
+            unseen = watched(self, lambda share: view.tick(CHECK, share), work)
+            view.tick(CHECK, 0.0)
+        else:
             # An example that is close enough to count as found needs no further search.
             unseen = dataclasses.replace(unseen, broken=max(self.broken, self.converged))
         found = unseen._answered((undefended,), (rng,) * undefended.victims)

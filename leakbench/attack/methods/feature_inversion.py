@@ -93,7 +93,7 @@ class FeatureInversion:
         following = Watched(stop, value.reach) if value.changes else stop
         cut = Cut(None) if alone else cut_of((view,))
         running = None if view.searches is None else view.searches.begin(self)
-        ended = searched(points, points.joined(z).detach(), value, self.descent, following, cut, running)
+        ended = searched(points, points.joined(z).detach(), value, self.descent, following, cut, running, view.tick)
         best, chosen = best_of(ended, restarts)
         answer = points.picture(best.best, best.value)
         unread = ~features.entered.flatten(2).isfinite().all(2).any(0)

@@ -31,6 +31,7 @@ from leakbench.errors import InputError
 from leakbench.federated.view import View
 from leakbench.fitted import Asked
 from leakbench.part import Count, part
+from leakbench.progress import Tick, unticked
 from leakbench.recipe import slot
 from leakbench.types import Generators
 
@@ -97,7 +98,7 @@ class GradientMatching:
 
         searches = views[0].searches
         running = None if searches is None else searches.begin(self)
-        return searched(points, start, value, self.descent, stop, cut_of(views), running)
+        return searched(points, start, value, self.descent, stop, cut_of(views), running, views[0].tick)
 
     def _value(
         self, views: tuple[View, ...], space: Coordinates, z: Tensor, targets: Tensor, victims: Tensor
@@ -119,14 +120,19 @@ def searched(
     stop: Stop,
     cut: Cut,
     running: Running | None = None,
+    tick: Tick = unticked,
 ) -> Descended:
-    """Search from the points `start` (lanes, d) for the least of `value`, in shares and pieces of the lanes side by side."""
+    """Search from the points `start` (lanes, d) for the least of `value`, in shares and pieces of the lanes side by side.
+
+    tick: Called after each gradient evaluation of a piece, also by threads.
+    """
 
     def piece(some: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
             leaf = some.detach().requires_grad_()
             values = value(*points.split(leaf, lanes), lanes)
             (gradients,) = torch.autograd.grad(values.sum(), leaf)
+        tick()
         return values.detach(), gradients
 
     def objective(first: int, some: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ from leakbench.federated.view import View
 from leakbench.models.gates import gated_biases
 from leakbench.models.layers import first_layer
 from leakbench.part import Count, Fraction, Positive, part
+from leakbench.progress import Tick, unticked
 from leakbench.types import Generators
 
 __all__ = ["Spear"]
@@ -89,12 +90,12 @@ class Spear:
             _Layer(weight[v], bias[v], *(p if view.network.shared else p[v] for p in sent.values()))
             for v in range(view.victims)
         )
-        found = [self._batch(one, view.examples, rng) for one, rng in zip(layers, rngs, strict=True)]
+        found = [self._batch(one, view.examples, rng, view.tick) for one, rng in zip(layers, rngs, strict=True)]
         inputs = torch.stack([x for x, _ in found]).to(view.update[f"{name}weight"])
         answer = answered_at_once((view,), inputs.clamp(0, 1).reshape(view.victims, view.examples, *view.shape), rngs)
         return dataclasses.replace(answer, certainty=torch.stack([sure for _, sure in found]).to(inputs))
 
-    def _batch(self, one: _Layer, many: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _batch(self, one: _Layer, many: int, rng: torch.Generator, tick: Tick = unticked) -> tuple[Tensor, Tensor]:
         """Return (inputs (M, d), certainty (M,)) behind the gradient of one batch."""
         best = one.weight.new_full((many, one.weight.shape[1]), torch.nan), one.weight.new_full((many,), -torch.inf)
         left, scale, right = torch.linalg.svd(one.weight, full_matrices=False)
@@ -110,7 +111,7 @@ class Spear:
         rows, within = left[lit] / lengths[lit, None], wide / lengths[lit]
         if len(rows) < many:
             return best
-        for columns in self._columns(rows, within, many, rng):
+        for columns in self._columns(rows, within, many, rng, tick):
             sizes = torch.linalg.lstsq(left @ columns, one.bias[:, None]).solution[:, 0]
             inputs = torch.linalg.solve(columns * sizes, scale[:many, None] * right[:many])
             active, zero = one.sent @ inputs.T + one.offset[:, None] > 0, torch.ones_like(left, dtype=torch.bool)
@@ -122,13 +123,14 @@ class Spear:
                 break
         return best
 
-    def _columns(self, rows: Tensor, within: Tensor, many: int, rng: torch.Generator) -> Iterator[Tensor]:
+    def _columns(self, rows: Tensor, within: Tensor, many: int, rng: torch.Generator, tick: Tick) -> Iterator[Tensor]:
         """Yield M directions (M, M), as columns, along which most of the unit rows (n, M) vanish; the longer asked, the better."""
         found, zeros = rows.new_empty(0, many), rows.new_empty(0)
         if many == 1:
             yield rows.new_ones(1, 1)
             return
         for _ in range(0, self.draws, AT_ONCE):
+            tick()
             chosen = torch.rand(AT_ONCE, len(rows), generator=rng).topk(many - 1, dim=1).indices.to(rows.device)
             kernels = torch.linalg.svd(rows[chosen], full_matrices=True)[2][:, -1]
             vanish = ((rows @ kernels.T).abs() < within[:, None]).double().mean(0)

@@ -123,6 +123,10 @@ class Running(Protocol):
     def tell(self) -> Callable[[float], None]:
         """Called with the share of the iterations that is done."""
 
+    @property
+    def resumed(self) -> Callable[[float], None]:
+        """Called likewise when a search that was interrupted resumes."""
+
     def converged(self, trajectory: Tensor) -> Tensor:
         """Return which searches have converged (v,), by their values so far (iterations, v)."""
 
@@ -164,6 +168,7 @@ def descend(search: Search, objective: Objective, stop: Stop, running: Running |
             tensor.copy_(kept[name])
         lanes, iteration = kept["lanes"], int(kept["iteration"])
         _resume(search, kept)
+        running.resumed(iteration / limit)
         begin = iteration + 1 if len(lanes) else limit + 1
         if begin <= limit:  # A stop may follow the iterations, as one that sharpens the network does.
             stop(iteration, trajectory[iteration - 1, lanes])

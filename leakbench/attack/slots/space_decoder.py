@@ -56,7 +56,7 @@ class Decoder:
         fields = {"sides": vars(sides), "training": vars(training), "seed": self.seed}
         origin = origin_of("decoder", __name__, fields, public)
         rng = generator(self.seed, "decoder")
-        tensors, _ = learned(view, origin, public, lambda: trained(_flat(public), sides, training, rng))
+        tensors, _ = learned(view, origin, public, lambda: trained(_flat(public), sides, training, rng, view.tick))
         vae = Vae.of(sides, tensors, like)
 
         def decode(z: Tensor) -> Tensor:

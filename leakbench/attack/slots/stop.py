@@ -101,18 +101,23 @@ class Watched:
         return self.stop(iteration, values)
 
 
-def watched(method: Any, tell: Callable[[float], None] | None) -> Any:
+def watched(method: Any, tell: Callable[[float], None] | None, work: Sequence[float] | None = None) -> Any:
     """Return a method that answers the same and tells how far its searches are; as it is where it searches by no iterations.
 
-    tell: of the share of the most iterations, in (0, 1); of several stages each counts for the same share.  None: tell nobody.
+    tell: of the share of the most iterations, in (0, 1).  None: tell nobody.
+    work: what each of several searches counts for; None for the same.
     """
     if hasattr(method, "stop"):
         stop = method.stop.stop if isinstance(method.stop, Watched) else method.stop
         return dataclasses.replace(method, stop=stop if tell is None else Watched(stop, tell))
     several = _searches(method)
+    counts = [1.0] * len(several) if work is None or not sum(work) else list(work)
 
     def of_stage(number: int) -> Callable[[float], None] | None:
-        return None if tell is None else lambda share: tell((number + share) / len(several))
+        if tell is None:
+            return None
+        before = sum(counts[:number])
+        return lambda share: tell((before + counts[number] * share) / sum(counts))
 
     return with_searches(method, [watched(s, of_stage(n)) for n, s in enumerate(several)]) if several else method
 
