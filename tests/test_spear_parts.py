@@ -29,7 +29,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor]]:
     """What the search for directions is given, instead of the search: unit rows, and within what each vanishes."""
     calls: list[tuple[Tensor, Tensor]] = []
 
-    def columns(self: Spear, rows: Tensor, within: Tensor, many: int, rng: torch.Generator) -> Iterator[Tensor]:
+    def columns(
+        self: Spear, rows: Tensor, within: Tensor, many: int, rng: torch.Generator, *_: object
+    ) -> Iterator[Tensor]:
         calls.append((rows, within))
         return iter(())
 
@@ -153,7 +155,9 @@ def test_the_answer_of_the_best_certificate_is_kept(monkeypatch):
     _, scale, right = torch.linalg.svd(one.weight, full_matrices=False)
     true = torch.linalg.inv(x @ right[:MANY].T / scale[:MANY])
 
-    def columns(self: Spear, rows: Tensor, within: Tensor, many: int, rng: torch.Generator) -> Iterator[Tensor]:
+    def columns(
+        self: Spear, rows: Tensor, within: Tensor, many: int, rng: torch.Generator, *_: object
+    ) -> Iterator[Tensor]:
         yield from (random(MANY, MANY, seed=31), true / true.norm(dim=0), random(MANY, MANY, seed=32))
 
     monkeypatch.setattr(Spear, "_columns", columns)
