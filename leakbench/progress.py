@@ -240,7 +240,9 @@ class Reporter:
         if self._left is None or self._done >= self._total:
             return words
         slower = self._slower or now > self._left + self.every
-        return f"{words}, {'slower than estimated' if slower else f'about {minutes(max(0.0, self._left - now))} left'}"
+        if slower:
+            return f"{words}, slower than estimated"
+        return f"{words}, at most about {minutes(max(0.0, self._left - now))} left"
 
     def _draw(self) -> None:
         """Show the line on a terminal; a thread redraws it, so that the elapsed time runs also within a piece of work."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 import signal
 import subprocess
@@ -109,6 +110,23 @@ def test_the_stages_and_the_check_of_autoleak_resume() -> None:
             attack_seen(*point, Reporter(quiet=True), broken)
         broken.left = None
         assert_same(attack_seen(*point, Reporter(quiet=True), broken), wanted)
+
+
+def test_a_resumed_search_says_at_which_share_of_its_iterations() -> None:
+    """Interrupted after its second save of four iterations; one that was complete does not resume."""
+    point, broken = seen_and_attacker(attack="inverting_gradients"), Kept(2)
+    with pytest.raises(KeyboardInterrupt):
+        attack_seen(*point, Reporter(quiet=True), broken)
+    broken.left = None
+    saved = int(max(state["iteration"] for state in broken.values()))
+    resumed = []
+    for _ in range(2):
+        report = Reporter(stream=io.StringIO())
+        attack_seen(*point, report, broken)
+        resumed.append([line for line in report.stream.getvalue().splitlines() if "resumed" in line])
+    (line,), complete = resumed
+    assert f": {25 * saved}%, resumed at {25 * saved}%" in line
+    assert not complete
 
 
 def test_a_search_from_another_start_is_not_resumed() -> None:

@@ -105,7 +105,7 @@ def test_a_line_says_the_elapsed_time_and_the_time_that_is_left(monkeypatch) -> 
     assert lines_of([0.0, 10.0, 20.0, 21.0, 40.0], monkeypatch, calls) == [
         "attack: 0 of 2",
         "attack: 0.50 of 2, 0:10 elapsed",
-        "attack: 1.00 of 2, 0:20 elapsed, about 0:20 left",
+        "attack: 1.00 of 2, 0:20 elapsed, at most about 0:20 left",
         "attack: 2 of 2, 0:40 elapsed",
     ]
 
@@ -116,11 +116,11 @@ def test_what_was_done_before_says_nothing_of_the_rate(monkeypatch) -> None:
     assert lines_of([0.0, 10.0, 20.0, 100.0, 130.0, 400.0, 700.0], monkeypatch, calls) == [
         "train: 90 of 100",
         "train: 91 of 100, 0:10 elapsed",
-        "train: 92 of 100, 0:20 elapsed, about 1:20 left",
+        "train: 92 of 100, 0:20 elapsed, at most about 1:20 left",
         "attack: 0 of 200, 1:40 elapsed",
         "attack: 1 of 200, 2:10 elapsed",
         "attack: 10 of 200, 6:40 elapsed",
-        "attack: 20 of 200, 11:40 elapsed, about 1:30:00 left",
+        "attack: 20 of 200, 11:40 elapsed, at most about 1:30:00 left",
     ]
 
 
@@ -188,11 +188,11 @@ def test_an_estimate_that_was_too_small_is_dropped_until_the_phase_ends(monkeypa
             report(phase, done, 10)
     ends = [line.rpartition(", ")[2] for line in report.stream.getvalue().splitlines()]
     assert ends[2:] == [
-        "about 1:20 left",
+        "at most about 1:20 left",
         *["slower than estimated"] * 3,
         "17:20 elapsed",
         "17:30 elapsed",
-        "about 1:20 left",
+        "at most about 1:20 left",
     ]
 
 
@@ -210,7 +210,7 @@ def test_ticks_show_the_step_and_its_time_while_the_count_does_not_move(monkeypa
         "attack: 1 of 3",
         "attack: 1 of 3, check on public examples for 0:05, 0:10 elapsed",
         "attack: 1.50 of 3, check on public examples for 0:15, 0:20 elapsed",
-        "attack: 2 of 3, 0:40 elapsed, about 0:40 left",
+        "attack: 2 of 3, 0:40 elapsed, at most about 0:40 left",
     ]
 
 

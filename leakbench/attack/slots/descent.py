@@ -168,10 +168,10 @@ def descend(search: Search, objective: Objective, stop: Stop, running: Running |
             tensor.copy_(kept[name])
         lanes, iteration = kept["lanes"], int(kept["iteration"])
         _resume(search, kept)
-        running.resumed(iteration / limit)
         begin = iteration + 1 if len(lanes) else limit + 1
         if begin <= limit:  # A stop may follow the iterations, as one that sharpens the network does.
             stop(iteration, trajectory[iteration - 1, lanes])
+            running.resumed(iteration / limit)
     for iteration in range(begin, limit + 1):
         before = search.points
         values = search.step(lambda z, some, lanes=lanes: objective(z, lanes[some]))  # type: ignore[misc]
