@@ -146,6 +146,7 @@ def _finish(cell: Cell, run: Run, partition: Partition, working: Callable[[str],
             lambda number: _honest(cell, run, number),
             partition,
         )
+    working("summary and report")
     phases, folder = run.manifest["phases"], str(run.folder)
     run.manifest["summary"] = summarise(cell, rows, rounds, epsilon, limits, phases, folder, seen)
     verdicts = verdicts_of(run.manifest["summary"])
