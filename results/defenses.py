@@ -65,6 +65,18 @@ def _box(rows: list[Row]) -> list[str]:
     )
 
 
+def page_of(rows: list[Row]) -> str:
+    """Return the page of the rows."""
+    lines = [
+        (
+            *(f"`{r.name}`", r.acts_at, r.unit, r.claimed, r.valid, r.without_draw),
+            *(r.type_0, r.type_1, r.type_2, r.reason),
+        )
+        for r in rows
+    ]
+    return HEAD.format(box="\n".join(_box(rows))) + markdown_table(HEADS, lines) + "\n"
+
+
 def main() -> None:
     """Compute the rows that changed and write both files."""
     rows: list[Row] = []
@@ -74,15 +86,7 @@ def main() -> None:
         if known is None:
             print(f"{name}: {time.perf_counter() - began:.1f} s, valid {rows[-1].valid}", flush=True)
             write(HERE / "defenses.csv", [*rows, *recorded()[len(rows) :]])
-    lines = [
-        (
-            *(f"`{r.name}`", r.acts_at, r.unit, r.claimed, r.valid, r.without_draw),
-            *(r.type_0, r.type_1, r.type_2, r.reason),
-        )
-        for r in rows
-    ]
-    head = HEAD.format(box="\n".join(_box(rows)))
-    (HERE / "defenses.md").write_text(head + markdown_table(HEADS, lines) + "\n", encoding="utf-8")
+    (HERE / "defenses.md").write_text(page_of(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

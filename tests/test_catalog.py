@@ -27,6 +27,7 @@ from leakbench.experiment.execute import execute
 from leakbench.models import MODELS
 from leakbench.recipe import catalog_folder, load, names, resolve
 from leakbench.store import open_run
+from tests.frozen_commands import COMMAND, RECORDED, differences, parts
 
 HOME = Path(__file__).parent.parent
 FILES = [(kind, name) for kind in KINDS for name in names(kind)]
@@ -458,6 +459,13 @@ CLIPPED = {"title": "t", "cite": "c", "unit": "example"}
 )
 def test_the_schema_knows_the_fields_of_a_part(example, allowed, recipes_schema):
     assert fits({**CLIPPED, "example": example}, recipes_schema) is allowed
+
+
+def test_slots_accept_the_parts_that_are_recorded(recipes_schema):
+    """With the same fields and defaults."""
+    kept = strict_json(RECORDED.read_text(encoding="utf-8"))["parts"]
+    changed = list(differences(kept, parts(recipes_schema)))
+    assert not changed, "\n".join([f"see {COMMAND}", *changed])
 
 
 def test_schema_can_be_written_to_a_file(tmp_path):
