@@ -30,8 +30,7 @@ from leakbench.experiment import stage_attack
 from leakbench.experiment.attack_time import AttackTime, estimate_line
 from leakbench.experiment.execute import execute
 from leakbench.federated.view import Public, View
-from leakbench.leaderboard.asked import EVALUATIONS, Asked, card_command
-from leakbench.leaderboard.cells import asking
+from leakbench.leaderboard.asked import EVALUATIONS, Asked, asking, card_command
 from leakbench.models import one_hot, parameters
 from leakbench.recipe import construct, resolve
 from leakbench.rng import generators

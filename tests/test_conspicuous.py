@@ -32,7 +32,7 @@ from leakbench.measure.conspicuous import (
 )
 from leakbench.models import build, parameters
 from leakbench.models.gates import gated_biases
-from leakbench.report.conspicuous import conspicuous
+from leakbench.report.words import conspicuous
 from leakbench.rng import generator
 from leakbench.types import Network
 

@@ -17,8 +17,7 @@ from command_line import called
 
 from leakbench.errors import InputError
 from leakbench.gate.baseline import baseline_of, kept_of
-from leakbench.gate.gate import Check, Limits, gate
-from leakbench.gate.report import junit, lines, markdown
+from leakbench.gate.gate import Check, Limits, gate, junit, lines, markdown
 from leakbench.store import content_hash, read_manifest
 
 DEFENSE = """

@@ -16,8 +16,8 @@ import leakbench.federated.leakage
 import leakbench.privacy
 from leakbench import recipe
 from leakbench.errors import InputError
+from leakbench.leaderboard.asked import asking
 from leakbench.leaderboard.card import Card
-from leakbench.leaderboard.cells import asking
 from leakbench.leaderboard.check import check, differences, identity_differences
 from leakbench.leaderboard.read import read_card, write_card
 from leakbench.measure.statistics import wilson

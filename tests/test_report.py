@@ -18,10 +18,9 @@ from leakbench.errors import InputError
 from leakbench.privacy.audit.verdict import Audit
 from leakbench.report import print_table, write_report
 from leakbench.report.cards import cards
-from leakbench.report.members import factors, made_of
+from leakbench.report.gallery import shown_size, shrinks
 from leakbench.report.page import core_table
-from leakbench.report.pictures import shown_size, shrinks
-from leakbench.report.words import batches
+from leakbench.report.words import batches, factors, made_of
 from leakbench.store import checksum
 
 pytestmark = pytest.mark.usefixtures("with_pages")

@@ -19,9 +19,8 @@ from leakbench.errors import InputError
 from leakbench.privacy.audit.verdict import Audit
 from leakbench.report import write_report, write_together
 from leakbench.report.audited import AUDIT, AUDITED_OPTIONS, audit_command, check_audited, keep_audit
-from leakbench.report.gallery import BUDGET, fitting, galleries
+from leakbench.report.gallery import BUDGET, fitting, galleries, picture, picture_bytes
 from leakbench.report.levels import noise_of
-from leakbench.report.pictures import picture, picture_bytes
 from leakbench.report.rows import LINES, victims
 from leakbench.store import checksum
 

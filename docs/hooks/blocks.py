@@ -13,7 +13,7 @@ from pathlib import Path
 from leakbench.defense.transform import STATIONS
 from leakbench.overview import recorded
 from leakbench.report.columns import PAGE_COLUMNS, PICTURE_COLUMNS, PRECISION, TABLE_COLUMNS, Column
-from leakbench.report.legend import ALONE, D_SNR, IDEAL, ISOLATED, PERCENTILE
+from leakbench.report.page import ALONE, D_SNR, IDEAL, ISOLATED, PERCENTILE
 from leakbench.reproduce.accounting.page import NO_READING
 from leakbench.reproduce.verdict import CONTRADICTED, NOT_MEASURED, REPRODUCED, VERDICTS
 from leakbench.summary.threat import LETTERS

@@ -62,9 +62,8 @@ def gate(
     Compares the run in FOLDER with a baseline on the same victims. The exit code is 1 if more leaks, else 0. More leaks if
     ASR or identification rose beyond the paired 95 % interval and the exact sign test agrees, or if a limit is exceeded.
     """
-    from leakbench.gate.gate import Limits  # noqa: PLC0415
+    from leakbench.gate.gate import Limits, junit, lines, markdown  # noqa: PLC0415
     from leakbench.gate.gate import gate as checked  # noqa: PLC0415
-    from leakbench.gate.report import junit, lines, markdown  # noqa: PLC0415
     from leakbench.store import write_atomically  # noqa: PLC0415
 
     for name, share in (("max-asr", max_asr), ("min-accuracy", min_accuracy)):

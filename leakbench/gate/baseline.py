@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,113 @@ import pandas as pd
 
 from leakbench.bounded import bounded_text
 from leakbench.errors import InputError
-from leakbench.gate.columns import check_rows, column_of
-from leakbench.gate.settings import are_settings, settings_of
+from leakbench.federated.leakage import TAPS
+from leakbench.inside import said
 from leakbench.manifest import needed
 from leakbench.recipe import content_of
 from leakbench.store import content_hash, read_manifest
 from leakbench.strict_json import strict_json
 from leakbench.summary.compare import RULERS, SAME, rows_of
 
-__all__ = ["FORMAT", "Kept", "baseline_of", "kept_of"]
+__all__ = ["OF_ATTACK", "baseline_of", "changed", "kept_of"]
+
+LARGEST = 2**53
+"""Whole numbers below it are numbers of every kind, as the rows of a baseline have them."""
+
+
+def _whole(least: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and least <= value < LARGEST
+
+
+def _amount(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and 0 <= value <= 1e300)
+
+
+def _hit(value: Any) -> bool:
+    return type(value) in (bool, int, float) and value in (0, 1)
+
+
+COLUMNS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "tap": (lambda value: value in TAPS, f"one of {', '.join(TAPS)}"),
+    "round": (_whole(0), "a whole number >= 0"),
+    "victim": (_whole(0), "a whole number >= 0"),
+    "member": (_whole(0), "a whole number >= 0"),
+    "example": (_whole(0), "a whole number >= 0"),
+    "label": (_whole(0), "a whole number >= 0"),
+    "eta": (lambda value: value is not None and _amount(value), "a number >= 0"),
+    "candidates": (_whole(1), "a whole number >= 1"),
+    "success": (_hit, "true or false"),
+    "identified": (lambda value: value is None or _hit(value), "0, 1, or null for a victim that was not ranked"),
+    "failure_reason": (lambda value: value is None or type(value) is str, "text"),
+    "label_guess": (lambda value: value is None or _whole(-LARGEST)(value), "a whole number, or null"),
+    "rmse": (_amount, "a number >= 0, or null"),
+    "null_rmse": (_amount, "a number >= 0, or null"),
+}
+"""{column: (what a value of it is, in words)}."""
+
+
+def _column_of(name: str, values: Any, count: int) -> list[Any]:
+    """Return a column of `count` examples, for which one value may be given; raises InputError, with the field, if it is wrong."""
+    listed = values if isinstance(values, list) else [values] * count
+    if len(listed) != count:
+        raise InputError(f"rows.{name}: got {len(listed)} values, expected {count}, one of each of the examples")
+    fits, expected = COLUMNS[name]
+    for value in listed:
+        if not fits(value):
+            raise InputError(f"rows.{name}: got {str(value)[:40]}, expected {expected}")
+    return listed
+
+
+def _check_rows(rows: pd.DataFrame) -> None:
+    """Raise InputError for an example that appears twice, and where of the first of each batch some were ranked and some not."""
+    twice = rows[rows.duplicated(["tap", "round", "victim", "member"])]
+    if len(twice):
+        row = twice.iloc[0]
+        raise InputError(f"rows: {row['tap']}, round {row['round']}, victim {row['victim']} appears twice")
+    for (tap, number), some in rows[rows["member"] == 0].groupby(["tap", "round"]):
+        if some["identified"].isna().any() and some["identified"].notna().any():
+            raise InputError(f"rows.identified: at {tap}, round {number}, some victims have null, expected all or none")
+
+
+OF_ATTACK = ("protocol", "join_rounds", "reads", "observations", "networks", "budget")
+"""What the attacker sees of a gradient, at which networks, and for how long; with other values it is another attack."""
+
+EARLIER = {"networks": 1, "budget": None}
+"""Values of settings that baselines from before there were these settings do not have."""
+
+OF_NO_MATTER = (
+    "part",
+    *("taps", "leak_rounds", "victims", "candidates", "success"),  # Which the rows say.
+    *("seed", "device", "engine", "lpips", "pictures"),
+)
+
+
+def _settings_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a cell's manifest as {name: text, number, bool or None}, those of its federation with a dot."""
+    settings = manifest["settings"]
+    federation = settings.get("federation")
+    every = {
+        **{name: value for name, value in settings.items() if name not in ("federation", *OF_NO_MATTER)},
+        **{f"federation.{name}": v for name, v in (federation if isinstance(federation, dict) else {}).items()},
+    }
+    every.pop("federation.part", None)
+    return {n: json.dumps(v, sort_keys=True) if isinstance(v, (dict, list)) else v for n, v in every.items()}
+
+
+def _are_settings(value: Any) -> bool:
+    """Say whether a field of a baseline is what `settings_of` returns."""
+    return isinstance(value, dict) and all(type(v) in (str, int, float, bool, type(None)) for v in value.values())
+
+
+def changed(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, str]:
+    """Return {name: what it was and is} of the settings that both have and that differ."""
+    then = {**EARLIER, **then}
+    return {
+        name: f"{said(then[name])} before, {said(now[name])} now"
+        for name in now
+        if name in then and now[name] != then[name]
+    }
+
 
 FORMAT = 1
 
@@ -26,10 +125,10 @@ LONGEST = 100_000_000
 """Bytes of a file; of ten victims they take about 3,000."""
 
 SCORES = ("success", "identified", "failure_reason", "label_guess", "rmse", "null_rmse")
-"""Of each example, beside by what examples are the same."""
+"""Columns of each example, after those that identify it."""
 
 ROUNDED, DIGITS = ("rmse", "null_rmse"), 4
-"""Scores of which so many digits are kept; the thresholds that examples are judged by are kept whole."""
+"""Scores that are rounded; the thresholds of success are kept exactly."""
 
 Kept = tuple[pd.DataFrame, str, dict[str, Any]]
 """(rows, data set, {accuracy, epsilon, attack, hash, name, settings})."""
@@ -83,8 +182,8 @@ def _read(read: dict[str, Any]) -> Kept:
     for name in (*SAME, *RULERS, *SCORES):
         if name not in columns:
             raise InputError(f"rows.{name} is missing")
-    rows = pd.DataFrame({name: column_of(name, columns[name], count) for name in (*SAME, *RULERS, *SCORES)})
-    check_rows(rows)
+    rows = pd.DataFrame({name: _column_of(name, columns[name], count) for name in (*SAME, *RULERS, *SCORES)})
+    _check_rows(rows)
     # Last, so that what can be named is.
     said = read.get("checksum")  # None in a baseline of before there were checksums.
     if said not in (None, content_hash({name: value for name, value in read.items() if name != "checksum"})):
@@ -110,7 +209,7 @@ TOLD: dict[str, tuple[Callable[[Any], bool], str]] = {
     "epsilon": (lambda value: value is None or (type(value) in (int, float) and value >= 0), "a number >= 0, or null"),
     "examples": (lambda value: type(value) is int and 1 <= value <= MOST, "a whole number >= 1"),
     "rows": (lambda value: isinstance(value, dict), "a mapping of columns"),
-    "settings": (are_settings, "a mapping of texts, numbers, true, false and null"),
+    "settings": (_are_settings, "a mapping of texts, numbers, true, false and null"),
 }
 """{field of a baseline: (what it is, in words)}."""
 
@@ -132,7 +231,7 @@ def _of_run(folder: Path) -> Kept:
         "attack": f"{names['attack']} {content_of(manifest['recipes']['attack'])[:8]}",
         "hash": names["hash"],
         "name": f"{names['dataset']}-{names['defense']}-{names['attack']}",
-        "settings": settings_of(manifest),
+        "settings": _settings_of(manifest),
     }
     return rows, data, told
 

@@ -6,15 +6,17 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pandas as pd
 
 from leakbench.errors import InputError
-from leakbench.gate.baseline import kept_of
-from leakbench.gate.settings import OF_ATTACK, changed
+from leakbench.gate.baseline import OF_ATTACK, changed, kept_of
+from leakbench.leakage_points import point_name
+from leakbench.scripts import in_table, markdown_table
 from leakbench.summary.compare import Difference, differences
 
-__all__ = ["LEAKS", "Check", "Limits", "gate"]
+__all__ = ["Check", "Limits", "gate", "junit", "lines", "markdown"]
 
 LEAKS = {"asr": "success", "identified": "identified"}
 """{measure of a comparison: its column}; of both, more is a worse defense."""
@@ -145,3 +147,46 @@ def _within(rows: pd.DataFrame, told: dict[str, Any], limits: Limits) -> list[Ch
         holds = epsilon is not None and epsilon <= limits.max_epsilon
         checks.append(Check("max-epsilon", holds, f"{said}, at most {limits.max_epsilon:g} is allowed"))
     return checks
+
+
+def lines(checks: list[Check]) -> list[str]:
+    """Return a line a check, failures with who broke, and the sum."""
+    said = [f"{'ok    ' if c.holds else 'FAILED'}  {_name(c)}: {c.said}{_who(c)}" for c in checks]
+    failed = sum(not c.holds for c in checks)
+    return [*said, f"gate: {'passed' if not failed else f'{failed} of {len(checks)} checks failed'}"]
+
+
+def markdown(checks: list[Check], name: str) -> str:
+    """Return a page for a pull request."""
+    failed = sum(not c.holds for c in checks)
+    head = f"### leakbench gate: {'passed' if not failed else 'failed'} ({_text(name)})"
+    rows = [("passed" if c.holds else "**failed**", _text(_name(c)), _text(c.said + _who(c))) for c in checks]
+    return "\n".join([head, "", markdown_table(("", "check", "found"), rows)]) + "\n"
+
+
+def junit(checks: list[Check], name: str) -> str:
+    """Return a JUnit test suite, a case a check."""
+    failed = sum(not c.holds for c in checks)
+    suite = ElementTree.Element(
+        "testsuite", name=f"leakbench gate {name}", tests=str(len(checks)), failures=str(failed)
+    )
+    for c in checks:
+        case = ElementTree.SubElement(suite, "testcase", classname="leakbench.gate", name=c.name)
+        if not c.holds:
+            ElementTree.SubElement(case, "failure", message=c.said + _who(c))
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _name(check: Check) -> str:
+    """Return the name of a check for a reader; JUnit keeps the key of the leakage point."""
+    point, space, what = check.name.partition(" ")
+    return f"{point_name(point)}{space}{what}"
+
+
+def _who(check: Check) -> str:
+    return f"; victims that broke: {', '.join(map(str, check.victims))}" if check.victims else ""
+
+
+def _text(words: str) -> str:
+    """Return words that stay words in a Markdown table."""
+    return in_table(words)

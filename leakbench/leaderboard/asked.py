@@ -1,30 +1,38 @@
-"""What a card asks for: the sizes of its cells, from which its requests and the commands that repeat them follow."""
+"""What a card measures: the sizes of its cells, their requests, the commands that repeat them, and the hash of all."""
 
 from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from leakbench.attack import Attack
 from leakbench.attack.slots.stop import searches_of
-from leakbench.cell import Request
+from leakbench.cell import Cell, Request
+from leakbench.cell.budget import plan, prepare
 from leakbench.cell.command import options_of, run_words
+from leakbench.errors import InputError
 from leakbench.part import Count, Positive, part
-from leakbench.recipe import resolve
+from leakbench.recipe import describe, resolve
+from leakbench.reproduce.recorded import recorded_in
+from leakbench.store import content_hash
 
 __all__ = [
-    "ATTACKERS",
     "EVALUATIONS",
     "Asked",
+    "Asking",
+    "asking",
     "audit_command",
     "audit_request",
     "card_command",
-    "command_of",
+    "hash_of",
     "request_of",
     "searches",
+    "settings_of",
 ]
 
 ATTACKERS: dict[str, Literal["oblivious", "defense"]] = {"oblivious": "oblivious", "aware": "defense"}
@@ -93,7 +101,7 @@ def audit_request(asked: Asked, defense: str, dataset: str) -> dict[str, Any]:
     return {"defense": defense, "dataset": dataset, **given}
 
 
-def command_of(request: Request) -> str:
+def _command_of(request: Request) -> str:
     """Return the command line that runs a request's cell."""
     return shlex.join([*run_words(request, ("device",)), "--device", "cpu"])
 
@@ -110,3 +118,51 @@ def card_command(asked: Asked, defense: str, dataset: str, attack: str) -> str:
     """Return the command line that writes the card."""
     other = ["--attack", attack] if attack != Request().attack else []
     return shlex.join(["leakbench", "card", defense, dataset, *other, *options_of(asked, Asked())])
+
+
+OF_CELLS = ("part", "protocol", "leak_rounds", "leak_model", "partition")
+"""Settings in which the cells of one card differ, and settings that are not a single value."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Asking:
+    """One cell of a card before it is run: its attacker, its protocol, the command that runs it, and the cell."""
+
+    attacker: str
+    protocol: str
+    command: str
+    cell: Cell
+
+
+def asking(asked: Asked, defense: str, dataset: str, attack: str, data_dir: Path | None) -> list[Asking]:
+    """Return the cells of a card, those of the oblivious attacker first; raises InputError for what cannot be run.
+
+    defense: a name of the catalog, or the path of a recipe; commands then have the name that it will have there.
+    """
+    if not asked.protocols or not asked.taps:
+        raise InputError(f"{'taps' if asked.protocols else 'protocols'}: got none, expected one or more")
+    found, both = [], [(attacker, protocol) for attacker in ATTACKERS for protocol in dict.fromkeys(asked.protocols)]
+    for attacker, protocol in both:  # Every cell is checked before any data are looked for.
+        plan(request_of(asked, defense, dataset, attack, attacker, protocol), data_dir)
+    for attacker, protocol in both:
+        cell = prepare(request_of(asked, defense, dataset, attack, attacker, protocol), data_dir)
+        named = request_of(asked, cell.names["defense"], dataset, attack, attacker, protocol)
+        found.append(Asking(attacker, protocol, _command_of(named), cell))
+    return found
+
+
+def settings_of(cells: Sequence[Asking]) -> dict[str, Any]:
+    """Return the numbers and words that are the same for all cells of a card, and the behaviour versions above 1 of any.
+
+    Those of the federation are among them; the versions are JSON.
+    """
+    flat = describe(cells[-1].cell.settings)
+    both = {**flat.pop("federation"), **flat}
+    same = {name: ",".join(value) if name == "taps" else value for name, value in both.items() if name not in OF_CELLS}
+    return same | recorded_in(each.cell for each in cells)
+
+
+def hash_of(cells: Sequence[Asking], asked: Asked) -> str:
+    """Return the hash of what a card asks: of its cells' hashes, and of its audit's command."""
+    of = cells[0].cell.names
+    return content_hash([*(each.cell.hash for each in cells), audit_command(asked, of["defense"], of["dataset"])])

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from leakbench.errors import InputError
-from leakbench.leaderboard.asked import audit_command, card_command
+from leakbench.leaderboard.asked import Asking, asking, audit_command, card_command, hash_of, settings_of
 from leakbench.leaderboard.card import Card
-from leakbench.leaderboard.cells import Asking, asking, hash_of, settings_of
 from leakbench.leaderboard.make import make_card
 from leakbench.leaderboard.sources import sources_of
 from leakbench.progress import Reporter

@@ -2,28 +2,53 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from leakbench.cell import Request
 from leakbench.cell.auditing import audit, check_trials
-from leakbench.leaderboard.asked import Asked, audit_command, audit_request, card_command
+from leakbench.leaderboard.asked import (
+    Asked,
+    Asking,
+    asking,
+    audit_command,
+    audit_request,
+    card_command,
+    hash_of,
+    settings_of,
+)
 from leakbench.leaderboard.card import FORMAT, Accuracy, Audited, Card, Claim, Epsilon, Measured, TapEpsilon
-from leakbench.leaderboard.cells import Asking, asking, hash_of, settings_of
-from leakbench.leaderboard.made_with import made_with
 from leakbench.leaderboard.point import point_of, rounded
 from leakbench.leaderboard.sources import sources_of
 from leakbench.leaderboard.warnings import warnings_of
 from leakbench.measure.statistics import wilson
 from leakbench.progress import Reporter, cells_line
+from leakbench.provenance import versions
 from leakbench.reproduce.rows import executed
 from leakbench.summary.threat import threat
 
 __all__ = ["make_card"]
+
+
+def _made_with() -> dict[str, str]:
+    """Return the packages' versions, the machine's kind, what PyTorch uses of its processor, and the threads."""
+    found = {name: text for name, text in versions().items() if name != "machine"}
+    return {
+        **found,
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "processor": torch.backends.cpu.get_cpu_capability(),
+        "threads": str(torch.get_num_threads()),
+        "cores": str(os.cpu_count()),
+    }
+
 
 DELTA = 1e-5
 """Of every epsilon on a card, as in a run's summary."""
@@ -77,7 +102,7 @@ def _card(
         epsilon=epsilon,
         cells=tuple(measured),
         warnings=warnings_of(measured, summaries, epsilon),
-        made_with=made_with(),
+        made_with=_made_with(),
     )
 
 

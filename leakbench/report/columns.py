@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from leakbench.report.members import factors
-from leakbench.report.words import Tap, gives_fewer, interval, number
+from leakbench.report.words import Tap, factors, gives_fewer, interval, number
 
 __all__ = [
     "COLUMNS",

@@ -2,35 +2,88 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from io import BytesIO
 from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from PIL import Image
 
 from leakbench.leakage_points import listed, point_name
-from leakbench.report.pictures import picture, picture_bytes, shown_size, shrinks
 from leakbench.report.words import number
 
 __all__ = [
     "BUDGET",
-    "ORIGINAL",
     "Arrays",
     "Gallery",
     "Scores",
     "Series",
-    "Tile",
     "fitting",
     "galleries",
     "gallery_of",
+    "picture",
+    "picture_bytes",
     "pointed",
-    "scores_of",
+    "shown_size",
     "shown_together",
+    "shrinks",
     "tiles",
     "titled",
 ]
+
+SIDE = 96
+"""Pixels; a larger picture is reduced by a whole factor, each pixel the mean of a block. On the page a tile is never smaller."""
+
+STRIP = (208, 24)
+"""Width and height of the tile of a record in CSS pixels."""
+
+
+def picture(example: NDArray[np.floating]) -> str:
+    """Return one example as a PNG: a picture for the shape (1 or 3, H, W), else a strip of features; 0 is dark."""
+    values = np.clip(example.astype(np.float64), 0, 1)
+    plane = values.ndim == 3 and values.shape[0] in (1, 3)
+    pixels = _shrunk(values).transpose(1, 2, 0) if plane else values.reshape(1, -1, 1)
+    levels = np.ascontiguousarray((255 * pixels).round().astype(np.uint8))
+    buffer = BytesIO()
+    Image.fromarray(levels[..., 0] if levels.shape[2] == 1 else levels).save(buffer, format="png", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def picture_bytes(shape: tuple[int, ...]) -> int:
+    """Return an upper estimate of the characters that the picture of one example takes; noise does not compress."""
+    factor = shrinks(shape)
+    return 200 + int(np.prod(shape) / factor**2 * 4 / 3)
+
+
+def shrinks(shape: tuple[int, ...]) -> int:
+    """Return the whole factor of reduction of pictures of a shape (C, H, W); 1 for strips."""
+    return -(-max(shape[1:]) // SIDE) if len(shape) == 3 and shape[0] in (1, 3) else 1
+
+
+def shown_size(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return the width and height in CSS pixels of the tile of an example; pixels of a picture are enlarged by a whole factor.
+
+    Args:
+        shape: Shape of one example: (1 or 3, H, W) for a picture; any other is a record.
+    """
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        return STRIP
+    high, wide = (max(1, side // shrinks(shape)) for side in shape[1:])
+    enlarged = -(-SIDE // wide)
+    return enlarged * wide, enlarged * high
+
+
+def _shrunk(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    factor = shrinks(values.shape)
+    high, wide = (side // factor * factor for side in values.shape[1:])
+    blocks = values[:, :high, :wide].reshape(values.shape[0], high // factor, factor, wide // factor, factor)
+    means: NDArray[np.float64] = blocks.mean((2, 4))
+    return means
+
 
 Arrays: TypeAlias = Mapping[str, NDArray[np.floating]]
 Scores: TypeAlias = Mapping[tuple[int, int], tuple[float, bool]]
@@ -153,7 +206,7 @@ def pointed(arrays: Arrays, rows: pd.DataFrame) -> Iterator[tuple[int, list[Seri
             if group and not np.array_equal(group[0].examples, truth):
                 yield leak, group
                 group = []
-            scores = scores_of(rows[(rows["tap"] == tap) & (rows["round"] == leak)])
+            scores = _scores_of(rows[(rows["tap"] == tap) & (rows["round"] == leak)])
             answers = Series(point_name(tap), answer, scores)
             group += [answers] if group else [Series(ORIGINAL, truth), answers]
         yield leak, group
@@ -198,7 +251,7 @@ def labels_of(series: Sequence[Series]) -> list[str]:
     return [one.label or (RECONSTRUCTION if lone and one.scores is not None else one.heading) for one in series]
 
 
-def scores_of(rows: pd.DataFrame) -> Scores:
+def _scores_of(rows: pd.DataFrame) -> Scores:
     """Return the scores of one leakage point's rows."""
     # The victim's index in the arrays is its rank among the victims of the rows.
     place = rows["victim"].rank(method="dense").astype("int64") - 1

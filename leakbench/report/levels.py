@@ -16,17 +16,39 @@ from leakbench.leakage_points import point_name
 from leakbench.report.cards import Card, cards
 from leakbench.report.columns import COLUMNS
 from leakbench.report.epsilons import epsilons
-from leakbench.report.figures_levels import levels_figure
 from leakbench.report.finished import Finished
 from leakbench.report.gallery import Gallery, Series, fitting, gallery_of, labels_of, pointed, tiles, titled
 from leakbench.report.page import Chart, Line, core_table, headlines
 from leakbench.report.render import render
 from leakbench.report.several import flat, titles
+from leakbench.report.svg import DASHES, SERIES, drawn, inline
 from leakbench.report.words import number, training
 from leakbench.summary.compare import moved
 from leakbench.summary.verdict_words import INCONCLUSIVE
 
-__all__ = ["levels_page", "noise_of", "ordered"]
+__all__ = ["levels_page", "noise_of"]
+
+MEANS = "Attack success rate, share of victims identified and accuracy against the level of noise; the table has the values."
+
+
+def _levels_figure(names: Sequence[str], panels: Mapping[str, Mapping[str, Sequence[float]]]) -> Markup:
+    """Return a panel for each measure, with a line for each leakage point over the levels; values in [0, 1] or NaN."""
+    with drawn(5.4, 0.9 + 1.35 * len(panels)) as figure:
+        places = range(len(names))
+        for axes, (measure, curves) in zip(
+            figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0], panels.items(), strict=True
+        ):
+            for place, (name, values) in enumerate(curves.items()):
+                # The axis names a lone curve; its colour differs from those of the leakage points.
+                colour, dash = SERIES[place if len(curves) > 1 else 3], DASHES[place % len(DASHES)]
+                axes.plot(places, values, dash, color=colour, marker="o", markersize=4, label=point_name(name))
+            axes.set(ylim=(-0.04, 1.04), ylabel=measure)
+        axes.set_xticks(places, names, rotation=30, ha="right", rotation_mode="anchor")
+        figure.align_ylabels()
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=2)
+        return inline(figure, "levels-curve", MEANS)
+
 
 SHOWN = ("ASR [95% CI]", "identified", "RMSE")
 """Columns of the table of all levels, besides the verdict, the accuracy and the epsilon."""
@@ -54,7 +76,7 @@ def levels_page(runs: Sequence[Finished]) -> str:
     Raises:
         InputError: If they are not levels of noise of one cell.
     """
-    levels = ordered(runs)
+    levels = _ordered(runs)
     # Only leakage points that all levels have; the level with the fewest names them.
     first = min((level.run for level in levels), key=lambda run: len(run.summary["taps"]))
     cell = first.manifest["cell"]
@@ -121,7 +143,7 @@ def _all_levels(levels: Sequence[Level], taps: Sequence[str]) -> tuple[list[tupl
     return headings, lines
 
 
-def ordered(runs: Sequence[Finished]) -> list[Level]:
+def _ordered(runs: Sequence[Finished]) -> list[Level]:
     """Return the levels from the least noise to the most.
 
     Raises:
@@ -271,7 +293,7 @@ def _figure(levels: Sequence[Level], taps: Sequence[str]) -> Markup:
 
     accuracy = {"accuracy": [_value(level.run.summary.get("accuracy")) for level in levels]}
     names = [f"{level.name.removeprefix('noise ')}" for level in levels]
-    return levels_figure(names, {"ASR": curve("asr"), "identified": curve("identified"), "accuracy": accuracy})
+    return _levels_figure(names, {"ASR": curve("asr"), "identified": curve("identified"), "accuracy": accuracy})
 
 
 def _value(value: float | None) -> float:

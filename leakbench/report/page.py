@@ -17,18 +17,18 @@ from leakbench.report.audited import audit_command, audit_of
 from leakbench.report.bounds import bounds, seen_at, violations
 from leakbench.report.cards import cards
 from leakbench.report.columns import COUNTS, Column, core_columns, page_columns, with_values
-from leakbench.report.conspicuous import conspicuous
 from leakbench.report.epsilons import REALISED, WITHOUT_DRAW, Observed, caveats, epsilons
 from leakbench.report.figures import anytime_figure, rounds_figure, threshold_figure, training_figure
 from leakbench.report.finished import Finished, read_finished
 from leakbench.report.gallery import galleries
 from leakbench.report.headline import headline
-from leakbench.report.legend import legend
 from leakbench.report.render import figure, render
 from leakbench.report.rows import victims
 from leakbench.report.verdicts import verdicts
-from leakbench.report.words import notes, over_rounds, training, warnings, why_unanswered
+from leakbench.report.words import Summary, conspicuous, notes, over_rounds, training, warnings, why_unanswered
 from leakbench.store import AFTER, Run, finished_run
+from leakbench.summary.limits import VERBATIM
+from leakbench.summary.threat import LETTERS
 from leakbench.summary.verdict_words import INCONCLUSIVE
 
 __all__ = [
@@ -41,9 +41,56 @@ __all__ = [
     "measures",
     "page_text",
     "report_into",
-    "tone",
     "write_report",
 ]
+
+THREATS = "The threat models of Carletti et al. (SoK: Gradient Inversion Attacks in FL, USENIX Security 2025): "
+
+ISOLATED = "A fishing server isolates one example of a batch of B and leaves the others alone, so that the ASR is at most 1 / B."
+
+ALONE = (
+    "An imprint sorts the examples behind an update into bins by one number, such as their brightness. It reads exactly"
+    " those that share their bin with no other example."
+)
+
+IDEAL = (
+    "A server that obtains the whole clipped and noised gradient of an example in a single row and answers with the posterior"
+    " mean under a Gaussian of public examples."
+)
+
+PERCENTILE = (
+    "The share, in percent, of models from an honest server that show a client less of the same than the model that"
+    " was sent. Models that show as much count half."
+)
+
+D_SNR = (
+    "The norm of the largest gradient in a batch over the sum of the norms of all others, in the layer where that is"
+    " largest (Garov et al., ICLR 2024). Far above 1, one example dominates the batch."
+)
+
+
+def _legend(summary: Summary) -> dict[str, str]:
+    """Return {term: its definition} of the terms that the page of a run uses outside its columns."""
+    taps = summary["taps"].values()
+    seen = summary.get("conspicuous") or {}
+    bins = any(tap.get("alone_expected") is not None for tap in taps)
+    words = {
+        "threat A to H": (
+            summary.get("threat_letter"),
+            THREATS + "; ".join(f"{letter} {means}" for letter, means in LETTERS.items()) + ".",
+        ),
+        "by construction": (summary.get("fished") is not None, ISOLATED),
+        "alone in its bin": (bins, ALONE),
+        "verbatim": (
+            bins,
+            f"Reconstructed to an RMSE of at most {VERBATIM:g}, a quarter of a step of an 8-bit pixel.",
+        ),
+        "ideal server": (any(tap.get("asr_ideal") is not None for tap in taps), IDEAL),
+        "percentile": (seen, PERCENTILE),
+        "D-SNR": ((seen.get("d_snr") or {}).get("value") is not None, D_SNR),
+    }
+    return {word: meaning for word, (used, meaning) in words.items() if used}
+
 
 BELOW_THRESHOLDS = (
     "The ASR if another RMSE counted as success. Only a curve above the grey one, the baseline guess, shows a leak."
@@ -109,12 +156,12 @@ def headlines(summary: Mapping[str, Any], audit: Audit | None = None, external: 
     first, *others = findings or (None,)
     if first is None:
         return [Line("", "Nothing was attacked.", "")]
-    found = [Line(first.word, first.text, tone(first.word))]
-    found += [Line("", _capital(other.short), tone(other.word)) for other in others if other is not None]
+    found = [Line(first.word, first.text, _tone(first.word))]
+    found += [Line("", _capital(other.short), _tone(other.word)) for other in others if other is not None]
     return found + [Line("", caveat, "") for caveat in dict.fromkeys(one.caveat for one in findings) if caveat]
 
 
-def tone(word: str) -> str:
+def _tone(word: str) -> str:
     """Return the class of the colour of a verdict."""
     return word.replace(" ", "-")
 
@@ -181,7 +228,7 @@ def page_text(run: Finished) -> str:
             [c["what"], figure(c["claimed"]), figure(c["measured"]), c["source"] or "", c["comment"] or ""]
             for c in summary.get("claims") or ()
         ],
-        legend=legend(summary),
+        legend=_legend(summary),
         galleries=galleries(run.arrays, run.rows),
         victims=victims({point_name(name): rows for name, rows in points.items()}),
         charts=_charts(run, points),

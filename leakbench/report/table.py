@@ -17,11 +17,10 @@ from rich.text import Text
 from leakbench.leakage_points import listed, point_name
 from leakbench.report.bounds import bounds, violations
 from leakbench.report.columns import PAGE_FIELDS, Column, columns, with_values
-from leakbench.report.conspicuous import conspicuous
 from leakbench.report.epsilons import caveats, compared, epsilons
 from leakbench.report.headline import STYLES, Headline, headline
 from leakbench.report.verdicts import verdicts
-from leakbench.report.words import batches, notes, number, over_rounds, training, warnings
+from leakbench.report.words import batches, conspicuous, notes, number, over_rounds, training, warnings
 from leakbench.summary.verdict_words import INCONCLUSIVE
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from leakbench.measure.unanswered import (
     REFUSED,
     SILENT,
 )
-from leakbench.report.members import made_of
 from leakbench.summary.limits import BOUNDS
 from leakbench.summary.tap import LEARNS_NOTHING
 from leakbench.summary.threat import MEANS
@@ -29,8 +28,11 @@ __all__ = [
     "Summary",
     "Tap",
     "batches",
+    "conspicuous",
+    "factors",
     "gives_fewer",
     "interval",
+    "made_of",
     "notes",
     "number",
     "over_rounds",
@@ -38,6 +40,24 @@ __all__ = [
     "warnings",
     "why_unanswered",
 ]
+
+
+def factors(tap: Mapping[str, Any]) -> str:
+    """Return the size of the leaking batch as `B`, `L x B` or `K x L x B`: K clients of L local iterations of B examples."""
+    clients, steps, batch = (int(tap.get(name) or 1) for name in ("clients", "local_iterations", "local_batch"))
+    if clients > 1:
+        return f"{clients} x {steps} x {batch}"
+    return f"{steps} x {batch}" if steps > 1 else str(tap.get("batch"))
+
+
+def made_of(tap: Mapping[str, Any]) -> str:
+    """Return the same in words, in brackets; empty where the examples are one batch of one client."""
+    clients, steps, batch = (int(tap.get(name) or 1) for name in ("clients", "local_iterations", "local_batch"))
+    each = f"L = {steps} local iterations of B = {batch}" if steps > 1 else f"B = {batch}"
+    if clients > 1:
+        return f" (K = {clients} clients, each {each})"
+    return f" ({each})" if steps > 1 else ""
+
 
 Tap: TypeAlias = Mapping[str, Any]
 Summary: TypeAlias = Mapping[str, Any]
@@ -176,7 +196,7 @@ def _networks(summary: Summary) -> str:
 
 
 UNSAID = ("rmse_floor", "rmse_floor_unbiased", "seen")
-"""Fields whose absence has the reason of the bounds beside them."""
+"""Fields that are absent for the same reason as the bounds next to them."""
 
 
 SAID_BY_VERDICT = ("verdict_command", "guaranteed", "gallery", "identified_by_reconstruction")
@@ -186,7 +206,7 @@ SAID_BY_VERDICT = ("verdict_command", "guaranteed", "gallery", "identified_by_re
 def notes(summary: Summary, without: Collection[str] = ()) -> list[tuple[str, str]]:
     """Return [(what has no value, or needs a word, and where; the reason)], equal reasons together.
 
-    without: fields of leakage points that are not shown, so that nobody misses them.
+    without: fields of leakage points that are not shown, so that they need no note.
     """
     grouped: dict[tuple[str, str], list[str]] = {}
     bounds = {bound.field for bound in BOUNDS}
@@ -217,3 +237,24 @@ def notes(summary: Summary, without: Collection[str] = ()) -> list[tuple[str, st
         what = ", ".join(filter(None, several))
         lines.append((f"{what} at {where}" if what and where else what or where, reason))
     return lines
+
+
+SAID = {"rows_alike": "rows alike", "d_snr": "D-SNR", "lit_alone": "rows lit by one example alone", "loss": "loss"}
+"""The statistics that are numbers."""
+
+
+def conspicuous(summary: Mapping[str, Any]) -> list[str]:
+    """Return one line of what clients could see, each with its percentile among honest models; none of an honest server."""
+    found = summary.get("conspicuous")
+    if not found:
+        return []
+    built = "another architecture" if found["architecture"]["value"] else "the architecture is the honest one's"
+    parts = [f"{said} {_placed(found[name])}" for name, said in SAID.items() if found[name]["value"] is not None]
+    return [f"clients could see: {'; '.join([built, *parts])} (percentiles are among honest models)"]
+
+
+def _placed(found: Mapping[str, float | None]) -> str:
+    value, percentile = found["value"], found["percentile"]
+    if percentile is None:
+        return f"{value:.3g}, which no honest one has"
+    return f"{value:.3g}, percentile {percentile:.0f}, honest {found['honest_median']:.3g}"
