@@ -150,7 +150,7 @@ def _manifest(path: Path) -> Any:
 
 
 def _parquet(path: Path) -> dict[str, str]:
-    return {field.name: str(field.type) for field in pq.read_schema(path)}
+    return {field.name: str(field.type).removeprefix("large_") for field in pq.read_schema(path)}
 
 
 READERS: dict[str, Callable[[Path], Any]] = {
