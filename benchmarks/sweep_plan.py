@@ -19,7 +19,7 @@ import pandas as pd
 
 from leakbench.errors import InputError
 from leakbench.scripts import markdown_table, one_line
-from leakbench.study.in_flight import RETRIES
+from leakbench.study.workers import RETRIES
 
 HOME = Path(__file__).parent.parent
 

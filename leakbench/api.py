@@ -33,10 +33,9 @@ from leakbench.report.page import report_into
 from leakbench.report.result import Result
 from leakbench.store import check_out, content_hash, open_run
 from leakbench.study.engines import Places, engine_of
-from leakbench.study.grid import grid_of, read_grid
+from leakbench.study.grid import grid_of, read_grid, tasks_of
 from leakbench.study.measure import Swept
 from leakbench.study.measure import sweep as measured_cells
-from leakbench.study.start import tasks_of
 from leakbench.summary import compare as paired
 
 __all__ = ["Comparison", "Epsilons", "audit", "compare", "epsilon", "run", "run_request", "sweep"]

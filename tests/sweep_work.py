@@ -51,7 +51,7 @@ def endless(task: Task) -> Outcome:
 def nested(task: Task) -> Outcome:
     """Ask for a sweep within a sweep."""
     from leakbench.errors import InputError  # noqa: PLC0415
-    from leakbench.study.inside import refuse_inside  # noqa: PLC0415
+    from leakbench.study.workers import refuse_inside  # noqa: PLC0415
 
     try:
         refuse_inside()

@@ -14,7 +14,7 @@ from torch import Tensor
 from leakbench.attack.slots.descent import DESCENTS, Terms, descend
 from leakbench.attack.slots.stop import Iterations
 from leakbench.cli import commands
-from leakbench.measure.anytime import POINTS, anytime
+from leakbench.summary.tap import POINTS, anytime
 
 pytestmark = pytest.mark.usefixtures("with_pages")
 

@@ -19,18 +19,29 @@ from leakbench.attack import Attack
 from leakbench.attack.slots.stop import Iterations
 from leakbench.bench import attack, ways
 from leakbench.bench import bench as keys
-from leakbench.bench.alone import search_alone
+from leakbench.bench.attack import search_alone
 from leakbench.bench.bench import AIMS, KEYS, Bench
 from leakbench.bench.figure import Figure, absent
 from leakbench.bench.machine import Machine, machine
 from leakbench.bench.operations import gradient_operations, layer_products, matching_operations
 from leakbench.bench.page import check_page, page, write_page
-from leakbench.bench.pictures import made_up
 from leakbench.bench.plain import local_training, per_example_step, plain_step
 from leakbench.bench.rounds import plain_round
-from leakbench.bench.same import CHECKED, check_same, our_update
 from leakbench.bench.size import QUICK
-from leakbench.bench.task import BATCH, CLASSES, RATE, SHAPE, Task, defense, fresh_model, task
+from leakbench.bench.task import (
+    BATCH,
+    CHECKED,
+    CLASSES,
+    RATE,
+    SHAPE,
+    Task,
+    check_same,
+    defense,
+    fresh_model,
+    made_up,
+    our_update,
+    task,
+)
 from leakbench.bench.timing import ONE, Arms, in_turns
 from leakbench.defense.clip import ClipLayers
 from leakbench.defense.transform import Stations

@@ -20,8 +20,8 @@ from leakbench.experiment.execute import hand_out
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, aware, candidates, draw_victims, view_of
 from leakbench.federated.view import View
-from leakbench.measure.high_pass import high_passed, scaled
 from leakbench.measure.rankings import identified_first
+from leakbench.measure.recognised import high_passed, scaled
 from leakbench.measure.scores_rankings import IDENTIFIED_BY, score_rankings
 from leakbench.measure.truth import Truth
 from leakbench.rng import generator

@@ -12,7 +12,7 @@ from scipy import stats
 
 from leakbench.errors import InputError
 from leakbench.privacy.accountants import ORDERS_2017, moments_2017, pld, rdp
-from leakbench.privacy.curve import delta_curve, epsilon_curve, rounds_within, spent, step_divergences
+from leakbench.privacy.curve import epsilon_curve, rounds_within, spent, step_divergences
 from leakbench.privacy.ledger import Phase, Schedule
 from leakbench.privacy.mechanism import Mechanism, gathered, merged
 from leakbench.privacy.renyi import INTEGER_ORDERS, delta_at, divergences, epsilon_at, without_replacement
@@ -143,20 +143,12 @@ def test_rounds_within_a_budget(conversion: str) -> None:
     epsilons = epsilon_curve(by_rounds([6.0], 100), "example", MNIST, DELTA, conversion)  # type: ignore[arg-type]
     fit = rounds_within(epsilons, 0.5)
     assert epsilons[fit - 1] <= 0.5 < epsilons[fit]
-    deltas = delta_curve(by_rounds([6.0], 100), "example", MNIST, 0.5, conversion)  # type: ignore[arg-type]
+    after = spent(by_rounds([6.0], 100), "example", MNIST)
+    deltas = delta_at(INTEGER_ORDERS, after, 0.5, conversion)  # type: ignore[arg-type]
     assert rounds_within(deltas, DELTA) == fit
     assert rounds_within(epsilons, 1e9) == 100
     assert rounds_within(epsilons, 0.0) == 0
     assert rounds_within(np.array([0.1, math.nan, 0.2]), 1.0) == 1
-
-
-def test_a_curve_of_deltas_is_at_eight_and_over_the_orders_that_are_asked_for() -> None:
-    phases = by_rounds([0.7], 100)
-    whole = delta_curve(phases, "example", MNIST)
-    assert (whole == delta_curve(phases, "example", MNIST, 8.0)).all() and whole[-1] > 0
-    few = delta_curve(phases, "example", MNIST, orders=(9, 10))
-    assert (few == delta_at((9, 10), spent(phases, "example", MNIST, (9, 10)), 8.0, "tight")).all()
-    assert few[-1] > whole[-1]
 
 
 def test_where_there_is_no_guarantee_there_is_no_curve() -> None:
@@ -165,8 +157,6 @@ def test_where_there_is_no_guarantee_there_is_no_curve() -> None:
         epsilon_curve(bare, "example", MNIST)
     with pytest.raises(InputError, match=r"^delta: got 1\.0"):
         epsilon_curve(by_rounds([6.0], 100), "example", MNIST, 1.0)
-    with pytest.raises(InputError, match="epsilon"):
-        delta_curve(by_rounds([6.0], 100), "example", MNIST, 0.0)
     with pytest.raises(InputError, match="orders"):
         divergences((Mechanism(6.0, 0.1, 1),), (1, 2))  # type: ignore[arg-type]
 

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from leakbench.attack.null.pictures import NullAttack
 from leakbench.cell import Request, resolve_cell
-from leakbench.measure.high_pass import BLUR, high_passed
 from leakbench.measure.metrics import ssim
 from leakbench.measure.recognised import (
+    BLUR,
     MOST,
     RECOGNISED_COLUMNS,
     Gallery,
     gallery_of,
+    high_passed,
     recognised,
     score_recognised,
     ssim_to_all,

@@ -26,7 +26,6 @@ from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.box import evidence_of
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.file import table_names
-from leakbench.reproduce.grid import spelled_out
 from leakbench.reproduce.index import BEGIN, END, index_of
 from leakbench.reproduce.kept import kept, of_table
 from leakbench.reproduce.measure import MEASURES, accuracy_of, point_of, rows_at
@@ -36,6 +35,7 @@ from leakbench.reproduce.read import read_any
 from leakbench.reproduce.reproduce import reproduce, write_page
 from leakbench.reproduce.table import Table, read_table, with_claims
 from leakbench.reproduce.verdict import NOT_MEASURED, VERDICTS, compared, decided, digits_of
+from leakbench.study.grid import spelled_out
 
 RESULTS = Path(__file__).parent.parent / "results"
 TABLES = {name: table for name in table_names() if isinstance(table := read_any(name), Table)}

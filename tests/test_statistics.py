@@ -12,7 +12,6 @@ from leakbench.measure.statistics import (
     exact,
     mean_interval,
     median_interval,
-    paired_bootstrap,
     paired_means,
     paired_shares,
     proportion,
@@ -83,14 +82,13 @@ def test_no_answer_is_a_failure() -> None:
     cluster = [0, 1, 2, 3]
     assert proportion([1, nan, 1, nan], cluster) == proportion([1, 0, 1, 0], cluster)
     assert proportion(torch.tensor([1, nan, 1, nan]), torch.arange(4)) == proportion([1, 0, 1, 0], cluster)
-    assert paired_bootstrap([1, nan], [0, 0], [0, 1], seeded()) == paired_bootstrap([1, 0], [0, nan], [0, 1], seeded())
     assert threshold_curve([0.1, nan, nan, nan], [0.05, 0.1, 9.0]).tolist() == [0.0, 0.25, 0.25]
     assert median_interval([0.1, nan, nan])[0] == math.inf
 
 
 def test_a_score_is_refused_where_success_is_wanted() -> None:
     with pytest.raises(ValueError, match="hold a score against a threshold"):
-        paired_bootstrap([0.3, 0.2], [0.1, 0.2], [0, 1], seeded())
+        proportion([0.3, 0.2], [0, 1])
     with pytest.raises(ValueError, match="cluster: got 1 names for 2 trials"):
         proportion([1, 0], [0])
 
@@ -112,27 +110,27 @@ def test_proportion_covers_where_plain_wilson_does_not(
     assert np.mean(plain) < 0.85
 
 
-def test_paired_bootstrap_in_closed_form() -> None:
+def test_paired_shares_in_closed_form() -> None:
     a, b = np.tile([1, 1, 0, 1], 50), np.tile([0, 1, 0, 0], 50)
-    difference, low, high = paired_bootstrap(a, b, np.arange(200), seeded())
+    difference, low, high = paired_shares(a, b, np.arange(200), seeded())
     error = (a - b).std() / 200**0.5
     assert difference == 0.5
     assert (low, high) == pytest.approx((0.5 - 1.96 * error, 0.5 + 1.96 * error), abs=0.01)
 
 
-def test_paired_bootstrap_draws_whole_clusters_and_is_repeatable() -> None:
+def test_paired_shares_draw_whole_clusters_and_is_repeatable() -> None:
     a, cluster = np.repeat([0, 1] * 10, 10), np.repeat(np.arange(20), 10)
-    by_cluster = paired_bootstrap(a, np.zeros(200), cluster, seeded(), draws=2500)
-    alone = paired_bootstrap(a, np.zeros(200), np.arange(200), seeded(), draws=2500)
+    by_cluster = paired_shares(a, np.zeros(200), cluster, seeded(), draws=2500)
+    alone = paired_shares(a, np.zeros(200), np.arange(200), seeded(), draws=2500)
     assert by_cluster[2] - by_cluster[1] > 2.5 * (alone[2] - alone[1])
-    assert by_cluster == paired_bootstrap(a, np.zeros(200), cluster, seeded(), draws=2500)
+    assert by_cluster == paired_shares(a, np.zeros(200), cluster, seeded(), draws=2500)
     assert by_cluster[2] - by_cluster[1] == pytest.approx(2 * 1.96 * (0.25 / 20) ** 0.5, abs=0.05)
 
 
 def test_no_difference_seen_is_no_proof_of_none() -> None:
     """Who differs nowhere may differ at 1 - .025 ** (1 / n) of a side: the bootstrap alone would say [0, 0]."""
     same = np.zeros(200)
-    difference, low, high = paired_bootstrap(same, same, np.arange(200), seeded())
+    difference, low, high = paired_shares(same, same, np.arange(200), seeded())
     assert difference == 0
     assert -low == high == pytest.approx(1 - 0.025 ** (1 / 200), abs=0.005)
 

@@ -15,7 +15,6 @@ from leakbench.measure.statistics import (
     exact_low,
     mean_interval,
     median_interval,
-    paired_bootstrap,
     paired_means,
     paired_shares,
     proportion,
@@ -39,7 +38,6 @@ def rng() -> torch.Generator:
         lambda confidence: mean_interval(np.full(10, 0.4), confidence),
         lambda confidence: difference_interval(OUTCOMES - 0.2, confidence),
         lambda confidence: paired_shares(OUTCOMES, 1 - OUTCOMES, PAIRS, rng(), confidence=confidence),
-        lambda confidence: paired_bootstrap(OUTCOMES, 1 - OUTCOMES, PAIRS, rng(), confidence=confidence),
         lambda confidence: paired_means(OUTCOMES, OUTCOMES / 3, PAIRS, rng(), confidence=confidence),
     ],
 )
@@ -105,7 +103,7 @@ def test_draws_are_as_many_as_are_asked_for_and_of_the_generator_that_is_passed(
         return real(high, size, generator=generator)
 
     monkeypatch.setattr(torch, "randint", counted)
-    for paired, number in ((paired_shares, 5 + 3), (paired_bootstrap, 5 + 3), (paired_means, 5)):
+    for paired, number in ((paired_shares, 5 + 3), (paired_means, 5)):
         for draws, sizes in ((2500, [1000, 1000, 500]), (None, [1000] * 10)):
             passed = rng()
             drawn.clear()

@@ -14,14 +14,12 @@ import torch
 from sweep_work import tasks
 
 from leakbench.errors import InputError
-from leakbench.study import extra, on_submitit
-from leakbench.study.address import check_address
-from leakbench.study.in_flight import in_flight
-from leakbench.study.inside import INSIDE, refuse_inside
-from leakbench.study.on_ray import RayEngine
+from leakbench.study import on_submitit, workers
+from leakbench.study.on_ray import RayEngine, check_address
 from leakbench.study.on_submitit import SubmititEngine
 from leakbench.study.process import ProcessEngine
 from leakbench.study.task import Outcome, Task
+from leakbench.study.workers import INSIDE, in_flight, refuse_inside
 from tests.offline import python_path
 
 HOME = Path(__file__).parent.parent
@@ -82,7 +80,7 @@ from contextlib import closing
 from pathlib import Path
 import sweep_work
 from leakbench.study.process import ProcessEngine
-from leakbench.study.stopping import listening
+from leakbench.study.workers import listening
 
 if __name__ == "__main__":
     try:
@@ -242,9 +240,9 @@ def test_a_package_that_does_not_work_says_why(monkeypatch):
     def broken(name: str) -> None:
         raise ImportError("libfoo.so: no such file", name="libfoo")
 
-    monkeypatch.setattr(extra.importlib, "import_module", broken)
+    monkeypatch.setattr(workers.importlib, "import_module", broken)
     with pytest.raises(InputError, match=r"^engine: ray cannot be imported \(libfoo.so: no such file\); pip install"):
-        extra.needed("ray")
+        workers.needed("ray")
 
 
 def test_sweeps_are_imported_without_ray_and_submitit():

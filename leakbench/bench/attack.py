@@ -1,8 +1,10 @@
-"""Gradient matching: many victims together beside one after another, and one evaluation beside its arithmetic."""
+"""Gradient matching: many victims together compared with one after another, and one evaluation with its arithmetic."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -11,14 +13,13 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from leakbench.answers import Reconstruction
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.search.lbfgs import Objective
 from leakbench.attack.slots.descent import Search, Terms
 from leakbench.attack.slots.stop import Iterations
-from leakbench.bench.alone import Alone, search_alone
 from leakbench.bench.figure import Figure
 from leakbench.bench.operations import ceiling, layer_products, matching_operations
 from leakbench.bench.size import Size
@@ -30,9 +31,9 @@ from leakbench.experiment.victims import Sent, draw_victims, truth, view_of
 from leakbench.federated.view import View
 from leakbench.measure.metrics import success_threshold
 from leakbench.rng import generator, generators
-from leakbench.types import Generators, Network
+from leakbench.types import Generators, Network, Parameters
 
-__all__ = ["attack_floor_ratio", "attack_speedup"]
+__all__ = ["attack_floor_ratio", "attack_speedup", "search_alone"]
 
 EVALUATIONS = 5
 """In a row, of which one repeat of `attack_floor_ratio` is the mean."""
@@ -235,3 +236,57 @@ class _TimedDescent:
         """Begin."""
         nothing = torch.zeros(len(start), dtype=torch.int64)
         return _Timed(start, nothing, nothing.bool(), self.taken)
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What a search found: inputs (1, *s) of the least distance, unclamped; how often the gradient was evaluated."""
+
+    inputs: Tensor
+    evaluations: int
+
+
+def search_alone(
+    model: nn.Module,
+    parameters: Parameters,
+    truth: Parameters,
+    start: Tensor,
+    targets: Tensor,
+    outer: int,
+    lean: bool = False,
+) -> Alone:
+    """Search one victim's input from `start` (1, *s) with soft labels `targets` (1, classes), `outer` steps at most.
+
+    truth: {p: (*p)}, the leaked gradient.  Ends as our searches do: when the distance is no longer finite, or when a step
+    took one evaluation, after which every further one stays where it is; the authors go on evaluating there.
+    lean: leave out the derivatives of the distance by the weights, which the authors' `backward` takes and nobody reads.
+    """
+    guess = start.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS([guess])
+    net = copy.deepcopy(model)
+    net.load_state_dict({n: p.detach() for n, p in parameters.items()})
+    leaked = [truth[name] for name, _ in net.named_parameters()]
+    evaluations, before = 0, 0
+
+    def closure() -> Tensor:
+        nonlocal evaluations
+        evaluations += 1
+        optimizer.zero_grad()
+        loss = torch.mean(torch.sum(-targets * torch.log_softmax(net(guess), -1), 1))
+        gradient = torch.autograd.grad(loss, list(net.parameters()), create_graph=True)
+        distance = torch.zeros(())
+        for g, t in zip(gradient, leaked, strict=True):
+            distance = distance + ((g - t) ** 2).sum()
+        distance.backward(inputs=[guess] if lean else None)  # type: ignore[no-untyped-call]
+        return distance
+
+    best, least = start, math.inf
+    for _ in range(outer):
+        here, before = guess.detach().clone(), evaluations
+        value = float(optimizer.step(closure).detach())  # type: ignore[no-untyped-call]
+        if value < least:
+            best, least = here, value
+        if not math.isfinite(value) or evaluations == before + 1:
+            break
+    last = float(closure().detach())
+    return Alone(guess.detach().clone() if last < least else best, evaluations)

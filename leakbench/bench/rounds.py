@@ -12,9 +12,20 @@ from leakbench.bench.flower import flower_rounds, missing
 from leakbench.bench.operations import ceiling, gradient_operations, layer_products
 from leakbench.bench.peak import peak_of_a_round
 from leakbench.bench.plain import Step, local_training, plain_step
-from leakbench.bench.same import CHECKED, check_same, our_update
 from leakbench.bench.size import Size
-from leakbench.bench.task import BATCH, CLASSES, RATE, SHAPE, Task, defense, fresh_model, task
+from leakbench.bench.task import (
+    BATCH,
+    CHECKED,
+    CLASSES,
+    RATE,
+    SHAPE,
+    Task,
+    check_same,
+    defense,
+    fresh_model,
+    our_update,
+    task,
+)
 from leakbench.bench.timing import Arms, either_way, in_turns, least, median, one_thread_each, seconds
 from leakbench.bench.ways import check_way, fastest_way
 from leakbench.types import Parameters

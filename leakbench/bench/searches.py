@@ -13,8 +13,8 @@ from leakbench.attack.methods.lmmse import Lmmse
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.slots.stop import Iterations
 from leakbench.bench.figure import Figure
-from leakbench.bench.pictures import made_up
 from leakbench.bench.size import Size
+from leakbench.bench.task import made_up
 from leakbench.bench.timing import seconds
 from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import leak

@@ -7,18 +7,36 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from leakbench.bench.pictures import made_up
-from leakbench.data.dataset import Dataset
+from leakbench.data.dataset import Dataset, everyone
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense
+from leakbench.defense.transform import Stations, Transform
+from leakbench.federated.client import Examples, client_update
 from leakbench.federated.partition import Partition, Shards
 from leakbench.federated.simulate import train
-from leakbench.models import build, parameters
+from leakbench.models import build, one_hot, parameters
 from leakbench.recipe import resolve
 from leakbench.rng import generator
-from leakbench.types import Network, Parameters
+from leakbench.types import Clock, Network, Parameters
 
-__all__ = ["BATCH", "CLASSES", "CLIP", "HELD", "RATE", "SHAPE", "SIGMA", "Task", "defense", "fresh_model", "task"]
+__all__ = [
+    "BATCH",
+    "CHECKED",
+    "CHECKED_CLIP",
+    "CLASSES",
+    "CLIP",
+    "HELD",
+    "RATE",
+    "SHAPE",
+    "SIGMA",
+    "Task",
+    "check_same",
+    "defense",
+    "fresh_model",
+    "made_up",
+    "our_update",
+    "task",
+]
 
 SHAPE, CLASSES, BATCH, HELD, RATE = (1, 28, 28), 10, 5, 500, 0.05
 """MNIST's pictures; B, |D_i| and the learning rate of the Fed-alphaCDP paper's federation."""
@@ -80,3 +98,57 @@ def task(clients: int, iterations: int, population: int = 1000, examples: int = 
 def defense(name: str) -> Defense:
     """Return a defense of the catalog."""
     return resolve("defenses", Defense, name)[1]
+
+
+def made_up(train: int, test: int, shape: tuple[int, int, int], classes: int = 10) -> Dataset:
+    """Return so many pictures of a shape (C, H, W): coarse uniform noise, a fourth of a side, blown up; labels in turn."""
+    drawn = {n: _smooth(n, count, shape) for n, count in (("train", train), ("test", test))}
+    targets = {n: torch.arange(len(x)) % classes for n, x in drawn.items()}
+    return Dataset(
+        name="made up",
+        kind="image",
+        train_inputs=drawn["train"],
+        train_targets=targets["train"],
+        test_inputs=drawn["test"],
+        test_targets=targets["test"],
+        class_names=tuple(map(str, range(classes))),
+        victims=everyone(targets["train"]),
+        content="made up",
+    )
+
+
+def _smooth(split: str, count: int, shape: tuple[int, int, int]) -> Tensor:
+    channels, height, width = shape
+    coarse = torch.rand(count, channels, -(-height // 4), -(-width // 4), generator=generator(0, f"bench {split}"))
+    return torch.nn.functional.interpolate(coarse, (height, width), mode="bilinear").clamp_(0, 1)
+
+
+CHECKED, CHECKED_CLIP = 5, 1.0
+"""Local iterations over which updates are compared, and the clip then: it binds on some tensors, that of `fed_cdp` on none."""
+
+TOLERANCE = 1e-5
+"""Of the largest coordinate of an update, in float32."""
+
+
+def our_update(
+    task: Task, station: tuple[Transform, ...], inputs: Tensor, labels: Tensor, iterations: int
+) -> Parameters:
+    """Return the update of one client whose examples pass `station`, batch after batch, nothing drawn."""
+    used = iterations * BATCH
+    x = inputs[:used].reshape(1, iterations, BATCH, *inputs.shape[1:])
+    y = one_hot(labels[:used], CLASSES).reshape(1, iterations, BATCH, CLASSES)
+    examples = Examples(x, y, torch.ones(1, iterations, BATCH), BATCH, alone=False)
+    stations = Stations(example=station)
+    with torch.no_grad():
+        update = client_update(
+            Network(task.model, task.start), examples, RATE, stations, Clock(0, 0, 1, iterations), None
+        )
+    return {n: u[0, 0] for n, u in update.grads.items()}
+
+
+def check_same(what: str, ours: Parameters, theirs: Parameters) -> None:
+    """Raise RuntimeError where a reference's update is another one: then its time says nothing about ours."""
+    for (name, u), v in zip(ours.items(), theirs.values(), strict=True):
+        error = float((u - v).abs().max() / u.abs().max().clamp_min(1e-30))
+        if not error <= TOLERANCE:
+            raise RuntimeError(f"{what} does other work than ours: {name} differs by {error:.1e} of its largest number")

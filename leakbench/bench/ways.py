@@ -12,8 +12,7 @@ from importlib.util import find_spec
 from torch import nn
 
 from leakbench.bench.plain import Step, local_training, per_example_step
-from leakbench.bench.same import CHECKED, CHECKED_CLIP, check_same, our_update
-from leakbench.bench.task import BATCH, CLIP, RATE, SIGMA, Task
+from leakbench.bench.task import BATCH, CHECKED, CHECKED_CLIP, CLIP, RATE, SIGMA, Task, check_same, our_update
 from leakbench.bench.timing import in_turns, median, with_threads
 from leakbench.defense.clip import ClipLayers, ClipWhole
 

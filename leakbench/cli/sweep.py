@@ -75,7 +75,7 @@ def sweep(
     again.
     """
     from leakbench.errors import InputError  # noqa: PLC0415
-    from leakbench.study.address import check_address  # noqa: PLC0415
+    from leakbench.study.on_ray import check_address  # noqa: PLC0415
 
     if engine == "ray" and address is not None:
         check_address(address)  # Before PyTorch is imported, which takes as long again.

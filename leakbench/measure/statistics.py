@@ -19,7 +19,6 @@ __all__ = [
     "exact_low",
     "mean_interval",
     "median_interval",
-    "paired_bootstrap",
     "paired_means",
     "paired_shares",
     "proportion",
@@ -206,17 +205,6 @@ def _effective_trials(sums: Floats, sizes: Floats, variance: float, confidence: 
     quantile = 0.5 + confidence / 2
     few = (student_quantile(quantile, trials - 1) / student_quantile(quantile, clusters - 1)) ** 2
     return max(1.0, few * trials / max(1.0, between / independent))
-
-
-def paired_bootstrap(
-    a: Values, b: Values, cluster: Values, rng: torch.Generator, *, draws: int = 10_000, confidence: float = 0.95
-) -> Interval:
-    """Return (difference, low, high) of the share of successes, a minus b, for two attacks on the same victims.
-
-    a, b: (n,) 0 or 1, NaN a failure; cluster: (n,). The interval is that of `paired_shares`. Raises ValueError for values other
-    than 0 and 1: of an RMSE, NaN would become the best value there is.
-    """
-    return paired_shares(_outcomes(a), _outcomes(b), cluster, rng, draws=draws, confidence=confidence)
 
 
 def paired_shares(

@@ -15,9 +15,9 @@ from leakbench.privacy.compositions import COMPOSITIONS, composition_costs
 from leakbench.privacy.ledger import Phase, Schedule, Unit
 from leakbench.privacy.mechanism import Mechanisms
 from leakbench.privacy.observers import observations
-from leakbench.privacy.renyi import INTEGER_ORDERS, Conversion, Reals, delta_at, divergences, epsilon_at
+from leakbench.privacy.renyi import INTEGER_ORDERS, Conversion, Reals, divergences, epsilon_at
 
-__all__ = ["composition_curve", "delta_curve", "epsilon_curve", "rounds_within", "spent", "step_divergences"]
+__all__ = ["composition_curve", "epsilon_curve", "rounds_within", "spent", "step_divergences"]
 
 
 def step_divergences(mechanisms: Mechanisms, orders: Sequence[int] = INTEGER_ORDERS) -> Reals:
@@ -56,20 +56,6 @@ def epsilon_curve(
     """
     _checked("delta", delta)
     return epsilon_at(orders, spent(phases, unit, schedule, orders), delta, conversion)
-
-
-def delta_curve(
-    phases: Sequence[Phase],
-    unit: Unit,
-    schedule: Schedule,
-    epsilon: float = 8.0,
-    conversion: Conversion = "tight",
-    orders: Sequence[int] = INTEGER_ORDERS,
-) -> Reals:
-    """Return (R,): the delta at `epsilon` after each round, for the observer of released models; raises as `spent`."""
-    if not epsilon > 0:
-        raise InputError(f"epsilon: got {epsilon}, expected a number > 0")
-    return delta_at(orders, spent(phases, unit, schedule, orders), epsilon, conversion)
 
 
 def composition_curve(name: str, mechanisms: Mechanisms, delta: float, digits: int | None = None) -> Reals:

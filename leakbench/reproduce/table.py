@@ -15,7 +15,7 @@ repeats:  how often local iterations are timed beside undefended ones, where a t
 curves:   {panel of the figure of accuracy over rounds: names of its rows}, see `leakbench.reproduce.curves`; with it may be
 orders:   [{says, more, less, rounds, apart}], claims that rows lie above others, and
 window:   how many rounds `first` and `last` are; 1 if it is not said.
-rows:     [{name, given, each, printed, claim, aim, apart, because, seeds, quick}], see `Line` and `leakbench.reproduce.grid`.
+rows:     [{name, given, each, printed, claim, aim, apart, because, seeds, quick}], see `Line` and `leakbench.study.grid`.
 found:    summary of the numbers, below them.
 """
 
@@ -47,8 +47,8 @@ from leakbench.reproduce.file import (
     check_kind,
     claims_of,
 )
-from leakbench.reproduce.grid import spelled_out
 from leakbench.reproduce.verdict import CLAIMS
+from leakbench.study.grid import spelled_out
 
 __all__ = ["SCALES", "Line", "Table", "read_table", "table_of", "with_claims"]
 

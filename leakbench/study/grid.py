@@ -1,17 +1,19 @@
 """The grid of a sweep: a YAML file whose settings and rows are spelled out into requests, one for each cell.
 
 given:  fields of `leakbench.cell.Request` for all cells; the path of a recipe begins where the file lies.
-each:   {setting: its values}, whose combinations are the cells; as of a row in `leakbench.reproduce.grid`.
-rows:   [{name, given, each}] in the stead of `each`.
+each:   {setting: its values}, whose combinations are the cells; as in `spelled_out`.
+rows:   [{name, given, each}] instead of `each`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from leakbench import __version__
 from leakbench.attack import Attack
@@ -23,10 +25,62 @@ from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
 from leakbench.errors import InputError, nearest
 from leakbench.recipe import content_of, describe, read_yaml, resolve
-from leakbench.reproduce.grid import spelled_out
 from leakbench.store import SCHEMA, content_hash
+from leakbench.study.task import Task
 
-__all__ = ["Asked", "Grid", "grid_of", "read_grid"]
+__all__ = ["Asked", "Grid", "grid_of", "read_grid", "spelled_out", "tasks_of"]
+
+
+def spelled_out(rows: Iterable[dict[str, Any]], path: str = "table") -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file one by one; a row with `each` becomes a row for each combination of its settings.
+
+    The last setting changes fastest. `each` is {setting: values}. Values are a list; or {label: value}; or
+    {label: {field: value}} for a label of several fields. The row's `name` has {setting} where the label goes.
+    `printed` is {measure: numbers}, a number for each combination in their order, null where nothing is printed.
+
+    Args:
+        rows: Rows as they are written.
+        path: The file, which errors name.
+
+    Raises:
+        InputError: The number of printed values differs from that of the combinations, or a name has an unknown setting in
+            braces.
+    """
+    for row in rows:
+        each = row.get("each", {})
+        combinations = list(itertools.product(*(_values(setting, values) for setting, values in each.items())))
+        for what, numbers in row.get("printed", {}).items():
+            if len(numbers) != len(combinations):
+                said = f"got {len(numbers)} numbers for {len(combinations)} combinations"
+                raise InputError(f"{path}: row {row['name']!r}: printed: {what}: {said}")
+        for place, taken in enumerate(combinations):
+            called = {setting: name for setting, (name, _) in zip(each, taken, strict=True)}
+            given = {field: value for _, fields in taken for field, value in fields.items()}
+            printed = {what: numbers[place] for what, numbers in row.get("printed", {}).items()}
+            claim = {what: number for what, number in printed.items() if number is not None}
+            same = {key: value for key, value in row.items() if key not in ("each", "printed")}
+            yield {
+                **same,
+                "name": _named(row["name"], called, path) if each else row["name"],
+                "given": {**row.get("given", {}), **given},
+                **({"claim": {**row.get("claim", {}), **claim}} if claim else {}),
+            }
+
+
+def _named(name: str, called: dict[str, str], path: str) -> str:
+    try:
+        return name.format(**called)
+    except (KeyError, IndexError, ValueError, AttributeError):
+        raise InputError(
+            f"{path}: row {name!r}: name: its braces hold no setting of each; known: {', '.join(called)}"
+        ) from None
+
+
+def _values(setting: str, values: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Return [(what it is called, fields)] of one setting."""
+    named = values if isinstance(values, dict) else {value: value for value in values}
+    return [(str(name), value if isinstance(value, dict) else {setting: value}) for name, value in named.items()]
+
 
 RECIPES: dict[str, tuple[str, type[Any]]] = {
     "defense": ("defenses", Defense),
@@ -167,3 +221,37 @@ def _content(kind: str, cls: type[Any], name: str, known: dict[tuple[str, str], 
         content.pop("sizes", None)  # Recorded sizes follow from the data and change no result.
         known[kind, name] = content_of(content)
     return str(known[kind, name])
+
+
+class HasPlaces(Protocol):
+    """What an engine says of the places of its cells."""
+
+    @property
+    def threads(self) -> int:
+        """Of each cell."""
+
+    @property
+    def gpus_per_cell(self) -> float:
+        """0 for none."""
+
+
+def tasks_of(grid: Grid, engine: HasPlaces, runs: Path, data_dir: Path | None, command: str) -> Callable[[Asked], Task]:
+    """Return what makes a task of a cell of the grid.
+
+    Folders are made absolute, as workers have working folders of their own.  Raises InputError for cells that ask for a GPU where
+    none is set apart, or the other way round.
+    """
+    for cell in grid.cells:
+        on_gpu = cell.request.device.startswith("cuda")
+        if on_gpu and not engine.gpus_per_cell:
+            raise InputError(
+                f"{grid.path}: cell {cell.name!r}: device: got {cell.request.device!r}; add --gpus-per-cell"
+            )
+        if engine.gpus_per_cell and not on_gpu:
+            raise InputError(
+                f"gpus-per-cell: got {engine.gpus_per_cell:g}, but cell {cell.name!r} of {grid.path} computes on"
+                f" {cell.request.device!r}"
+            )
+    told = data_dir or (Path(os.environ["LEAKBENCH_DATA"]) if os.environ.get("LEAKBENCH_DATA") else None)
+    data, folder = told and told.resolve(), runs.resolve()
+    return lambda cell: Task(cell.key, cell.request, folder, data, engine.threads, command)

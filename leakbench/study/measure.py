@@ -14,11 +14,10 @@ import pandas as pd
 from leakbench.errors import InputError
 from leakbench.progress import Reporter, cells_line
 from leakbench.study.grid import Asked, Grid
-from leakbench.study.inside import refuse_inside
 from leakbench.study.journal import Journal, open_journal
 from leakbench.study.merge import merge, whole
-from leakbench.study.stopping import listening
 from leakbench.study.task import Outcome, Task
+from leakbench.study.workers import listening, refuse_inside
 
 __all__ = ["Engine", "Swept", "sweep"]
 

@@ -15,11 +15,9 @@ from typing import Any
 
 from leakbench.errors import InputError
 from leakbench.store import write_atomically
-from leakbench.study.extra import needed
-from leakbench.study.in_flight import RETRIES, in_flight
-from leakbench.study.inside import INSIDE
 from leakbench.study.task import Outcome, Task, Work, outcome_of
 from leakbench.study.work import measure
+from leakbench.study.workers import INSIDE, RETRIES, in_flight, needed
 
 __all__ = ["SubmititEngine"]
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from leakbench.study.in_flight import RETRIES, in_flight
-from leakbench.study.inside import INSIDE
 from leakbench.study.task import Outcome, Task, Work
 from leakbench.study.work import measure
+from leakbench.study.workers import INSIDE, RETRIES, in_flight
 
 __all__ = ["ProcessEngine"]
 

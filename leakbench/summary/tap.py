@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from leakbench.measure.anytime import anytime
 from leakbench.measure.statistics import exact, proportion
 from leakbench.summary.evidence import Setup, evidence_of, networks_in
 from leakbench.summary.limits import verbatim_fields
@@ -16,7 +16,7 @@ from leakbench.summary.tables import table_fields
 from leakbench.summary.verdict import verdict
 from leakbench.summary.warnings import doubts
 
-__all__ = ["LEARNS_NOTHING", "fit_notes", "tap_summary", "unanswered"]
+__all__ = ["LEARNS_NOTHING", "POINTS", "anytime", "fit_notes", "tap_summary", "unanswered"]
 
 UNSAID = (
     "failures",
@@ -166,3 +166,27 @@ def _fit_fields(group: pd.DataFrame) -> dict[str, float | int | None]:
 def fit_notes(key: str, tap: dict[str, Any]) -> dict[str, str]:
     """Return why the fields of `_fit_fields` are None."""
     return {f"taps.{key}.{name}": LEARNS_NOTHING for name in FIT_FIELDS if tap[name] is None}
+
+
+POINTS = 40
+"""How many points a curve has at most."""
+
+
+def anytime(group: pd.DataFrame) -> dict[str, Any]:
+    """Return {`iterations`, `evaluations`: {`at`: [...], `asr`: [...]}} of one leakage point's rows.
+
+    An answer counts from the first kept iteration (each of the first 40, then 10 % apart) on from which the attacker's best guess
+    by its own distance was within eta and stayed there, so that the curve ends at the ASR.
+    """
+    each = group.drop_duplicates("victim")
+    ends = {name: float(each[name].max()) for name in ("iterations", "evaluations")}
+    return {name: _anytime_curve(group[f"{name}_to_success"], end) for name, end in ends.items()}
+
+
+def _anytime_curve(reached: pd.Series, most: float) -> dict[str, list[float]]:
+    found = np.sort(reached.dropna().to_numpy(dtype=float))
+    at = np.unique(np.append(found, most))
+    if len(at) > POINTS:
+        at = at[np.linspace(0, len(at) - 1, POINTS).round().astype(int)]
+    share = np.searchsorted(found, at, side="right") / len(reached)
+    return {"at": at.tolist(), "asr": share.tolist()}

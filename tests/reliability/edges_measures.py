@@ -104,10 +104,10 @@ def _intervals(tally: Tally) -> None:
         "an exact share of one success": (statistics.exact(one, [0]), (1.0, 0.025, 1.0)),
         "an exact share of nothing": (statistics.exact(none, none), (math.nan, 0.0, 1.0)),
         "a paired bootstrap of one cluster": (
-            statistics.paired_bootstrap([1, 1], [0, 1], [4, 4], rng),
+            statistics.paired_shares([1, 1], [0, 1], [4, 4], rng),
             (0.5, -0.625, 0.875),
         ),
-        "a paired bootstrap of equals": (statistics.paired_bootstrap([1, 0], [1, 0], [0, 1], rng), (0.0, -0.6, 0.6)),
+        "a paired bootstrap of equals": (statistics.paired_shares([1, 0], [1, 0], [0, 1], rng), (0.0, -0.6, 0.6)),
         "a mean of one value": (statistics.mean_interval([0.0]), (0.0, 0.0, 1 - 1 / (1 + z2))),
         "a difference of one value": (statistics.difference_interval([0.3]), (0.3, -math.inf, math.inf)),
         "a median of NaN alone": (statistics.median_interval([math.nan] * 7), (math.inf, math.inf, math.inf)),

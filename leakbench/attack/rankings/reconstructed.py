@@ -15,8 +15,8 @@ from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.batch_features import decided
 from leakbench.attack.posterior import missed
 from leakbench.federated.view import Public, View
-from leakbench.measure.high_pass import high_passed, scaled
 from leakbench.measure.metrics import pairwise_rmse
+from leakbench.measure.recognised import high_passed, scaled
 
 __all__ = ["CALIBRATION", "by_both", "certain", "chosen", "explains", "nearest"]
 

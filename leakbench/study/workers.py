@@ -1,0 +1,110 @@
+"""What all engines share: tasks in flight, retries after a lost worker, signals, nesting, and optional packages."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import signal
+import sys
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from leakbench.ending import SIGNALS, Told
+from leakbench.errors import InputError
+from leakbench.study.task import Outcome, Task
+
+__all__ = ["INSIDE", "RETRIES", "WINDOW", "in_flight", "listening", "needed", "refuse_inside"]
+
+WINDOW = 64
+"""Tasks in flight at least, where an engine has a queue: enough to keep its workers busy, and few to lose."""
+
+RETRIES = 3
+"""How often a task is begun again after its worker was lost."""
+
+
+class Crew(Protocol):
+    """Workers of an engine."""
+
+    def begin(self, task: Task) -> None:
+        """Hand a task to a worker, or to the queue before them."""
+
+    def ended(self) -> list[tuple[Task, Outcome | None]]:
+        """Wait at most a second for tasks to end; the outcome is None for a task whose worker was lost."""
+
+
+def in_flight(tasks: Iterable[Task], crew: Crew, most: int, retries: int = RETRIES) -> Iterator[Outcome]:
+    """Yield the outcome of every task as it ends; at most `most` tasks are in flight."""
+    source, again, lost, flying = iter(tasks), deque[Task](), Counter[str](), 0
+    while True:
+        while flying < most and (task := again.popleft() if again else next(source, None)) is not None:
+            crew.begin(task)
+            flying += 1
+        if not flying:
+            return
+        for task, outcome in crew.ended():
+            flying -= 1
+            if outcome is not None:
+                yield dataclasses.replace(outcome, tries=1 + lost[task.key])
+                continue
+            lost[task.key] += 1
+            if lost[task.key] <= retries:
+                again.append(task)
+                continue
+            tries = lost[task.key]
+            yield Outcome(task.key, "lost", error=f"its worker was lost each of {tries} times", tries=tries)
+
+
+INSIDE = "LEAKBENCH_SWEEP_WORKER"
+"""Set for the workers of a sweep, to the name of their engine.
+
+An engine inside an engine would wait for places that its own sweep holds.
+"""
+
+
+def refuse_inside() -> None:
+    """Raise InputError in a worker of a sweep, and in a task or an actor of Ray."""
+    engine = os.environ.get(INSIDE)
+    if engine is None and _in_ray():
+        engine = "ray"
+    if engine is not None:
+        raise InputError(f"sweep: this is a worker of the engine {engine} already; start the sweep outside of it")
+
+
+def _in_ray() -> bool:
+    """Return whether this is a worker of Ray; a worker of Ray has imported it."""
+    ray = sys.modules.get("ray")
+    if ray is None or not getattr(ray, "is_initialized", bool)():
+        return False
+    return ray.get_runtime_context().get_task_id() is not None
+
+
+@contextmanager
+def listening() -> Iterator[None]:
+    """Raise KeyboardInterrupt for the first of the signals; one that is ignored, as SIGHUP by `nohup`, stays so.
+
+    Enter it after an engine has started: Ray sets its own handler for SIGTERM.
+    """
+    told = Told()
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    heard = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+    for number in heard:
+        signal.signal(number, told)
+    try:
+        yield
+    finally:
+        for number, handler in heard.items():
+            if not told.to_end:
+                signal.signal(number, handler)
+
+
+def needed(package: str) -> Any:
+    """Return the package of the extra of this name; raises InputError where it is not installed, or does not work."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == package
+        why = "is not installed" if missing else f"cannot be imported ({error})"
+        raise InputError(f"engine: {package} {why}; pip install 'leakbench[{package}]'") from None
