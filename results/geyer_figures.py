@@ -23,19 +23,15 @@ from leakbench.reproduce.box import box_of
 from leakbench.reproduce.measure import cells_of
 from leakbench.reproduce.rows import executed, held, there
 from leakbench.reproduce.table import Table, read_table
+from leakbench.reproduce.table_figures import COLOURS
 from leakbench.scripts import markdown_table, one_line
 
 HERE = Path(__file__).parent
 
 TABLE = "geyer_table_1"
 
-COLOURS = {
-    "non-dp 100 clients": "#0072B2",
-    "dp 100 clients": "#D55E00",
-    "dp 1000 clients": "#009E73",
-    "dp 10000 clients": "#CC79A7",
-}
-"""Okabe and Ito's."""
+CURVES = ("non-dp 100 clients", "dp 100 clients", "dp 1000 clients", "dp 10000 clients")
+COLOUR_OF = dict(zip(CURVES, COLOURS, strict=False))
 
 BENCHMARK = "non-dp 100 clients"
 """The row in figure 2."""
@@ -72,14 +68,14 @@ def drawn(rounds: pd.DataFrame) -> Figure:
     figure = Figure(figsize=(11, 6.5), layout="constrained")
     FigureCanvasAgg(figure)
     first, *others = figure.subplots(2, 2).flat
-    for row, colour in COLOURS.items():
+    for row, colour in COLOUR_OF.items():
         if row in set(rounds["row"]):
             _curve(first, rounds[rounds["row"] == row], "accuracy", colour, row)
     first.set(title="Figure 1: accuracy until the budget ends", ylabel="accuracy", xlabel="round", ylim=(0, 1))
     first.legend(fontsize=8)
     benchmark = rounds[rounds["row"] == BENCHMARK]
     for axes, (measure, label) in zip(others, PANELS, strict=True):
-        _curve(axes, benchmark, measure, COLOURS[BENCHMARK])
+        _curve(axes, benchmark, measure, COLOUR_OF[BENCHMARK])
         axes.set(title=f"Figure 2: {BENCHMARK}", ylabel=label, xlabel="round")
     for axes in figure.axes:
         axes.grid(alpha=0.25)

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from strongest_figure_faces import Sheet
 from strongest_figure_numbers import CLIP, PICTURES, SIGMAS, UNDER, Number, digits, number, rows_at
 
+from leakbench.reproduce.table_figures import HIDES, INK, LEAKS
+
 __all__ = ["draw"]
 
-LEAKS, HIDES, INK = "#B34700", "#767676", "#222222"
-"""Vermilion and grey, which stay apart for the colour-blind; what leaks is bold beside."""
 
 TRUTH, LABELS, COLUMN, TILE, ROW, BLOCK, TOP, FOOT = 1.75, 2.1, 1.14, 1.0, 1.27, 1.06, 1.3, 0.72
 """Inches: the widths of the truth's column, the rows' names, a column, a tile; the heights of a row, of numbers, of both ends."""

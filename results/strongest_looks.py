@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from shared.options import parser
 
 from leakbench.errors import InputError
+from leakbench.reproduce.table_figures import COLOURS
 from leakbench.scripts import one_line
 
 HERE = Path(__file__).parent
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73")
 """Of the sigmas, in their order; Okabe and Ito's."""
 
 CHANCE = {"identified": 1 / 1000, "label_ranked": 1 / 10}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from leakbench.report import svg
+
 __all__ = [
     "BOTTOM",
     "GRID",
@@ -38,12 +40,9 @@ BOTTOM, TALL = 0.175, 0.645
 
 SMALL, USUAL, LARGE = 7.5, 8.5, 10.5
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8478c", "#8a6d00", "#3b3fb0", "#c1272d")
-"""Okabe and Ito's, the light ones darker, so that thin lines can be read on white."""
+COLOURS = (*svg.COLOURS, "#c1272d")
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "d", "8", "H")
-
-DASHES = ("-", "--", "-.", ":")
 
 DARK = {PAPER: "#0d1117", INK: "#e6edf3", MUTED: "#9198a1", GRID: "#2a313c"} | dict(
     zip(COLOURS, ("#4aa8e0", "#ff8c42", "#2fc79a", "#e07fbd", "#d2ab2a", "#8f93ff", "#ff6b70"), strict=True)
@@ -63,9 +62,11 @@ class Look:
 
 def looks_of(defenses: Sequence[str]) -> dict[str, Look]:
     """Return a look for each defense, no two alike up to 98 of them, by colour and marker alone."""
-    sizes = len(COLOURS), len(MARKERS), len(DASHES)
+    sizes = len(COLOURS), len(MARKERS), len(svg.DASHES)
     return {
-        name: Look(COLOURS[i % sizes[0]], MARKERS[(i + i // sizes[1]) % sizes[1]], DASHES[i // sizes[0] % sizes[2]], i)
+        name: Look(
+            COLOURS[i % sizes[0]], MARKERS[(i + i // sizes[1]) % sizes[1]], svg.DASHES[i // sizes[0] % sizes[2]], i
+        )
         for i, name in enumerate(defenses)
     }
 

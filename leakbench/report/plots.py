@@ -24,6 +24,7 @@ from leakbench.measure.statistics import threshold_curve
 from leakbench.report.finished import Finished, read_finished
 from leakbench.report.gallery import Scores, Series, pointed
 from leakbench.report.several import titles
+from leakbench.report.svg import COLOURS, DASHES
 from leakbench.spared import check_spared
 from leakbench.store import write_atomically
 from leakbench.summary.compare import SAME_RULER
@@ -66,10 +67,6 @@ STYLE: Any = {
 }
 """Type 42 fonts: conferences refuse Type 3."""
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8478c", "#8a6d00", "#3b3fb0")
-"""Okabe and Ito's, which colour-blind readers can tell apart; lines also differ by their dashes."""
-
-DASHES = ("-", "--", "-.", ":")
 
 EXAMPLES = 8
 """Columns of a gallery by default."""

@@ -14,7 +14,10 @@ from markupsafe import Markup
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-__all__ = ["DASHES", "INK", "QUIET", "SERIES", "drawn", "inline"]
+__all__ = ["COLOURS", "DASHES", "INK", "QUIET", "SERIES", "drawn", "inline"]
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8478c", "#8a6d00", "#3b3fb0")
+"""Okabe and Ito's palette for colour-blind readers; its light colours are darker here, so that thin lines are readable on white."""
 
 SERIES = tuple(f"#0000a{place}" for place in range(6))
 """Placeholder colours of lines; on the page they are the style sheet's `--series-0` and so on, in light and dark."""

@@ -26,7 +26,7 @@ from leakbench.reproduce.rows import executed
 from leakbench.reproduce.table import Table
 from leakbench.store import write_atomically
 
-__all__ = ["draw", "draw_curves", "draw_pictures", "shown_of"]
+__all__ = ["COLOURS", "HIDES", "INK", "LEAKS", "draw", "draw_curves", "draw_pictures", "shown_of"]
 
 DPI = 150
 
