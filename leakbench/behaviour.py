@@ -18,10 +18,60 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["FIRST", "behaviour_of", "check_behaviour", "raised", "versions_of_parts"]
+__all__ = [
+    "FIRST",
+    "NAME",
+    "behaviour_of",
+    "check_behaviour",
+    "identity_name",
+    "part_name",
+    "raised",
+    "versions_of_parts",
+]
 
 FIRST = 1
 """The version of a piece that declares none."""
+
+NAME = "part_name"
+"""Attribute of a class that `leakbench.part.part` was given a name for."""
+
+FORMER = {
+    "claim.none": "NoClaim",
+    "claim.moments": "MomentsClaim",
+    "claim.composition": "CompositionClaim",
+    "claim.geyer": "GeyerClaim",
+    "claim.flower": "FlowerClaim",
+    "claim.nbafl": "NbaflClaim",
+    "descent.lbfgs": "LbfgsDescent",
+    "descent.adam": "AdamDescent",
+    "method.autoleak": "AutoLeak",
+    "priors.batch_norm": "BatchNormStatistics",
+    "server.trap": "TrapWeights",
+    "start.lmmse": "LmmseStart",
+    "transform.adaclip": "AdaClip",
+    "transform.adaclip_released": "AdaClipReleased",
+}
+"""{name of a part: how identities write it}, where that is not the name in one word with capitals.
+
+Rows, cards and run folders were published with these, so that they stay as they are; a new part needs no entry.
+"""
+
+
+def part_name(cls: type[Any]) -> str | None:
+    """Return the name that a class was made a part with, as `transform.clip_whole`; None for another class."""
+    name = vars(cls).get(NAME)
+    return name if isinstance(name, str) else None
+
+
+def identity_name(cls: type[Any]) -> str:
+    """Return what identities call a class: by the name of the part, as `ClipWhole` of `transform.clip_whole`.
+
+    A class without a name is called as it is in Python.
+    """
+    name = part_name(cls)
+    if name is None:
+        return cls.__name__
+    return FORMER.get(name) or "".join(word.capitalize() for word in name.rpartition(".")[2].split("_"))
 
 
 def behaviour_of(cls: type[Any]) -> int:
@@ -41,10 +91,9 @@ def check_behaviour(cls: type[Any]) -> None:
 
 
 def versions_of_parts(value: Any) -> dict[str, int]:
-    """Return {class name: behaviour version} of a part or recipe and of every part that its fields contain."""
+    """Return {name in identities: behaviour version} of a part or recipe and of every part that its fields contain."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        cls = type(value)
-        found = {cls.__name__: behaviour_of(cls)}
+        found = {identity_name(type(value)): behaviour_of(type(value))}
         return found | versions_of_parts([getattr(value, f.name) for f in dataclasses.fields(value)])
     if isinstance(value, Mapping):
         return versions_of_parts(list(value.values()))

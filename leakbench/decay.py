@@ -18,11 +18,11 @@ from pydantic_core import PydanticCustomError
 
 from leakbench.part import Count, NonNegative, Positive, Probability, part
 from leakbench.privacy.classical import least_constant
-from leakbench.recipe import slot
+from leakbench.recipe import Slot
 from leakbench.types import Clock
 
 __all__ = [
-    "DECAYS",
+    "DECAY",
     "Cyclic",
     "Decay",
     "Exponential",
@@ -34,6 +34,8 @@ __all__ = [
     "Staircase",
     "StaircaseReleased",
 ]
+
+WITHIN = (__name__,)
 
 Pace: TypeAlias = Literal["round", "iteration"]
 """What one step of a schedule is: a round, the paper's t, or a local iteration, the released code's `it`."""
@@ -55,7 +57,7 @@ def _elapsed(clock: Clock, per: Pace) -> tuple[int, int]:
     return min(taken, clock.rounds * each), max(1, clock.rounds * each)
 
 
-@part
+@part("decay.linear")
 class Linear:
     """start + (end - start) * t / T: the paper's sigma_0 (1 - gamma_1 t) with gamma_1 = (1 - end / start) / T."""
 
@@ -69,7 +71,7 @@ class Linear:
         return self.start + (self.end - self.start) * taken / whole
 
 
-@part
+@part("decay.staircase")
 class Staircase:
     """start + (end - start) / stairs * floor(t * stairs / T): the paper's sigma_0 (1 - gamma_2 floor(t / Gamma)).
 
@@ -87,7 +89,7 @@ class Staircase:
         return self.start + (self.end - self.start) * (taken * self.stairs // whole) / self.stairs
 
 
-@part
+@part("decay.staircase_released")
 class StaircaseReleased:
     """start + floor(-(start - end) * t / T): the released `-1.015*round//10+15`, in which `//` rounds the whole product.
 
@@ -112,7 +114,7 @@ class StaircaseReleased:
         return self.start + math.floor((self.end - self.start) * taken / whole)
 
 
-@part
+@part("decay.exponential")
 class Exponential:
     """start * (end / start)^(t / T): the paper's sigma_0 exp(-gamma_3 t) with gamma_3 = ln(start / end) / T."""
 
@@ -126,7 +128,7 @@ class Exponential:
         return float(self.start * (self.end / self.start) ** (taken / whole))
 
 
-@part
+@part("decay.cyclic")
 class Cyclic:
     """end + (start - end) / 2 * (cos(pi * (t mod P) / P) + 1) with P = ceil(T / cycles), always by rounds.
 
@@ -145,7 +147,7 @@ class Cyclic:
         return self.end + (self.start - self.end) / 2 * (math.cos(phase) + 1)
 
 
-@part
+@part("decay.quarter_cosine")
 class QuarterCosine:
     """start * cos(angle * t / T): called cyclic in the released code, from 15 to 15 cos(1.24) = 4.87, without a cycle."""
 
@@ -159,17 +161,7 @@ class QuarterCosine:
         return self.start * math.cos(self.angle * taken / whole)
 
 
-CURVES: dict[str, type[Decay]] = {
-    "linear": Linear,
-    "staircase": Staircase,
-    "staircase_released": StaircaseReleased,
-    "exponential": Exponential,
-    "cyclic": Cyclic,
-    "quarter_cosine": QuarterCosine,
-}
-
-
-@part
+@part("decay.from_epsilon")
 class FromEpsilon:
     """sqrt(2 ln(1.25 / delta)) / epsilon: the multiplier for one step's epsilon by the theorem of the Gaussian mechanism.
 
@@ -177,7 +169,7 @@ class FromEpsilon:
     this way, and the round counts of the paper's Tables 8 and 11 come from it, not from the paper's formulas for sigma.
     """
 
-    epsilon: Annotated[Decay, *slot("decay", CURVES)]
+    epsilon: Annotated[Decay, Slot("decay", WITHIN, without=("from_epsilon", "scaled"))]
     delta: Probability = 1e-5
 
     def __call__(self, clock: Clock) -> float:
@@ -185,11 +177,11 @@ class FromEpsilon:
         return least_constant(self.delta) / self.epsilon(clock)
 
 
-@part
+@part("decay.scaled")
 class Scaled:
     """Another schedule times a factor."""
 
-    decay: Annotated[Decay, *slot("decay", {**CURVES, "from_epsilon": FromEpsilon})]
+    decay: Annotated[Decay, Slot("decay", WITHIN, without=("scaled",))]
     factor: Positive
 
     def __call__(self, clock: Clock) -> float:
@@ -197,15 +189,13 @@ class Scaled:
         return self.factor * self.decay(clock)
 
 
-DECAYS: dict[str, type[Decay]] = {**CURVES, "from_epsilon": FromEpsilon, "scaled": Scaled}
-
-_part, _parts_schema = slot("decay", DECAYS)
+DECAY = Slot("decay", WITHIN)
 _plain = TypeAdapter[float](NonNegative, config=ConfigDict(strict=True))
 
 
 def _number_or_part(value: Any) -> Any:
     if isinstance(value, str | Mapping) or is_dataclass(value):
-        return _part.func(value)  # type: ignore[call-arg]
+        return DECAY(value)
     try:
         return _plain.validate_python(value)
     except ValidationError as error:
@@ -216,6 +206,6 @@ def _number_or_part(value: Any) -> Any:
 Multiplier: TypeAlias = Annotated[
     float | Decay,
     BeforeValidator(_number_or_part),
-    WithJsonSchema({"anyOf": [_plain.json_schema(), *(_parts_schema.json_schema or {})["anyOf"]]}),
+    WithJsonSchema({"anyOf": [_plain.json_schema(), *DECAY.forms()]}),
 ]
 """A plain number >= 0, or a part of the slot `decay`."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar, cast, dataclass_transform
+from collections.abc import Callable
+from typing import Annotated, TypeVar, cast, dataclass_transform, overload
 
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from pydantic_core import PydanticCustomError
 
-from leakbench.behaviour import check_behaviour
+from leakbench.behaviour import NAME, check_behaviour
 from leakbench.inside import is_inside
 
 __all__ = [
@@ -69,13 +70,32 @@ def check_limits(floor: float, ceiling: float) -> None:
         raise PydanticCustomError("slot", "{text}", {"text": text})
 
 
+@overload
 @dataclass_transform(frozen_default=True)
-def part(cls: type[T]) -> type[T]:
+def part(of: type[T]) -> type[T]: ...
+@overload
+@dataclass_transform(frozen_default=True)
+def part(of: str) -> Callable[[type[T]], type[T]]: ...
+def part(of: type[T] | str) -> type[T] | Callable[[type[T]], type[T]]:
     """Make a class a part: a frozen dataclass whose fields are checked strictly (types and ranges) when it is built.
 
-    Raises TypeError for a behaviour version that is not one, see `leakbench.behaviour`.
+    Args:
+        of: The class, or the name of the part, which is written `@part("transform.clip_whole")`: a recipe finds the part by
+            its slot and name, and identities contain the name and not the class's. A part without a name is not offered to
+            recipes, unless an entry point of `leakbench.parts` names it.
+
+    Raises:
+        TypeError: For a behaviour version that is not one, see `leakbench.behaviour`.
     """
+    if isinstance(of, str):
+        return lambda cls: _made(cls, of)
+    return _made(of, None)
+
+
+def _made(cls: type[T], name: str | None) -> type[T]:
     config = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
     made = cast(type[T], pydantic_dataclass(frozen=True, config=config)(cls))
     check_behaviour(made)
+    if name is not None:
+        setattr(made, NAME, name)
     return made

@@ -6,24 +6,29 @@ A slot is written as a part's name (`space: pixels`) or a part's name with its f
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import pkgutil
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import yaml
-from pydantic import BeforeValidator, TypeAdapter, ValidationError, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, ValidationError
+from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core.core_schema import no_info_before_validator_function
 
-from leakbench.behaviour import FIRST, behaviour_of
+from leakbench.behaviour import FIRST, behaviour_of, identity_name, part_name
 from leakbench.bounded import bounded_text
 from leakbench.errors import InputError, nearest
 from leakbench.hashes import content_hash
 from leakbench.strict_yaml import MOST_BYTES, parse
 
 __all__ = [
+    "Slot",
     "acting",
     "catalog_folder",
     "check_name",
@@ -32,32 +37,48 @@ __all__ = [
     "describe",
     "load",
     "names",
-    "own_part_name",
     "read_yaml",
+    "recipe_name",
     "resolve",
-    "slot",
 ]
 
 T = TypeVar("T")
 
 
-def slot(name: str, parts: Mapping[str, type[Any]]) -> tuple[BeforeValidator, WithJsonSchema]:
-    """Return the annotations that let a field of slot `name` be written as a part's name, alone or with its fields.
+@dataclass(frozen=True)
+class Slot:
+    """Let a field of a recipe be written as the name of a part, alone or with the part's fields.
 
-    Parts of one's own come from the entry-point group `leakbench.parts`, each named `slot.part`.
+    The parts are those of leakbench whose class is declared as `@part("SLOT.NAME")`, and a user's own from the entry-point
+    group `leakbench.parts`, which are called `SLOT.NAME` there.
+
+    Args:
+        name: The slot's name, as `transform`.
+        within: Modules with the parts; of a package, the modules in it.
+        without: Parts that this field does not take.
     """
 
-    def choose(value: Any) -> Any:
+    name: str
+    within: tuple[str, ...]
+    without: tuple[str, ...] = ()
+
+    @property
+    def parts(self) -> Mapping[str, type[Any]]:
+        """{name: class} of leakbench's own parts."""
+        return {name: cls for name, cls in _parts(self.name, self.within).items() if name not in self.without}
+
+    def __call__(self, value: Any) -> Any:
+        """Return the part that a field asks for; raises PydanticCustomError for what is none."""
         if dataclasses.is_dataclass(value):
             return value
         if isinstance(value, str):
             value = {value: {}}
         if not isinstance(value, Mapping) or len(value) != 1:
             raise PydanticCustomError(
-                "slot", "{text}", {"text": f"got {value!r}, expected one part{nearest('', list(parts))}"}
+                "slot", "{text}", {"text": f"got {value!r}, expected one part{nearest('', list(self.parts))}"}
             )
         [(key, fields)] = value.items()
-        known = {**parts, **_own_parts(name)}
+        known = {**self.parts, **_own_parts(self.name)}
         if key not in known:
             raise PydanticCustomError(
                 "slot", "{text}", {"text": f"unknown part {key!r}{nearest(str(key), list(known))}"}
@@ -67,29 +88,53 @@ def slot(name: str, parts: Mapping[str, type[Any]]) -> tuple[BeforeValidator, Wi
         except InputError as error:
             raise PydanticCustomError("slot", "{text}", {"text": f"{key}: {error}"}) from None
 
-    return BeforeValidator(choose), WithJsonSchema(_slot_schema(parts))
+    def forms(self) -> list[dict[str, Any]]:
+        """Return the JSON Schemas of what the field may be: each of leakbench's own parts, with its fields or by its name alone."""
+        found: list[dict[str, Any]] = []
+        for key, cls in self.parts.items():
+            schema = TypeAdapter(cls).json_schema()
+            form = {"type": "object", "properties": {key: schema}, "required": [key], "additionalProperties": False}
+            found += [form, *([] if schema.get("required") else [{"const": key}])]
+        return found
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_before_validator_function(self, handler(source))
+
+    def __get_pydantic_json_schema__(self, _: CoreSchema, __: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": self.forms()}
 
 
 @lru_cache
-def _own_parts(slot_name: str) -> Mapping[str, type[Any]]:
+def _parts(slot: str, within: tuple[str, ...]) -> Mapping[str, type[Any]]:
+    """Return {name: class} of the parts of a slot that these modules declare."""
+    found: dict[str, type[Any]] = {}
+    for place in within:
+        module = importlib.import_module(place)
+        inside = [f"{place}.{each.name}" for each in pkgutil.iter_modules(getattr(module, "__path__", ()))]
+        for each in (module, *map(importlib.import_module, inside)):
+            declared = (
+                value for value in vars(each).values() if isinstance(value, type) and value.__module__ == each.__name__
+            )
+            for cls in declared:
+                kind, _, name = (part_name(cls) or "").rpartition(".")
+                if kind == slot:
+                    found[name] = cls
+    return found
+
+
+@lru_cache
+def _own_parts(slot: str) -> Mapping[str, type[Any]]:
     points = entry_points(group="leakbench.parts")
-    return {p.name.split(".", 1)[1]: p.load() for p in points if p.name.startswith(slot_name + ".")}
+    return {p.name.split(".", 1)[1]: p.load() for p in points if p.name.startswith(slot + ".")}
 
 
-def own_part_name(cls: type[Any]) -> str | None:
-    """Return the name under which a recipe finds a class of the entry-point group `leakbench.parts`; None where there is none."""
+def recipe_name(cls: type[Any]) -> str | None:
+    """Return the name by which a recipe finds the class of a part, leakbench's or a user's own; None where it does not."""
+    slot, _, name = (part_name(cls) or "").rpartition(".")
+    if slot:
+        return name
     value = f"{cls.__module__}:{cls.__qualname__}"
     return next((p.name.split(".", 1)[1] for p in entry_points(group="leakbench.parts") if p.value == value), None)
-
-
-def _slot_schema(parts: Mapping[str, type[Any]]) -> dict[str, Any]:
-    forms: list[dict[str, Any]] = []
-    for key, cls in parts.items():
-        schema = TypeAdapter(cls).json_schema()
-        forms.append({"type": "object", "properties": {key: schema}, "required": [key], "additionalProperties": False})
-        if not schema.get("required"):
-            forms.append({"const": key})
-    return {"anyOf": forms}
 
 
 def construct(cls: type[T], fields: Any) -> T:
@@ -199,14 +244,14 @@ PROSE = ("title", "cite", "note", "printed", "printed_by")
 
 
 def describe(value: Any) -> Any:
-    """Return a part or recipe as plain data for hashes and manifests: its class name, its fields, its version if above 1.
+    """Return a part or recipe as plain data for hashes and manifests: its name, its fields, its version if above 1.
 
     The version is that of its behaviour, see `leakbench.behaviour`.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
         version = behaviour_of(type(value))
-        return {"part": type(value).__name__, **fields, **({"behaviour": version} if version > FIRST else {})}
+        return {"part": identity_name(type(value)), **fields, **({"behaviour": version} if version > FIRST else {})}
     if isinstance(value, tuple | list):
         return [describe(v) for v in value]
     if isinstance(value, Mapping):

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from leakbench.data.find import load_dataset
 from leakbench.defense import Defense
-from leakbench.defense.importance import IMPORTANCES
+from leakbench.defense.importance import IMPORTANCE
 from leakbench.defense.nbafl import Calibrated
 from leakbench.federated.simulate import train
 from leakbench.measure.statistics import difference_interval
@@ -52,7 +52,7 @@ class Recorder:
         """Rank, where it is no rehearsal."""
         if rngs is not None:
             for method, kept in self.kept.items():
-                kept.append(IMPORTANCES[method]()(signal, CALIBRATION.uplink(clock, CALIBRATION.epsilon)))
+                kept.append(IMPORTANCE.parts[method]()(signal, CALIBRATION.uplink(clock, CALIBRATION.epsilon)))
         return signal
 
 

@@ -23,7 +23,7 @@ from tableak_page import KEYS, page
 from torch import Tensor, nn
 
 from leakbench.attack.methods.gradient_matching import GradientMatching
-from leakbench.attack.slots.pooling import POOLINGS
+from leakbench.attack.slots.pooling import POOLING
 from leakbench.cell import Cell, Request, identified, identity, resolve_cell
 from leakbench.data.columns import Columns, columns_of
 from leakbench.data.dataset import Dataset
@@ -97,7 +97,7 @@ def cell_of(grid: dict[str, Any], attack: str, searches: int, batch: int, data_d
     assert isinstance(cell.attack.method, GradientMatching)
     changes = grid["attacks"][attack].get("changes", {})
     space = dataclasses.replace(cell.attack.method.space, **changes)  # type: ignore[type-var]
-    pooling = POOLINGS[grid["pooling"]]()
+    pooling = POOLING.parts[grid["pooling"]]()
     method = dataclasses.replace(cell.attack.method, space=space, restarts=searches, pooling=pooling)
     recipe = dataclasses.replace(cell.attack, method=method)
     return identified(dataclasses.replace(cell, data=complete(cell.data), attack=recipe))

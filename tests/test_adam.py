@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from leakbench.attack.search.adam import Adam
-from leakbench.attack.slots.descent import DESCENTS, AdamDescent, Terms, descend
+from leakbench.attack.slots.descent import DESCENT, AdamDescent, Terms, descend
 from leakbench.attack.slots.stop import Iterations
 from leakbench.cli import main
 from leakbench.errors import InputError
@@ -146,7 +146,7 @@ def test_the_loop_counts_steps_and_the_last_evaluation() -> None:
 )
 def test_wrong_input_is_refused(field: str, value: object) -> None:
     with pytest.raises(InputError, match=field):
-        construct(DESCENTS["adam"], {field: value})
+        construct(DESCENT.parts["adam"], {field: value})
 
 
 def test_a_recipe_of_its_own_runs(

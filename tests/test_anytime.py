@@ -11,7 +11,7 @@ import torch
 from click.testing import CliRunner
 from torch import Tensor
 
-from leakbench.attack.slots.descent import DESCENTS, Terms, descend
+from leakbench.attack.slots.descent import DESCENT, Terms, descend
 from leakbench.attack.slots.stop import Iterations
 from leakbench.cli import commands
 from leakbench.summary.tap import POINTS, anytime
@@ -62,7 +62,7 @@ def test_evaluations_are_counted_at_each_kept_iteration(name: str, each: int) ->
         return (points**4).sum(1) + points.square().sum(1), 4 * points**3 + 2 * points
 
     more = {"inner": 4, "learning_rate": 0.05} if name == "lbfgs" else {"learning_rate": 0.01}
-    found = descend(DESCENTS[name](**more)(start, Terms(12, 5, lambda z: z)), quartic, Iterations(limit=12))
+    found = descend(DESCENT.parts[name](**more)(start, Terms(12, 5, lambda z: z)), quartic, Iterations(limit=12))
     assert found.at == tuple(range(1, 13))
     assert torch.equal(found.spent[0], torch.full((3,), each))
     assert bool((found.spent[1:] >= found.spent[:-1]).all())

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from leakbench.attack.slots.distance import DISTANCES, Cosine
+from leakbench.attack.slots.distance import DISTANCE, Cosine
 from leakbench.errors import InputError
 from leakbench.federated.view import View
 from leakbench.recipe import construct
@@ -73,4 +73,4 @@ def test_the_layers_are_not_compared_one_by_one() -> None:
 
 def test_wrong_input_is_refused() -> None:
     with pytest.raises(InputError, match="unknown field 'weight'"):
-        construct(DISTANCES["cosine"], {"weight": 1.0})
+        construct(DISTANCE.parts["cosine"], {"weight": 1.0})

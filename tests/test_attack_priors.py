@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.slots.batch_norm import BatchNormStatistics
 from leakbench.attack.slots.consensus import GroupConsistency
-from leakbench.attack.slots.priors import PRIORS, Length, TotalVariation
+from leakbench.attack.slots.priors import PRIOR, Length, TotalVariation
 from leakbench.cli import main
 from leakbench.errors import InputError
 from leakbench.federated.view import Public, View
@@ -178,7 +178,7 @@ def test_wrong_input_is_refused(name: str) -> None:
         ({"weight": 1.0, "of": 2}, "unknown field 'of'"),
     ):
         with pytest.raises(InputError, match=word):
-            construct(PRIORS[name], fields)
+            construct(PRIOR.parts[name], fields)
 
 
 def test_from_the_command_line(

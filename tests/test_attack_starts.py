@@ -14,8 +14,8 @@ from leakbench.attack import Attack
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.public import channel_moments
 from leakbench.attack.slots.labels import LastLayer
-from leakbench.attack.slots.space import SPACES, Standardised
-from leakbench.attack.slots.start import STARTS, Colour, Constant
+from leakbench.attack.slots.space import SPACE, Standardised
+from leakbench.attack.slots.start import START, Colour, Constant
 from leakbench.attack.slots.start_public import PublicMean, PublicNormal, Surrogate
 from leakbench.cli import main
 from leakbench.errors import InputError
@@ -137,9 +137,9 @@ def test_without_public_examples_they_are_refused(name: str) -> None:
     of = view()
     object.__setattr__(of, "public", None)
     with pytest.raises(InputError, match=rf"public.*{name}"):
-        construct(STARTS[name], {})(of, rngs())
+        construct(START.parts[name], {})(of, rngs())
     with pytest.raises(InputError, match=r"public.*standardised"):
-        construct(SPACES["standardised"], {})(of)
+        construct(SPACE.parts["standardised"], {})(of)
 
 
 def test_a_surrogate_of_no_other_class_is_refused() -> None:
@@ -163,7 +163,7 @@ def test_a_surrogate_of_no_other_class_is_refused() -> None:
 )
 def test_wrong_input_is_refused(name: str, fields: dict[str, Any], word: str) -> None:
     with pytest.raises(InputError, match=word):
-        construct(STARTS[name], fields)
+        construct(START.parts[name], fields)
 
 
 @pytest.mark.parametrize("shape", [(7,), (2, 6, 5)])

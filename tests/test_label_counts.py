@@ -131,7 +131,7 @@ def test_wrong_input_is_refused() -> None:
     with pytest.raises(InputError, match="shows the true labels"):
         Given()(of, ())
     with pytest.raises(InputError, match="unknown field"):
-        construct(LABELS["given"], {"order": "sorted"})
+        construct(LABELS.parts["given"], {"order": "sorted"})
 
 
 RECIPE = (

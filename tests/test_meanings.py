@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from leakbench.attack import Attack
-from leakbench.attack.servers.slot import SERVERS
+from leakbench.attack.recipe import SERVER
 from leakbench.cli import commands
 from leakbench.meanings import meanings, purpose
 from leakbench.recipe import resolve
@@ -47,11 +47,11 @@ def test_a_meaning_ends_where_the_next_begins_or_the_paragraph_ends():
     assert meanings(Bare) == {}
 
 
-@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize("name", SERVER.parts)
 def test_every_field_of_a_server_is_explained(name):
-    fields = {field.name for field in dataclasses.fields(SERVERS[name])}
-    assert meanings(SERVERS[name]).keys() == fields
-    assert purpose(SERVERS[name]).endswith(".")
+    fields = {field.name for field in dataclasses.fields(SERVER.parts[name])}
+    assert meanings(SERVER.parts[name]).keys() == fields
+    assert purpose(SERVER.parts[name]).endswith(".")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakbench.errors import InputError
-from leakbench.federated.partition import PARTITIONS, Dirichlet, Iid, Partition, Shards
+from leakbench.federated.partition import PARTITION, Dirichlet, Iid, Partition, Shards
 from leakbench.recipe import construct
 
 
@@ -150,4 +150,4 @@ def test_shards_must_divide():
 @pytest.mark.parametrize(("name", "fields"), [("dirichlet", {}), ("dirichlet", {"alpha": 0.0}), ("shards", {"n": 2})])
 def test_wrong_fields_are_refused(name, fields):
     with pytest.raises(InputError, match=r"alpha|'n'"):
-        construct(PARTITIONS[name], fields)
+        construct(PARTITION.parts[name], fields)

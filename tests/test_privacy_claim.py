@@ -6,9 +6,9 @@ import pytest
 
 from leakbench.errors import InputError
 from leakbench.part import part
-from leakbench.privacy.claim import CLAIMS, Claim, MomentsClaim, NoClaim
+from leakbench.privacy.claim import CLAIM, Claim, MomentsClaim, NoClaim
 from leakbench.privacy.ledger import Schedule
-from leakbench.recipe import construct, slot
+from leakbench.recipe import construct
 
 # dataset: rounds, batch, examples of a client; 1000 clients, 100 a round, 100 local iterations.
 FEDERATIONS = {
@@ -93,7 +93,7 @@ def test_nothing_is_claimed_without_a_round_or_a_claim() -> None:
 
 @part
 class Recipe:
-    claim: Annotated[Claim, *slot("claim", CLAIMS)]
+    claim: Annotated[Claim, CLAIM]
 
 
 def test_the_slot_builds_both_parts() -> None:

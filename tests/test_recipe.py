@@ -1,16 +1,39 @@
 """The recipe loader: what it builds, what it refuses and how it says so."""
 
+import dataclasses
+import importlib
+import pkgutil
 from pathlib import Path
 
 import pytest
 
+import leakbench
 from leakbench.attack import Attack
 from leakbench.attack.methods.gradient_matching import GradientMatching
+from leakbench.attack.recipe import METHOD, SERVER
+from leakbench.attack.slots import descent, distance, labels, pooling, priors, space, start, stop
 from leakbench.attack.slots.start import Patterned
+from leakbench.behaviour import part_name
+from leakbench.catalog import KINDS
+from leakbench.cell import Request, resolve_cell
+from leakbench.data.formats import FORMAT
+from leakbench.decay import DECAY
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipLayers
+from leakbench.defense.importance import IMPORTANCE
+from leakbench.defense.network import NETWORK
+from leakbench.defense.recipe import TRANSFORM
 from leakbench.errors import InputError
-from leakbench.recipe import construct, describe, load, resolve
+from leakbench.federated.partition import PARTITION
+from leakbench.part import part
+from leakbench.privacy.claim import CLAIM
+from leakbench.recipe import construct, describe, load, names, recipe_name, resolve
+
+SLOTS = (
+    *(TRANSFORM, NETWORK, IMPORTANCE, CLAIM, DECAY, FORMAT, PARTITION, METHOD, SERVER),
+    *(descent.DESCENT, distance.DISTANCE, labels.LABELS, pooling.POOLING),
+    *(priors.PRIOR, space.SPACE, start.START, stop.STOP),
+)
 
 GOOD = """
 title: Mine
@@ -41,12 +64,50 @@ def test_a_recipe_becomes_parts(tmp_path: Path) -> None:
 
 
 def test_describe_is_plain_and_tells_parts_apart() -> None:
-    """The plain form names each part's class, so that two parts of equal fields have different hashes."""
+    """The plain form names each part, so that two parts of equal fields have different hashes."""
     defense = construct(
         Defense, {"title": "t", "cite": "c", "unit": "example", "example": [{"clip_layers": {"norm": 4.0}}]}
     )
     assert defense.example == (ClipLayers(norm=4.0),)
     assert describe(defense)["example"] == [{"part": "ClipLayers", "norm": 4.0}]
+
+
+def test_an_identity_does_not_depend_on_what_a_class_is_called_or_where_it_is() -> None:
+    @part("transform.clip_layers")
+    class AnotherName:
+        norm: float
+
+    assert describe(AnotherName(4.0)) == describe(ClipLayers(norm=4.0))
+
+
+def test_what_catalog_entries_are_identified_by_are_names_of_parts() -> None:
+    """A class without a name would be known by its class name, and renaming it would make published rows stale."""
+    unnamed = set()
+
+    def look(value: object) -> None:
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            unnamed.update([] if part_name(type(value)) else [type(value)])
+            look([getattr(value, field.name) for field in dataclasses.fields(value)])
+        elif isinstance(value, tuple | list):
+            for each in value:
+                look(each)
+
+    for kind, cls in KINDS.items():
+        for name in names(kind):
+            look(resolve(kind, cls, name)[1])
+    look(resolve_cell(Request(defense="fed_cdp", attack="cpl", train_rounds=0), None).settings)
+    assert unnamed == set()
+
+
+def test_every_named_part_is_offered_by_its_slot() -> None:
+    offered = {cls for slot in SLOTS for cls in slot.parts.values()}
+    named = set()
+    for module in pkgutil.walk_packages(leakbench.__path__, "leakbench."):
+        if module.name.split(".")[1] in ("attack", "data", "decay", "defense", "federated", "privacy"):
+            values = vars(importlib.import_module(module.name)).values()
+            named |= {v for v in values if isinstance(v, type) and "." in (part_name(v) or "")}
+    assert named == offered
+    assert all(name == recipe_name(cls) for slot in SLOTS for name, cls in slot.parts.items())
 
 
 @pytest.mark.parametrize(

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
-import pkgutil
 import re
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
-import leakbench
 from leakbench.meanings import meanings
+from leakbench.recipe import recipe_name
 
 __all__ = ["described", "escaped"]
-
-FOLDERS = ("attack", "defense", "privacy", "federated", "data")
 
 
 def _is_part(value: Any) -> bool:
@@ -27,7 +22,7 @@ def _is_part(value: Any) -> bool:
 def described(value: Any, label: str = "", depth: int = 0) -> Iterator[str]:
     """Yield the lines of a list: a part, what it does, what it sets; below it the parts within it."""
     part = type(value)
-    name = _names().get(part)
+    name = recipe_name(part)
     said = f"`{name}`" if name else part.__name__
     head = f"**{label}**: {said}" if label else said
     module = part.__module__
@@ -63,16 +58,3 @@ def escaped(text: str) -> str:
     pieces = re.split(r"(`[^`]*`)", text)
     plain = (re.sub(r"([*_\[\]|])", r"\\\1", piece).replace("<", "&lt;") for piece in pieces)
     return "".join(piece if n % 2 else words for n, (piece, words) in enumerate(zip(pieces, plain, strict=True)))
-
-
-@cache
-def _names() -> dict[type[Any], str]:
-    """Return {part: its name in recipes}: the dicts at the feet of the slots' files."""
-    found: dict[type[Any], str] = {}
-    for folder in FOLDERS:
-        package = importlib.import_module(f"{leakbench.__name__}.{folder}")
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            for value in vars(importlib.import_module(module.name)).values():
-                if isinstance(value, dict) and value and all(isinstance(v, type) for v in value.values()):
-                    found |= {v: k for k, v in value.items() if isinstance(k, str) and inspect.isclass(v)}
-    return found

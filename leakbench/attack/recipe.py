@@ -5,24 +5,14 @@ from __future__ import annotations
 from typing import Annotated, Literal, Protocol, runtime_checkable
 
 from leakbench.answers import Ranking, Reconstruction
-from leakbench.attack.methods.analytic import AnalyticFc
-from leakbench.attack.methods.autoleak import AutoLeak
-from leakbench.attack.methods.feature_inversion import FeatureInversion
-from leakbench.attack.methods.gradient_matching import GradientMatching
-from leakbench.attack.methods.learning_to_invert import LearningToInvert
-from leakbench.attack.methods.lmmse import Lmmse
-from leakbench.attack.methods.rows import Rows
-from leakbench.attack.methods.spear import Spear
 from leakbench.attack.needs import Needs, needs_of
-from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.servers.server import Honest, Server
-from leakbench.attack.servers.slot import SERVERS
 from leakbench.federated.view import View
 from leakbench.part import Text, part
-from leakbench.recipe import slot
+from leakbench.recipe import Slot
 from leakbench.types import Generators
 
-__all__ = ["METHODS", "Attack", "Method"]
+__all__ = ["METHOD", "Attack", "Method"]
 
 
 @runtime_checkable
@@ -33,20 +23,11 @@ class Method(Protocol):
         """Answer for the V victims that all views show; victim v draws from rngs[v]."""
 
 
-METHODS: dict[str, type[Method]] = {
-    "gradient_matching": GradientMatching,
-    "analytic_fc": AnalyticFc,
-    "feature_inversion": FeatureInversion,
-    "candidates": Candidates,
-    "lmmse": Lmmse,
-    "rows": Rows,
-    "spear": Spear,
-    "learning_to_invert": LearningToInvert,
-    "autoleak": AutoLeak,
-}
+SERVER = Slot("server", ("leakbench.attack.servers",))
+METHOD = Slot("method", ("leakbench.attack.methods", "leakbench.attack.rankings"))
 
 
-@part
+@part("attack")
 class Attack:
     """The recipe of an attack.
 
@@ -57,10 +38,10 @@ class Attack:
 
     title: Text
     cite: Text
-    method: Annotated[Method, *slot("method", METHODS)]
+    method: Annotated[Method, METHOD]
     note: str = ""
     knows: Literal["oblivious", "defense"] = "oblivious"
-    server: Annotated[Server, *slot("server", SERVERS)] = Honest()
+    server: Annotated[Server, SERVER] = Honest()
     leak_model: str = ""
 
     @property

@@ -18,7 +18,7 @@ from leakbench.attack import Attack, batch_features
 from leakbench.attack.rankings.attributes import Attributes
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.classes import Classes
-from leakbench.behaviour import behaviour_of, versions_of_parts
+from leakbench.behaviour import behaviour_of, identity_name, versions_of_parts
 from leakbench.cell.settings import Settings
 from leakbench.data.dataset import Dataset
 from leakbench.data.recipe import DatasetRecipe
@@ -89,7 +89,7 @@ def behaviours_of(cell: Resolved) -> dict[str, int]:
     return {
         **versions_of_parts([cell.attack, cell.defense, cell.recipe.format, cell.recipe.federation.partition]),
         **versions_of_parts(s.federation.partition),
-        **{cls.__name__: behaviour_of(cls) for cls in ranks},
+        **{identity_name(cls): behaviour_of(cls) for cls in ranks},
         **{f"network {name}": MODELS[name].behaviour for name in networks},
         **{name: shared.module.BEHAVIOUR for name, shared in SHARED.items() if shared.used(cell)},
     }

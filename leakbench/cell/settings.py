@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from leakbench.data.recipe import Federation
 from leakbench.models.initialise import DEFAULT
@@ -25,6 +26,8 @@ class Settings:
     budget: seconds of wall time that all attacks of the run may take; None for no limit.
     init: how the first weights of both networks are drawn, see `leakbench.models.initialise.rule_of`.
     """
+
+    part_name: ClassVar[str] = "settings"
 
     protocol: str
     taps: tuple[str, ...]

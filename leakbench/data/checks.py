@@ -19,7 +19,7 @@ __all__ = ["AFile", "Check", "File", "Sha256", "checked_bytes", "identity", "sha
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-@part
+@part("file")
 class File:
     """One file of a data set: its name within the set's folder and the sha256 of its content."""
 

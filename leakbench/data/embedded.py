@@ -33,7 +33,7 @@ class Source(NamedTuple):
     columns: tuple[str, ...] = ()
 
 
-@part
+@part("format.embedded")
 class Embedded:
     """A data set that comes with a library that leakbench requires.
 

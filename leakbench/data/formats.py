@@ -8,11 +8,9 @@ from typing import Protocol, runtime_checkable
 from leakbench.data.cache import NO_CACHE, Cache
 from leakbench.data.checks import Check
 from leakbench.data.dataset import Dataset, Feature
-from leakbench.data.embedded import Embedded
-from leakbench.data.pictures import CifarPython, FaceFolders, Idx
-from leakbench.data.tables import AdultCsv
+from leakbench.recipe import Slot
 
-__all__ = ["FORMATS", "Dataset", "Feature", "Format"]
+__all__ = ["FORMAT", "Dataset", "Feature", "Format"]
 
 
 @runtime_checkable
@@ -26,10 +24,4 @@ class Format(Protocol):
         """Read and check the set; `name` is left empty. Raises InputError for what is missing, damaged or unknown."""
 
 
-FORMATS: dict[str, type[Format]] = {
-    "idx": Idx,
-    "cifar_python": CifarPython,
-    "face_folders": FaceFolders,
-    "adult_csv": AdultCsv,
-    "embedded": Embedded,
-}
+FORMAT = Slot("format", ("leakbench.data",))

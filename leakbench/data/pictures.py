@@ -38,7 +38,7 @@ def unit(pixels: Pixels) -> Tensor:
     return torch.from_numpy(pixels).float().div_(255)
 
 
-@part
+@part("format.idx")
 class Idx:
     """Four gzipped idx files of unsigned bytes, the format of MNIST and similar sets; class_names: one for each label, from 0."""
 
@@ -84,7 +84,7 @@ def _idx(folder: Path | None, file: File, dimensions: int) -> Pixels:
     return np.frombuffer(bytearray(raw), np.uint8, offset=head).reshape(shape)
 
 
-@part
+@part("format.cifar_python")
 class CifarPython:
     """The Python version of CIFAR-10: pickled batches of 32 x 32 pictures in colour.
 
@@ -189,7 +189,7 @@ def _unpickle(folder: Path | None, file: File) -> dict[bytes, Any]:
     return batch
 
 
-@part
+@part("format.face_folders")
 class FaceFolders:
     """Photographs in one folder per person, the format of Labeled Faces in the Wild; people with too few are left out.
 

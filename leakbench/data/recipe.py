@@ -9,13 +9,12 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from leakbench.data.addresses import is_safe
-from leakbench.data.formats import FORMATS, Format
+from leakbench.data.formats import FORMAT, Format
 from leakbench.data.sizes import Sizes
-from leakbench.federated.partition import PARTITIONS, Iid, Partitioner
+from leakbench.federated.partition import PARTITION, Iid, Partitioner
 from leakbench.inside import is_inside
 from leakbench.nested import nested
 from leakbench.part import Count, Fraction, Inside, Positive, Text, part
-from leakbench.recipe import slot
 from leakbench.types import Clock
 
 __all__ = ["DatasetRecipe", "Federation", "Origin"]
@@ -33,7 +32,7 @@ def _file_name(name: str) -> str:
     return name
 
 
-@part
+@part("federation")
 class Federation:
     """The federation of a data set: N clients of |D_i| examples; T rounds of K_t clients, L local iterations, batch B.
 
@@ -51,7 +50,7 @@ class Federation:
     learning_rate: Positive = 0.05
     dropout: Fraction = 0.0
     client_optimizer: Literal["sgd", "adam"] = "sgd"
-    partition: Annotated[Partitioner, *slot("partition", PARTITIONS)] = Iid()
+    partition: Annotated[Partitioner, PARTITION] = Iid()
 
     def __post_init__(self) -> None:
         for small, large in (("clients_per_round", "clients"), ("batch", "examples_per_client")):
@@ -74,7 +73,7 @@ class Federation:
         )
 
 
-@part
+@part("origin")
 class Origin:
     """Locations of the files of a data set, on disk and on the web.
 
@@ -101,7 +100,7 @@ class Origin:
         return tuple(dict.fromkeys(str(PurePosixPath(*tail)) for tail in sorted(tails, key=len, reverse=True)))
 
 
-@part
+@part("dataset_recipe")
 class DatasetRecipe:
     """A data set of the catalog, or a user's own.
 
@@ -114,7 +113,7 @@ class DatasetRecipe:
     title: Text
     cite: Text
     license: str
-    format: Annotated[Format, *slot("format", FORMATS)]
+    format: Annotated[Format, FORMAT]
     federation: Annotated[Federation, nested(Federation)]
     origin: Annotated[Origin | None, nested(Origin)] = None
     sizes: Annotated[Sizes | None, nested(Sizes)] = None

@@ -14,7 +14,7 @@ from leakbench.part import Count, part
 __all__ = ["Sizes"]
 
 
-@part
+@part("sizes")
 class Sizes:
     """The sizes of a data set.
 

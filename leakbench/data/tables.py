@@ -27,7 +27,7 @@ COLUMNS = (
 )
 
 
-@part
+@part("format.adult_csv")
 class AdultCsv:
     """UCI Adult: 48,842 records, pooled and split again; 6 numbers, then 8 categories as 99 one-hot columns.
 

@@ -22,7 +22,7 @@ __all__ = ["AdaClip", "AdaClipReleased"]
 MEAN, DEVIATION = "adaclip.mean.", "adaclip.deviation."
 
 
-@part
+@part("transform.adaclip")
 class AdaClip:
     """Release b (clip((g - m) / b) + noise) + m for each member g, and learn m and b from what was released.
 
@@ -59,7 +59,7 @@ class AdaClip:
         return _left(signal, released, after, self.norm, std)
 
 
-@part
+@part("transform.adaclip_released")
 class AdaClipReleased:
     """Run AdaClip as github.com/soominkwon/DP-dSNE does (adaclip.py), where each row is a member.
 

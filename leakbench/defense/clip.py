@@ -11,7 +11,7 @@ from leakbench.types import Clock, Fact, Generators, Signal
 __all__ = ["ClipLayers", "ClipLayersShared", "ClipWhole"]
 
 
-@part
+@part("transform.clip_whole")
 class ClipWhole:
     """Scale each member so that its L2 norm over all parameters together is at most `norm`.
 
@@ -32,7 +32,7 @@ class ClipWhole:
         )
 
 
-@part
+@part("transform.clip_layers")
 class ClipLayers:
     """Scale each tensor of each member so that its own L2 norm is at most `norm`.
 
@@ -53,7 +53,7 @@ class ClipLayers:
         return _by_layer(norms, self.norm, self.norm, self.norm * tensors**0.5, reason if tensors > 1 else "")
 
 
-@part
+@part("transform.clip_layers_shared")
 class ClipLayersShared:
     """Scale each of a member's M tensors to an L2 norm of at most norm / sqrt(M), so that the member stays within `norm`.
 

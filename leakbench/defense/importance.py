@@ -15,9 +15,10 @@ from torch.func import functional_call, vmap
 from leakbench.defense.nbafl import sent_weights
 from leakbench.errors import InputError
 from leakbench.part import part
+from leakbench.recipe import Slot
 from leakbench.types import Local, Parameters, Signal
 
-__all__ = ["IMPORTANCES", "Central", "Importance", "Sensitivity", "Variance", "first_weight", "local_model"]
+__all__ = ["IMPORTANCE", "Central", "Importance", "Sensitivity", "Variance", "first_weight", "local_model"]
 
 MOST_ACTIVATIONS = 4_000_000
 """Hidden activations that are held at a time (16 MB, about the cache), whatever the number of features."""
@@ -42,7 +43,7 @@ class Importance(Protocol):
 MASK = "a mask computed from private data shows in the noise"
 
 
-@part
+@part("importance.variance")
 class Variance:
     """Rank by i = sum over j of the variance of {w_ij after training, w_ij as sent} (eq. 6): a quarter of the squared change.
 
@@ -60,7 +61,7 @@ class Variance:
         return change.detach().square().sum(1) / 4
 
 
-@part
+@part("importance.sensitivity")
 class Sensitivity:
     """Rank by i = |accuracy - accuracy with r added to every first-layer weight that leaves input i|, r = std * sqrt(2 / pi).
 
@@ -98,7 +99,7 @@ class Sensitivity:
         return found
 
 
-@part
+@part("importance.central")
 class Central:
     """Rank by a public rule: the nearer to the centre of an image (or to the middle column of a table), the more important.
 
@@ -120,7 +121,7 @@ class Central:
         return rank.float().expand(signal.lanes, -1).to(next(iter(signal.grads.values())).device)
 
 
-IMPORTANCES: dict[str, type[Importance]] = {"variance": Variance, "sensitivity": Sensitivity, "central": Central}
+IMPORTANCE = Slot("importance", ("leakbench.defense",))
 
 
 def _local_of(signal: Signal) -> Local:

@@ -22,7 +22,7 @@ UNBOUNDED = (
 )
 
 
-@part
+@part("transform.clip_median")
 class ClipMedian:
     """Scale each member to a whole L2 norm of at most S, the median of the members' whole norms.
 
@@ -42,7 +42,7 @@ class ClipMedian:
         return dataclasses.replace(after, facts=(*after.facts, Fact("other", reason=ONE_MOVES_ALL)))
 
 
-@part
+@part("transform.clip_inverted")
 class ClipInverted:
     """Scale each tensor *up* to the median norm that this tensor has among the members; leave larger ones unchanged.
 

@@ -72,7 +72,7 @@ def clip_weights(signal: Signal, norm: float) -> Signal:
     return signal.replace(grads, found.new_full((signal.lanes,), norm), Fact("clip", norm=2 * norm, rescales=True))
 
 
-@part
+@part("calibration")
 class Calibration:
     """The numbers from which NbAFL derives its noise.
 
@@ -116,7 +116,7 @@ class Calibration:
 Calibrated = Annotated[Calibration, nested(Calibration)]
 
 
-@part
+@part("transform.nbafl_uplink")
 class NbaflUplink:
     """Clip the weights that a client uploads at C by their norm, and add noise of sigma_U (eq. 4) to each. Client station.
 
@@ -134,7 +134,7 @@ class NbaflUplink:
         return clipped.replace(grads, clipped.sensitivity, Fact("noise", std=std, each=True))
 
 
-@part
+@part("transform.nbafl_downlink")
 class NbaflDownlink:
     """Add noise of sigma_D (eq. 5) to the mean of the uploads, where their own noise is less than that. Server station."""
 

@@ -7,9 +7,9 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import nn
 
-from leakbench.defense.precode import Precode
+from leakbench.recipe import Slot
 
-__all__ = ["NETWORKS", "Extension", "extended"]
+__all__ = ["NETWORK", "Extension", "extended"]
 
 
 @runtime_checkable
@@ -33,4 +33,4 @@ def extended(
     return model.eval()
 
 
-NETWORKS: dict[str, type[Extension]] = {"precode": Precode}
+NETWORK = Slot("network", ("leakbench.defense",))

@@ -16,7 +16,7 @@ from leakbench.types import Clock, Fact, Generators, Signal
 __all__ = ["GaussianNoise", "LaplaceNoise"]
 
 
-@part
+@part("transform.gaussian_noise")
 class GaussianNoise:
     """Add Gaussian noise of standard deviation multiplier * S, where S is the signal's sensitivity.
 
@@ -63,7 +63,7 @@ class GaussianNoise:
         return Fact("noise", std=std * items if self.to == "mean" else std, each=self.to == "each")
 
 
-@part
+@part("transform.laplace_noise")
 class LaplaceNoise:
     """Add Laplace noise of scale b, and so of standard deviation sqrt(2) b, to every coordinate of each member.
 

@@ -63,7 +63,7 @@ def _entering(gradient: Parameters, layer: str) -> Tensor:
     return bias @ weight / bias.square().sum()
 
 
-@part
+@part("network.precode")
 class Precode:
     """Put a variational bottleneck between the features and the last layer (Scheliga et al., WACV 2022, section 4).
 

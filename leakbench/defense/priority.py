@@ -13,10 +13,9 @@ import torch
 from pydantic_core import PydanticCustomError
 from torch import Tensor
 
-from leakbench.defense.importance import IMPORTANCES, Importance, first_weight
+from leakbench.defense.importance import IMPORTANCE, Importance, first_weight
 from leakbench.defense.nbafl import Calibrated, clip_weights
 from leakbench.part import Fraction, Positive, part
-from leakbench.recipe import slot
 from leakbench.rng import normal
 from leakbench.types import Clock, Fact, Generators, Signal
 
@@ -37,7 +36,7 @@ def chosen(importance: Tensor, share: float, which: str, rngs: Generators | None
     return torch.zeros_like(importance, dtype=torch.bool).scatter(1, picked, True)
 
 
-@part
+@part("transform.priority_noise")
 class PriorityNoise:
     """Add NbAFL's uplink noise with a lower epsilon for some first-layer weights. Client station.
 
@@ -47,7 +46,7 @@ class PriorityNoise:
     epsilon_selected: at most `calibration.epsilon`; equal to it, this is NbAFL.
     """
 
-    importance: Annotated[Importance, *slot("importance", IMPORTANCES)]
+    importance: Annotated[Importance, IMPORTANCE]
     share: Fraction
     which: Literal["least", "most"]
     calibration: Calibrated

@@ -45,7 +45,7 @@ def _masked(grads: Parameters, keep: Tensor) -> Parameters:
     return {name: g * m.reshape(g.shape) for (name, g), m in zip(grads.items(), masks, strict=True)}
 
 
-@part
+@part("transform.prune_threshold")
 class PruneThreshold:
     """Set the `share` of each member's coordinates with the smallest magnitude to zero, over all its tensors together.
 
@@ -67,7 +67,7 @@ class PruneThreshold:
         return surviving(self, seen)
 
 
-@part
+@part("transform.prune_threshold_released")
 class PruneThresholdReleased:
     """Set all coordinates up to the `share` quantile of the *last* member's magnitudes to zero, in every member.
 
@@ -90,7 +90,7 @@ class PruneThresholdReleased:
         return surviving(self, seen)
 
 
-@part
+@part("transform.prune_random")
 class PruneRandom:
     """Keep a random `share` of each member's coordinates, selected among those whose magnitude is above `threshold`.
 

@@ -37,7 +37,7 @@ BARE = Fact(
 )
 
 
-@part
+@part("transform.clip_quantile")
 class ClipQuantile:
     """Scale each member so that its whole L2 norm is at most the remembered bound C, and count the members within it.
 
@@ -60,7 +60,7 @@ class ClipQuantile:
         return dataclasses.replace(counted, facts=(*counted.facts, BARE))
 
 
-@part
+@part("transform.adapt_clip")
 class AdaptClip:
     """Set the bound for the next use: C <- C exp(-learning_rate (b - target)), b the share of members within C, C in [1e-15, 1e30].
 
@@ -80,7 +80,7 @@ class AdaptClip:
         return dataclasses.replace(signal, memory={**kept, BOUND: after})
 
 
-@part
+@part("transform.quantile_noise")
 class QuantileNoise:
     """Add noise to the values and to the count, together worth the multiplier z for the effect of one member on both.
 
@@ -111,7 +111,7 @@ class QuantileNoise:
         return dataclasses.replace(noised, facts=(*signal.facts, Fact("clip", norm=bound), worth))
 
 
-@part
+@part("transform.quantile_noise_released")
 class QuantileNoiseReleased:
     """Add noise and adapt in the order and with the sign of Flower's `DifferentialPrivacy...AdaptiveClipping` classes.
 

@@ -8,59 +8,26 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic_core import PydanticCustomError
 
+from leakbench.behaviour import part_name
 from leakbench.data.recipe import Federation
 from leakbench.decay import Multiplier
 from leakbench.defense.adaclip import AdaClip, AdaClipReleased
-from leakbench.defense.clip import ClipLayers, ClipLayersShared, ClipWhole
-from leakbench.defense.median import ClipInverted, ClipMedian
-from leakbench.defense.nbafl import NbaflDownlink, NbaflUplink
-from leakbench.defense.network import NETWORKS, Extension
-from leakbench.defense.noise import GaussianNoise, LaplaceNoise
-from leakbench.defense.priority import PriorityNoise
-from leakbench.defense.prune import PruneRandom, PruneThreshold, PruneThresholdReleased
-from leakbench.defense.quantile import AdaptClip, ClipQuantile, QuantileNoise, QuantileNoiseReleased
-from leakbench.defense.refuse import RefuseConspicuous
-from leakbench.defense.sensitivity import L2Max, L2MaxReleased
+from leakbench.defense.network import NETWORK, Extension
+from leakbench.defense.noise import GaussianNoise
+from leakbench.defense.quantile import ClipQuantile, QuantileNoise
 from leakbench.defense.share import ShareOfNoise
-from leakbench.defense.sign import Sign
 from leakbench.defense.soteria import Soteria
 from leakbench.defense.transform import STATIONS, Stations, Transform
 from leakbench.nested import nested
 from leakbench.part import Text, part
 from leakbench.privacy.budget import Budget
-from leakbench.privacy.claim import CLAIMS, Claim, NoClaim
-from leakbench.recipe import slot
+from leakbench.privacy.claim import CLAIM, Claim, NoClaim
+from leakbench.recipe import Slot
 from leakbench.types import Clock
 
-__all__ = ["TRANSFORMS", "Defense"]
+__all__ = ["TRANSFORM", "Defense"]
 
-TRANSFORMS: dict[str, type[Transform]] = {
-    "clip_whole": ClipWhole,
-    "clip_layers": ClipLayers,
-    "clip_layers_shared": ClipLayersShared,
-    "clip_median": ClipMedian,
-    "clip_inverted": ClipInverted,
-    "l2_max": L2Max,
-    "l2_max_released": L2MaxReleased,
-    "gaussian_noise": GaussianNoise,
-    "share_of_noise": ShareOfNoise,
-    "clip_quantile": ClipQuantile,
-    "quantile_noise": QuantileNoise,
-    "quantile_noise_released": QuantileNoiseReleased,
-    "adapt_clip": AdaptClip,
-    "adaclip": AdaClip,
-    "adaclip_released": AdaClipReleased,
-    "laplace_noise": LaplaceNoise,
-    "prune_threshold": PruneThreshold,
-    "prune_threshold_released": PruneThresholdReleased,
-    "prune_random": PruneRandom,
-    "sign": Sign,
-    "soteria": Soteria,
-    "nbafl_uplink": NbaflUplink,
-    "nbafl_downlink": NbaflDownlink,
-    "priority_noise": PriorityNoise,
-    "refuse_conspicuous": RefuseConspicuous,
-}
+TRANSFORM = Slot("transform", ("leakbench.defense",))
 
 PLACES: dict[str, str] = {
     "nbafl_uplink": "client",
@@ -70,10 +37,10 @@ PLACES: dict[str, str] = {
 }
 """The one station at which a transform means what its paper says."""
 
-Step = Annotated[Transform, *slot("transform", TRANSFORMS)]
+Step = Annotated[Transform, TRANSFORM]
 
 
-@part
+@part("defense")
 class Defense:
     """The recipe of a defense.
 
@@ -98,7 +65,7 @@ class Defense:
     cite: Text
     unit: Literal["example", "client"]
     note: str = ""
-    network: tuple[Annotated[Extension, *slot("network", NETWORKS)], ...] = ()
+    network: tuple[Annotated[Extension, NETWORK], ...] = ()
     example: tuple[Step, ...] = ()
     batch: tuple[Step, ...] = ()
     client: tuple[Step, ...] = ()
@@ -110,7 +77,7 @@ class Defense:
     aggregation: Literal["plain", "secure"] = "plain"
     model: str = ""
     leak_model: str = ""
-    claim: Annotated[Claim, *slot("claim", CLAIMS)] = NoClaim(reason="no epsilon is claimed")
+    claim: Annotated[Claim, CLAIM] = NoClaim(reason="no epsilon is claimed")
     budget: Annotated[Budget | None, nested(Budget)] = None
     printed_by: str = ""
     printed: dict[str, dict[str, Annotated[float, Field(allow_inf_nan=False)]]] = Field(default_factory=dict)
@@ -156,7 +123,7 @@ class Defense:
                     )
                     raise PydanticCustomError("slot", "{text}", {"text": text})
             for name, place in PLACES.items():
-                if station != place and any(isinstance(t, TRANSFORMS[name]) for t in getattr(self, station)):
+                if station != place and any(part_name(type(t)) == f"transform.{name}" for t in getattr(self, station)):
                     text = f"{station}: {name} is at the {station} station, expected at the {place} station"
                     raise PydanticCustomError("slot", "{text}", {"text": text})
 

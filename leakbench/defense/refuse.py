@@ -22,7 +22,7 @@ NAME = "refuse_conspicuous"
 OF_THE_BATCH = "a refusal depends on the whole private batch: one example can decide whether all others are sent"
 
 
-@part
+@part("transform.refuse_conspicuous")
 class RefuseConspicuous:
     """Set all members of a lane to zero if its network or batch differs from those of an honest server.
 

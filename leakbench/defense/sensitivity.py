@@ -14,7 +14,7 @@ from leakbench.types import Clock, Fact, Generators, Signal
 __all__ = ["L2Max", "L2MaxReleased"]
 
 
-@part
+@part("transform.l2_max")
 class L2Max:
     """Set the sensitivity to the largest layer norm among all members: S = max over members and layers of the L2 norm.
 
@@ -37,7 +37,7 @@ class L2Max:
         return Scaling({}, largest, (Fact("scale", reason=reason),))
 
 
-@part
+@part("transform.l2_max_released")
 class L2MaxReleased:
     """Clip each member at its own largest layer norm, limited to [floor, ceiling]; the scale is the mean of these limits.
 

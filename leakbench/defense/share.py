@@ -11,7 +11,7 @@ from leakbench.types import Clock, Generators, Signal
 __all__ = ["ShareOfNoise"]
 
 
-@part
+@part("transform.share_of_noise")
 class ShareOfNoise:
     """Add Gaussian noise of standard deviation multiplier * S / sqrt(m) to each client's update, m = `Clock.cohort`.
 

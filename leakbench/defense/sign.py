@@ -21,7 +21,7 @@ SHARPNESS = 0.01
 UNCOUNTED = "a sign at the server is bounded by how many coordinates an update has, which is not looked at there"
 
 
-@part
+@part("transform.sign")
 class Sign:
     """Replace every coordinate of each member by `size` times its sign; that of zero is zero, that of NaN is NaN.
 

@@ -26,7 +26,7 @@ BYTES = 8_000
 """What a backward pass takes for each number of the input, measured on the convolutional networks that are trained here."""
 
 
-@part
+@part("transform.soteria")
 class Soteria:
     """Set the columns of one layer's weight gradient that belong to a share of its input features r to zero.
 

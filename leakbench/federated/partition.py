@@ -20,8 +20,9 @@ from torch import Tensor
 
 from leakbench.errors import InputError
 from leakbench.part import Count, Positive, part
+from leakbench.recipe import Slot
 
-__all__ = ["PARTITIONS", "Dirichlet", "Iid", "Partition", "Partitioner", "Shards"]
+__all__ = ["PARTITION", "Dirichlet", "Iid", "Partition", "Partitioner", "Shards"]
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -96,7 +97,7 @@ class Partitioner(Protocol):
         """
 
 
-@part
+@part("partition.iid")
 class Iid:
     """Each client's examples are drawn at random from all."""
 
@@ -109,7 +110,7 @@ def _as_it_comes(examples_per_client: int) -> Deal:
     return lambda chosen, group, draw: chosen.reshape(group, examples_per_client)
 
 
-@part
+@part("partition.shards")
 class Shards:
     """Each client gets a few random slices of the examples sorted by label, so few labels (McMahan et al. 2017).
 
@@ -138,7 +139,7 @@ class Shards:
         return _dealt(targets, clients, examples_per_client, rng, deal)
 
 
-@part
+@part("partition.dirichlet")
 class Dirichlet:
     """Each client's labels follow its own draw from a symmetric Dirichlet(alpha) over the classes (Hsu et al. 2019).
 
@@ -253,4 +254,4 @@ def _numpy(rng: torch.Generator) -> np.random.Generator:
     return np.random.default_rng(int(torch.randint(2**62, (), generator=rng)))
 
 
-PARTITIONS: dict[str, type[Partitioner]] = {"shards": Shards, "iid": Iid, "dirichlet": Dirichlet}
+PARTITION = Slot("partition", ("leakbench.federated.partition",))

@@ -9,23 +9,14 @@ from typing import Any, cast
 
 import yaml
 
-from leakbench.decay import DECAYS, Scaled
+from leakbench.decay import Scaled
 from leakbench.defense import Defense
-from leakbench.defense.importance import IMPORTANCES
 from leakbench.defense.nbafl import Calibration
-from leakbench.defense.network import NETWORKS
-from leakbench.defense.recipe import TRANSFORMS
 from leakbench.errors import InputError
 from leakbench.privacy.budget import Budget
-from leakbench.privacy.claim import CLAIMS
-from leakbench.recipe import own_part_name
+from leakbench.recipe import recipe_name
 
 __all__ = ["recipe_text"]
-
-NAMES: dict[type[Any], str] = {
-    cls: name for parts in (TRANSFORMS, NETWORKS, CLAIMS, DECAYS, IMPORTANCES) for name, cls in parts.items()
-}
-"""{class of a part of leakbench: what a recipe calls it}."""
 
 NESTED = (Budget, Calibration)
 """Of which a field knows the kind, so that their fields stand there without a name."""
@@ -72,7 +63,7 @@ def _plain(value: Any) -> Any:
         fields = {name: _plain(each) for name, each in _changed(value).items()}
         if isinstance(value, NESTED):
             return fields
-        name = NAMES.get(type(value)) or own_part_name(type(value))
+        name = recipe_name(type(value))
         if name is None:
             raise InputError(
                 f"{type(value).__qualname__}: no recipe can name this part, an entry point of `leakbench.parts` would"

@@ -9,7 +9,7 @@ from leakbench.part import Positive, Probability, part
 __all__ = ["Budget"]
 
 
-@part
+@part("budget")
 class Budget:
     """Train as long as epsilon at `delta` is at most `epsilon`, that is, delta at `epsilon` is at most `delta`.
 

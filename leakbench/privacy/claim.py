@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from leakbench.part import part
 from leakbench.privacy.claimed import Claim, Claimed
 from leakbench.privacy.claims_composed import CompositionClaim, MomentsClaim
 from leakbench.privacy.claims_printed import FlowerClaim, GeyerClaim, NbaflClaim
 from leakbench.privacy.ledger import Schedule
+from leakbench.recipe import Slot
 
 __all__ = [
-    "CLAIMS",
+    "CLAIM",
     "Claim",
     "Claimed",
     "CompositionClaim",
@@ -23,7 +22,7 @@ __all__ = [
 ]
 
 
-@part
+@part("claim.none")
 class NoClaim:
     """The paper claims no epsilon. reason: the reason, in one sentence."""
 
@@ -34,11 +33,4 @@ class NoClaim:
         return Claimed(None, f"none: {self.reason}")
 
 
-CLAIMS: dict[str, type[Any]] = {
-    "none": NoClaim,
-    "moments": MomentsClaim,
-    "composition": CompositionClaim,
-    "geyer": GeyerClaim,
-    "flower": FlowerClaim,
-    "nbafl": NbaflClaim,
-}
+CLAIM = Slot("claim", tuple(f"leakbench.privacy.{module}" for module in ("claim", "claims_composed", "claims_printed")))

@@ -52,7 +52,7 @@ def numbers(mechanisms: Mechanisms) -> str:
     return f"q={mechanisms[0].sampling_rate:.6g}, sigma={sigma}, {sum(m.steps for m in mechanisms)} steps"
 
 
-@part
+@part("claim.moments")
 class MomentsClaim:
     """The subsampled Gaussian mechanism as papers of the field account for it, even where the federation differs from it.
 
@@ -77,7 +77,7 @@ class MomentsClaim:
         return Claimed(epsilon, formula, mechanisms)
 
 
-@part
+@part("claim.composition")
 class CompositionClaim:
     """The composition theorems that stand beside the moments accountant in Wei et al., TPDS 2023, Table 11.
 

@@ -22,7 +22,7 @@ __all__ = ["FlowerClaim", "GeyerClaim", "NbaflClaim"]
 NO_ROUND = Claimed(None, "none: no round was trained")
 
 
-@part
+@part("claim.geyer")
 class GeyerClaim:
     """Delta at a fixed epsilon: Geyer et al. 2017, section 4, stop their training when it passes a threshold.
 
@@ -64,7 +64,7 @@ class GeyerClaim:
         return Claimed(self.epsilon, f"{formula} after {schedule.rounds} rounds", (mechanism,))
 
 
-@part
+@part("claim.flower")
 class FlowerClaim:
     """The script of Flower's documentation of its wrappers: sampling without replacement, orders 2 to 32, old conversion.
 
@@ -94,7 +94,7 @@ class FlowerClaim:
         return Claimed(float(epsilon_at(orders, total, self.delta, "old")), formula, (mechanism,))
 
 
-@part
+@part("claim.nbafl")
 class NbaflClaim:
     """Epsilon as stated, with noise c L Delta / epsilon on each upload (Wei et al., TIFS 2020, eq. 4; no sampling).
 

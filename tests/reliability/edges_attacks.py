@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack import Attack
 from leakbench.attack.isolation import answered
-from leakbench.attack.slots.descent import DESCENTS
-from leakbench.attack.slots.distance import DISTANCES
+from leakbench.attack.slots.descent import DESCENT
+from leakbench.attack.slots.distance import DISTANCE
 from leakbench.attack.slots.labels import LABELS
-from leakbench.attack.slots.pooling import POOLINGS
-from leakbench.attack.slots.priors import PRIORS
-from leakbench.attack.slots.space import SPACES
-from leakbench.attack.slots.start import STARTS
+from leakbench.attack.slots.pooling import POOLING
+from leakbench.attack.slots.priors import PRIOR
+from leakbench.attack.slots.space import SPACE
+from leakbench.attack.slots.start import START
 from leakbench.attack.slots.stop import limited
 from leakbench.errors import InputError
 from leakbench.federated.view import Public, View
@@ -62,7 +62,7 @@ def try_attacks(tally: Tally, full: bool) -> None:
         for batch in (1, 2) if full else (1,):
             _method(tally, name, attack, batch, full)
     if full:
-        for slot in (DISTANCES, PRIORS, LABELS, STARTS, SPACES, POOLINGS, DESCENTS):
+        for slot in (DISTANCE.parts, PRIOR.parts, LABELS.parts, START.parts, SPACE.parts, POOLING.parts, DESCENT.parts):
             for name, cls in slot.items():
                 for field in numbers(cls):
                     for value in (math.nan, math.inf, -math.inf, -1.0):
@@ -180,7 +180,7 @@ def _answer(found: Reconstruction | Ranking, plain: Any, kind: str, batch: int, 
 def _distances(tally: Tally) -> None:
     shapes = {"a": (4, 3), "b": (4,)}
     view = view_of(network_for(""), "plain")
-    for name, cls in DISTANCES.items():
+    for name, cls in DISTANCE.parts.items():
         distance = construct(cls, {})
         for kind in ("plain", "zero", "constant", "tiny"):
             with tally.case(f"attacks: {name} of what is the same, {kind}"):
@@ -203,7 +203,7 @@ def _distances(tally: Tally) -> None:
 def _priors(tally: Tally) -> None:
     bare, with_norm = view_of(network_for(""), "plain"), view_of(normed(), "plain")
     victims = torch.arange(VICTIMS)
-    for name, cls in PRIORS.items():
+    for name, cls in PRIOR.parts.items():
         prior = construct(cls, FORMS[name])
         view = with_norm if name == "batch_norm" else bare
         for value in (0.0, 0.5, 1.0):
@@ -241,7 +241,7 @@ def _labels_and_starts(tally: Tally) -> None:
     for kind in ("plain", "zero", "constant", "huge", "tiny"):
         for batch in (1, 2):
             view = view_of(network_for(""), kind, batch)
-            for name, cls in LABELS.items():
+            for name, cls in LABELS.parts.items():
                 with tally.case(f"attacks: labels by {name} of a batch of {batch}, {kind} leak"):
                     found = construct(cls, {})(view, generators(0, "attack", rngs))
                     if found.targets.shape != (VICTIMS, batch, CLASSES) or not bool(found.targets.isfinite().all()):
@@ -250,7 +250,7 @@ def _labels_and_starts(tally: Tally) -> None:
                         raise AssertionError("not one label each")
     for public in ("plain", "constant", "one class"):
         view = view_of(network_for(""), "plain", public=public)
-        for name, cls in STARTS.items():
+        for name, cls in START.parts.items():
             with tally.case(f"attacks: start {name}, public examples: {public}"):
                 try:
                     found = construct(cls, FORMS.get(name, {}))(view, generators(0, "attack", rngs))
@@ -269,7 +269,7 @@ def _spaces(tally: Tally) -> None:
         view = view_of(network_for(""), "plain", public=public)
         for name in ("pixels", "standardised", "whitened"):
             with tally.case(f"attacks: space {name}, public examples: {public}"):
-                space = construct(SPACES[name], {})(view)
+                space = construct(SPACE.parts[name], {})(view)
                 x = torch.full((VICTIMS, 1, *SHAPE), 0.5)
                 there = space.encode(x)
                 _equal(space.decode(there), x, 1e-4)

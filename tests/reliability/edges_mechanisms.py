@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from leakbench.decay import DECAYS
-from leakbench.defense.recipe import TRANSFORMS
+from leakbench.decay import DECAY
+from leakbench.defense.recipe import TRANSFORM
 from leakbench.defense.transform import apply
 from leakbench.errors import InputError
 from leakbench.models import build, parameters
@@ -80,8 +80,8 @@ WITHOUT = ("client", "server")
 
 def try_mechanisms(tally: Tally, full: bool) -> None:
     """Try all forms of all transforms on all kinds of gradients; a third of the forms where not `full`."""
-    if set(FORMS) != set(TRANSFORMS):
-        tally.expect(False, f"mechanisms: {sorted(set(FORMS) ^ set(TRANSFORMS))} are not in the grid")
+    if set(FORMS) != set(TRANSFORM.parts):
+        tally.expect(False, f"mechanisms: {sorted(set(FORMS) ^ set(TRANSFORM.parts))} are not in the grid")
     for name, forms in FORMS.items():
         for form in forms if full else forms[:1]:
             for station in ("example", "client", "server") if full else ("example",):
@@ -90,12 +90,15 @@ def try_mechanisms(tally: Tally, full: bool) -> None:
                         _tried(name, form, station, kind)
     for name, form, field, value in _wrong_numbers(full):
         with tally.case(f"mechanisms: {name}.{field} = {value}"):
-            refused(lambda n=name, f=form, k=field, v=value: construct({**TRANSFORMS, **DECAYS}[n], {**f, k: v}), field)
+            refused(
+                lambda n=name, f=form, k=field, v=value: construct({**TRANSFORM.parts, **DECAY.parts}[n], {**f, k: v}),
+                field,
+            )
 
 
 def _tried(name: str, form: dict[str, Any], station: str, kind: str) -> None:
     steps = tuple(
-        construct(TRANSFORMS[n], f) for part in (*BEFORE.get(name, ()), {name: form}) for n, f in part.items()
+        construct(TRANSFORM.parts[n], f) for part in (*BEFORE.get(name, ()), {name: form}) for n, f in part.items()
     )
     before = _signal(kind, station)
     try:
@@ -192,7 +195,7 @@ def numbers(cls: type[Any]) -> Iterator[str]:
 def _wrong_numbers(full: bool) -> Iterator[tuple[str, dict[str, Any], str, float]]:
     """Yield (transform, its other fields, a field that is a number, a value that is none that it can have)."""
     for name, forms in FORMS.items():
-        for field in numbers(TRANSFORMS[name]):
+        for field in numbers(TRANSFORM.parts[name]):
             for value in (math.nan, math.inf, -math.inf, -1.0, 1e31, 1e-31, True) if full else (math.nan, -1.0):
                 if value == 1e-31 and field in (
                     "share",

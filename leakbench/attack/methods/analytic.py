@@ -17,7 +17,7 @@ from leakbench.types import Generators
 __all__ = ["AnalyticFc"]
 
 
-@part
+@part("method.analytic_fc")
 class AnalyticFc:
     """Compute x = dW_i / db_i, row by row (Phong et al., TIFS 2018, section 3; Geiping et al., NeurIPS 2020, proposition 3.1).
 

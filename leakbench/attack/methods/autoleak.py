@@ -42,7 +42,7 @@ TRIAL = 5
 """Number of times two evaluations of each search that a check on public examples takes at least."""
 
 
-@part
+@part("method.autoleak")
 class AutoLeak:
     """Run the stages in order and return for each victim the likeliest of their reconstructions, as `posterior` judges them.
 

@@ -16,22 +16,21 @@ from leakbench.attack.front import Front
 from leakbench.attack.looks import averaged, cut_of
 from leakbench.attack.methods.gradient_matching import Points, searched
 from leakbench.attack.search.restarts import best_of
-from leakbench.attack.slots.descent import DESCENTS, Descent
-from leakbench.attack.slots.priors import PRIORS, Prior
-from leakbench.attack.slots.space import SPACES, Pixels, Space
-from leakbench.attack.slots.start import STARTS, Start
-from leakbench.attack.slots.stop import STOPS, Iterations, Stop, Watched
+from leakbench.attack.slots.descent import DESCENT, Descent
+from leakbench.attack.slots.priors import PRIOR, Prior
+from leakbench.attack.slots.space import SPACE, Pixels, Space
+from leakbench.attack.slots.start import START, Start
+from leakbench.attack.slots.stop import STOP, Iterations, Stop, Watched
 from leakbench.engine.side_by_side import Cut
 from leakbench.errors import InputError
 from leakbench.federated.view import View
 from leakbench.part import NonNegative, Positive, part
-from leakbench.recipe import slot
 from leakbench.types import Generators
 
 __all__ = ["FeatureInversion"]
 
 
-@part
+@part("method.feature_inversion")
 class FeatureInversion:
     """Search x with the features that were read, and with the observed gradients of the layers before them.
 
@@ -53,11 +52,11 @@ class FeatureInversion:
     fading: Factors of the weights of gradients and of priors at the last iteration.
     """
 
-    start: Annotated[Start, *slot("start", STARTS)]
-    descent: Annotated[Descent, *slot("descent", DESCENTS)]
-    space: Annotated[Space, *slot("space", SPACES)] = Pixels()
-    priors: tuple[Annotated[Prior, *slot("priors", PRIORS)], ...] = ()
-    stop: Annotated[Stop, *slot("stop", STOPS)] = Iterations()
+    start: Annotated[Start, START]
+    descent: Annotated[Descent, DESCENT]
+    space: Annotated[Space, SPACE] = Pixels()
+    priors: tuple[Annotated[Prior, PRIOR], ...] = ()
+    stop: Annotated[Stop, STOP] = Iterations()
     weight: NonNegative = 1.0
     sharpness: tuple[Positive, Positive] | None = None
     fading: tuple[Positive, Positive] = (1.0, 1.0)

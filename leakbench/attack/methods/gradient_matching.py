@@ -18,21 +18,20 @@ from leakbench.answers import Reconstruction
 from leakbench.attack.clock import begun, cut_short, late_of
 from leakbench.attack.looks import averaged, cut_of, responses
 from leakbench.attack.search.restarts import best_of
-from leakbench.attack.slots.descent import DESCENTS, Descended, Descent, Running, Terms, descend, together
-from leakbench.attack.slots.distance import DISTANCES, Distance
+from leakbench.attack.slots.descent import DESCENT, Descended, Descent, Running, Terms, descend, together
+from leakbench.attack.slots.distance import DISTANCE, Distance
 from leakbench.attack.slots.labels import LABELS, Labels
-from leakbench.attack.slots.pooling import POOLINGS, Least, Pooling
-from leakbench.attack.slots.priors import PRIORS, Prior
-from leakbench.attack.slots.space import SPACES, Coordinates, Pixels, Space
-from leakbench.attack.slots.start import STARTS, Start
-from leakbench.attack.slots.stop import STOPS, Iterations, Stop
+from leakbench.attack.slots.pooling import POOLING, Least, Pooling
+from leakbench.attack.slots.priors import PRIOR, Prior
+from leakbench.attack.slots.space import SPACE, Coordinates, Pixels, Space
+from leakbench.attack.slots.start import START, Start
+from leakbench.attack.slots.stop import STOP, Iterations, Stop
 from leakbench.engine.side_by_side import Cut
 from leakbench.errors import InputError
 from leakbench.federated.view import View
 from leakbench.fitted import Asked
 from leakbench.part import Count, part
 from leakbench.progress import Tick, unticked
-from leakbench.recipe import slot
 from leakbench.types import Generators
 
 __all__ = ["GradientMatching", "Points", "Value", "searched"]
@@ -41,7 +40,7 @@ Value: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(coordinates (v, M, d), targets (v, M, classes), lanes (v,)) -> values (v,) that a search makes small."""
 
 
-@part
+@part("method.gradient_matching")
 class GradientMatching:
     """Run one search for each victim, all victims side by side.
 
@@ -53,15 +52,15 @@ class GradientMatching:
     local_steps: number of local iterations that the attacker unrolls instead of L; None for all of them.
     """
 
-    labels: Annotated[Labels, *slot("labels", LABELS)]
-    start: Annotated[Start, *slot("start", STARTS)]
-    distance: Annotated[Distance, *slot("distance", DISTANCES)]
-    descent: Annotated[Descent, *slot("descent", DESCENTS)]
-    space: Annotated[Space, *slot("space", SPACES)] = Pixels()
-    priors: tuple[Annotated[Prior, *slot("priors", PRIORS)], ...] = ()
-    stop: Annotated[Stop, *slot("stop", STOPS)] = Iterations()
+    labels: Annotated[Labels, LABELS]
+    start: Annotated[Start, START]
+    distance: Annotated[Distance, DISTANCE]
+    descent: Annotated[Descent, DESCENT]
+    space: Annotated[Space, SPACE] = Pixels()
+    priors: tuple[Annotated[Prior, PRIOR], ...] = ()
+    stop: Annotated[Stop, STOP] = Iterations()
     restarts: Count = 1
-    pooling: Annotated[Pooling, *slot("pooling", POOLINGS)] = Least()
+    pooling: Annotated[Pooling, POOLING] = Least()
     local_steps: Count | None = None
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:

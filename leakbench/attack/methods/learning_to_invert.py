@@ -62,7 +62,7 @@ class Inverter:
         return found
 
 
-@part
+@part("method.learning_to_invert")
 class LearningToInvert:
     """Minimise E |f(D(g(x))) - x|^2 over public x (Wu, Chen, Guo, Weinberger, UAI 2023, arXiv:2210.10880).
 

@@ -19,7 +19,7 @@ from leakbench.types import Generators
 __all__ = ["Lmmse", "LmmseStart"]
 
 
-@part
+@part("method.lmmse")
 class Lmmse:
     """Apply the linear map from gradients to inputs that is best on public examples: see `linear_map`.
 
@@ -54,7 +54,7 @@ class Lmmse:
         return linear_map_of(tensors)(tuple(flat(view.update) for view in releases))[:, None], fit
 
 
-@part
+@part("start.lmmse")
 class LmmseStart:
     """Start a search from the linear estimate of `Lmmse`, unclamped; every restart starts from the same.
 

@@ -44,7 +44,7 @@ APART = 0.1
 """Of its length, how much of a row that nothing speaks for has to lie outside the span of the rows that are answered before it."""
 
 
-@part
+@part("method.rows")
 class Rows:
     """Compute x = dW_j / db_j of a bin j that contains one example (Fowl et al., ICLR 2022).
 

@@ -42,7 +42,7 @@ class _Layer:
     offset: Tensor
 
 
-@part
+@part("method.spear")
 class Spear:
     """Invert a first layer W x + b that is followed by a ReLU (Dimitrov et al., SPEAR, NeurIPS 2024).
 

@@ -7,19 +7,15 @@ from typing import Annotated, Literal, Protocol, runtime_checkable
 from torch import nn
 
 from leakbench.answers import Reconstruction
-from leakbench.attack.methods.analytic import AnalyticFc
 from leakbench.attack.methods.feature_inversion import FeatureInversion
-from leakbench.attack.methods.gradient_matching import GradientMatching
-from leakbench.attack.methods.learning_to_invert import LearningToInvert
-from leakbench.attack.methods.lmmse import Lmmse
 from leakbench.federated.view import View
 from leakbench.models.kinks import kinked
 from leakbench.models.layers import begins_linear
 from leakbench.part import part
-from leakbench.recipe import slot
+from leakbench.recipe import Slot
 from leakbench.types import Generators
 
-__all__ = ["RECONSTRUCTIONS", "Reconstructs", "Stage"]
+__all__ = ["Reconstructs", "Stage"]
 
 
 @runtime_checkable
@@ -30,20 +26,11 @@ class Reconstructs(Protocol):
         """Answer for the V victims that all views show; victim v draws from rngs[v]."""
 
 
-RECONSTRUCTIONS: dict[str, type[Reconstructs]] = {
-    "gradient_matching": GradientMatching,
-    "analytic_fc": AnalyticFc,
-    "feature_inversion": FeatureInversion,
-    "lmmse": Lmmse,
-    "learning_to_invert": LearningToInvert,
-}
-
-
 PICTURE = 3
 """Axes of a picture: channels, rows, columns. What the searches on kinked networks ask of neighbouring pixels, a table has not."""
 
 
-@part
+@part("stage")
 class Stage:
     """Run `method` on the networks that `where` names.
 
@@ -51,7 +38,9 @@ class Stage:
     where a network for images has ReLUs, max pooling or similar kinks, at which a search by second derivatives stops early.
     """
 
-    method: Annotated[Reconstructs, *slot("method", RECONSTRUCTIONS)]
+    method: Annotated[
+        Reconstructs, Slot("method", ("leakbench.attack.methods",), without=("autoleak", "rows", "spear"))
+    ]
     where: Literal["always", "begins_linear", "kinked"] = "always"
 
     def applies(self, view: View) -> bool:

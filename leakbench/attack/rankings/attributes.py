@@ -33,7 +33,7 @@ WORK = 100_000_000
 """Of how many numbers their gradients, which are held all together, may be; 100 records are taken of the largest network."""
 
 
-@part
+@part("attributes")
 class Attributes:
     """Rank the values a of categories by public mean gradients g_ca of the records of label c and value a, and their shares.
 

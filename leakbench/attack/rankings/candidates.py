@@ -36,7 +36,7 @@ ROUNDING = 1e-10
 """An eigenvalue that is a smaller share of the largest one is rounding."""
 
 
-@part
+@part("method.candidates")
 class Candidates:
     """Rank candidates by the likelihood of the observed gradient, with the deterministic part of a defense that is known.
 

@@ -33,7 +33,7 @@ WORK = 500_000_000
 """Of how many numbers their gradients may be, all together; 100 examples are taken of the largest network."""
 
 
-@part
+@part("classes")
 class Classes:
     """Rank the classes c by public mean gradients g_c and public shares p_c of the classes.
 

@@ -18,7 +18,7 @@ from leakbench.types import Network
 __all__ = ["QuantileRows", "TrapWeights"]
 
 
-@part
+@part("server.trap")
 class TrapWeights:
     """Make half of each row negative and the other half positive and s times as large (Boenisch et al., arXiv:2112.02918).
 
@@ -50,7 +50,7 @@ class TrapWeights:
         ), None
 
 
-@part
+@part("server.quantile_rows")
 class QuantileRows:
     """Draw random rows, each with a bias at which one of n examples activates it (Nowak et al., QBI, arXiv:2406.18745).
 

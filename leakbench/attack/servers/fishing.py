@@ -45,7 +45,7 @@ STEEP = 1e4
 """s, in deviations of the feature: p_c goes from .001 to .999 within .0014 of them, where about one example in 2,000 lies."""
 
 
-@part
+@part("server.fishing")
 class Fishing:
     """Catch the examples of one class, or about one of them by a feature (Wen et al., ICML 2022, arXiv:2202.00580).
 

@@ -71,7 +71,7 @@ class Imprinted(nn.Module):
         return answered
 
 
-@part
+@part("server.imprint")
 class Imprint:
     """Put k rows with the cutoffs of k equally likely bins in front of the network (Fowl et al., ICLR 2022).
 

@@ -13,7 +13,7 @@ from leakbench.types import Network
 __all__ = ["Loki"]
 
 
-@part
+@part("server.loki")
 class Loki:
     """Send each client of a cohort a model whose imprint uses different columns (Zhao et al., LOKI, S&P 2024, arXiv:2303.12233).
 

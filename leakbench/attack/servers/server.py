@@ -45,7 +45,7 @@ class Isolates(Protocol):
         """Return the view of one example, and (V,) for which victims there is one."""
 
 
-@part
+@part("server.honest")
 class Honest:
     """Follow the protocol."""
 

@@ -17,7 +17,7 @@ from leakbench.types import Parameters
 __all__ = ["BatchNormStatistics"]
 
 
-@part
+@part("priors.batch_norm")
 class BatchNormStatistics:
     """Add weight * sum over layers of |mean - running mean| + |variance - running variance| (Yin et al., CVPR 2021, R_BN).
 

@@ -11,7 +11,7 @@ from leakbench.part import NonNegative, part
 __all__ = ["GroupConsistency"]
 
 
-@part
+@part("priors.group_consistency")
 class GroupConsistency:
     """Add weight * |x - consensus|, where consensus is the mean over all restarts of the victim (Yin et al., CVPR 2021, R_group).
 

@@ -14,9 +14,10 @@ from leakbench.attack.search.adam import Adam
 from leakbench.attack.search.lbfgs import Late, Lbfgs, Objective, never
 from leakbench.attack.slots.stop import Stop
 from leakbench.part import Count, Fraction, NonNegative, Positive, Probability, part
+from leakbench.recipe import Slot
 
 __all__ = [
-    "DESCENTS",
+    "DESCENT",
     "AdamDescent",
     "Descended",
     "Descent",
@@ -234,7 +235,7 @@ def evaluations_each(descent: Descent) -> int:
     return int(getattr(descent, "inner", 1))
 
 
-@part
+@part("descent.lbfgs")
 class LbfgsDescent:
     """Run L-BFGS with the semantics and defaults of `torch.optim.LBFGS` for every victim, as DLG and CPL use it.
 
@@ -261,7 +262,7 @@ class LbfgsDescent:
         )
 
 
-@part
+@part("descent.adam")
 class AdamDescent:
     """Run Adam with the semantics and defaults of `torch.optim.Adam` for every victim, as Inverting Gradients uses it.
 
@@ -288,4 +289,4 @@ class AdamDescent:
         return Adam(start.clone(), rates, signed, project, self.decay, self.epsilon)
 
 
-DESCENTS: dict[str, type[Descent]] = {"lbfgs": LbfgsDescent, "adam": AdamDescent}
+DESCENT = Slot("descent", ("leakbench.attack.slots",))

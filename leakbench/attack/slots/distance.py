@@ -10,9 +10,10 @@ from torch import Tensor
 from leakbench.defense.guess import unlikelihood
 from leakbench.federated.view import View
 from leakbench.part import Positive, part
+from leakbench.recipe import Slot
 from leakbench.types import Parameters
 
-__all__ = ["DISTANCES", "Cosine", "Distance", "Likelihood", "SquaredL2"]
+__all__ = ["DISTANCE", "Cosine", "Distance", "Likelihood", "SquaredL2"]
 
 
 @runtime_checkable
@@ -26,7 +27,7 @@ class Distance(Protocol):
         """
 
 
-@part
+@part("distance.squared_l2")
 class SquaredL2:
     """Sum the squared differences over all layers (DLG: Zhu et al., NeurIPS 2019, eq. 4; CPL the same)."""
 
@@ -57,7 +58,7 @@ class _SquaredLength(torch.autograd.Function):
         return pulled
 
 
-@part
+@part("distance.cosine")
 class Cosine:
     """Compute 1 - <a, b> / (|a| |b|) over all layers together (Geiping et al., NeurIPS 2020, eq. 4; cost `sim` of their code).
 
@@ -78,7 +79,7 @@ def _length(gradients: Parameters) -> Tensor:
     return squares.clamp_min(1e-30).sqrt()
 
 
-@part
+@part("distance.likelihood")
 class Likelihood:
     """Compute |a - b|^2 / (2 s^2) over all layers, minus the log-likelihood of noise with standard deviation s.
 
@@ -103,4 +104,4 @@ class Likelihood:
         return found
 
 
-DISTANCES: dict[str, type[Distance]] = {"squared_l2": SquaredL2, "cosine": Cosine, "likelihood": Likelihood}
+DISTANCE = Slot("distance", ("leakbench.attack.slots",))

@@ -14,6 +14,7 @@ from leakbench.errors import InputError
 from leakbench.federated.view import View
 from leakbench.models import one_hot
 from leakbench.part import part
+from leakbench.recipe import Slot
 from leakbench.types import Generators
 
 __all__ = ["LABELS", "Given", "Joint", "LabelGuess", "Labels", "LastLayer", "LastLayerCounts"]
@@ -35,7 +36,7 @@ class Labels(Protocol):
         """Return the guess for every victim of the view."""
 
 
-@part
+@part("labels.joint")
 class Joint:
     """Search the labels with the inputs, as logits that start from N(0, 1) (DLG: Zhu et al., NeurIPS 2019, Algorithm 1)."""
 
@@ -46,7 +47,7 @@ class Joint:
         return LabelGuess(logits.to(like), joint=True)
 
 
-@part
+@part("labels.last_layer")
 class LastLayer:
     """Read the labels from the gradient of the last layer's weights (iDLG: Zhao et al., 2020, eq. 4 to 6).
 
@@ -74,7 +75,7 @@ class LastLayer:
         return LabelGuess(one_hot(labels, view.classes).to(rows), joint=False)
 
 
-@part
+@part("labels.last_layer_counts")
 class LastLayerCounts:
     """Count the labels from the last layer's gradient and public examples, including repeated classes: see `label_counts`."""
 
@@ -86,7 +87,7 @@ class LastLayerCounts:
         return LabelGuess(one_hot(labels, view.classes).to(next(iter(view.update.values()))), joint=False)
 
 
-@part
+@part("labels.given")
 class Given:
     """Use the true labels, in the order in which the clients used them: an oracle, which the threat model must grant."""
 
@@ -99,9 +100,4 @@ class Given:
         return LabelGuess(one_hot(view.labels, view.classes).to(next(iter(view.update.values()))), joint=False)
 
 
-LABELS: dict[str, type[Labels]] = {
-    "joint": Joint,
-    "last_layer": LastLayer,
-    "last_layer_counts": LastLayerCounts,
-    "given": Given,
-}
+LABELS = Slot("labels", ("leakbench.attack.slots",))

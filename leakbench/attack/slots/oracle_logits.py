@@ -16,7 +16,7 @@ from leakbench.types import Parameters
 __all__ = ["OracleLogits"]
 
 
-@part
+@part("priors.oracle_logits")
 class OracleLogits:
     """Add weight * |f(x) - f(x_true)|^2 over the M examples and all classes, where f is the model that the server sent.
 

@@ -12,8 +12,9 @@ from leakbench.attack.slots.space_tables import layout_of
 from leakbench.federated.view import View
 from leakbench.measure.metrics_tables import match_features
 from leakbench.part import part
+from leakbench.recipe import Slot
 
-__all__ = ["POOLINGS", "Least", "Mean", "Median", "Pooling"]
+__all__ = ["POOLING", "Least", "Mean", "Median", "Pooling"]
 
 
 @runtime_checkable
@@ -24,7 +25,7 @@ class Pooling(Protocol):
         """Return inputs (V, M, *s) of the guesses (n, V, M, *s) that n searches ended at, with distances values (n, V)."""
 
 
-@part
+@part("pooling.least")
 class Least:
     """Return the guess of least distance."""
 
@@ -44,7 +45,7 @@ def _aligned(guesses: Tensor, values: Tensor, view: View, who: str) -> Tensor:
     return guesses.gather(2, order.expand_as(guesses))
 
 
-@part
+@part("pooling.median")
 class Median:
     """Pool tables by the median, as in TabLeak (Vero et al., ICML 2023, arXiv:2210.01785; released code, `median+softmax`).
 
@@ -60,7 +61,7 @@ class Median:
         return _aligned(guesses, values, view, "median").nanmedian(0).values
 
 
-@part
+@part("pooling.mean")
 class Mean:
     """Pool tables as `median` does, with the mean of each column over the n guesses (released code, `soft_avg+softmax`)."""
 
@@ -71,4 +72,4 @@ class Mean:
         return _aligned(guesses, values, view, "mean").nanmean(0)
 
 
-POOLINGS: dict[str, type[Pooling]] = {"least": Least, "median": Median, "mean": Mean}
+POOLING = Slot("pooling", ("leakbench.attack.slots",))

@@ -8,13 +8,11 @@ import torch
 from torch import Tensor
 
 from leakbench.attack.public import channel_moments, public_of
-from leakbench.attack.slots.batch_norm import BatchNormStatistics
-from leakbench.attack.slots.consensus import GroupConsistency
-from leakbench.attack.slots.oracle_logits import OracleLogits
 from leakbench.federated.view import View
 from leakbench.part import NonNegative, part
+from leakbench.recipe import Slot
 
-__all__ = ["PRIORS", "Length", "Prior", "TotalVariation"]
+__all__ = ["PRIOR", "Length", "Prior", "TotalVariation"]
 
 
 @runtime_checkable
@@ -28,7 +26,7 @@ class Prior(Protocol):
         """
 
 
-@part
+@part("priors.total_variation")
 class TotalVariation:
     """Add weight * (mean |dx| + mean |dy|), anisotropic (Geiping et al., NeurIPS 2020, eq. 4); zero for tables.
 
@@ -50,7 +48,7 @@ class TotalVariation:
         return self.weight * (across + down)
 
 
-@part
+@part("priors.length")
 class Length:
     """Add weight * mean over the M examples of |x|, the L2 norm (Yin et al., CVPR 2021, R_l2).
 
@@ -69,10 +67,4 @@ class Length:
         return penalty
 
 
-PRIORS: dict[str, type[Prior]] = {
-    "total_variation": TotalVariation,
-    "length": Length,
-    "group_consistency": GroupConsistency,
-    "batch_norm": BatchNormStatistics,
-    "oracle_logits": OracleLogits,
-}
+PRIOR = Slot("priors", ("leakbench.attack.slots",))

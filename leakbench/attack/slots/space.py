@@ -6,13 +6,11 @@ from typing import Protocol, runtime_checkable
 
 from leakbench.attack.public import channel_moments, public_of
 from leakbench.attack.search.coordinates import Coordinates
-from leakbench.attack.slots.space_decoder import Decoder
-from leakbench.attack.slots.space_tables import SoftCategories, StandardColumns
-from leakbench.attack.slots.space_whitened import Whitened
 from leakbench.federated.view import View
 from leakbench.part import part
+from leakbench.recipe import Slot
 
-__all__ = ["SPACES", "Coordinates", "Pixels", "Space", "Standardised"]
+__all__ = ["SPACE", "Coordinates", "Pixels", "Space", "Standardised"]
 
 
 @runtime_checkable
@@ -23,7 +21,7 @@ class Space(Protocol):
         """Return the coordinates for inputs of the view's shape."""
 
 
-@part
+@part("space.pixels")
 class Pixels:
     """Search the inputs themselves, without a prior: z is x, flattened."""
 
@@ -36,7 +34,7 @@ class Pixels:
         )
 
 
-@part
+@part("space.standardised")
 class Standardised:
     """Search (x - m) / s, with mean m and deviation s of the public examples' channels, without a prior.
 
@@ -54,11 +52,4 @@ class Standardised:
         )
 
 
-SPACES: dict[str, type[Space]] = {
-    "pixels": Pixels,
-    "standardised": Standardised,
-    "standard_columns": StandardColumns,
-    "soft_categories": SoftCategories,
-    "whitened": Whitened,
-    "decoder": Decoder,
-}
+SPACE = Slot("space", ("leakbench.attack.slots",))

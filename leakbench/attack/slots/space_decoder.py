@@ -20,7 +20,7 @@ from leakbench.rng import generator
 __all__ = ["Decoder"]
 
 
-@part
+@part("space.decoder")
 class Decoder:
     """Search z of x = decode(z), with the prior N(0, I) as energy weight * |z|^2 / 2; only inputs that the decoder draws are found.
 

@@ -48,7 +48,7 @@ def soften(z: Tensor, columns: Columns, temperature: float, numbers: Literal["si
     return torch.cat(pieces, -1)
 
 
-@part
+@part("space.standard_columns")
 class StandardColumns:
     """Search every column minus its mean, in its standard deviations, without bounds, as TabLeak runs Inverting Gradients.
 
@@ -72,7 +72,7 @@ class StandardColumns:
         return Coordinates(decode, encode, lambda z, _: z.new_zeros(len(z)), columns.hardened)
 
 
-@part
+@part("space.soft_categories")
 class SoftCategories:
     """Search TabLeak's relaxation: a softmax over the columns of each category, and bounded numbers (Vero et al., ICML 2023).
 

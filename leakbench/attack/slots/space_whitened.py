@@ -20,7 +20,7 @@ TABLE_FLOOR = 1e-4
 """The variance that every direction of a table has at least."""
 
 
-@part
+@part("space.whitened")
 class Whitened:
     """Search z of x = mean + W z, with the prior N(0, I) as energy weight * |z|^2 / 2.
 

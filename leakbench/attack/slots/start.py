@@ -9,15 +9,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakbench.attack.methods.lmmse import LmmseStart
-from leakbench.attack.slots.start_public import PublicMean, PublicNormal, Surrogate
-from leakbench.attack.slots.start_tables import StandardUniform
 from leakbench.errors import InputError
 from leakbench.federated.view import View
 from leakbench.part import Count, Fraction, NonNegative, part
+from leakbench.recipe import Slot
 from leakbench.types import Generators
 
-__all__ = ["STARTS", "Colour", "Constant", "Normal", "Patterned", "Start", "Uniform"]
+__all__ = ["START", "Colour", "Constant", "Normal", "Patterned", "Start", "Uniform"]
 
 
 @runtime_checkable
@@ -33,7 +31,7 @@ def _drawn(view: View, rngs: Generators, draw: Callable[[torch.Generator], Tenso
     return torch.stack([torch.stack([draw(rng) for _ in range(view.examples)]) for rng in rngs]).to(like)
 
 
-@part
+@part("start.normal")
 class Normal:
     """Draw every value from N(0, 1), unclamped (DLG)."""
 
@@ -42,7 +40,7 @@ class Normal:
         return _drawn(view, rngs, lambda rng: torch.randn(view.shape, generator=rng))
 
 
-@part
+@part("start.uniform")
 class Uniform:
     """Draw every value from U(0, 1)."""
 
@@ -51,7 +49,7 @@ class Uniform:
         return _drawn(view, rngs, lambda rng: torch.rand(view.shape, generator=rng))
 
 
-@part
+@part("start.patterned")
 class Patterned:
     """Repeat one U(0, 1) patch `tile` times along each side (CPL: Wei et al., ESORICS 2020, section 4, patterned start).
 
@@ -74,7 +72,7 @@ class Patterned:
         return _drawn(view, rngs, draw)
 
 
-@part
+@part("start.constant")
 class Constant:
     """Set every value to `value`, 0 for black and 1 for white, plus noise of N(0, deviation^2).
 
@@ -89,7 +87,7 @@ class Constant:
         return _drawn(view, rngs, lambda rng: self.value + self.deviation * torch.randn(view.shape, generator=rng))
 
 
-@part
+@part("start.colour")
 class Colour:
     """Set one channel to 1 and the others to 0: in RGB images, channel 0 is red, 1 green, 2 blue."""
 
@@ -106,15 +104,4 @@ class Colour:
         return _drawn(view, rngs, lambda rng: whole)
 
 
-STARTS: dict[str, type[Start]] = {
-    "normal": Normal,
-    "uniform": Uniform,
-    "patterned": Patterned,
-    "constant": Constant,
-    "colour": Colour,
-    "public_mean": PublicMean,
-    "public_normal": PublicNormal,
-    "surrogate": Surrogate,
-    "lmmse": LmmseStart,
-    "standard_uniform": StandardUniform,
-}
+START = Slot("start", ("leakbench.attack.slots", "leakbench.attack.methods.lmmse"))

@@ -16,7 +16,7 @@ from leakbench.types import Generators
 __all__ = ["PublicMean", "PublicNormal", "Surrogate"]
 
 
-@part
+@part("start.public_mean")
 class PublicMean:
     """Start from the mean of the public examples plus noise of N(0, deviation^2).
 
@@ -31,7 +31,7 @@ class PublicMean:
         return mean + self.deviation * _standard_normal(view, rngs)
 
 
-@part
+@part("start.public_normal")
 class PublicNormal:
     """Draw from N(m, s^2) with m and s of the public examples' channels: N(0, 1) in standardised inputs, as Inverting Gradients."""
 
@@ -41,7 +41,7 @@ class PublicNormal:
         return mean + deviation * _standard_normal(view, rngs)
 
 
-@part
+@part("start.surrogate")
 class Surrogate:
     """Start from a public example of another class than the one that the last layer's gradient shows (CPL's released code).
 

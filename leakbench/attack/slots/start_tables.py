@@ -16,7 +16,7 @@ from leakbench.types import Generators
 __all__ = ["StandardUniform"]
 
 
-@part
+@part("start.standard_uniform")
 class StandardUniform:
     """Draw every column of a table from U(-1, 1) in its standard deviations about its mean (TabLeak's released code, `uniform`).
 

@@ -11,10 +11,11 @@ from pydantic import Field
 from torch import Tensor
 
 from leakbench.part import part
+from leakbench.recipe import Slot
 
 __all__ = [
     "MOST_ITERATIONS",
-    "STOPS",
+    "STOP",
     "Iterations",
     "Stop",
     "Watched",
@@ -40,7 +41,7 @@ class Stop(Protocol):
         """Return (V,) bool after that many iterations, given the latest distances (V,)."""
 
 
-@part
+@part("stop.iterations")
 class Iterations:
     """End after `limit` iterations (DLG and CPL: 300), or when a distance is no longer finite, because it cannot recover."""
 
@@ -122,4 +123,4 @@ def watched(method: Any, tell: Callable[[float], None] | None, work: Sequence[fl
     return with_searches(method, [watched(s, of_stage(n)) for n, s in enumerate(several)]) if several else method
 
 
-STOPS: dict[str, type[Stop]] = {"iterations": Iterations}
+STOP = Slot("stop", ("leakbench.attack.slots",))
