@@ -32,8 +32,8 @@ from leakbench.report.finished import read_finished
 from leakbench.report.page import report_into
 from leakbench.report.result import Result
 from leakbench.store import check_out, content_hash, open_run
-from leakbench.study.engines import Places, engine_of
-from leakbench.study.grid import grid_of, read_grid, tasks_of
+from leakbench.study.engines import Places, engine_of, tasks_by
+from leakbench.study.grid import grid_of, read_grid
 from leakbench.study.measure import Swept
 from leakbench.study.measure import sweep as measured_cells
 from leakbench.summary import compare as paired
@@ -295,9 +295,12 @@ def sweep(
     folder = Path("sweeps") / name if out is None else Path(out)
     places = Places(address, workers, threads_per_cell, gpus_per_cell, dict(slurm or {}))
     chosen = engine_of(engine, places, folder / "submitit")
-    task_of = tasks_of(read, chosen, Path(runs), _path(data_dir), command)
+    asked = [(cell.name, cell.request) for cell in read.cells]
+    task = tasks_by(chosen, asked, Path(runs), _path(data_dir), f"{read.path}: ")
     with closing(Reporter(quiet=quiet)) as reporter:
-        return measured_cells(read, chosen, task_of, Path(runs), folder, reporter, retry_failed)
+        return measured_cells(
+            read, chosen, lambda cell: task(cell.key, cell.request, command), Path(runs), folder, reporter, retry_failed
+        )
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from leakbench.cli.options import (
     OF_DATASET,
     check_names,
     data_dir_option,
+    engine_from,
+    engine_options,
     iterations_option,
     limit_options,
     quiet_option,
@@ -87,6 +89,7 @@ __all__ = ["frontier"]
 @click.option(
     "--out", type=NEW_FOLDER, default=Path("frontier"), show_default=True, help="Folder of the written pages."
 )
+@engine_options(None)
 @data_dir_option
 @click.option("--page", is_flag=True, help="Write the page from existing rows; measure nothing.")
 @quiet_option
@@ -105,6 +108,12 @@ def frontier(
     data_dir: Path | None,
     page: bool,
     quiet: bool,
+    engine: str | None,
+    address: str | None,
+    workers: int | None,
+    threads: int | None,
+    gpus_per_cell: float,
+    slurm: tuple[str, ...],
     **sizes: Any,
 ) -> None:
     """Find the most accurate defense setting with identification at chance level.
@@ -126,6 +135,8 @@ def frontier(
         check_name("defenses", name, "defenses")
     leaks = words("taps", taps)
     sizes["budget"] = seconds("budget", sizes["budget"])
+    places = {"address": address, "workers": workers, "threads": threads, "gpus_per_cell": gpus_per_cell}
+    chosen = engine_from(runs / "submitit", engine, slurm, **places)
     from leakbench.cell import Request  # noqa: PLC0415
     from leakbench.cell.request import at_least  # noqa: PLC0415
     from leakbench.errors import InputError  # noqa: PLC0415
@@ -168,6 +179,7 @@ def frontier(
             reporter,
             say,
             named,
+            chosen,
         )
     for line in write(rows, out, dataset, wanted):
         click.echo(line)

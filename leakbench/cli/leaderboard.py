@@ -18,6 +18,8 @@ from leakbench.cli.options import (
     POINTS,
     check_names,
     data_dir_option,
+    engine_from,
+    engine_options,
     quiet_option,
     reporter_of,
     words,
@@ -104,6 +106,7 @@ def _sizes(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--out", type=NEW_FOLDER, show_default="leaderboard", help="Folder of the cards: writes DATASET/DEFENSE.json."
 )
+@engine_options(None)
 @data_dir_option
 @quiet_option
 def card(
@@ -115,6 +118,12 @@ def card(
     out: Path | None,
     data_dir: Path | None,
     quiet: bool,
+    engine: str | None,
+    address: str | None,
+    workers: int | None,
+    threads: int | None,
+    gpus_per_cell: float,
+    slurm: tuple[str, ...],
     **given: Any,
 ) -> None:
     """Measure DEFENSE on DATASET and write its leaderboard card.
@@ -131,12 +140,14 @@ def card(
     from leakbench.recipe import construct  # noqa: PLC0415
 
     asked = {name: value for name, value in given.items() if value is not None}
+    places = {"address": address, "workers": workers, "threads": threads, "gpus_per_cell": gpus_per_cell}
+    chosen = engine_from(runs / "submitit", engine, slurm, **places)
     reporter = reporter_of(quiet)
     if checked is not None:
         beside = [*asked, *(name for name, value in (("attack", attack), ("out", out), ("defense", defense)) if value)]
         if beside:
             raise InputError(f"check: got {beside[0].replace('_', '-')} as well, but the card says what is measured")
-        differences = check(read_card(checked), runs, data_dir, reporter)
+        differences = check(read_card(checked), runs, data_dir, reporter, partial(make_card, engine=chosen))
         for line in differences:
             click.echo(line)
         many = "1 difference" if len(differences) == 1 else f"{len(differences)} differences"
@@ -154,7 +165,7 @@ def card(
     except InputError as error:  # It names a field, as `leak_rounds.0`, not the option.
         field, _, said = str(error).partition(": ")
         raise InputError(f"{field.partition('.')[0].replace('_', '-')}: {said}") from None
-    done = make_card(sizes, defense, dataset, attack or "autoleak", runs, data_dir, reporter)
+    done = make_card(sizes, defense, dataset, attack or "autoleak", runs, data_dir, reporter, chosen)
     click.echo(f"card: {write_card(out or Path('leaderboard'), done)}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from leakbench.words import seconds, success, words
 
 if TYPE_CHECKING:
     from leakbench.progress import Reporter
+    from leakbench.study.engines import Placed
 
 __all__ = [
     "FOLDER",
@@ -22,12 +23,15 @@ __all__ = [
     "attack_options",
     "check_names",
     "data_dir_option",
+    "engine_from",
+    "engine_options",
     "federation_options",
     "help_alone",
     "iterations_option",
     "knows_option",
     "limit_options",
     "normalise_by",
+    "parameters_of_slurm",
     "print_files",
     "quiet_option",
     "reporter_of",
@@ -134,6 +138,89 @@ def _with(options: list[Callable[..., Any]]) -> Callable[[Callable[..., Any]], C
         return function
 
     return decorate
+
+
+def engine_options(default: str | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the decorator with the options of an engine.
+
+    Args:
+        default: The engine that is taken without --engine; None for this process, one cell after the other.
+    """
+    return _with(
+        [
+            click.option(
+                "--engine",
+                default=default,
+                show_default=True if default else "this process",
+                help="Engine that measures cells in parallel: process (this machine), ray, or submitit (SLURM).",
+            ),
+            click.option("--address", show_default="a local Ray", help="HOST:PORT of the head of a Ray cluster."),
+            click.option(
+                "--workers",
+                type=int,
+                show_default="cores; ray: as many as fit",
+                help="Number of cells that run in parallel.",
+            ),
+            click.option(
+                "--threads-per-cell",
+                "threads",
+                type=int,
+                show_default="cores / workers; ray, submitit: 1",
+                help="Number of cores per cell.",
+            ),
+            click.option(
+                "--gpus-per-cell",
+                type=float,
+                default=0.0,
+                show_default=True,
+                help="Share of a GPU per cell, such as 0.25.",
+            ),
+            click.option(
+                "--slurm",
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="Parameter of sbatch for submitit, such as partition=gpu. Can be repeated.",
+            ),
+        ]
+    )
+
+
+def parameters_of_slurm(given: Sequence[str]) -> dict[str, str]:
+    """Return {name: value} of --slurm; raises InputError for a text without both."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise InputError(f"slurm: got {text!r}, expected NAME=VALUE, as partition=gpu")
+        found[name] = value
+    return found
+
+
+def engine_from(folder: Path, engine: str | None, slurm: Sequence[str], **places: Any) -> Placed | None:
+    """Return the engine that the options of `engine_options` ask for; None without --engine.
+
+    Args:
+        folder: Folder of submitit's files.
+        engine: Its name.
+        slurm: Parameters of sbatch, each NAME=VALUE.
+        places: `address`, `workers`, `threads` and `gpus_per_cell` of `leakbench.study.engines.Places`.
+
+    Raises:
+        InputError: The engine is unknown or cannot have these places, or places are given without one.
+    """
+    if engine is None:
+        given = [name for name, value in {**places, "slurm": slurm}.items() if value]
+        if given:
+            option = {"threads": "threads-per-cell"}.get(given[0], given[0].replace("_", "-"))
+            raise InputError(f"{option}: got it without --engine; add --engine process, ray or submitit")
+        return None
+    from leakbench.study.on_ray import check_address  # noqa: PLC0415
+
+    if engine == "ray" and places["address"] is not None:
+        check_address(places["address"])  # Before PyTorch is imported, which takes as long again.
+    from leakbench.study.engines import Places, engine_of  # noqa: PLC0415
+
+    return engine_of(engine, Places(**places, slurm=parameters_of_slurm(slurm)), folder)
 
 
 EVALUATIONS = (

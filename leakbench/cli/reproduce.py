@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from leakbench.cli.options import NEW_FOLDER, data_dir_option, quiet_option, reporter_of
+from leakbench.cli.options import NEW_FOLDER, data_dir_option, engine_from, engine_options, quiet_option, reporter_of
 
 if TYPE_CHECKING:
     from leakbench.reproduce.read import AnyTable
+    from leakbench.study.engines import Placed
 
 __all__ = ["reproduce"]
 
@@ -45,6 +46,7 @@ __all__ = ["reproduce"]
     help="Folder of the measured cells, one folder per hash.",
 )
 @click.option("--out", type=NEW_FOLDER, show_default="results", help="Folder of TABLE.csv and TABLE.md.")
+@engine_options(None)
 @data_dir_option
 @click.option(
     "--again",
@@ -71,6 +73,12 @@ def reproduce(
     stale: bool,
     page: bool,
     quiet: bool,
+    engine: str | None,
+    address: str | None,
+    workers: int | None,
+    threads: int | None,
+    gpus_per_cell: float,
+    slurm: tuple[str, ...],
 ) -> None:
     """Measure a table of a paper and write its rows and page.
 
@@ -89,14 +97,17 @@ def reproduce(
     from leakbench.reproduce.choose import chosen, numbers  # noqa: PLC0415
     from leakbench.reproduce.columns import measures_of  # noqa: PLC0415
     from leakbench.reproduce.read import read_any  # noqa: PLC0415
+    from leakbench.reproduce.reproduce import check_engine  # noqa: PLC0415
     from leakbench.reproduce.reproduce import reproduce as measure  # noqa: PLC0415
     from leakbench.reproduce.table import SCALES  # noqa: PLC0415
 
+    places = {"address": address, "workers": workers, "threads": threads, "gpus_per_cell": gpus_per_cell}
+    parallel = engine_from(runs / "submitit", engine, slurm, **places)
     if stale:
-        _stale(table, only, runs, out, data_dir, bool(again or changes or page))
+        _stale(table, only, runs, out, data_dir, bool(again or changes or page), parallel)
         return
-    if page and (only or again or changes):
-        raise InputError("page: measures nothing, got --only, --again or --set as well; leave them out")
+    if page and (only or again or changes or engine):
+        raise InputError("page: measures nothing, got --only, --again, --set or --engine as well; leave them out")
     if table is None:
         _list_tables(bare=not (only or again or page or changes))
         return
@@ -108,6 +119,7 @@ def reproduce(
     asked, folder = read_any(table), out or Path("results")
     if changed and isinstance(asked, AccountingTable):
         raise InputError("set: an accounting table computes printed numbers and has no cells to change")
+    check_engine(asked, parallel)
     if page:
         _write_page(asked, folder)
         return
@@ -124,7 +136,7 @@ def reproduce(
     if isinstance(asked, AccountingTable):
         account(asked, only, folder, _tell, again)
     else:
-        rows = measure(asked, scale, only, changed, runs, folder, data_dir, say, reporter, again)
+        rows = measure(asked, scale, only, changed, runs, folder, data_dir, say, reporter, again, parallel)
         kept = rows[
             rows["cell"].isin(chosen([line.name for line in asked.at(scale)], only)) & ~rows["cell"].isin(fresh)
         ]
@@ -136,7 +148,15 @@ def reproduce(
     click.echo(f"rows: {folder / asked.name}.csv   page: {folder / asked.name}.md")
 
 
-def _stale(table: str | None, only: str, runs: Path, out: Path | None, data_dir: Path | None, beside: bool) -> None:
+def _stale(
+    table: str | None,
+    only: str,
+    runs: Path,
+    out: Path | None,
+    data_dir: Path | None,
+    beside: bool,
+    engine: Placed | None,
+) -> None:
     """List the stale rows of all pages, or measure those of a table again; beside: whether other options do not fit."""
     from leakbench.cli.stale import check_table, list_stale, measure_stale  # noqa: PLC0415
     from leakbench.errors import InputError  # noqa: PLC0415
@@ -163,7 +183,7 @@ def _stale(table: str | None, only: str, runs: Path, out: Path | None, data_dir:
         else:
             click.echo(f"{row['row']}: {measures_of(row, asked.columns)}")
 
-    if not measure_stale(asked, only, out or Path("results"), runs, data_dir, say):
+    if not measure_stale(asked, only, out or Path("results"), runs, data_dir, say, engine):
         click.get_current_context().exit(1)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,13 @@ from leakbench.progress import Reporter
 from leakbench.reproduce.accounting.reproduce import account
 from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.file import table_names
+from leakbench.reproduce.measure import command_of
 from leakbench.reproduce.read import AnyTable
-from leakbench.reproduce.reproduce import reproduce
-from leakbench.reproduce.stale import Checked, checked, published, published_rows
+from leakbench.reproduce.reproduce import check_engine, reproduce
+from leakbench.reproduce.stale import Checked, Published, checked, published, published_rows
+from leakbench.reproduce.table import Table
+from leakbench.study.engines import Placed
+from leakbench.study.measure import Wanted, measured_first
 
 __all__ = ["check_table", "list_stale", "measure_stale"]
 
@@ -63,27 +68,49 @@ def measure_stale(
     runs: Path,
     data_dir: Path | None,
     say: Callable[[dict[str, Any]], None],
+    engine: Placed | None = None,
 ) -> bool:
     """Measure the stale rows of a table again, each at the scale that it was measured at; return whether all could be.
 
     only: text that the names contain.  A row of which today's table has no cell is named and left, and so is one without data.
     """
+    check_engine(table, engine)
     found = checked(published(table, out, data_dir, only), KeptData(), Reporter())
     if not found:
         raise InputError(f"stale: no rows in {out / f'{table.name}.csv'}; measure first")
     _print([each for each in found if each.state != "current"])
     stale = [each.published for each in found if each.state == "stale" and each.today]
-    for row in stale:
-        if isinstance(table, AccountingTable):
+    if isinstance(table, AccountingTable):
+        for row in stale:
             account(table, row.row, out, say)
-        else:
-            reproduce(table, row.scale, row.row, dict(row.changed), runs, out, data_dir, say, Reporter())
+    else:
+        _measure(table, {row.row: row for row in stale}, engine, out, runs, data_dir, say)
     click.echo(f"measured again: {len(stale)} of {len(found)} rows")
     if stale:
         click.echo(f"rows: {out / table.name}.csv   page: {out / table.name}.md")
     absent = [each for each in found if each.absent]
     _print_absent("not measured", absent)
     return not absent
+
+
+def _measure(
+    table: Table,
+    stale: Mapping[str, Published],
+    engine: Placed | None,
+    out: Path,
+    runs: Path,
+    data_dir: Path | None,
+    say: Callable[[dict[str, Any]], None],
+) -> None:
+    wanted = []
+    for name, row in stale.items():
+        line = next(line for line in table.at(row.scale) if line.name == name)
+        requests = tuple(line.requests(row.scale, dict(row.changed)))
+        wanted.append(Wanted(name, requests, command_of(table, line, row.scale)))
+    with closing(measured_first(wanted, engine, runs, data_dir, Reporter())) as ready:
+        for name in ready:
+            row = stale[name]
+            reproduce(table, row.scale, name, dict(row.changed), runs, out, data_dir, say, Reporter())
 
 
 def _print_absent(state: str, found: Sequence[Checked]) -> None:

@@ -11,36 +11,21 @@ from typing import Any
 
 import click
 
-from leakbench.cli.options import NEW_FOLDER, check_names, data_dir_option, quiet_option
+from leakbench.cli.options import (
+    NEW_FOLDER,
+    check_names,
+    data_dir_option,
+    engine_options,
+    parameters_of_slurm,
+    quiet_option,
+)
 
 __all__ = ["sweep"]
 
 
 @click.command()
 @click.argument("grid", type=click.Path(path_type=Path))
-@click.option(
-    "--engine", default="process", show_default=True, help="Engine: process (this machine), ray, or submitit (SLURM)."
-)
-@click.option("--address", show_default="a local Ray", help="HOST:PORT of the head of a Ray cluster.")
-@click.option(
-    "--workers", type=int, show_default="cores; ray: as many as fit", help="Number of cells that run in parallel."
-)
-@click.option(
-    "--threads-per-cell",
-    "threads",
-    type=int,
-    show_default="cores / workers; ray, submitit: 1",
-    help="Number of cores per cell.",
-)
-@click.option(
-    "--gpus-per-cell", type=float, default=0.0, show_default=True, help="Share of a GPU per cell, such as 0.25."
-)
-@click.option(
-    "--slurm",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Parameter of sbatch for submitit, such as partition=gpu. Can be repeated.",
-)
+@engine_options("process")
 @click.option("--retry-failed", is_flag=True, help="Run failed cells again.")
 @click.option(
     "--runs",
@@ -74,7 +59,6 @@ def sweep(
     whose worker is lost is retried three times. A failed cell is recorded, and the exit code is 1; --retry-failed runs it
     again.
     """
-    from leakbench.errors import InputError  # noqa: PLC0415
     from leakbench.study.on_ray import check_address  # noqa: PLC0415
 
     if engine == "ray" and address is not None:
@@ -83,12 +67,6 @@ def sweep(
     _check_names(grid)
     from leakbench import api  # noqa: PLC0415
 
-    asked: dict[str, str] = {}
-    for text in slurm:
-        name, equals, value = text.partition("=")
-        if not (name and equals and value):
-            raise InputError(f"slurm: got {text!r}, expected NAME=VALUE, as partition=gpu")
-        asked[name] = value
     swept = api.sweep(
         grid,
         engine=engine,
@@ -96,7 +74,7 @@ def sweep(
         workers=workers,
         threads_per_cell=threads,
         gpus_per_cell=gpus_per_cell,
-        slurm=asked,
+        slurm=parameters_of_slurm(slurm),
         retry_failed=retry_failed,
         runs=runs,
         out=out,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from leakbench.reproduce.kept import CURE, FRONTIER, kept, write_csv
 from leakbench.reproduce.measure import hash_of
 from leakbench.reproduce.rows import Row, replaced
 from leakbench.store import alone
+from leakbench.study.engines import Placed
+from leakbench.study.measure import Wanted, measured_first
 
 __all__ = ["frontier", "ordered", "read_rows", "rows_file"]
 
@@ -73,6 +76,7 @@ def frontier(
     reporter: Reporter,
     say: Callable[[Row], None],
     named: bool,
+    engine: Placed | None = None,
 ) -> pd.DataFrame:
     """Measure every defense at every factor without a row in `out`, one factor of all defenses before the next; return all rows.
 
@@ -89,6 +93,7 @@ def frontier(
         reporter: Reports progress.
         say: Receives each new row.
         named: Whether the user named the defenses, so that one that does not fit is an error and not left out.
+        engine: Measures cells in parallel; None for this process.
 
     Raises:
         InputError: A named defense does not fit, data are missing, or the rows in `out` have other sizes.
@@ -108,6 +113,15 @@ def frontier(
     fresh = sum(not why and point.name not in set(rows["cell"]) for point, why in points)
     if fresh:
         reporter.note(f"frontier of {request.dataset}: {cells_line(fresh, [60.0 * each for each in took])}")
+
+    def keep(point: Point, found: Sequence[Row]) -> None:
+        with alone(out):
+            rows = read_rows(table)  # Read again: another command may have written rows meanwhile.
+            write_csv(table, ordered(replaced(rows, "cell", point.name, found)))
+        for row in found:
+            say(row)
+
+    waiting = dict[str, tuple[Point, Wanted]]()
     for place, (point, why) in enumerate(points, 1):
         reporter.heading = f"point {place} of {len(points)}, {point.name}"
         try:
@@ -115,17 +129,20 @@ def frontier(
                 raise InputError(why)
             cells = cells_at(point, request, seeds, identify, data_dir)
         except InputError as error:
-            found = [left_out(point, asked, str(error))]
-        else:
-            if hash_of(cells) in set(rows.loc[rows["cell"] == point.name, "hash"].astype(str)):
-                continue
-            found = measured(point, cells, asked, runs, command, reporter)
-        with alone(out):
-            rows = read_rows(table)  # Read again: another command may have written rows meanwhile.
-            rows = ordered(replaced(rows, "cell", point.name, found))
-            write_csv(table, rows)
-        for row in found:
-            say(row)
+            keep(point, [left_out(point, asked, str(error))])
+            continue
+        if hash_of(cells) in set(rows.loc[rows["cell"] == point.name, "hash"].astype(str)):
+            continue
+        if engine is None:
+            keep(point, measured(point, cells, asked, runs, command, reporter))
+            continue
+        requests = tuple(cell.request for cell in cells if cell.request is not None)
+        waiting[point.name] = (point, Wanted(point.name, requests, command))
+    with closing(measured_first([each for _, each in waiting.values()], engine, runs, data_dir, reporter)) as ready:
+        for name in ready:
+            point = waiting[name][0]
+            cells = cells_at(point, request, seeds, identify, data_dir)
+            keep(point, measured(point, cells, asked, runs, command, reporter))
     return read_rows(table)
 
 

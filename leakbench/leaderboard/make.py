@@ -6,6 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from leakbench.measure.statistics import wilson
 from leakbench.progress import Reporter, cells_line
 from leakbench.provenance import versions
 from leakbench.reproduce.rows import executed
+from leakbench.study.engines import Placed
+from leakbench.study.measure import Wanted, measured_first
 from leakbench.summary.threat import threat
 
 __all__ = ["make_card"]
@@ -57,14 +60,31 @@ Summary = dict[str, Any]
 
 
 def make_card(
-    asked: Asked, defense: str, dataset: str, attack: str, runs: Path, data_dir: Path | None, reporter: Reporter
+    asked: Asked,
+    defense: str,
+    dataset: str,
+    attack: str,
+    runs: Path,
+    data_dir: Path | None,
+    reporter: Reporter,
+    engine: Placed | None = None,
 ) -> Card:
     """Measure the card of a defense on a data set; each cell has its folder in `runs`, where it goes on if it was cut short.
 
-    defense: a name of the catalog, or the path of a recipe. Raises InputError for what cannot be run.
+    defense: a name of the catalog, or the path of a recipe. engine: measures cells in parallel; None for this process. Raises
+    InputError for what cannot be run.
     """
     check_trials(asked.trials)
     cells = asking(asked, defense, dataset, attack, data_dir)
+    if engine is not None:
+        wanted = [
+            Wanted(f"{each.attacker} attacker, protocol {each.protocol}", (each.cell.request,), each.command)
+            for each in cells
+            if each.cell.request is not None
+        ]
+        with closing(measured_first(wanted, engine, runs, data_dir, reporter)) as ready:
+            for name in ready:
+                reporter.say(f"measured: {name}")
     summaries, measured = list[Summary](), list[Measured]()
     took = list[float]()
     for place, each in enumerate(cells, 1):

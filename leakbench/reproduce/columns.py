@@ -60,6 +60,8 @@ def yes(key: str) -> Callable[[Row], str]:
 
 def above_baseline(row: Row) -> str:
     """Show the excess of the ASR over the baseline guess, as a share of the largest possible excess."""
+    if pd.isna(row["asr"]) or pd.isna(row["null_asr"]):  # An attack that only ranks reconstructs nothing.
+        return "-"
     return text_of((row["asr"] - row["null_asr"]) / (1 - row["null_asr"]))
 
 

@@ -41,6 +41,7 @@ __all__ = [
     "cells_of",
     "changed_in",
     "check_line",
+    "command_of",
     "hash_of",
     "in_any_row",
     "measured",
@@ -97,6 +98,11 @@ def hash_of(cells: list[Cell]) -> str:
     return (cells[0].hash if len(cells) == 1 else content_hash([cell.hash for cell in cells]))[:12]
 
 
+def command_of(table: Table, line: Line, scale: str) -> str:
+    """Return the command that measures a line of a table."""
+    return f'leakbench reproduce {table.called} --scale {scale} --only "{line.name}"'
+
+
 def measured(
     table: Table, line: Line, scale: str, changed: dict[str, Any], runs: Path, data_dir: Path | None, reporter: Reporter
 ) -> list[Row]:
@@ -105,7 +111,7 @@ def measured(
     A row is measured at the first seed; only its accuracy and its time cover all seeds.
     """
     cells = cells_of(line, scale, changed, data_dir, reporter)
-    command = f'leakbench reproduce {table.called} --scale {scale} --only "{line.name}"'
+    command = command_of(table, line, scale)
     ended, seconds, found, accuracies = list[float](), 0.0, list[Row](), list[list[float]]()
     for cell in cells:
         with executed(cell, runs, command, reporter) as (summary, run):

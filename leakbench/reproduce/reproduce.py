@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,23 @@ import pandas as pd
 
 from leakbench.errors import InputError
 from leakbench.progress import Reporter, cells_line
+from leakbench.reproduce.accounting.table import AccountingTable
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.cost import timed
 from leakbench.reproduce.file import table_names, tables_folder
 from leakbench.reproduce.index import write_index
 from leakbench.reproduce.kept import kept, of_table, write_csv
-from leakbench.reproduce.measure import cells_of, check_line, hash_of, measured
+from leakbench.reproduce.measure import cells_of, check_line, command_of, hash_of, measured
 from leakbench.reproduce.page import page_of
+from leakbench.reproduce.read import AnyTable
 from leakbench.reproduce.rows import Row, in_order, replaced
 from leakbench.reproduce.table import SCALES, Line, Table, with_claims
 from leakbench.reproduce.table_figures import draw_curves, draw_pictures
 from leakbench.store import alone, write_atomically
+from leakbench.study.engines import Placed
+from leakbench.study.measure import Wanted, measured_first
 
-__all__ = ["is_page", "reproduce", "write_page"]
+__all__ = ["check_engine", "is_page", "reproduce", "write_page"]
 
 
 def reproduce(
@@ -36,14 +41,31 @@ def reproduce(
     say: Callable[[Row], None],
     reporter: Reporter,
     again: bool = False,
+    engine: Placed | None = None,
 ) -> pd.DataFrame:
-    """Measure the cells of a table that `out` has no row of, and return all of its rows; its page is written after each.
+    """Measure the cells of a table that have no row in `out`, and return all of its rows.
 
-    A table of pictures has its figure drawn last.  The rows are read again before each write, so that of two commands on one
-    folder none loses a row of the other's.  A page that is missing or not that of the rows is written again.
-    scale: one of `SCALES`; a row of scale `full` counts for both.  only: text that the names contain.  changed: {field of a
-    cell: number} for a trial.  again: measure existing rows too.  Raises InputError for unknown names and fields.
+    The page is written after each row; the figure of a table of pictures is drawn last. The rows are read again before each
+    write, so that of two commands with one folder none loses a row of the other. A page that is missing or does not fit the
+    rows is written again.
+
+    Args:
+        table: The table.
+        scale: One of `SCALES`; a row of the scale `full` counts for both.
+        only: Text that the names of the measured rows contain.
+        changed: {field of a cell: number} for a trial.
+        runs: Folder of the measured cells, one folder per hash.
+        out: Folder of the CSV and the page.
+        data_dir: Folder of the data sets; None for the default.
+        say: Receives each new row.
+        reporter: Reports progress.
+        again: Whether to measure existing rows again.
+        engine: Measures cells in parallel; None for this process.
+
+    Raises:
+        InputError: A name or a field is unknown, a cell does not fit, or the table is not measured by an engine.
     """
+    check_engine(table, engine)
     lines = {line.name: line for line in table.at(scale)}
     names = chosen(lines, only)
     for name in names:  # Every cell is checked before any data are looked for.
@@ -58,22 +80,24 @@ def reproduce(
         )
     if asked:
         reporter.note(f"{table.name}: {cells_line(len(asked), _seconds(table, rows, scale))}")
-    for place, name in enumerate(asked, 1):
-        reporter.heading = f"cell {place} of {len(asked)}"
-        if table.repeats:
-            found = timed(table, lines[name], scale, changed, data_dir, reporter)
-        else:
-            found = measured(table, lines[name], scale, changed, runs, data_dir, reporter)
-        with alone(out):
-            rows = _read(table, csv)
-            rows = in_order(replaced(rows, "cell", name, found), "cell", (line.name for line in table.lines))
-            if table.pictures:  # Drawn last, and so missing where that was cut off, not of other rows.
-                (out / f"{table.name}.png").unlink(missing_ok=True)
-            write_csv(csv, rows)
-            write_page(table, rows, out)
-        for row in found:
-            say(row)
-        fresh = True
+    wanted = [Wanted(n, tuple(lines[n].requests(scale, changed)), command_of(table, lines[n], scale)) for n in asked]
+    with closing(measured_first(wanted, engine, runs, data_dir, reporter)) as ready:
+        for place, name in enumerate(ready, 1):
+            reporter.heading = f"cell {place} of {len(asked)}"
+            if table.repeats:
+                found = timed(table, lines[name], scale, changed, data_dir, reporter)
+            else:
+                found = measured(table, lines[name], scale, changed, runs, data_dir, reporter)
+            with alone(out):
+                rows = _read(table, csv)
+                rows = in_order(replaced(rows, "cell", name, found), "cell", (line.name for line in table.lines))
+                if table.pictures:  # Drawn last, and so missing where that was cut off, not of other rows.
+                    (out / f"{table.name}.png").unlink(missing_ok=True)
+                write_csv(csv, rows)
+                write_page(table, rows, out)
+            for row in found:
+                say(row)
+            fresh = True
     if len(rows) and not fresh:
         with alone(out):
             rows = _read(table, csv)
@@ -82,6 +106,16 @@ def reproduce(
     if table.pictures and (fresh or not (out / f"{table.name}.png").is_file()):
         draw_pictures(table, rows, changed, runs, out, data_dir, reporter)
     return rows
+
+
+def check_engine(table: AnyTable, engine: Placed | None) -> None:
+    """Raise InputError for an engine where cells are not measured in parallel."""
+    if engine is None:
+        return
+    if isinstance(table, AccountingTable):
+        raise InputError(f"engine: {table.called} is computed, not measured; leave --engine out")
+    if table.repeats:
+        raise InputError(f"engine: {table.called} measures the time of one cell after the other; leave --engine out")
 
 
 def write_page(table: Table, rows: pd.DataFrame, out: Path) -> Path:

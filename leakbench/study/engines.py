@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
+from leakbench.cell import Request
+from leakbench.cell.device import AUTO, device_of
 from leakbench.errors import InputError, nearest
 from leakbench.study.on_ray import RayEngine
 from leakbench.study.on_submitit import SubmititEngine
 from leakbench.study.process import ProcessEngine
+from leakbench.study.task import Task
 
-__all__ = ["ENGINES", "Places", "engine_of"]
+__all__ = ["ENGINES", "Placed", "Places", "Tasks", "engine_of", "tasks_by"]
+
+Placed: TypeAlias = ProcessEngine | RayEngine | SubmititEngine
+"""An engine with the places of its cells: `threads` of each, `gpus_per_cell`."""
+
+Tasks: TypeAlias = Callable[[str, Request, str], Task]
+"""Makes a task of a key, a request and the command that the manifest of its run says."""
 
 ENGINES = ("process", "ray", "submitit")
 
@@ -37,7 +46,7 @@ class Places:
     slurm: Mapping[str, Any] = field(default_factory=dict)
 
 
-def engine_of(name: str, places: Places, folder: Path) -> ProcessEngine | RayEngine | SubmititEngine:
+def engine_of(name: str, places: Places, folder: Path) -> Placed:
     """Return an engine; raises InputError for a name that there is not, and for places that it cannot have.
 
     folder: of submitit's files.
@@ -67,6 +76,36 @@ def engine_of(name: str, places: Places, folder: Path) -> ProcessEngine | RayEng
     if places.address is not None:
         raise InputError(f"address: got {places.address!r} with --engine process; expected --engine ray")
     return _process(places)
+
+
+def tasks_by(
+    engine: Placed, asked: Iterable[tuple[str, Request]], runs: Path, data_dir: Path | None, where: str = ""
+) -> Tasks:
+    """Return what makes a task of a request, with absolute folders, since workers have working folders of their own.
+
+    Args:
+        engine: Engine that runs the tasks.
+        asked: Name and request of every cell that it will run.
+        runs: Folder of the measured cells.
+        data_dir: Folder of the data sets; None for LEAKBENCH_DATA, or the default.
+        where: What an error begins with before the name of a cell, as the file of a grid.
+
+    Raises:
+        InputError: A cell computes on a GPU and the engine has none for it, or the other way round.
+    """
+    for name, request in asked:
+        on_gpu = (
+            device_of(request.device).type == "cuda" if request.device == AUTO else request.device.startswith("cuda")
+        )
+        if on_gpu and not engine.gpus_per_cell:
+            raise InputError(f"{where}cell {name!r}: device: got {request.device!r}; add --gpus-per-cell")
+        if engine.gpus_per_cell and not on_gpu:
+            raise InputError(
+                f"gpus-per-cell: got {engine.gpus_per_cell:g}, but {where}cell {name!r} computes on {request.device!r}"
+            )
+    told = data_dir or (Path(os.environ["LEAKBENCH_DATA"]) if os.environ.get("LEAKBENCH_DATA") else None)
+    data, folder = told and told.resolve(), runs.resolve()
+    return lambda key, request, command: Task(key, request, folder, data, engine.threads, command)
 
 
 def _process(places: Places) -> ProcessEngine:

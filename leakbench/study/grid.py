@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from leakbench import __version__
 from leakbench.attack import Attack
@@ -26,9 +25,8 @@ from leakbench.defense import Defense
 from leakbench.errors import InputError, nearest
 from leakbench.recipe import content_of, describe, read_yaml, resolve
 from leakbench.store import SCHEMA, content_hash
-from leakbench.study.task import Task
 
-__all__ = ["Asked", "Grid", "grid_of", "read_grid", "spelled_out", "tasks_of"]
+__all__ = ["Asked", "Grid", "grid_of", "read_grid", "spelled_out"]
 
 
 def spelled_out(rows: Iterable[dict[str, Any]], path: str = "table") -> Iterator[dict[str, Any]]:
@@ -221,37 +219,3 @@ def _content(kind: str, cls: type[Any], name: str, known: dict[tuple[str, str], 
         content.pop("sizes", None)  # Recorded sizes follow from the data and change no result.
         known[kind, name] = content_of(content)
     return str(known[kind, name])
-
-
-class HasPlaces(Protocol):
-    """What an engine says of the places of its cells."""
-
-    @property
-    def threads(self) -> int:
-        """Of each cell."""
-
-    @property
-    def gpus_per_cell(self) -> float:
-        """0 for none."""
-
-
-def tasks_of(grid: Grid, engine: HasPlaces, runs: Path, data_dir: Path | None, command: str) -> Callable[[Asked], Task]:
-    """Return what makes a task of a cell of the grid.
-
-    Folders are made absolute, as workers have working folders of their own.  Raises InputError for cells that ask for a GPU where
-    none is set apart, or the other way round.
-    """
-    for cell in grid.cells:
-        on_gpu = cell.request.device.startswith("cuda")
-        if on_gpu and not engine.gpus_per_cell:
-            raise InputError(
-                f"{grid.path}: cell {cell.name!r}: device: got {cell.request.device!r}; add --gpus-per-cell"
-            )
-        if engine.gpus_per_cell and not on_gpu:
-            raise InputError(
-                f"gpus-per-cell: got {engine.gpus_per_cell:g}, but cell {cell.name!r} of {grid.path} computes on"
-                f" {cell.request.device!r}"
-            )
-    told = data_dir or (Path(os.environ["LEAKBENCH_DATA"]) if os.environ.get("LEAKBENCH_DATA") else None)
-    data, folder = told and told.resolve(), runs.resolve()
-    return lambda cell: Task(cell.key, cell.request, folder, data, engine.threads, command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -11,15 +12,17 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
+from leakbench.cell import Request
 from leakbench.errors import InputError
 from leakbench.progress import Reporter, cells_line
+from leakbench.study.engines import Placed, tasks_by
 from leakbench.study.grid import Asked, Grid
 from leakbench.study.journal import Journal, open_journal
 from leakbench.study.merge import merge, whole
 from leakbench.study.task import Outcome, Task
 from leakbench.study.workers import listening, refuse_inside
 
-__all__ = ["Engine", "Swept", "sweep"]
+__all__ = ["Engine", "Swept", "Wanted", "measured_first", "sweep"]
 
 Engine: TypeAlias = Callable[[Iterable[Task]], Generator[Outcome, None, None]]
 """Takes tasks, yields what came of each as they end, and closes what it began when it is closed."""
@@ -120,12 +123,8 @@ def _measured(
         say(plan)
         return []
 
-    with listening(), closing(engine(begun())) as outcomes:
+    with closing(_outcomes(engine, begun())) as outcomes:
         for outcome in outcomes:
-            if outcome.kind == "stopped":
-                raise InputError(
-                    f"{outcome.error}; what is finished is kept, the same command goes on when there is room"
-                )
             journal.append(outcome)
             ended.append(outcome)
             if outcome.kind != "done":
@@ -138,3 +137,81 @@ def _measured(
                 kept = time.monotonic()
     reporter.close()
     return ended
+
+
+def _outcomes(engine: Engine, tasks: Iterable[Task]) -> Generator[Outcome, None, None]:
+    """Yield what comes of each task; a signal to end, and a full disk, end the engine first."""
+    with listening(), closing(engine(tasks)) as outcomes:
+        for outcome in outcomes:
+            if outcome.kind == "stopped":
+                raise InputError(
+                    f"{outcome.error}; what is finished is kept, the same command goes on when there is room"
+                )
+            yield outcome
+
+
+def _anywhere(request: Request) -> Request:
+    """Return the request with absolute paths of a user's own recipes: workers have working folders of their own."""
+    given = {name: getattr(request, name) for name in ("attack", "defense", "dataset")}
+    own: dict[str, Any] = {
+        name: str(Path(path).resolve()) for name, path in given.items() if path.endswith((".yaml", ".yml"))
+    }
+    return dataclasses.replace(request, **own)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A row of a table, a point of a frontier or a card: what it is called, and the cells that it is computed from."""
+
+    name: str
+    requests: tuple[Request, ...]
+    command: str
+
+
+def measured_first(
+    wanted: Sequence[Wanted], engine: Placed | None, runs: Path, data_dir: Path | None, reporter: Reporter
+) -> Generator[str, None, None]:
+    """Yield the name of each row as soon as an engine has measured its cells, which are then whole in `runs`.
+
+    Without an engine all names come at once, in their order, and the caller measures the cells itself. A cell that several rows
+    share is measured once.
+
+    Args:
+        wanted: The rows, with different names.
+        engine: The engine; None for this process.
+        runs: Folder of the measured cells, one folder per hash.
+        data_dir: Folder of the data sets; None for the default.
+        reporter: Reports progress.
+
+    Raises:
+        InputError: Inside a worker of a sweep; for cells on other devices than the engine has; at the end, for rows that failed.
+    """
+    if engine is None or not wanted:
+        yield from (row.name for row in wanted)
+        return
+    refuse_inside()
+    task = tasks_by(engine, [(row.name, request) for row in wanted for request in row.requests], runs, data_dir)
+    tasks = {
+        repr(request): task(repr(request), _anywhere(request), row.command)
+        for row in wanted
+        for request in row.requests
+    }
+    left = {row.name: {repr(request) for request in row.requests} for row in wanted}
+    errors = dict[str, str]()
+    reporter("cells", 0, len(tasks))
+    with closing(_outcomes(engine, list(tasks.values()))) as outcomes:
+        for ended, outcome in enumerate(outcomes, 1):
+            reporter("cells", ended, len(tasks))
+            for name in [name for name, keys in left.items() if outcome.key in keys]:
+                left[name].discard(outcome.key)
+                if outcome.kind != "done":
+                    errors.setdefault(name, outcome.error)
+                    reporter.say(f"{outcome.kind}: {name}: {outcome.error}")
+                if not left[name] and name not in errors:
+                    yield name
+    reporter.close()
+    if errors:
+        first, why = next(iter(errors.items()))
+        raise InputError(
+            f"{len(errors)} of {len(wanted)} rows failed; {first}: {why} (what is measured is kept; the same command tries again)"
+        )

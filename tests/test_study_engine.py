@@ -1,0 +1,160 @@
+"""Tables, frontiers and cards measured by an engine: the same rows as in one process, each cell once, and errors in one line."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from leaderboard_cards import small_card
+
+from leakbench.cell import Request
+from leakbench.cli.options import engine_from
+from leakbench.errors import InputError
+from leakbench.frontier.frontier import frontier
+from leakbench.leaderboard.make import make_card
+from leakbench.progress import Reporter
+from leakbench.reproduce.reproduce import reproduce
+from leakbench.reproduce.table import Table, read_table
+from leakbench.study.measure import Wanted, measured_first
+from leakbench.study.process import ProcessEngine
+from leakbench.study.task import Outcome, Task
+from leakbench.study.work import measure
+
+TABLE = """
+title: Signs on digits
+given: {dataset: digits, attack: identification, victims: 4, networks: 1, taps: [type-2], train_rounds: 0, candidates: 10}
+rows:
+  - {name: none, given: {defense: none}}
+  - {name: sign, given: {defense: sign}}
+  - {name: signs again, given: {defense: sign}}
+"""
+
+TIMES = ("wall_minutes", "minutes")
+
+
+@dataclass(frozen=True)
+class Here:
+    """An engine whose only worker is this process; it ends tasks in the reverse order and fails those of one defense."""
+
+    threads: int = 1
+    gpus_per_cell: float = 0.0
+    fails: str = ""
+    seen: list[Task] = field(default_factory=list)
+
+    def __call__(self, tasks: Iterable[Task]) -> Generator[Outcome, None, None]:
+        for task in reversed(list(tasks)):
+            self.seen.append(task)
+            failed = Outcome(task.key, "failed", error="no such luck")
+            yield failed if task.request.defense == self.fails else measure(task)
+
+
+def table(folder: Path) -> Table:
+    path = folder / "signs.yaml"
+    path.write_text(TABLE, encoding="utf-8")
+    return read_table(str(path))
+
+
+def rows_of(asked: Table, folder: Path, engine: Any) -> tuple[list[str], pd.DataFrame]:
+    """Return (names of the rows in the order in which they ended, all rows)."""
+    said: list[str] = []
+    rows = reproduce(
+        *(asked, "full", "", {}, folder / "runs", folder / "out", None),
+        lambda row: said.append(row["row"]),
+        Reporter(quiet=True),
+        engine=engine,
+    )
+    return said, rows.drop(columns=[name for name in TIMES if name in rows])
+
+
+def test_an_engine_gives_the_rows_of_one_process_and_measures_a_shared_cell_once(tmp_path: Path) -> None:
+    asked, here = table(tmp_path), Here()
+    alone = rows_of(asked, tmp_path / "alone", None)
+    said, rows = rows_of(asked, tmp_path / "engine", here)
+    assert alone[0] == ["none", "sign", "signs again"] and sorted(said) == sorted(alone[0]) and said[-1] == "none"
+    pd.testing.assert_frame_equal(rows, alone[1])
+    assert [task.request.defense for task in here.seen] == ["sign", "none"]
+    assert all(task.runs.is_absolute() and "leakbench reproduce" in task.command for task in here.seen)
+    # What is there is not handed out again.
+    assert rows_of(asked, tmp_path / "engine", here)[0] == [] and len(here.seen) == 2
+
+
+def test_rows_that_fail_are_named_and_the_others_are_kept(tmp_path: Path) -> None:
+    asked = table(tmp_path)
+    with pytest.raises(InputError, match=r"^2 of 3 rows failed; sign.*: no such luck \(what is measured is kept"):
+        rows_of(asked, tmp_path, Here(fails="sign"))
+    assert list(pd.read_csv(tmp_path / "out" / "signs.csv")["row"]) == ["none"]
+    again = Here()
+    assert sorted(rows_of(asked, tmp_path, again)[0]) == ["sign", "signs again"] and len(again.seen) == 1
+
+
+def test_a_frontier_and_a_card_are_measured_by_an_engine(tmp_path: Path) -> None:
+    """The cells that the engine measured are the ones that are asked for: no other folder appears."""
+    request = Request(dataset="cancer", knows="defense", taps=("type-1",), attack="cpl", victims=2, train_rounds=1)
+    request = dataclasses.replace(request, clients=4, clients_per_round=2, leak_batch=1, candidates=5, iterations=2)
+    found = []
+    for folder, engine in ((tmp_path / "alone", None), (tmp_path / "engine", Here())):
+        rows = frontier(
+            *(request, ("noise_gaussian",), (0.5,), 2, 9, folder / "runs", folder, None, "leakbench frontier"),
+            *(Reporter(quiet=True), lambda _: None, True),
+            engine=engine,
+        )
+        found.append((rows.drop(columns=list(TIMES)), sorted(path.name for path in (folder / "runs").iterdir())))
+    pd.testing.assert_frame_equal(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1]
+    card = small_card(tmp_path / "cards")
+    asked = (card.asked, "sign", "digits", "lmmse", tmp_path / "by engine", None, Reporter(quiet=True))
+    here = Here()
+    same = make_card(*asked, engine=here)
+    assert (same.hash, same.cells) == (card.hash, card.cells) and len(here.seen) == len(card.cells)
+    assert len(list((tmp_path / "by engine").iterdir())) == len(list((tmp_path / "cards").iterdir()))
+
+
+def test_an_own_recipe_reaches_a_worker_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    here = Here(fails="nothing")
+    wanted = Wanted("row", (Request(defense="mine.yaml", dataset="digits"),), "leakbench")
+    with pytest.raises(InputError, match="1 of 1 rows failed"):
+        list(measured_first([wanted], here, tmp_path, None, Reporter(quiet=True)))
+    assert here.seen[0].request.defense == str(tmp_path / "mine.yaml")
+
+
+def test_a_cell_for_a_gpu_needs_an_engine_with_one(tmp_path: Path) -> None:
+    wanted = [Wanted("row", (Request(device="cuda"),), "leakbench")]
+    with pytest.raises(InputError, match="cell 'row': device: got 'cuda'; add --gpus-per-cell"):
+        list(measured_first(wanted, Here(), tmp_path, None, Reporter(quiet=True)))
+    with pytest.raises(InputError, match=r"gpus-per-cell: got 0.5, but cell 'row' computes on 'cpu'"):
+        wanted = [Wanted("row", (Request(device="cpu"),), "leakbench")]
+        list(measured_first(wanted, Here(gpus_per_cell=0.5), tmp_path, None, Reporter(quiet=True)))
+
+
+@pytest.mark.parametrize("name", ["flower_epsilons", "fed_alpha_cdp_table_9"])
+def test_what_no_engine_can_measure_is_refused(name: str, tmp_path: Path) -> None:
+    from leakbench.reproduce.read import read_any  # noqa: PLC0415
+    from leakbench.reproduce.reproduce import check_engine  # noqa: PLC0415
+
+    check_engine(read_any(name), None)
+    with pytest.raises(InputError, match=r"^engine: .*leave --engine out"):
+        check_engine(read_any(name), ProcessEngine(1))
+
+
+def test_places_need_an_engine(tmp_path: Path) -> None:
+    none = {"address": None, "workers": None, "threads": None, "gpus_per_cell": 0.0}
+    assert engine_from(tmp_path, None, (), **none) is None
+    for given, option in (
+        ({"workers": 2}, "workers"),
+        ({"threads": 2}, "threads-per-cell"),
+        ({"address": "a:1"}, "address"),
+    ):
+        with pytest.raises(InputError, match=f"^{option}: got it without --engine"):
+            engine_from(tmp_path, None, (), **none | given)
+    with pytest.raises(InputError, match=r"^slurm: got it without --engine"):
+        engine_from(tmp_path, None, ("partition=gpu",), **none)
+    with pytest.raises(InputError, match=r"^engine: got 'proces'; did you mean 'process'"):
+        engine_from(tmp_path, "proces", (), **none)
+    found = engine_from(tmp_path, "process", (), **none | {"workers": 2, "threads": 1})
+    assert isinstance(found, ProcessEngine) and (found.workers, found.threads) == (2, 1)
