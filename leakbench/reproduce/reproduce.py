@@ -83,7 +83,7 @@ def reproduce(
     wanted = [Wanted(n, tuple(lines[n].requests(scale, changed)), command_of(table, lines[n], scale)) for n in asked]
     with closing(measured_first(wanted, engine, runs, data_dir, reporter)) as ready:
         for place, name in enumerate(ready, 1):
-            reporter.heading = f"cell {place} of {len(asked)}"
+            reporter.heading = f"cell {place} of {len(asked)}" if engine is None else ""
             if table.repeats:
                 found = timed(table, lines[name], scale, changed, data_dir, reporter)
             else:
