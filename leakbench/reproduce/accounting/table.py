@@ -26,7 +26,7 @@ from leakbench.behaviour import raised
 from leakbench.cell import SINCE
 from leakbench.errors import InputError, nearest
 from leakbench.part import Count, NonNegative, Positive, Probability, Text, part
-from leakbench.privacy.claim import CLAIMS, CompositionClaim, MomentsClaim
+from leakbench.privacy.claim import CLAIM, CompositionClaim, MomentsClaim
 from leakbench.privacy.ledger import Schedule
 from leakbench.provenance import versions
 from leakbench.recipe import construct
@@ -50,7 +50,7 @@ Row: TypeAlias = dict[Any, Any]
 Composed: TypeAlias = MomentsClaim | CompositionClaim
 
 FORMULAS = ("moments", "composition")
-"""Claims of `leakbench.privacy.claim.CLAIMS` that compose steps."""
+"""Claims of `leakbench.privacy.claim.CLAIM` that compose steps."""
 
 
 @part
@@ -118,7 +118,7 @@ def _reading(said: _WrittenReading, given: Mapping[str, Any]) -> Reading | None:
     except (KeyError, IndexError, ValueError, AttributeError):
         raise InputError(f"because: got {said.because!r}, expected no braces but {{alone}}") from None
     try:
-        part_ = construct(CLAIMS[formula], fields)
+        part_ = construct(CLAIM.parts[formula], fields)
     except InputError as error:
         raise InputError(f"claim: {formula}: {error}") from None
     return Reading(said.name, said.stated, part_, schedule, said.because)
