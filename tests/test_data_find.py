@@ -10,8 +10,9 @@ from test_data_formats import ROLES, tiny_faces, tiny_idx
 
 from leakbench.data import commands, find
 from leakbench.data.cache import user_cache
+from leakbench.data.fetch import fetch_origin
 from leakbench.data.find import load_dataset
-from leakbench.errors import InputError
+from leakbench.errors import AbsentError, InputError
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +91,20 @@ def test_a_fetch_that_fails_says_the_same_and_why():
         InputError, match=r"^dataset 'mnist': not in .*; no network in this test; name the folder .* LEAKBENCH_DATA"
     ):
         load_dataset("mnist")
+
+
+def test_an_own_recipe_without_mirrors_says_where_it_was_looked_for(tmp_path, tiny, monkeypatch):
+    """Nothing is said of a download, since there is no address."""
+    monkeypatch.setattr(find, "fetch_origin", fetch_origin)
+    fields = yaml.safe_load(Path(tiny).read_text())
+    fields["origin"]["mirrors"] = []
+    Path(tiny).write_text(yaml.safe_dump(fields))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(AbsentError) as found:
+        load_dataset(tiny, tmp_path / "empty")
+    text = str(found.value)
+    assert "the recipe has no address for it (mirrors is empty)" in text and "data fetch" not in text
+    assert "name the folder that holds it with --data-dir" in text
 
 
 def test_what_is_fetched_goes_to_the_users_cache(tmp_path, tiny, monkeypatch):

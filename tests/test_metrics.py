@@ -11,7 +11,8 @@ from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from leakbench.measure.metrics import load_lpips, match, pairwise_rmse, psnr, rmse, ssim, success_threshold, undefined
+from leakbench.measure.measures import undefined
+from leakbench.measure.metrics import load_lpips, match, pairwise_rmse, psnr, rmse, ssim, success_threshold
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -234,3 +235,18 @@ def test_lpips_with_a_random_backbone(tmp_path: Path) -> None:
     assert score(pictures(2, 3, 30), pictures(2, 3, 30)).isnan().all()
     other[1, 2] = torch.nan
     assert score(other, truth).isnan().tolist() == [[False] * 3, [False, False, True]]
+
+
+def test_a_measure_is_declared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One entry gives the column of the rows, the median of the summary and the columns of the pages."""
+    from leakbench.measure import measures, scores  # noqa: PLC0415
+    from leakbench.report import columns, rows  # noqa: PLC0415
+    from leakbench.summary import notes, tap  # noqa: PLC0415
+
+    for module in (scores, tap, notes, columns, rows):
+        assert module.MEASURES is measures.MEASURES
+    names = [measure.name for measure in measures.MEASURES]
+    assert names == ["rmse", "psnr", "ssim", "lpips"] and set(names) <= set(scores.COLUMNS)
+    assert {measure.heading for measure in measures.MEASURES} <= {column.heading for column in columns.COLUMNS}
+    assert {measure.heading for measure in measures.MEASURES} <= {column.heading for column in rows.COLUMNS}
+    assert [measure.worst for measure in measures.MEASURES] == [np.inf, -np.inf, -np.inf, np.inf]

@@ -105,7 +105,7 @@ def download(
                 os.fsync(stream.fileno())
             os.replace(part, target)
             return
-    raise InputError(f"{target.name}: " + "; ".join(problems))
+    raise InputError(f"{target.name}: {'; '.join(problems) or 'the recipe has no address for it (mirrors is empty)'}")
 
 
 def _whole(

@@ -126,8 +126,12 @@ def _explained(name: str, origin: Origin, data_dir: Path | None) -> Iterator[Non
     except InputError as problem:
         looked = ", ".join(f"{told} ({root})" for told, root in _roots(data_dir)) or "any folder (no home is known)"
         embedded = [n for n in names("datasets") if resolve("datasets", DatasetRecipe, n)[1].origin is None]
+        fetch = (
+            f", or get it with `leakbench data fetch {name}` or from {origin.mirrors[0]}{origin.archive}"
+            if origin.mirrors
+            else ""
+        )
         raise AbsentError(
             f"dataset {name!r}: not in {looked}; {problem}; name the folder that holds it with --data-dir or in"
-            f" LEAKBENCH_DATA, or get it with `leakbench data fetch {name}` or from"
-            f" {origin.mirrors[0]}{origin.archive}; these come with leakbench: {', '.join(embedded)}"
+            f" LEAKBENCH_DATA{fetch}; these come with leakbench: {', '.join(embedded)}"
         ) from None

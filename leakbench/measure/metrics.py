@@ -25,12 +25,13 @@ __all__ = [
     "Score",
     "load_lpips",
     "match",
+    "no_lpips",
+    "no_ssim",
     "pairwise_rmse",
     "psnr",
     "rmse",
     "ssim",
     "success_threshold",
-    "undefined",
 ]
 
 BEHAVIOUR = 1
@@ -48,24 +49,21 @@ LPIPS_BACKBONES = {"squeeze": "squeezenet1_1-*.pth", "alex": "alexnet-*.pth"}
 LPIPS_ABSENT = "n/a: backbone weights not found; pass --lpips-weights DIR"
 
 
-def undefined(shape: tuple[int, ...]) -> dict[str, str]:
-    """Return {score: reason} for the scores that examples of this shape do not have; empty where all are defined.
-
-    | shape of one example | RMSE, PSNR | SSIM | LPIPS |
-    | --- | --- | --- | --- |
-    | tabular (F,) | yes | no: has no neighbouring pixels | no: not a picture |
-    | picture (C, H, W), H or W < 11 | yes | no: smaller than its window | C = 1 or 3 |
-    | picture (C, H, W) | yes | yes | C = 1 or 3 |
-    """
+def no_ssim(shape: tuple[int, ...]) -> str:
+    """Return why examples of a shape have no SSIM; nothing where they have."""
     if len(shape) != 3:
-        return {"ssim": "n/a: tabular data have no neighbouring pixels", "lpips": "n/a: tabular data are not pictures"}
-    channels, height, width = shape
-    reasons = {}
+        return "n/a: tabular data have no neighbouring pixels"
+    _, height, width = shape
     if min(height, width) < WINDOW:
-        reasons["ssim"] = f"n/a: pictures of {height}x{width} are smaller than the {WINDOW}x{WINDOW} window of SSIM"
-    if channels not in (1, 3):
-        reasons["lpips"] = f"n/a: LPIPS takes 1 or 3 channels, not {channels}"
-    return reasons
+        return f"n/a: pictures of {height}x{width} are smaller than the {WINDOW}x{WINDOW} window of SSIM"
+    return ""
+
+
+def no_lpips(shape: tuple[int, ...]) -> str:
+    """Return why examples of a shape have no LPIPS; nothing where they have."""
+    if len(shape) != 3:
+        return "n/a: tabular data are not pictures"
+    return "" if shape[0] in (1, 3) else f"n/a: LPIPS takes 1 or 3 channels, not {shape[0]}"
 
 
 def _scored(reconstruction: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,13 +110,13 @@ def psnr(reconstruction: Tensor, truth: Tensor) -> Tensor:
 
 
 def ssim(reconstruction: Tensor, truth: Tensor) -> Tensor:
-    """Return the structural similarity, (V, M) in [-1, 1] for (V, M, C, H, W); NaN where `undefined` names a reason.
+    """Return the structural similarity, (V, M) in [-1, 1] for (V, M, C, H, W); NaN where `no_ssim` names a reason.
 
     Wang et al., IEEE TIP 2004, eq. 13 and section III-C: 11 x 11 Gaussian window of sigma 1.5, K1 = .01, K2 = .03, data
     range 1, mean over the windows that lie inside the picture and over channels; equals scikit-image's.
     """
     answer, true = _scored(reconstruction, truth)
-    if "ssim" in undefined(tuple(truth.shape[2:])):
+    if no_ssim(tuple(truth.shape[2:])):
         return answer.new_full(answer.shape[:2], torch.nan)
     x, y = (picture.flatten(0, 1) for picture in (answer, true))
     mean_x, mean_y = _local_mean(x), _local_mean(y)
@@ -176,7 +174,7 @@ def load_lpips(folder: Path | None) -> Score | str:
     folder: holds the backbone as torchvision names it, `squeezenet1_1-<sha256>.pth` or `alexnet-<sha256>.pth`; checked
     against the start of its sha256, never fetched. The score takes (V, M, C, H, W) in [0, 1], C = 1 or 3: rescaled to
     [-1, 1], grey repeated to three channels, pictures below 64 pixels enlarged bilinearly, so that the strides of the
-    backbone leave something; NaN where there is no answer, or `undefined` names a reason.
+    backbone leave something; NaN where there is no answer, or `no_lpips` names a reason.
     """
     kinds = LPIPS_BACKBONES.items() if folder else ()
     files = [(net, file) for net, name in kinds for file in sorted(Path(folder or "").glob(name))]
@@ -190,7 +188,7 @@ def load_lpips(folder: Path | None) -> Score | str:
 
     def score(reconstruction: Tensor, truth: Tensor) -> Tensor:
         answer, true = _scored(reconstruction, truth)
-        if "lpips" in undefined(tuple(truth.shape[2:])):
+        if no_lpips(tuple(truth.shape[2:])):
             return torch.full(truth.shape[:2], torch.nan, dtype=torch.float64, device=truth.device)
         answer, true = _lpips_input(answer), _lpips_input(true)
         with torch.no_grad():

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from leakbench.attack.null.pictures import NullAttack
 from leakbench.data.dataset import Dataset
-from leakbench.measure.metrics import C1, C2, SIGMA, WINDOW, pairwise_rmse, ssim, undefined
+from leakbench.measure.metrics import C1, C2, SIGMA, WINDOW, no_ssim, pairwise_rmse, ssim
 from leakbench.measure.truth import Truth
 from leakbench.rng import generator
 
@@ -63,7 +63,7 @@ def gallery_of(data: Dataset, seed: int) -> Gallery | None:
 
     One more than is compared with, since a victim may be one of them.
     """
-    if "ssim" in undefined(data.shape):
+    if no_ssim(data.shape):
         return None
     chosen = torch.randperm(len(data.train_targets), generator=generator(seed, "gallery"))[: MOST + 1]
     return Gallery(data.train_inputs[chosen], chosen)

@@ -12,6 +12,7 @@ from torch import Tensor
 from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.null.pictures import NullAttack
 from leakbench.measure import metrics
+from leakbench.measure.measures import MEASURES
 from leakbench.measure.rankings import ONE_EACH, told
 from leakbench.measure.truth import Truth
 from leakbench.measure.unanswered import NONE_GIVEN, NOT_FINITE
@@ -34,7 +35,8 @@ COLUMNS = (
         "failure",
         "failure_reason",
     ),
-    *("rmse", "psnr", "ssim", "lpips", "distance", "success", "eta", "null_rmse", "null_success"),
+    *(measure.name for measure in MEASURES),
+    *("distance", "success", "eta", "null_rmse", "null_success"),
     *ONE_EACH,
     *("candidates", "iterations", "iterations_to_success", "evaluations", "evaluations_to_success", "doubts"),
     *("fit_seconds", "fit_public"),
@@ -94,9 +96,7 @@ def score(
         "label": truth.labels,
         "label_guess": answer.labels.gather(1, order),
         "failure": failed,
-        "rmse": rmse,
-        "psnr": metrics.psnr(inputs, truth.inputs),
-        "ssim": metrics.ssim(inputs, truth.inputs),
+        **{measure.name: measure.of(inputs, truth.inputs) for measure in MEASURES if measure.of is not None},
         "lpips": rmse * torch.nan if isinstance(lpips, str) else lpips(inputs, truth.inputs),
         "distance": -answer.certainty.gather(1, order),
         "success": rmse <= eta,

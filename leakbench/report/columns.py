@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from leakbench.measure.measures import MEASURES, Measure
 from leakbench.report.words import Tap, factors, gives_fewer, interval, number
 
 __all__ = [
@@ -41,6 +42,10 @@ def _plain(field: str, digits: int = 2) -> Callable[[Tap], str]:
     return lambda tap: number(tap.get(field), digits)
 
 
+def _measured(measure: Measure) -> Column:
+    return Column(measure.heading, measure.meaning, _plain(measure.name, measure.digits))
+
+
 def _count(field: str) -> Callable[[Tap], str]:
     return lambda tap: "n/a" if tap.get(field) is None else f"{tap[field]:,}"
 
@@ -60,19 +65,9 @@ COLUMNS = (
         "above it shows a leak.",
         _plain("null_asr"),
     ),
-    Column(
-        "RMSE",
-        "Median root mean squared error of pixels or features in [0, 1]; lower is a better reconstruction. After a failed "
-        "attack it measures how the search ended, not protection: an RMSE above the baseline guess's protects no "
-        "better than an equal one.",
-        _plain("rmse", 4),
-    ),
+    _measured(MEASURES[0]),
     Column("baseline RMSE", "Median RMSE of the baseline guess.", _plain("null_rmse", 4)),
-    Column("PSNR", "Median peak signal-to-noise ratio in dB, capped at 100; higher is closer.", _plain("psnr", 1)),
-    Column("SSIM", "Median structural similarity (Wang et al. 2004), 1 for equal pictures.", _plain("ssim")),
-    Column(
-        "LPIPS", "Median learned perceptual distance (Zhang et al. 2018), 0 for equal pictures.", _plain("lpips", 3)
-    ),
+    *map(_measured, MEASURES[1:]),
     Column("label acc.", "Share of examples whose label the attack infers correctly.", _plain("label_accuracy")),
     Column(
         "identified",

@@ -10,6 +10,7 @@ import pandas as pd
 from safetensors.numpy import load_file
 
 from leakbench.leakage_points import listed, point_name
+from leakbench.measure.measures import MEASURES
 from leakbench.redacted import without_pictures
 from leakbench.report.cards import Card, evidence
 from leakbench.report.columns import COLUMNS, COUNTS, with_values
@@ -26,7 +27,10 @@ __all__ = ["OWN", "SHOWN", "own_report_into", "write_own_report"]
 OWN = "own update"
 """`kind` in the manifest of such a folder."""
 
-SHOWN = ("ASR [95% CI]", "baseline ASR", "RMSE", "baseline RMSE", "PSNR", "SSIM", "label acc.", "identified")
+SHOWN = (
+    *("ASR [95% CI]", "baseline ASR", "baseline RMSE", "label acc.", "identified"),
+    *(measure.heading for measure in MEASURES if measure.of is not None),
+)
 """The columns of `leakbench run` that exist for an external update."""
 
 

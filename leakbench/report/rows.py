@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from leakbench.measure.measures import MEASURES, Measure
 from leakbench.report.words import number
 
 __all__ = ["LINES", "Victims", "victims"]
@@ -59,6 +60,10 @@ def _plain(heading: str, field: str, digits: int) -> _Column:
     return _Column(heading, lambda row: number(_float(row[field]), digits), _has(field))
 
 
+def _measured(measure: Measure) -> _Column:
+    return _plain(measure.heading, measure.name, measure.digits)
+
+
 def _float(value: Any) -> float | None:
     return None if pd.isna(value) else float(value)
 
@@ -73,11 +78,9 @@ COLUMNS = (
     _Column("example", lambda row: str(row["member"]), lambda rows: bool(rows["member"].max() > 0)),
     _Column("success", lambda row: "no answer" if row["failure"] else _yes(row["success"]), numeric=False),
     _Column("recognised", lambda row: _yes(row["recognised"]), _has("recognised"), numeric=False),
-    _plain("RMSE", "rmse", 4),
+    _measured(MEASURES[0]),
     _plain("baseline RMSE", "null_rmse", 4),
-    _plain("PSNR", "psnr", 1),
-    _plain("SSIM", "ssim", 2),
-    _plain("LPIPS", "lpips", 3),
+    *map(_measured, MEASURES[1:]),
     _plain("features right", "feature_accuracy", 2),
     _plain("record right", "record_match", 0),
     _Column("label", lambda row: number(_float(row["label"]), 0), _has("label")),

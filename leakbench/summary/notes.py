@@ -10,7 +10,7 @@ import pandas as pd
 from leakbench.attack.servers.server import lies
 from leakbench.cell import Cell
 from leakbench.cell.victim_mode import leaks_by_batch
-from leakbench.measure.metrics import LPIPS_ABSENT, undefined
+from leakbench.measure.measures import MEASURES, undefined
 from leakbench.measure.scores import RANKS_ONLY
 from leakbench.summary.rankings import ranking_notes, told_notes
 from leakbench.summary.tables import table_notes
@@ -21,7 +21,8 @@ __all__ = ["epsilon_notes", "limit_notes", "network_notes", "tap_notes", "traini
 
 SILENT = (
     *("asr", "asr_exact", "asr_above_null", "precision", "verbatim", "failures", "label_accuracy", "iterations"),
-    *("rmse", "psnr", "ssim", "lpips", "identified_by_reconstruction"),
+    *(measure.name for measure in MEASURES),
+    "identified_by_reconstruction",
 )
 """What then has no value."""
 
@@ -108,11 +109,11 @@ def tap_notes(key: str, tap: dict[str, Any], group: pd.DataFrame, cell: Cell) ->
     """Return the notes on one leakage point's measurements."""
     notes = table_notes(key, tap) | fit_notes(key, tap) | ranking_notes(key, tap)
     absent = undefined(cell.data.shape)
-    reasons = {"lpips": LPIPS_ABSENT, **absent}
+    reasons = {measure.name: measure.absent for measure in MEASURES if measure.absent} | absent
     if tap["null_recognised"] is None:
         without = ("recognised", "null_recognised", "gallery")
         notes |= {f"taps.{key}.{name}": absent.get("ssim", "no value") for name in without}
-    for name in ("rmse", "psnr", "ssim", "lpips"):
+    for name in (measure.name for measure in MEASURES):
         if tap[name] is None:
             failed = "more than half of the trials failed" if group["failure"].mean() > 0.5 else "no value"
             notes[f"taps.{key}.{name}"] = reasons.get(name, failed)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from leakbench.measure.measures import MEASURES
 from leakbench.measure.statistics import exact, proportion
 from leakbench.summary.evidence import Setup, evidence_of, networks_in
 from leakbench.summary.limits import verbatim_fields
@@ -75,7 +76,7 @@ def tap_summary(group: pd.DataFrame, seconds: float, setup: Setup | None = None)
         "candidates": int(group["candidates"].min()),
         "eta": float(group["eta"].iloc[0]),
         "null_rmse": _number(float(group["null_rmse"].median())),
-        **{name: _median(group[name]) for name in ("rmse", "psnr", "ssim", "lpips")},
+        **{measure.name: _median(group[measure.name], measure.worst) for measure in MEASURES},
         "label_accuracy": float((group["label"] == group["label_guess"]).mean()),
         "iterations": _number(group["iterations_to_success"].fillna(math.inf).median()),
         "evaluations": int(group["evaluations"].median()),
@@ -127,11 +128,10 @@ def _recognised(group: pd.DataFrame) -> dict[str, float | int | None]:
     }
 
 
-def _median(values: pd.Series) -> float | None:
+def _median(values: pd.Series, worst: float) -> float | None:
     """Return the median over all examples, a failed one counting as the worst; None where no example has a value."""
     if values.isna().all():
         return None
-    worst = math.inf if values.name in ("rmse", "lpips") else -math.inf
     return _number(float(values.fillna(worst).median()))
 
 
