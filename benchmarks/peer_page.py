@@ -8,15 +8,15 @@ from pathlib import Path
 
 from peer_adapters.stand_in import PLACEHOLDERS
 
+from leakbench.box import box_of
 from leakbench.conformance import Result
 from leakbench.errors import InputError
-from leakbench.reproduce.box import box_of
 from leakbench.scripts import markdown_table
 
 __all__ = ["NEEDED", "NOT_RUN", "SCORERS", "commit", "page"]
 
 SCORERS = {
-    "leakbench": ("leakbench", "leakbench/measure/scores.py: score", "leakbench/summary/tap.py: tap_summary"),
+    "leakbench": ("leakbench", "leakbench/scoring/scores.py: score", "leakbench/summary/tap.py: tap_summary"),
     "breaching": ("breaching", "benchmark_breaches.py: main_process", "breaching/analysis/analysis.py: report"),
     "breaching, raising": ("breaching", "benchmark_breaches.py: main_process", "an attack without an answer raises"),
     "GradAttack": ("GradAttack", "examples/calc_metric.py", "gradattack/metrics/pixelwise.py: MeanPixelwiseError"),

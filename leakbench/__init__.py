@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from leakbench.api import audit, compare, epsilon, run, sweep
     from leakbench.own.attack import attack_update
     from leakbench.own.probe import probe
-    from leakbench.own.read import read
+    from leakbench.report.own_rows import read
     from leakbench.report.result import Result
 
 __all__ = [
@@ -34,7 +34,7 @@ WHERE = {
     "compare": "leakbench.api",
     "epsilon": "leakbench.api",
     "probe": "leakbench.own.probe",
-    "read": "leakbench.own.read",
+    "read": "leakbench.report.own_rows",
     "run": "leakbench.api",
     "sweep": "leakbench.api",
 }

@@ -13,18 +13,20 @@ from typing import Any, TypeAlias, Unpack
 import pandas as pd
 import torch
 
-from leakbench.cell import Request, auditing, identity
+from leakbench.auditing.cell import audit as audited
+from leakbench.auditing.verdict import Audit
+from leakbench.cell import Request, identity
 from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.budget import plan, prepare
+from leakbench.cell.cell import hand_out
 from leakbench.cell.command import run_words
 from leakbench.cell.device import described
 from leakbench.cell.fields import request_of
 from leakbench.cell.request import FederationFields, Fields
 from leakbench.errors import InputError, nearest
-from leakbench.experiment.execute import execute, hand_out
+from leakbench.execute import execute
 from leakbench.leakage_points import point_name
 from leakbench.log import check_tracker, log_run
-from leakbench.privacy.audit.verdict import Audit
 from leakbench.privacy.epsilon import Epsilon
 from leakbench.progress import Reporter
 from leakbench.report.epsilons import epsilon_lines
@@ -239,7 +241,7 @@ def audit(
     """
     request, folder = _federation(defense, federation), _path(data_dir)
     with closing(Reporter(quiet=quiet)) as reporter:
-        return auditing.audit(request, folder, delta, trials, function, sigma, clip, reporter)
+        return audited(request, folder, delta, trials, function, sigma, clip, reporter)
 
 
 def sweep(

@@ -6,7 +6,7 @@ A part declares its version in one line, without an annotation, so that it is no
     class ClipWhole:
         behaviour = 2
 
-A module that every cell uses (the engine, the training, the metrics, ...) has a constant `BEHAVIOUR`; a network has a field in
+What many cells share (the engine, the training, the metrics, ...) has its version in `SHARED` below; a network has a field in
 `leakbench.models.catalog.MODELS`. A version is part of the identity of the cells that use the piece, so that rows measured with
 an earlier one are known to be stale. Version 1 is left out of every hash and file: identities from before there were versions
 stay as they are. Code that is moved, renamed or made faster keeps its version.
@@ -21,6 +21,7 @@ from typing import Any
 __all__ = [
     "FIRST",
     "NAME",
+    "SHARED",
     "behaviour_of",
     "check_behaviour",
     "identity_name",
@@ -31,6 +32,22 @@ __all__ = [
 
 FIRST = 1
 """The version of a piece that declares none."""
+
+SHARED = {
+    "accounting": 2,  # leakbench.privacy: epsilons
+    "baseline guess": 1,  # leakbench.attack.null: the best guess without a gradient
+    "batches": 2,  # leakbench.attack.batch_features: what is read of a batch
+    "bounds": 1,  # leakbench.limits: bounds on any attack
+    "engine": 1,  # leakbench.engine: gradients, and the noise that is added to them
+    "intervals": 1,  # leakbench.measure.statistics
+    "leakage": 1,  # leakbench.federated.leakage: what leaks, and which victims are drawn
+    "metrics": 1,  # leakbench.measure.metrics: scores of a reconstruction, the threshold of success
+    "rankings": 2,  # leakbench.scoring.rankings: scores of a ranking, its candidates; a part that ranks has its own version
+    "recognition": 1,  # leakbench.measure.recognised: the rule of recognition
+    "training": 1,  # leakbench.federated.simulate: the weights in which a training ends
+    "verdicts": 1,  # leakbench.summary.verdict: the rules of verdicts
+}
+"""{piece that cells share: its version}; which cells use it says `leakbench.cell.behaviours`."""
 
 NAME = "part_name"
 """Attribute of a class that `leakbench.part.part` was given a name for."""

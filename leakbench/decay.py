@@ -17,7 +17,6 @@ from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, Validation
 from pydantic_core import PydanticCustomError
 
 from leakbench.part import Count, NonNegative, Positive, Probability, part
-from leakbench.privacy.classical import least_constant
 from leakbench.recipe import Slot
 from leakbench.types import Clock
 
@@ -33,9 +32,20 @@ __all__ = [
     "Scaled",
     "Staircase",
     "StaircaseReleased",
+    "least_constant",
 ]
 
 WITHIN = (__name__,)
+
+
+def least_constant(delta: float) -> float:
+    """Return c = sqrt(2 ln(1.25 / delta)), the least with which the classical Gaussian mechanism's theorem holds.
+
+    Noise of c / epsilon times the sensitivity is (epsilon, delta)-private for epsilon < 1 only; 0 < delta < 1. Dwork and Roth, The
+    Algorithmic Foundations of Differential Privacy, 2014, Theorem A.1.
+    """
+    return math.sqrt(2 * math.log(1.25 / delta))
+
 
 Pace: TypeAlias = Literal["round", "iteration"]
 """What one step of a schedule is: a round, the paper's t, or a local iteration, the released code's `it`."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-import leakbench.privacy
+from leakbench.behaviour import SHARED
 from leakbench.cell.accounting import schedule_of
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense, Probe, phases
@@ -96,7 +96,7 @@ def _hash(defense: Defense) -> str:
     return content_hash(
         {
             "defense": acting(describe(defense)),
-            "accounting": leakbench.privacy.BEHAVIOUR,
+            "accounting": SHARED["accounting"],
         }
     )[:12]
 

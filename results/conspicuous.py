@@ -26,10 +26,10 @@ from leakbench.attack.servers.imprint import Imprint
 from leakbench.attack.servers.server import Server
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import load_dataset
+from leakbench.data.partition import Partition
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense
 from leakbench.experiment.conspicuous import seen_of
-from leakbench.federated.partition import Partition
 from leakbench.federated.simulate import train
 from leakbench.federated.view import Knowledge, Public
 from leakbench.models import build, parameters

@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 import torch
 
+from leakbench.box import box_of
 from leakbench.defense.refuse import RefuseConspicuous
 from leakbench.measure.conspicuous import percentile
-from leakbench.reproduce.box import box_of
 from leakbench.scripts import markdown_table
 
 __all__ = ["page_of", "refused_by", "thresholds_from"]

@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from leakbench.box import box_of
 from leakbench.leakage_points import point_name
 from leakbench.overview import Row, measured, overview, recorded, write
-from leakbench.reproduce.box import box_of
 from leakbench.scripts import markdown_table
 
 HERE = Path(__file__).parent

@@ -24,7 +24,7 @@ from leakbench.attack.servers.catch import Catch
 from leakbench.attack.servers.fishing import Fishing
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
-from leakbench.experiment.execute import hand_out
+from leakbench.cell.cell import hand_out
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, Victims, public_examples, view_of
 from leakbench.federated.simulate import train

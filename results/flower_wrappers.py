@@ -19,8 +19,8 @@ from typing import Any
 import pandas as pd
 from shared.options import parser
 
+from leakbench.box import box_of
 from leakbench.flower.installed import check_flwr
-from leakbench.reproduce.box import box_of
 from leakbench.scripts import markdown_table, one_line
 
 HERE = Path(__file__).parent

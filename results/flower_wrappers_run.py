@@ -26,22 +26,22 @@ from flwr.serverapp.strategy import (
 )
 
 from leakbench.attack import Attack
+from leakbench.auditing.function import CallableRelease
+from leakbench.auditing.own import audit_callable
 from leakbench.cell import Request
 from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.budget import prepare
+from leakbench.cell.cell import hand_out
 from leakbench.data.find import load_dataset
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
-from leakbench.experiment.execute import hand_out
 from leakbench.flower import InProcessGrid, ProbeStrategy, StepProbeMod, TapGrid, UpdateTapMod, attach, observe
 from leakbench.flower.seen import seen_at
 from leakbench.flower.training import Unknown
 from leakbench.models import build
 from leakbench.own.attacked import attack_seen
 from leakbench.own.attacker import Attacker
-from leakbench.privacy.audit.function import CallableRelease
-from leakbench.privacy.audit.own import audit_callable
 from leakbench.recipe import resolve
 
 

@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from shared.options import checked, parser
 
+from leakbench.box import box_of
 from leakbench.progress import Reporter
-from leakbench.reproduce.box import box_of
 from leakbench.reproduce.measure import cells_of
 from leakbench.reproduce.rows import executed, held, there
 from leakbench.reproduce.table import Table, read_table

@@ -20,11 +20,11 @@ from shared.options import parser
 from torch import Tensor
 
 from leakbench.attack.search.shrinkage import shrinkage_of
+from leakbench.box import box_of
 from leakbench.cell import Request
 from leakbench.cell.budget import prepare
 from leakbench.limits.reference import DRAWS, PUBLIC, ideal
 from leakbench.privacy.bounds import Seen
-from leakbench.reproduce.box import box_of
 from leakbench.reproduce.rows import Row, there
 from leakbench.scripts import markdown_table, one_line
 

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from leakbench.box import box_of
 from leakbench.report.bounds import NOTHING
-from leakbench.reproduce.box import box_of
 from leakbench.scripts import markdown_table
 
 __all__ = ["FLOORS", "draw", "judged", "page_of"]

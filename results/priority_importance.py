@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from shared.options import checked, parser
 from torch import Tensor
 
+from leakbench.box import box_of
 from leakbench.data.find import load_dataset
 from leakbench.defense import Defense
 from leakbench.defense.importance import IMPORTANCE
@@ -28,7 +29,6 @@ from leakbench.measure.statistics import difference_interval
 from leakbench.models import build, parameters
 from leakbench.recipe import resolve
 from leakbench.reproduce.agreement import mean_test
-from leakbench.reproduce.box import box_of
 from leakbench.reproduce.rows import there
 from leakbench.reproduce.verdict import ORDER, Compared, decided
 from leakbench.rng import generator

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 import pandas as pd
 from scipy import stats
 
-from leakbench.reproduce.box import box_of
+from leakbench.box import box_of
 from leakbench.scripts import markdown_table
 from leakbench.summary.tables import table_fields
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from leakbench.box import box_of, caveats_of, evidence_of, leaks_counted
 from leakbench.leakage_points import point_name
-from leakbench.reproduce.box import box_of, caveats_of, evidence_of, leaks_counted
 from leakbench.reproduce.file import body_of
 from leakbench.reproduce.kept import kept, of_table
 from leakbench.reproduce.page import on_one_network

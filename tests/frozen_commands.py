@@ -19,6 +19,7 @@ import yaml
 
 import leakbench
 from leakbench.api import Comparison, Epsilons
+from leakbench.auditing.verdict import Audit
 from leakbench.bench.bench import AIMS
 from leakbench.catalog import schema
 from leakbench.cell.request import ENGINES, KNOWS, PROTOCOLS, READS, FederationFields, Fields, Request
@@ -28,7 +29,6 @@ from leakbench.federated.optimizer import OPTIMIZERS
 from leakbench.log import TRACKERS
 from leakbench.models import MODELS
 from leakbench.own.probe import Probe
-from leakbench.privacy.audit.verdict import Audit
 from leakbench.recipe import catalog_folder, names
 from leakbench.report.plots import FIGURES, KINDS
 from leakbench.report.result import Pictures

@@ -26,9 +26,9 @@ from leakbench.attack.slots.stop import Iterations, Watched, searches_of
 from leakbench.cell import Request, identity
 from leakbench.cell.resolve import resolve_cell
 from leakbench.errors import InputError
+from leakbench.execute import execute
 from leakbench.experiment import stage_attack
 from leakbench.experiment.attack_time import AttackTime, estimate_line
-from leakbench.experiment.execute import execute
 from leakbench.federated.view import Public, View
 from leakbench.leaderboard.asked import EVALUATIONS, Asked, asking, card_command
 from leakbench.models import one_hot, parameters

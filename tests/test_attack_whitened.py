@@ -20,7 +20,7 @@ from leakbench.attack.slots.distance import Likelihood
 from leakbench.attack.slots.space_whitened import Whitened
 from leakbench.cell import Request, resolve_cell
 from leakbench.errors import InputError
-from leakbench.experiment.execute import _sent, hand_out
+from leakbench.execute import _sent, hand_out
 from leakbench.experiment.victims import aware, draw_victims, view_of
 from leakbench.federated.view import Public, View
 from leakbench.types import Network

@@ -26,13 +26,13 @@ from leakbench.data.dataset import Feature
 from leakbench.data.find import load_dataset
 from leakbench.errors import InputError
 from leakbench.federated.view import Public, View
-from leakbench.measure.scores import Truth
-from leakbench.measure.scores_rankings import score_attributes
 from leakbench.measure.statistics import wilson
 from leakbench.models import parameters
 from leakbench.privacy.bounds import Seen, gaussian_robustness
 from leakbench.report.columns import page_columns
 from leakbench.rng import generator
+from leakbench.scoring.scores import Truth
+from leakbench.scoring.scores_rankings import score_attributes
 from leakbench.summary.rankings import attribute_bounds, attribute_fields, attribute_notes, attribute_violations
 from leakbench.types import Network
 

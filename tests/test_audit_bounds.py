@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from leakbench.privacy.accountants import pld
-from leakbench.privacy.audit.bounds import (
+from leakbench.auditing.bounds import (
     Rates,
     both_ways,
     direct_epsilon,
@@ -15,9 +14,10 @@ from leakbench.privacy.audit.bounds import (
     lower_limit,
     upper_limit,
 )
-from leakbench.privacy.audit.family import family_epsilon, gaussian_epsilon
-from leakbench.privacy.audit.trials import Scores, drawn
-from leakbench.privacy.audit.verdict import lower_bounds
+from leakbench.auditing.family import family_epsilon, gaussian_epsilon
+from leakbench.auditing.trials import Scores, drawn
+from leakbench.auditing.verdict import lower_bounds
+from leakbench.privacy.accountants import pld
 from leakbench.privacy.mechanism import Mechanism
 from leakbench.rng import generator
 

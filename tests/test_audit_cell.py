@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import pytest
 
+from leakbench.auditing.cell import audit_cell
 from leakbench.cell import Cell, Request, resolve_cell
 from leakbench.cell.accounting import cell_epsilon
-from leakbench.cell.auditing import audit_cell
+from leakbench.cell.cell import hand_out
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
-from leakbench.experiment.execute import hand_out
 from leakbench.privacy.accountants import pld
 from leakbench.privacy.mechanism import Mechanism
 from leakbench.recipe import names

@@ -9,19 +9,19 @@ import torch
 from probes import probe
 from torch import Tensor
 
+from leakbench.auditing.bounds import both_ways, direct_epsilon
+from leakbench.auditing.canary import Neighbours, direction
+from leakbench.auditing.coupled import Coupled, check
+from leakbench.auditing.noise import measure
+from leakbench.auditing.release import DefenseRelease
+from leakbench.auditing.trials import executed
+from leakbench.auditing.verdict import Stated, judge
 from leakbench.data.recipe import Federation
 from leakbench.defense.by_norm import member_norms, scaled, whole_norm
 from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.sensitivity import L2Max
 from leakbench.defense.transform import Stations
-from leakbench.privacy.audit.bounds import both_ways, direct_epsilon
-from leakbench.privacy.audit.canary import Neighbours, direction
-from leakbench.privacy.audit.coupled import Coupled, check
-from leakbench.privacy.audit.noise import measure
-from leakbench.privacy.audit.release import DefenseRelease
-from leakbench.privacy.audit.trials import executed
-from leakbench.privacy.audit.verdict import Stated, judge
 from leakbench.privacy.mechanism import Mechanism
 from leakbench.rng import generator, normal
 from leakbench.types import Clock, Fact, Generators, Signal

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+from leakbench.auditing.bounds import _thresholds
+from leakbench.auditing.canary import BOUNDLESS, neighbours, pointed
+from leakbench.auditing.coupled import strength
+from leakbench.auditing.function import CallableRelease, load_callable
+from leakbench.auditing.own import audit_callable
+from leakbench.auditing.trials import drawn, executed
+from leakbench.auditing.verdict import Audit
 from leakbench.errors import InputError
 from leakbench.privacy.accountants import best
-from leakbench.privacy.audit.bounds import _thresholds
-from leakbench.privacy.audit.canary import BOUNDLESS, neighbours, pointed
-from leakbench.privacy.audit.coupled import strength
-from leakbench.privacy.audit.function import CallableRelease, load_callable
-from leakbench.privacy.audit.own import audit_callable
-from leakbench.privacy.audit.trials import drawn, executed
-from leakbench.privacy.audit.verdict import Audit
 from leakbench.privacy.mechanism import Mechanism
 from leakbench.rng import generator
 
@@ -133,7 +133,7 @@ def test_a_generator_may_be_told_by_its_name(name: str, tmp_path, monkeypatch):
 
 
 def test_the_pair_whose_noise_is_the_same_is_the_one_that_moves_farthest_but_not_the_boundless_one():
-    from leakbench.privacy.audit.coupled import check  # noqa: PLC0415
+    from leakbench.auditing.coupled import check  # noqa: PLC0415
 
     def a_little_looser(update: Update, seed: int) -> dict[str, Any]:
         return noised(clipped(update, 0.5 if norm(update) < BOUNDLESS / 10 else 0.504), seed, 1.0)
@@ -275,7 +275,7 @@ def test_an_update_is_given_by_its_place(arguments: str, taken: bool, tmp_path, 
 
 
 def test_an_epsilon_that_is_reached_is_not_exceeded():
-    from leakbench.privacy.audit.verdict import Stated, _verdict  # noqa: PLC0415
+    from leakbench.auditing.verdict import Stated, _verdict  # noqa: PLC0415
 
     assert _verdict(0.0, "audited", Stated(None, 0.0, "", ""))[0] == "holds"
     assert _verdict(1.0, "audited", Stated(1.0, 1.0, "", ""))[0] == "holds"

@@ -10,12 +10,13 @@ from probes import probe
 from leakbench.cell import Cell, Request, identity
 from leakbench.cell.accounting import cell_curve, cell_epsilon
 from leakbench.cell.budget import prepare
+from leakbench.cell.cell import hand_out
 from leakbench.cell.factors import louder
 from leakbench.data.recipe import Federation
 from leakbench.decay import Linear
 from leakbench.defense import Defense, phases
 from leakbench.errors import InputError
-from leakbench.experiment.execute import execute, hand_out
+from leakbench.execute import execute
 from leakbench.privacy.ledger import first_rounds
 from leakbench.recipe import resolve
 from leakbench.store import open_run

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.federated.view import Public, View
-from leakbench.measure.scores_rankings import membership
 from leakbench.models import parameters
 from leakbench.rng import generator
+from leakbench.scoring.scores_rankings import membership
 from leakbench.types import Network
 
 FEATURES, MEMBERS = 4, 3

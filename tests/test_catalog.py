@@ -23,7 +23,7 @@ from leakbench.cell.budget import prepare
 from leakbench.cli import commands
 from leakbench.defense import Defense
 from leakbench.defense.transform import STATIONS
-from leakbench.experiment.execute import execute
+from leakbench.execute import execute
 from leakbench.models import MODELS
 from leakbench.recipe import catalog_folder, load, names, resolve
 from leakbench.store import open_run

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from leakbench.cell import Cell, Request, identity, resolve_cell
 from leakbench.cell import cell as cells
 from leakbench.cell.accounting import cell_epsilon
+from leakbench.cell.cell import hand_out
 from leakbench.cli import commands
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
@@ -25,7 +26,7 @@ from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
-from leakbench.experiment.execute import execute, hand_out
+from leakbench.execute import execute
 from leakbench.experiment.leak_noise import leak_facts, noise_std
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, aware, draw_victims, view_of

@@ -17,8 +17,8 @@ import leakbench.experiment.conspicuous as stage
 from leakbench.attack.servers.first_layer import QuantileRows, TrapWeights
 from leakbench.attack.servers.imprint import Imprint
 from leakbench.cell import Request, resolve_cell
+from leakbench.execute import _honest, _sent, hand_out
 from leakbench.experiment.conspicuous import HONEST, Conspicuous, conspicuous_of, seen_of
-from leakbench.experiment.execute import _honest, _sent, hand_out
 from leakbench.federated.view import Knowledge, Public
 from leakbench.measure.conspicuous import (
     STATISTICS,

@@ -2,9 +2,9 @@
 
 import pytest
 
+from leakbench.data.partition import Iid, Shards
 from leakbench.data.recipe import DatasetRecipe, Federation, Origin
 from leakbench.errors import InputError
-from leakbench.federated.partition import Iid, Shards
 from leakbench.recipe import catalog_folder, construct, describe, load, names, resolve
 
 NAMES = ["adult", "cancer", "cifar10", "digits", "faces", "lfw", "mnist"]

@@ -26,7 +26,7 @@ from leakbench.defense.sensitivity import L2Max
 from leakbench.defense.share import ShareOfNoise
 from leakbench.defense.transform import Transform, apply
 from leakbench.errors import InputError
-from leakbench.experiment.execute import _sent, hand_out
+from leakbench.execute import _sent, hand_out
 from leakbench.experiment.stage_train import train_federation
 from leakbench.experiment.victims import draw_victims, view_of
 from leakbench.federated.sampling import drop_out

@@ -18,7 +18,7 @@ from leakbench.defense.guess import Chooses, Surviving, on_a_guess, surviving
 from leakbench.defense.prune import PruneRandom, PruneThreshold, PruneThresholdReleased
 from leakbench.defense.soteria import Soteria
 from leakbench.defense.transform import Stations
-from leakbench.experiment.execute import _sent, hand_out
+from leakbench.execute import _sent, hand_out
 from leakbench.experiment.victims import aware, draw_victims, truth, view_of
 from leakbench.models import one_hot
 from leakbench.types import Clock, Signal

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.cell import Cell, Request, resolve_cell
+from leakbench.cell.cell import hand_out
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense, Probe, facts_at
@@ -18,7 +19,6 @@ from leakbench.defense.precode import Precode, VariationalBottleneck
 from leakbench.defense.soteria import Soteria, representation_scores
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
-from leakbench.experiment.execute import hand_out
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, draw_victims, view_of
 from leakbench.federated.client import Examples, client_update, example_signal, mean_update

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from leakbench.cell import Request, resolve_cell
 from leakbench.cell.accounting import cell_epsilon
+from leakbench.cell.cell import hand_out
 from leakbench.data.find import load_dataset
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense, Probe, facts_at
@@ -18,7 +19,6 @@ from leakbench.defense.importance import Central, Importance, Sensitivity, Varia
 from leakbench.defense.nbafl import Calibration, NbaflDownlink, NbaflUplink, clip_weights, downlink_std, uplink_std
 from leakbench.defense.priority import PriorityNoise, chosen
 from leakbench.errors import InputError
-from leakbench.experiment.execute import hand_out
 from leakbench.federated.simulate import train
 from leakbench.models import build, one_hot, parameters
 from leakbench.part import part

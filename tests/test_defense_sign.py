@@ -21,7 +21,7 @@ from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.sign import SHARPNESS, Sign, SoftSign, margins
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
-from leakbench.experiment.execute import _sent, hand_out
+from leakbench.execute import _sent, hand_out
 from leakbench.experiment.victims import aware, draw_victims, truth, view_of
 from leakbench.models import one_hot
 from leakbench.privacy.claim import MomentsClaim

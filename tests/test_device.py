@@ -13,9 +13,10 @@ from command_line import called
 from far import FAR, Elsewhere
 
 from leakbench.cell import Cell, Request, identity, resolve_cell
+from leakbench.cell.cell import hand_out
 from leakbench.cell.device import described, device_of
 from leakbench.errors import InputError
-from leakbench.experiment.execute import execute, hand_out
+from leakbench.execute import execute
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.federated.simulate import train
 from leakbench.store import open_run

@@ -11,10 +11,10 @@ import yaml
 from leakbench.cell import Cell, Request
 from leakbench.cell.accounting import cell_curve, cell_epsilon
 from leakbench.cell.budget import prepare
+from leakbench.cell.cell import hand_out
 from leakbench.cell.network import probe_of
 from leakbench.defense import facts_at
 from leakbench.errors import InputError
-from leakbench.experiment.execute import hand_out
 from leakbench.types import Fact
 
 

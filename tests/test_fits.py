@@ -34,8 +34,8 @@ from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
+from leakbench.execute import _sent, execute, hand_out
 from leakbench.experiment import stage_attack
-from leakbench.experiment.execute import _sent, execute, hand_out
 from leakbench.experiment.victims import draw_victims, view_of
 from leakbench.federated.view import Public, View
 from leakbench.fit_store import FitStore, fit_folder

@@ -72,7 +72,7 @@ def test_the_command_line_imports_no_flwr():
     script = (
         "import sys\n"
         "sys.modules['flwr'] = sys.modules['ray'] = None\n"
-        "import leakbench.cli, leakbench.flower, leakbench.experiment.execute\n"
+        "import leakbench.cli, leakbench.flower, leakbench.execute\n"
         "print('fine')\n"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=HOME, capture_output=True, text=True, check=False)

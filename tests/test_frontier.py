@@ -15,12 +15,12 @@ from command_line import called
 from leakbench.cell import Request
 from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.budget import prepare
+from leakbench.cell.cell import hand_out
 from leakbench.cell.factors import louder
 from leakbench.cell.network import probe_of
 from leakbench.decay import Scaled
 from leakbench.defense import Defense, facts_at
 from leakbench.errors import InputError
-from leakbench.experiment.execute import hand_out
 from leakbench.frontier import frontier as engine
 from leakbench.frontier.answer import answer_of
 from leakbench.frontier.choose import Requirements, chosen, main_rows, reaching, refusals

@@ -10,7 +10,7 @@ from leakbench.attack.slots.distance import SquaredL2
 from leakbench.cell import Request, resolve_cell
 from leakbench.defense.clip import ClipLayers, ClipLayersShared, ClipWhole
 from leakbench.defense.transform import Stations
-from leakbench.experiment.execute import _sent, hand_out
+from leakbench.execute import _sent, hand_out
 from leakbench.experiment.victims import draw_victims, truth, view_of
 from leakbench.federated.view import Knowledge, View
 from leakbench.models import one_hot

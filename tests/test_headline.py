@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 import torch
 
+from leakbench.auditing.verdict import Audit
 from leakbench.data.recipe import Federation
-from leakbench.measure.scores import RANKS_ONLY
-from leakbench.privacy.audit.verdict import Audit
 from leakbench.report.headline import STYLES, headline
 from leakbench.report.words import warnings
+from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.summary.evidence import Setup
 from leakbench.summary.tap import tap_summary
 from leakbench.summary.utility import utility

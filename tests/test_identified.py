@@ -13,18 +13,18 @@ from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.reconstructed import certain, chosen, explains, nearest
 from leakbench.attack.rankings.selected import mask_likelihood, selects, value_likelihood, without_selection
 from leakbench.cell import Request, resolve_cell
+from leakbench.cell.cell import hand_out
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.prune import PruneRandom, PruneThreshold
 from leakbench.defense.transform import Stations, Transform
-from leakbench.experiment.execute import hand_out
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, aware, candidates, draw_victims, view_of
 from leakbench.federated.view import View
-from leakbench.measure.rankings import identified_first
 from leakbench.measure.recognised import high_passed, scaled
-from leakbench.measure.scores_rankings import IDENTIFIED_BY, score_rankings
 from leakbench.measure.truth import Truth
 from leakbench.rng import generator
+from leakbench.scoring.rankings import identified_first
+from leakbench.scoring.scores_rankings import IDENTIFIED_BY, score_rankings
 from leakbench.types import Network
 
 VICTIMS = 12

@@ -11,7 +11,7 @@ from leakbench.attack import Attack
 from leakbench.cell import KNOWS, Request, identity, resolve_cell
 from leakbench.cli import commands
 from leakbench.errors import InputError
-from leakbench.experiment.execute import _sent, hand_out
+from leakbench.execute import _sent, hand_out
 from leakbench.experiment.victims import draw_victims, view_of
 from leakbench.recipe import describe, names, resolve
 

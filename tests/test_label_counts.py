@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from leakbench.attack.search.label_counts import label_counts, rounded
 from leakbench.attack.slots.labels import LABELS, Given, LastLayer, LastLayerCounts
 from leakbench.cell import Request, resolve_cell
+from leakbench.cell.cell import hand_out
 from leakbench.cli import main
 from leakbench.data.find import load_dataset
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
-from leakbench.experiment.execute import hand_out
 from leakbench.experiment.victims import Sent, draw_victims, truth, view_of
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Public, View

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakbench.answers import Ranking
-from leakbench.measure.scores import Truth
-from leakbench.measure.scores_rankings import counted, score_rankings
 from leakbench.measure.statistics import mean_interval
 from leakbench.rng import generator
+from leakbench.scoring.scores import Truth
+from leakbench.scoring.scores_rankings import counted, score_rankings
 from leakbench.summary.rankings import ranking_fields, ranking_notes
 
 pytestmark = pytest.mark.usefixtures("with_pages")

@@ -12,9 +12,8 @@ import pytest
 from command_line import called
 from leaderboard_cards import changed, with_points
 
-import leakbench.federated.leakage
-import leakbench.privacy
 from leakbench import recipe
+from leakbench.behaviour import SHARED
 from leakbench.errors import InputError
 from leakbench.leaderboard.asked import asking
 from leakbench.leaderboard.card import Card
@@ -107,9 +106,9 @@ def test_a_stale_card_names_the_behaviours_that_changed_and_how_to_measure_it_ag
     card: Card, tmp_path: Path, no_measuring: Callable[..., Card], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In place of the hashes, which all differ; what else is not of these cells follows."""
-    accounting, training = leakbench.privacy.BEHAVIOUR, leakbench.federated.leakage.BEHAVIOUR
-    monkeypatch.setattr("leakbench.privacy.BEHAVIOUR", accounting + 1)
-    monkeypatch.setattr("leakbench.federated.leakage.BEHAVIOUR", training + 1)
+    accounting, training = SHARED["accounting"], SHARED["leakage"]
+    monkeypatch.setitem(SHARED, "accounting", accounting + 1)
+    monkeypatch.setitem(SHARED, "leakage", training + 1)
     changed = f"accounting {accounting} -> {accounting + 1}, leakage {training} -> {training + 1}"
     line = f"the card is stale: {changed}; measure it again: {card.repeat}"
     assert check(card, tmp_path, None, QUIET, no_measuring) == [line]

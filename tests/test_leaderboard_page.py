@@ -9,6 +9,7 @@ import pytest
 from leaderboard_cards import everywhere, with_points
 
 from leakbench import recipe
+from leakbench.behaviour import SHARED
 from leakbench.leaderboard.blocks import Code, Grid, Link, Text, as_html, as_markdown
 from leakbench.leaderboard.card import Card
 from leakbench.leaderboard.page import html_of, markdown_of
@@ -194,7 +195,7 @@ def test_the_page_names_stale_cards_under_its_title_by_their_reasons(
         dataclasses.replace(card, defense=dataclasses.replace(card.defense, **fields))
         for fields in ({"name": "of_nobody"}, {"content": "0" * 64})
     )
-    monkeypatch.setattr("leakbench.privacy.BEHAVIOUR", 9)
+    monkeypatch.setitem(SHARED, "accounting", 9)
     pages = [markdown_of([gone, card, changed], "cards"), html_of([gone, card, changed], "cards")]
     title, box, rule, bullets, *_ = pages[0].split("\n\n")
     lines = bullets.splitlines()

@@ -13,12 +13,13 @@ from scipy.stats import binomtest
 
 from leakbench.catalog import list_kind
 from leakbench.cell import Cell, Request, identity, resolve_cell
-from leakbench.experiment.execute import execute, hand_out
+from leakbench.cell.cell import hand_out
+from leakbench.data.partition import Shards
+from leakbench.execute import execute
 from leakbench.experiment.leak_noise import leak_facts, noise_std
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, aware, draw_victims, truth, view_of
 from leakbench.federated.client import Network
-from leakbench.federated.partition import Shards
 from leakbench.limits.floor import floor
 from leakbench.limits.guards import Guard, guards
 from leakbench.measure.statistics import exact_low, wilson

@@ -12,16 +12,17 @@ from torch import Tensor
 from leakbench.answers import Ranking
 from leakbench.attack import Attack
 from leakbench.cell import Cell, Request, identity, resolve_cell
+from leakbench.cell.cell import hand_out
+from leakbench.data.partition import Partition
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.precode import Precode
 from leakbench.defense.transform import Stations
+from leakbench.execute import execute
 from leakbench.experiment import victims as victims_module
-from leakbench.experiment.execute import execute, hand_out
 from leakbench.experiment.stage_attack import Leak, _twin
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, draw_victims, view_of
 from leakbench.federated.leakage import leak, rounded
-from leakbench.federated.partition import Partition
 from leakbench.federated.view import View
 from leakbench.models import build, one_hot, parameters
 from leakbench.rng import generator, generators

@@ -23,7 +23,7 @@ from leakbench.cell import Request, resolve_cell
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
-from leakbench.experiment.execute import _sent, hand_out
+from leakbench.execute import _sent, hand_out
 from leakbench.experiment.victims import draw_victims, public_examples, view_of
 from leakbench.federated.view import Public, View
 from leakbench.models import one_hot, parameters

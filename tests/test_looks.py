@@ -19,9 +19,9 @@ from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.slots.distance import SquaredL2
 from leakbench.cell import Cell, Request, looks_at, random_at, resolve_cell
 from leakbench.cell import looks as looks_module
+from leakbench.cell.cell import hand_out
 from leakbench.errors import InputError
 from leakbench.experiment import stage_attack
-from leakbench.experiment.execute import hand_out
 from leakbench.experiment.stage_attack import Leak, _chunk
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, aware, candidates, draw_victims, view_of

@@ -15,11 +15,11 @@ from scipy.stats import binom, norm
 from torch import Tensor
 
 from leakbench.answers import Ranking
-from leakbench.measure.scores import Truth
-from leakbench.measure.scores_rankings import membership, score_rankings
 from leakbench.measure.statistics import mean_interval, wilson
 from leakbench.privacy.bounds import gaussian_robustness
 from leakbench.rng import generator
+from leakbench.scoring.scores import Truth
+from leakbench.scoring.scores_rankings import membership, score_rankings
 from leakbench.summary.rankings import ranking_fields, ranking_notes
 
 pytestmark = pytest.mark.usefixtures("with_pages")

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from leakbench.cell import Cell, Request, resolve_cell
 from leakbench.errors import InputError
-from leakbench.experiment.execute import execute
+from leakbench.execute import execute
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.progress import Reporter
 from leakbench.rows_file import read_rows

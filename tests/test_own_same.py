@@ -15,7 +15,7 @@ from torch import nn
 import leakbench
 from leakbench.cell import Cell, Request, identity
 from leakbench.cell.budget import prepare
-from leakbench.experiment.execute import _sent, execute, hand_out
+from leakbench.execute import _sent, execute, hand_out
 from leakbench.experiment.stage_attack import Leak
 from leakbench.experiment.victims import truth
 from leakbench.federated.view import View

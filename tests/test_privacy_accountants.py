@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
+from leakbench.auditing.family import gaussian_epsilon
 from leakbench.errors import InputError
 from leakbench.privacy.accountants import ACCOUNTANTS, _divergence, best, moments_2017, pld, rdp
-from leakbench.privacy.audit.family import gaussian_epsilon
 from leakbench.privacy.mechanism import Mechanism, Mechanisms
 from leakbench.privacy.pairs import gaussian_delta, visible_epsilon
 from leakbench.privacy.renyi import by_quadrature, divergences

@@ -13,8 +13,8 @@ from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
 from leakbench.federated.client import Network
 from leakbench.federated.view import View
+from leakbench.limits.fisher import fisher_information, rmse_floor
 from leakbench.models import build, one_hot, parameters
-from leakbench.privacy.fisher import fisher_information, rmse_floor
 
 
 def view_of(model: nn.Module, shape: tuple[int, ...], tap: str, stations: Stations, batch: int = 1) -> View:

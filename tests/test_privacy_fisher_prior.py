@@ -14,9 +14,9 @@ from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
 from leakbench.federated.view import View
+from leakbench.limits.fisher import rmse_floor
+from leakbench.limits.fisher_prior import information_matrix, prior_floors
 from leakbench.models import one_hot, parameters
-from leakbench.privacy.fisher import rmse_floor
-from leakbench.privacy.fisher_prior import information_matrix, prior_floors
 from leakbench.types import Network
 
 

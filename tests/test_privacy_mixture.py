@@ -9,12 +9,12 @@ import torch
 from dp_accounting.pld import PLDAccountant
 from scipy import stats
 
+from leakbench.auditing.trials import drawn
+from leakbench.auditing.verdict import lower_bounds
+from leakbench.data.partition import Iid, Partitioner, Shards
 from leakbench.errors import InputError
-from leakbench.federated.partition import Iid, Partitioner, Shards
 from leakbench.federated.sampling import draw_clients
 from leakbench.privacy.accountants import best, moments_2017, pld, rdp
-from leakbench.privacy.audit.trials import drawn
-from leakbench.privacy.audit.verdict import lower_bounds
 from leakbench.privacy.bounds import gaussian_robustness, reconstruction_robustness
 from leakbench.privacy.calibration import Noise
 from leakbench.privacy.claim import NoClaim

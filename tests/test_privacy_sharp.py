@@ -11,9 +11,9 @@ import torch
 from small_table import layout
 from test_privacy_phases import CLAIM, SMALL, at_example, at_server, caveats, every_round, on_batch, valid
 
+from leakbench.auditing.noise import _pass_alone
 from leakbench.measure.metrics_tables import table_scores
 from leakbench.privacy.accountants import ORDERS, pld, rdp
-from leakbench.privacy.audit.noise import _pass_alone
 from leakbench.privacy.bounds import gaussian_robustness, reconstruction_robustness
 from leakbench.privacy.calibration import _unbounded
 from leakbench.privacy.caveats import _sampling

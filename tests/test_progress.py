@@ -12,7 +12,7 @@ from leakbench.attack import Attack
 from leakbench.attack.slots.stop import Iterations, Stop, Watched, watched
 from leakbench.cell import Request, identity
 from leakbench.cell.budget import prepare
-from leakbench.experiment.execute import execute
+from leakbench.execute import execute
 from leakbench.progress import Reporter, cells_line
 from leakbench.recipe import resolve
 from leakbench.store import open_run

@@ -14,14 +14,14 @@ from leakbench.attack.needs import Needs
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.classes import Classes
 from leakbench.cell import Cell, Request, resolve_cell
+from leakbench.cell.cell import hand_out
 from leakbench.experiment import rankings as asking
-from leakbench.experiment.execute import hand_out
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, candidates, draw_victims, public_examples, view_of
 from leakbench.federated.view import View
-from leakbench.measure.rankings import ONE_EACH, RANKINGS, Question, told
-from leakbench.measure.scores import COLUMNS
 from leakbench.measure.truth import Truth
+from leakbench.scoring.rankings import ONE_EACH, RANKINGS, Question, told
+from leakbench.scoring.scores import COLUMNS
 from leakbench.summary.limits import BOUNDS
 from leakbench.types import Generators, Network
 

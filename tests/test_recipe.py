@@ -17,6 +17,7 @@ from leakbench.behaviour import part_name
 from leakbench.catalog import KINDS
 from leakbench.cell import Request, resolve_cell
 from leakbench.data.formats import FORMAT
+from leakbench.data.partition import PARTITION
 from leakbench.decay import DECAY
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipLayers
@@ -24,7 +25,6 @@ from leakbench.defense.importance import IMPORTANCE
 from leakbench.defense.network import NETWORK
 from leakbench.defense.recipe import TRANSFORM
 from leakbench.errors import InputError
-from leakbench.federated.partition import PARTITION
 from leakbench.part import part
 from leakbench.privacy.claim import CLAIM
 from leakbench.recipe import construct, describe, load, names, recipe_name, resolve

@@ -139,15 +139,15 @@ def test_the_rows_have_each_member_of_a_batch_and_the_baseline() -> None:
     guesses = torch.zeros(6, *DATA.shape)
     guesses[5] = inputs[0, 1]  # Of the cell's victim 2, which is in the first lane.
     null = NullAttack({"guess": guesses, "other": inputs.flatten(0, 1)}, {}, {}, "guess", "other")
-    rows = score_recognised(ordered, real, null, GALLERY)
+    rows = score_recognised(ordered, real, null.guesses[null.best_for_success], GALLERY)
     assert list(rows.columns) == list(RECOGNISED_COLUMNS)
     assert rows["recognised"].tolist() == [1, 0, 1, 1, 0, 0]
     assert rows["null_recognised"].tolist() == [0, 1, 0, 0, 0, 0]
     assert (rows["gallery"] == len(GALLERY.inputs) - 1).all()
-    ranked = score_recognised(None, real, null, GALLERY)
+    ranked = score_recognised(None, real, null.guesses[null.best_for_success], GALLERY)
     assert ranked["recognised"].isna().all()
     pd.testing.assert_frame_equal(ranked.drop(columns="recognised"), rows.drop(columns="recognised"))
-    absent = score_recognised(ordered, real, null, None)
+    absent = score_recognised(ordered, real, null.guesses[null.best_for_success], None)
     assert absent.isna().all(axis=None) and len(absent) == 6
 
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from leakbench.attack.servers.imprint import Bins
 from leakbench.cell import Cell, Request
 from leakbench.cell.budget import prepare
-from leakbench.experiment.execute import hand_out
+from leakbench.cell.cell import hand_out
+from leakbench.data.partition import Partition
 from leakbench.experiment.victims import Sent, draw_victims, truth
-from leakbench.federated.partition import Partition
 from leakbench.limits import reference as module
 from leakbench.limits.guards import Guard
 from leakbench.limits.reference import Reference, alone_in_a_bin, ideal, prior_of, reference

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from leakbench.experiment import execute
+from leakbench import execute
 from tests.command_line import called
 
 LIVE = [

@@ -14,8 +14,8 @@ import torch
 from rich.console import Console
 from safetensors.torch import save_file
 
+from leakbench.auditing.verdict import Audit
 from leakbench.errors import InputError
-from leakbench.privacy.audit.verdict import Audit
 from leakbench.report import print_table, write_report
 from leakbench.report.cards import cards
 from leakbench.report.gallery import shown_size, shrinks

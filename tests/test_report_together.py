@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner
 from test_report import POINTS, at_noise, rows_of, run_folder, summary_of
 
+from leakbench.auditing.verdict import Audit
 from leakbench.cli import commands
 from leakbench.cli.options import federation_options
 from leakbench.errors import InputError
-from leakbench.privacy.audit.verdict import Audit
 from leakbench.report import write_report, write_together
 from leakbench.report.audited import AUDIT, AUDITED_OPTIONS, audit_command, check_audited, keep_audit
 from leakbench.report.gallery import BUDGET, fitting, galleries, picture, picture_bytes

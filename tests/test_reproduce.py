@@ -17,13 +17,13 @@ import strongest_looks
 import yaml
 from command_line import called
 
+from leakbench.box import evidence_of
 from leakbench.errors import InputError
 from leakbench.progress import Reporter
 from leakbench.recipe import names
 from leakbench.reproduce import measure as measuring
 from leakbench.reproduce.accounting.page import judged
 from leakbench.reproduce.accounting.table import AccountingTable
-from leakbench.reproduce.box import evidence_of
 from leakbench.reproduce.choose import chosen
 from leakbench.reproduce.file import table_names
 from leakbench.reproduce.index import BEGIN, END, index_of

@@ -10,7 +10,7 @@ from bounds_hold_page import page_of
 
 from leakbench.cell import Request, identity
 from leakbench.cell.budget import prepare
-from leakbench.experiment.execute import execute
+from leakbench.execute import execute
 from leakbench.progress import Reporter
 from leakbench.store import open_run
 

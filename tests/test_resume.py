@@ -24,7 +24,7 @@ from safetensors.numpy import load_file
 from leakbench import cli
 from leakbench.cell import Cell, Request, resolve_cell
 from leakbench.cell.device import conditions
-from leakbench.experiment.execute import execute
+from leakbench.execute import execute
 from leakbench.store import open_run
 from tests.offline import python_path
 

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from leakbench import cli
 from leakbench.attack.recipe import Method
 from leakbench.cell import Cell, Request, identity, resolve_cell
+from leakbench.cell.cell import hand_out
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
@@ -26,8 +27,8 @@ from leakbench.engine import budget
 from leakbench.engine.memory import memory_of
 from leakbench.engine.room import Room
 from leakbench.errors import InputError, out_of_memory
+from leakbench.execute import execute
 from leakbench.experiment import stage_attack
-from leakbench.experiment.execute import execute, hand_out
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.federated.client import client_update
 from leakbench.federated.simulate import train

@@ -15,8 +15,8 @@ from leakbench.limits.floor import Floor
 from leakbench.limits.guards import Guard
 from leakbench.limits.limits import Limits
 from leakbench.limits.reference import Reference
-from leakbench.measure.scores import RANKS_ONLY, Truth, score
 from leakbench.measure.statistics import wilson
+from leakbench.scoring.scores import RANKS_ONLY, Truth, score
 from leakbench.summary.summarise import summarise
 from leakbench.summary.tap import tap_summary
 

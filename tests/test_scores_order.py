@@ -8,8 +8,8 @@ from torch import Tensor
 from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.null.pictures import NullAttack
 from leakbench.measure import metrics
-from leakbench.measure.rankings import ranked_first
-from leakbench.measure.scores import Truth, score
+from leakbench.scoring.rankings import ranked_first
+from leakbench.scoring.scores import Truth, score
 
 SHAPE = (1, 4, 4)
 

@@ -14,11 +14,10 @@ import pytest
 from click.testing import CliRunner
 from golden_cells import CELLS, COMMAND, KEPT, cell_of, differences, numbers, unraised
 
-import leakbench.privacy
 from leakbench.attack.slots.distance import Cosine
-from leakbench.behaviour import raised, versions_of_parts
+from leakbench.behaviour import SHARED, raised, versions_of_parts
 from leakbench.cell import Request, resolve_cell
-from leakbench.cell.behaviours import SHARED, behaviours_of
+from leakbench.cell.behaviours import behaviours_of
 from leakbench.cell.cell import identified
 from leakbench.cli.reproduce import reproduce as command
 from leakbench.data.kept import KeptData
@@ -83,8 +82,8 @@ def test_numbers_change_only_with_a_behaviour_version(name: str, tmp_path: Path)
     assert not changed, (
         f"{name!r}: numbers changed without a new behaviour version:\n  " + "\n  ".join(changed) + "\n"
         f"In play: {', '.join(sorted(behaviours_of(cell)))}.\n"
-        "If the change is meant, raise the version of the piece that changed (`behaviour = 2` in a part's class, BEHAVIOUR in a "
-        f"module, `behaviour=2` in MODELS; see leakbench/behaviour.py), then run `{COMMAND}`; `leakbench reproduce --stale` "
+        "If the change is meant, raise the version of the piece that changed (`behaviour = 2` in a part's class, a number "
+        f"of SHARED in leakbench/behaviour.py, `behaviour=2` in MODELS), then run `{COMMAND}`; `leakbench reproduce --stale` "
         "lists the published rows to measure again. Otherwise mend the change."
     )
 
@@ -105,8 +104,8 @@ def test_identities_of_the_first_versions_stay(
     names: tuple[str, str, str], identity: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With one network and the first version of every shared piece, an identity does not change from release to release."""
-    for shared in SHARED.values():
-        monkeypatch.setattr(shared.module, "BEHAVIOUR", 1)
+    for piece in SHARED:
+        monkeypatch.setitem(SHARED, piece, 1)
     defense, attack, dataset = names
     asked = Request(defense=defense, attack=attack, dataset=dataset, networks=1)
     assert resolve_cell(asked, None).hash == identity
@@ -171,9 +170,9 @@ def test_every_shared_piece_enters_the_identity_of_the_cells_that_use_it(monkeyp
     asked = {"none": Request(attack="cpl", train_rounds=0), "fed_cdp": Request(defense="fed_cdp", attack="cpl")}
     before = {name: resolve_cell(request, None) for name, request in asked.items()}
     unused = {"none": {"training", "accounting", "bounds"}, "fed_cdp": set[str]()}
-    for piece, shared in SHARED.items():
+    for piece in list(SHARED):
         with monkeypatch.context() as patch:
-            patch.setattr(shared.module, "BEHAVIOUR", 9)
+            patch.setitem(SHARED, piece, 9)
             for name, request in asked.items():
                 cell = resolve_cell(request, None)
                 assert (cell.hash == before[name].hash) == (piece in unused[name]), (name, piece)
@@ -252,7 +251,7 @@ def test_the_accounting_makes_printed_epsilons_and_noisy_rows_stale(
     rows: list[Published], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some = [row for row in rows if not row.dataset or row.page == "frontier_cancer"]
-    monkeypatch.setattr(leakbench.privacy, "BEHAVIOUR", 9)
+    monkeypatch.setitem(SHARED, "accounting", 9)
     found = checked(some, KeptData(offline=True), Reporter(quiet=True))
     now = {
         (each.published.page, each.published.row)

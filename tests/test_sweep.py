@@ -21,7 +21,7 @@ from leakbench.cell import identity
 from leakbench.cell.budget import prepare
 from leakbench.cell.fields import request_of
 from leakbench.errors import InputError
-from leakbench.experiment.execute import execute
+from leakbench.execute import execute
 from leakbench.progress import Reporter
 from leakbench.store import open_run
 from leakbench.study import engines
@@ -286,7 +286,7 @@ def test_whatever_a_cell_raises_is_its_record(tmp_path, monkeypatch):
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("two\nlines")
 
-    monkeypatch.setattr("leakbench.experiment.execute.execute", broken)
+    monkeypatch.setattr("leakbench.execute.execute", broken)
     [outcome] = Here()([Task("key", request_of(GIVEN), tmp_path)])
     assert (outcome.kind, outcome.error) == ("failed", "ZeroDivisionError: two lines")
 
@@ -305,7 +305,7 @@ def test_a_disk_that_takes_no_more_ends_the_sweep_and_is_no_record(number, place
     def refused(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number), str(tmp_path / place))
 
-    monkeypatch.setattr("leakbench.experiment.execute.execute", refused)
+    monkeypatch.setattr("leakbench.execute.execute", refused)
     if kind == "failed":
         assert swept(tmp_path, Here()).failed == 4
         return

@@ -21,8 +21,8 @@ from leakbench.data.dataset import Feature
 from leakbench.data.find import load_dataset
 from leakbench.errors import InputError
 from leakbench.measure.metrics_tables import TOLERANCE, match_features, table_scores
-from leakbench.measure.scores import RANKS_ONLY, Truth
-from leakbench.measure.scores_tables import TABLE_COLUMNS, TableJudge, score_table, table_judge
+from leakbench.scoring.scores import RANKS_ONLY, Truth
+from leakbench.scoring.scores_tables import TABLE_COLUMNS, TableJudge, score_table, table_judge
 from leakbench.summary.tables import table_fields, table_notes
 
 COLUMNS = layout()

@@ -8,8 +8,8 @@ import pytest
 
 from leakbench.attack import doubts as attack_doubts
 from leakbench.cell import Request, resolve_cell
-from leakbench.measure.scores import RANKS_ONLY
 from leakbench.measure.statistics import wilson
+from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.summary.tap import tap_summary
 from leakbench.summary.warnings import WORDS, warnings
 

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakbench.cell import Request, resolve_cell
-from leakbench.measure.scores import RANKS_ONLY
 from leakbench.report.verdicts import verdicts
 from leakbench.reproduce.kept import OF_ACCOUNTING, Kept, kept
+from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.summary.evidence import Setup, networks_in, setup_of
 from leakbench.summary.limits import LIMIT, guaranteed
 from leakbench.summary.tap import tap_summary

@@ -19,9 +19,11 @@ from leakbench.attack.rankings.classes import Classes
 from leakbench.cell import Cell, Request, resolve_cell
 from leakbench.cell.accounting import cell_epsilon
 from leakbench.cell.budget import prepare
+from leakbench.cell.cell import hand_out
 from leakbench.cli import main
 from leakbench.data.dataset import Dataset
 from leakbench.data.find import load_dataset
+from leakbench.data.partition import Partition
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense, Probe, phases
 from leakbench.defense.clip import ClipWhole
@@ -29,11 +31,9 @@ from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.soteria import Soteria
 from leakbench.defense.transform import Stations
 from leakbench.errors import InputError
-from leakbench.experiment.execute import hand_out
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.federated.client import Examples, example_signal, local_iterations, mean_update
 from leakbench.federated.leakage import leak
-from leakbench.federated.partition import Partition
 from leakbench.federated.simulate import Round, accuracy, from_tensors, to_tensors, train
 from leakbench.federated.view import View
 from leakbench.models import one_hot, parameters

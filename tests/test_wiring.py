@@ -23,7 +23,7 @@ from leakbench.defense import Defense, phases
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
 from leakbench.defense.transform import Stations
-from leakbench.experiment.execute import _largest, _sent, execute, hand_out
+from leakbench.execute import _largest, _sent, execute, hand_out
 from leakbench.experiment.stage_train import fresh_network, train_federation
 from leakbench.experiment.victims import Sent, aware, candidates, draw_victims, truth, view_of
 from leakbench.federated.client import Examples, client_update, local_iterations, mean_update

@@ -34,9 +34,6 @@ from leakbench.types import Generators, Parameters
 
 __all__ = ["decided", "in_span", "separable", "separated", "spanned"]
 
-BEHAVIOUR = 2
-"""Raised when what is read of batches changes, see `leakbench.behaviour`."""
-
 MOST, MOST_HIDDEN = 16, 8
 """How many examples of a batch are separated at the last layer and at others: M^2 unknowns are solved for with matrices of as
 many rows, and at a layer before others every equation needs a pass through these."""

@@ -25,7 +25,7 @@ from leakbench.bench.operations import ceiling, layer_products, matching_operati
 from leakbench.bench.size import Size
 from leakbench.bench.timing import ONE, either_way, least, median, one_thread_each
 from leakbench.cell import Cell, Request, resolve_cell
-from leakbench.experiment.execute import hand_out
+from leakbench.cell.cell import hand_out
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, draw_victims, truth, view_of
 from leakbench.federated.view import View

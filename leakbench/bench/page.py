@@ -10,8 +10,8 @@ from typing import Any
 from leakbench.bench.bench import AIMS, Bench
 from leakbench.bench.figure import Figure, figure_of
 from leakbench.bench.machine import machine
+from leakbench.box import box_of
 from leakbench.errors import InputError
-from leakbench.reproduce.box import box_of
 from leakbench.scripts import markdown_table
 from leakbench.store import write_atomically
 

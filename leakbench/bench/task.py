@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.data.dataset import Dataset, everyone
+from leakbench.data.partition import Partition, Shards
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense
 from leakbench.defense.transform import Stations, Transform
 from leakbench.federated.client import Examples, client_update
-from leakbench.federated.partition import Partition, Shards
 from leakbench.federated.simulate import train
 from leakbench.models import build, one_hot, parameters
 from leakbench.recipe import resolve

@@ -1,6 +1,6 @@
 """One cell of the benchmark: what was asked for, resolved to recipes and numbers, checked, and identified by its content."""
 
-from leakbench.cell.cell import SINCE, Cell, identified, identity, leak_clock, leak_federation
+from leakbench.cell.cell import SINCE, Cell, hand_out, identified, identity, leak_clock, leak_federation
 from leakbench.cell.knowledge import knowledge
 from leakbench.cell.looks import looks_at, random_at
 from leakbench.cell.network import probe_of
@@ -17,6 +17,7 @@ __all__ = [
     "Cell",
     "Request",
     "Settings",
+    "hand_out",
     "identified",
     "identity",
     "knowledge",

@@ -7,9 +7,9 @@ import math
 
 from leakbench.cell import Settings, probe_of
 from leakbench.data.dataset import Dataset
+from leakbench.data.partition import Partition
 from leakbench.defense import Defense, Probe, phases
 from leakbench.errors import InputError
-from leakbench.federated.partition import Partition
 from leakbench.privacy.curve import epsilon_curve
 from leakbench.privacy.epsilon import Epsilon, epsilon
 from leakbench.privacy.ledger import Phase, Schedule, first_rounds

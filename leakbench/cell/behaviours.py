@@ -6,27 +6,18 @@ Parts are found in the recipes. What every cell shares is listed here, with the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from types import ModuleType
 from typing import Protocol
 
-import leakbench.attack.null
-import leakbench.engine
-import leakbench.limits
-import leakbench.privacy
-from leakbench.attack import Attack, batch_features
+from leakbench.attack import Attack
 from leakbench.attack.rankings.attributes import Attributes
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.classes import Classes
-from leakbench.behaviour import behaviour_of, identity_name, versions_of_parts
+from leakbench.behaviour import SHARED, behaviour_of, identity_name, versions_of_parts
 from leakbench.cell.settings import Settings
 from leakbench.data.dataset import Dataset
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
-from leakbench.federated import leakage, simulate
-from leakbench.measure import metrics, rankings, recognised, statistics
 from leakbench.models import MODELS
-from leakbench.summary import verdict
 
 __all__ = ["behaviours_of"]
 
@@ -46,29 +37,15 @@ class Resolved(Protocol):
     def settings(self) -> Settings: ...
 
 
-@dataclass(frozen=True)
-class Shared:
-    """A module whose constant `BEHAVIOUR` is the version of a piece that cells share, and which cells use it."""
-
-    module: ModuleType
-    used: Callable[[Resolved], bool] = lambda _: True
-
-
-SHARED = {
-    "engine": Shared(leakbench.engine, lambda cell: cell.settings.engine == "fast"),
-    "training": Shared(simulate, lambda cell: cell.settings.federation.rounds > 0),
-    "leakage": Shared(leakage),
-    "metrics": Shared(metrics),
-    "intervals": Shared(statistics),
-    "recognition": Shared(recognised),
-    "verdicts": Shared(verdict),
-    "rankings": Shared(rankings, lambda cell: cell.settings.victims > 1),
-    "batches": Shared(batch_features, lambda cell: cell.settings.victims > 1 and _together(cell)),
-    "baseline guess": Shared(leakbench.attack.null),
-    "accounting": Shared(leakbench.privacy, lambda cell: bool(cell.defense.stations.transforms)),
-    "bounds": Shared(leakbench.limits, lambda cell: bool(cell.defense.stations.transforms)),
+USED: dict[str, Callable[[Resolved], bool]] = {
+    "engine": lambda cell: cell.settings.engine == "fast",
+    "training": lambda cell: cell.settings.federation.rounds > 0,
+    "rankings": lambda cell: cell.settings.victims > 1,
+    "batches": lambda cell: cell.settings.victims > 1 and _together(cell),
+    "accounting": lambda cell: bool(cell.defense.stations.transforms),
+    "bounds": lambda cell: bool(cell.defense.stations.transforms),
 }
-"""{name: a piece that cells share}."""
+"""{a piece that cells share: whether a cell uses it}; every cell uses the others."""
 
 
 def _together(cell: Resolved) -> bool:
@@ -91,5 +68,5 @@ def behaviours_of(cell: Resolved) -> dict[str, int]:
         **versions_of_parts(s.federation.partition),
         **{identity_name(cls): behaviour_of(cls) for cls in ranks},
         **{f"network {name}": MODELS[name].behaviour for name in networks},
-        **{name: shared.module.BEHAVIOUR for name, shared in SHARED.items() if shared.used(cell)},
+        **{name: version for name, version in SHARED.items() if name not in USED or USED[name](cell)},
     }

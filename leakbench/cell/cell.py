@@ -15,15 +15,17 @@ from leakbench.cell.device import conditions
 from leakbench.cell.request import Request
 from leakbench.cell.settings import Settings
 from leakbench.data.dataset import Dataset
+from leakbench.data.partition import Partition
 from leakbench.data.recipe import DatasetRecipe, Federation
 from leakbench.defense import Defense
 from leakbench.measure.metrics import Score
 from leakbench.provenance import versions
 from leakbench.recipe import acting, describe
+from leakbench.rng import generator
 from leakbench.store import SCHEMA, content_hash
 from leakbench.types import Clock
 
-__all__ = ["Cell", "identified", "identity", "leak_clock", "leak_federation"]
+__all__ = ["Cell", "hand_out", "identified", "identity", "leak_clock", "leak_federation"]
 
 
 SINCE = "0.1.0"
@@ -96,6 +98,12 @@ def identity(cell: Cell, command: str) -> dict[str, Any]:
         "recipes": {name: describe(recipe) for name, recipe in recipes.items()},
         "settings": describe(cell.settings),
     }
+
+
+def hand_out(cell: Cell) -> Partition:
+    """Hand the training examples out to the clients of a cell."""
+    f, rng = cell.settings.federation, generator(cell.settings.seed, "partition")
+    return f.partition(cell.data.train_targets, f.clients, f.examples_per_client, rng)
 
 
 def leak_federation(cell: Cell) -> Federation:

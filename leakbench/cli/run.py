@@ -25,7 +25,7 @@ from leakbench.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from leakbench.privacy.audit.verdict import Audit
+    from leakbench.auditing.verdict import Audit
 
 __all__ = ["compare", "plot", "report", "run"]
 

@@ -22,8 +22,8 @@ from leakbench.errors import InputError
 from leakbench.imported import import_function
 from leakbench.measure import metrics
 from leakbench.measure.metrics import load_lpips
-from leakbench.measure.scores import Truth as Real
-from leakbench.measure.scores import no_reconstruction, score
+from leakbench.scoring.scores import Truth as Real
+from leakbench.scoring.scores import no_reconstruction, score
 from leakbench.summary.tap import tap_summary
 
 __all__ = ["OwnScorer", "as_dict", "conformance", "lines"]

@@ -10,8 +10,8 @@ from pydantic_core import PydanticCustomError
 
 from leakbench.data.addresses import is_safe
 from leakbench.data.formats import FORMAT, Format
+from leakbench.data.partition import PARTITION, Iid, Partitioner
 from leakbench.data.sizes import Sizes
-from leakbench.federated.partition import PARTITION, Iid, Partitioner
 from leakbench.inside import is_inside
 from leakbench.nested import nested
 from leakbench.part import Count, Fraction, Inside, Positive, Text, part

@@ -13,12 +13,12 @@ from typing import Annotated, Literal
 import torch
 from pydantic_core import PydanticCustomError
 
+from leakbench.decay import least_constant
 from leakbench.defense.by_norm import clip_factor, scaled
 from leakbench.errors import InputError
 from leakbench.lengths import length
 from leakbench.nested import nested
 from leakbench.part import Bound, Count, Positive, Probability, part
-from leakbench.privacy.classical import least_constant
 from leakbench.rng import normal
 from leakbench.types import Clock, Fact, Generators, Parameters, Signal
 

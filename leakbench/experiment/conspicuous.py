@@ -17,10 +17,10 @@ from torch.func import functional_call
 
 from leakbench.attack.servers.server import HONEST, lies
 from leakbench.cell import Cell
+from leakbench.data.partition import Partition
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, draw_victims
 from leakbench.federated.client import Examples, example_signal
-from leakbench.federated.partition import Partition
 from leakbench.measure.conspicuous import (
     STATISTICS,
     architecture_changed,

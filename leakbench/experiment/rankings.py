@@ -11,7 +11,7 @@ from leakbench.cell import Cell
 from leakbench.data.dataset import Feature
 from leakbench.experiment.victims import aware, public_examples
 from leakbench.federated.view import Public, View
-from leakbench.measure.rankings import RANKINGS, Ranks
+from leakbench.scoring.rankings import RANKINGS, Ranks
 from leakbench.types import Generators
 
 __all__ = ["likelihoods", "rankings"]
@@ -26,7 +26,7 @@ def rankings(
     rngs: Generators,
     ready: Mapping[str, Ranking] | None = None,
 ) -> dict[str, Ranking]:
-    """Return {name: the answer} to every question of `leakbench.measure.rankings` that can be asked of what leaked.
+    """Return {name: the answer} to every question of `leakbench.scoring.rankings` that can be asked of what leaked.
 
     `identified` is answered by the nearest neighbour of the reconstruction for the victims for which the attacker has evidence,
     and by the likelihood of what leaked for the others, see `leakbench.attack.rankings.reconstructed`.

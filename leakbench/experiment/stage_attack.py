@@ -22,6 +22,7 @@ from leakbench.attack.servers.fishing import fished
 from leakbench.attack.slots.stop import searches_of, watched
 from leakbench.cell import Cell, looks_at, phase_name
 from leakbench.data.attributes import attributes_of, commonest
+from leakbench.data.partition import Partition
 from leakbench.defense.refuse import RefuseConspicuous
 from leakbench.engine.budget import lanes_within, memory_budget
 from leakbench.engine.room import Room
@@ -36,18 +37,17 @@ from leakbench.experiment.victims import (
     truth,
     views_of,
 )
-from leakbench.federated.partition import Partition
 from leakbench.federated.view import View
 from leakbench.fit_store import FitStore, fit_folder
 from leakbench.measure.metrics import Score
 from leakbench.measure.recognised import Gallery, gallery_of, score_recognised
-from leakbench.measure.scores import Truth, no_reconstruction, score
-from leakbench.measure.scores_rankings import score_attributes, score_rankings
-from leakbench.measure.scores_tables import TableJudge, score_table, table_judge
 from leakbench.measure.unanswered import explained
 from leakbench.progress import Progress, begin, saying, ticking
 from leakbench.redacted import without_pictures
 from leakbench.rng import generator, generators
+from leakbench.scoring.scores import Truth, no_reconstruction, score
+from leakbench.scoring.scores_rankings import score_attributes, score_rankings
+from leakbench.scoring.scores_tables import TableJudge, score_table, table_judge
 from leakbench.store import Run
 
 __all__ = ["LOWER", "Judge", "Leak", "attack_leak"]
@@ -266,7 +266,9 @@ def _attack_chunk(
     rows = explained(rows, _silent(views), _refuses(cell), fished(cell.attack.server), read)
     rows = rows.join(score_rankings(ranked, candidate_examples(cell, victims), cell.data.public_targets, real))
     rows = rows.join(score_attributes(ranked, features, [commonest(cell.data, f) for f in features], real))
-    rows = rows.join(score_recognised(None if rebuilt is None else ordered, real, null, gallery))
+    rows = rows.join(
+        score_recognised(None if rebuilt is None else ordered, real, null.guesses[null.best_for_success], gallery)
+    )
     if table is not None:
         draws = generators(cell.settings.seed, "random records", [(leak.round, int(v)) for v in lanes])
         rows = rows.join(score_table(reconstruction.inputs, real, table, draws))

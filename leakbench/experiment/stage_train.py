@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from leakbench.cell import Cell, Settings
+from leakbench.data.partition import Partition
 from leakbench.defense.network import extended
-from leakbench.federated.partition import Partition
 from leakbench.federated.simulate import Round, from_tensors, sent_tensors, to_tensors, train
 from leakbench.models import build, parameters
 from leakbench.progress import Progress, begin, saying, ticking

@@ -23,9 +23,6 @@ from leakbench.types import Clock, Generators, Network, Parameters, Signal
 
 __all__ = ["TAPS", "leak", "logits_of", "rounded"]
 
-BEHAVIOUR = 1
-"""Raised when other numbers leak, or other victims are drawn, see `leakbench.behaviour`."""
-
 TAPS = ("type-2", "type-1", "type-0", "global")
 
 

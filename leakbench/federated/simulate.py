@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from leakbench.data.dataset import Dataset
+from leakbench.data.partition import Partition
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense
 from leakbench.defense.transform import apply
@@ -21,7 +22,6 @@ from leakbench.engine.budget import ALL_CACHES, CORE_CACHE, lanes_within
 from leakbench.engine.room import Room, Say, unsaid
 from leakbench.engine.side_by_side import pieces_of, side_by_side
 from leakbench.federated.client import Examples, client_update, runs_apart
-from leakbench.federated.partition import Partition
 from leakbench.federated.sampling import draw_batches, draw_clients, drawn, drop_out
 from leakbench.models import one_hot
 from leakbench.progress import unticked
@@ -39,9 +39,6 @@ __all__ = [
     "to_tensors",
     "train",
 ]
-
-BEHAVIOUR = 1
-"""Raised when a training ends in other weights, see `leakbench.behaviour`."""
 
 LOWER = "lower --batch or --local-iterations, or take a smaller --model"
 """What takes less memory of a client."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from leakbench.report import svg
+from leakbench import svg
 
 __all__ = [
     "BOTTOM",

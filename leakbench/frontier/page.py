@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from leakbench.box import box_of, caveats_of
 from leakbench.frontier.answer import answer_of, command_words, epsilon_text, p_text, required, setting_of, share_text
 from leakbench.frontier.choose import (
     LEARNED,
@@ -23,7 +24,6 @@ from leakbench.frontier.grid import DEFENSES
 from leakbench.frontier.measure import SIZES, command_of
 from leakbench.frontier.stale import points_in
 from leakbench.leakage_points import point_name
-from leakbench.reproduce.box import box_of, caveats_of
 from leakbench.reproduce.columns import text_of
 from leakbench.reproduce.stale import stale_lines, stale_names
 from leakbench.scripts import in_table, markdown_table, untagged

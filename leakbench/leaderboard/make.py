@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from leakbench.auditing.cell import audit, check_trials
 from leakbench.cell import Request
-from leakbench.cell.auditing import audit, check_trials
 from leakbench.leaderboard.asked import (
     Asked,
     Asking,

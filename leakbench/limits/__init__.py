@@ -1,4 +1,1 @@
 """What no attack at a leakage point can do better than: the noise that was seen, and the floor of the error it leaves."""
-
-BEHAVIOUR = 1
-"""Raised when the bounds change, see `leakbench.behaviour`."""

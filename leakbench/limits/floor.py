@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 
 from leakbench.cell import Cell, looks_at
+from leakbench.data.partition import Partition
 from leakbench.experiment.leak_noise import leak_facts, noise_std
 from leakbench.experiment.victims import Sent, aware, draw_victims, truth, view_of
-from leakbench.federated.partition import Partition
+from leakbench.limits.fisher import fisher_information, rmse_floor
 from leakbench.models import one_hot
-from leakbench.privacy.fisher import fisher_information, rmse_floor
 from leakbench.rng import generator
 
 __all__ = ["Floor", "floor"]
@@ -26,7 +26,7 @@ class Floor:
     """The least RMSE on average, medians over some victims' first examples; None with a note that says why.
 
     rmse: for an attacker who knows the public examples' variance and no more; that of a Gaussian with a covariance is in
-    `leakbench.privacy.fisher_prior`.  unbiased: for one who is right on average.
+    `leakbench.limits.fisher_prior`.  unbiased: for one who is right on average.
     """
 
     rmse: float | None

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from leakbench.cell import Cell, leak_key, looks_at
+from leakbench.data.partition import Partition
 from leakbench.experiment.victims import Sent
-from leakbench.federated.partition import Partition
 from leakbench.limits.floor import Floor, floor
 from leakbench.limits.guards import Guard, guards, together
 from leakbench.limits.reference import Reference, prior_of, reference

@@ -17,8 +17,8 @@ from leakbench.attack.search.shrinkage import Shrinkage, shrinkage_of
 from leakbench.attack.servers.imprint import Bins
 from leakbench.attack.servers.server import HONEST, lies
 from leakbench.cell import Cell
+from leakbench.data.partition import Partition
 from leakbench.experiment.victims import Sent, draw_victims, public_examples, truth
-from leakbench.federated.partition import Partition
 from leakbench.limits.guards import Guard
 from leakbench.measure.metrics import success_threshold
 from leakbench.rng import generator

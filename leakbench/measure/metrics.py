@@ -34,9 +34,6 @@ __all__ = [
     "success_threshold",
 ]
 
-BEHAVIOUR = 1
-"""Raised when a score of a reconstruction or the threshold of success changes, see `leakbench.behaviour`."""
-
 Score: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """(reconstruction (V, M, *s), truth (V, M, *s)) -> (V, M)."""
 

@@ -16,7 +16,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from leakbench.attack.null.pictures import NullAttack
 from leakbench.data.dataset import Dataset
 from leakbench.measure.metrics import C1, C2, SIGMA, WINDOW, no_ssim, pairwise_rmse, ssim
 from leakbench.measure.truth import Truth
@@ -36,9 +35,6 @@ __all__ = [
 
 RECOGNISED_COLUMNS = ("recognised", "null_recognised", "gallery")
 """Columns of the rows: whether the reconstruction and the baseline guess are recognised, and among how many other pictures."""
-
-BEHAVIOUR = 1
-"""Raised when the rule of recognition changes, see `leakbench.behaviour`."""
 
 MOST = 1000
 """Largest number of other pictures that a reconstruction is compared with."""
@@ -69,21 +65,20 @@ def gallery_of(data: Dataset, seed: int) -> Gallery | None:
     return Gallery(data.train_inputs[chosen], chosen)
 
 
-def score_recognised(ordered: Tensor | None, truth: Truth, null: NullAttack, gallery: Gallery | None) -> pd.DataFrame:
-    """Return the columns RECOGNISED_COLUMNS of V * M rows, in the order of `leakbench.measure.scores.score`.
+def score_recognised(ordered: Tensor | None, truth: Truth, guesses: Tensor, gallery: Gallery | None) -> pd.DataFrame:
+    """Return the columns RECOGNISED_COLUMNS of V * M rows, in the order of `leakbench.scoring.scores.score`.
 
     Args:
         ordered: (V, M, *s) reconstructions in the order of the truth, NaN where there is none; None for an attack that only ranks,
             so that `recognised` is NaN.
         truth: what really was behind what leaked.
-        null: guesses for all V * M examples of the cell's victims.
+        guesses: The baseline guesses (V * M, *s) for all examples of the cell's victims.
         gallery: None where recognition is not defined, so that all columns are NaN.
     """
     many = truth.labels.numel()
     if gallery is None:
         return pd.DataFrame(dict.fromkeys(RECOGNISED_COLUMNS, np.nan), index=range(many))
     own, examples = truth.inputs.flatten(0, 1).cpu(), truth.examples.flatten().cpu()
-    guesses = null.guesses[null.best_for_success]
     guesses = guesses.reshape(-1, truth.labels.shape[1], *guesses.shape[1:])[truth.lanes.cpu()].flatten(0, 1).cpu()
     guessed, others = recognised(guesses, own, examples, gallery)
     if ordered is None:

@@ -29,9 +29,6 @@ __all__ = [
     "wilson",
 ]
 
-BEHAVIOUR = 1
-"""Raised when an interval changes, see `leakbench.behaviour`."""
-
 Values: TypeAlias = Tensor | ArrayLike
 Floats: TypeAlias = NDArray[np.float64]
 Interval: TypeAlias = tuple[float, float, float]

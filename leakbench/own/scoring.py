@@ -20,12 +20,12 @@ from leakbench.attack.rankings.reconstructed import CALIBRATION, by_both
 from leakbench.errors import InputError
 from leakbench.federated.view import Public, View
 from leakbench.measure.recognised import gallery_of, score_recognised
-from leakbench.measure.scores import Truth, score
-from leakbench.measure.scores_rankings import score_ways
 from leakbench.models import one_hot
 from leakbench.own.attacker import Attacker, aware
 from leakbench.own.seen import Seen
 from leakbench.rng import generator
+from leakbench.scoring.scores import Truth, score
+from leakbench.scoring.scores_rankings import score_ways
 from leakbench.summary.limits import CANDIDATES
 from leakbench.types import Generators
 
@@ -123,7 +123,8 @@ class Scorer:
         gallery = None if attacker.data is None else gallery_of(attacker.data, attacker.seed)
         # Which training examples they are is unknown; pictures that equal a victim's are left out of the gallery by themselves.
         strangers = dataclasses.replace(truth, examples=torch.full_like(known, -1))
-        rows = rows.join(score_ways(ranked, truth)).join(score_recognised(matched, strangers, null, gallery))
+        best = null.guesses[null.best_for_success]
+        rows = rows.join(score_ways(ranked, truth)).join(score_recognised(matched, strangers, best, gallery))
         return rows, matched
 
     @property

@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 from pydantic_core import PydanticCustomError
 
+from leakbench.decay import least_constant
 from leakbench.part import Count, NonNegative, Positive, Probability, part
 from leakbench.privacy.claimed import Claimed
-from leakbench.privacy.classical import least_constant
 from leakbench.privacy.curve import rounds_within
 from leakbench.privacy.ledger import Schedule, Unit
 from leakbench.privacy.mechanism import LEAST_NOISE, Mechanism

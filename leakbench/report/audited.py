@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from leakbench.auditing.verdict import Audit
 from leakbench.bounded import bounded_text, without_controls
 from leakbench.errors import InputError
 from leakbench.manifest import FORMATS, needed
-from leakbench.privacy.audit.verdict import Audit
 from leakbench.store import finished_run, written
 from leakbench.typed import check_fields
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from leakbench.privacy.audit.verdict import Audit
+from leakbench.auditing.verdict import Audit
 from leakbench.report.epsilons import epsilons
 from leakbench.report.words import Summary, number
 from leakbench.summary.threat import MEANS

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from leakbench.auditing.verdict import Audit
 from leakbench.leakage_points import point_name
-from leakbench.privacy.audit.verdict import Audit
 from leakbench.report.audited import audit_of
 from leakbench.report.cards import Card, cards
 from leakbench.report.columns import COUNTS, page_columns

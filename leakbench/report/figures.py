@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from leakbench.leakage_points import point_name
 from leakbench.measure.statistics import proportion, threshold_curve
 from leakbench.privacy.bounds import Seen
-from leakbench.report.svg import DASHES, INK, QUIET, SERIES, drawn, inline
+from leakbench.svg import DASHES, INK, QUIET, SERIES, drawn, inline
 
 __all__ = ["anytime_figure", "bound_curve", "rounds_figure", "threshold_figure", "training_figure"]
 

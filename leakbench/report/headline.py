@@ -17,7 +17,7 @@ from leakbench.summary.verdict import above_baseline
 from leakbench.summary.verdict_words import FAILED, IDENTIFIES, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS, VERDICTS
 
 if TYPE_CHECKING:
-    from leakbench.privacy.audit.verdict import Audit
+    from leakbench.auditing.verdict import Audit
 
 __all__ = ["COLOURS", "STYLES", "Finding", "Headline", "headline"]
 

@@ -21,10 +21,10 @@ from leakbench.report.gallery import Gallery, Series, fitting, gallery_of, label
 from leakbench.report.page import Chart, Line, core_table, headlines
 from leakbench.report.render import render
 from leakbench.report.several import flat, titles
-from leakbench.report.svg import DASHES, SERIES, drawn, inline
 from leakbench.report.words import number, training
 from leakbench.summary.compare import moved
 from leakbench.summary.verdict_words import INCONCLUSIVE
+from leakbench.svg import DASHES, SERIES, drawn, inline
 
 __all__ = ["levels_page", "noise_of"]
 

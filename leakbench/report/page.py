@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from leakbench.auditing.verdict import Audit
 from leakbench.leakage_points import point_name
-from leakbench.privacy.audit.verdict import Audit
 from leakbench.report.audited import audit_command, audit_of
 from leakbench.report.bounds import bounds, seen_at, violations
 from leakbench.report.cards import cards

@@ -24,10 +24,10 @@ from leakbench.measure.statistics import threshold_curve
 from leakbench.report.finished import Finished, read_finished
 from leakbench.report.gallery import Scores, Series, pointed
 from leakbench.report.several import titles
-from leakbench.report.svg import COLOURS, DASHES
 from leakbench.spared import check_spared
 from leakbench.store import write_atomically
 from leakbench.summary.compare import SAME_RULER
+from leakbench.svg import COLOURS, DASHES
 
 __all__ = [
     "FIGURES",

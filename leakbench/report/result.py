@@ -18,10 +18,10 @@ from rich.console import Console
 
 from leakbench.errors import InputError, nearest
 from leakbench.leakage_points import point_name
-from leakbench.own.read import read_run
 from leakbench.report.finished import Finished, read_finished
 from leakbench.report.headline import COLOURS, Headline, headline
 from leakbench.report.latex import latex_table
+from leakbench.report.own_rows import read_run
 from leakbench.report.page import page_text
 from leakbench.report.plots import FIGURES, Plot, curve_plot, gallery_plot, save_figure
 from leakbench.report.table import print_table, printed_width

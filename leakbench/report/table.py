@@ -24,7 +24,7 @@ from leakbench.report.words import batches, conspicuous, notes, number, over_rou
 from leakbench.summary.verdict_words import INCONCLUSIVE
 
 if TYPE_CHECKING:
-    from leakbench.privacy.audit.verdict import Audit
+    from leakbench.auditing.verdict import Audit
 
 __all__ = [
     "VERDICT",

@@ -13,7 +13,7 @@ from typing import Any
 from leakbench.bench.timing import with_threads
 from leakbench.cell import Cell
 from leakbench.cell.budget import prepare
-from leakbench.experiment.execute import hand_out
+from leakbench.cell.cell import hand_out
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.federated.simulate import train
 from leakbench.measure.statistics import median_interval

@@ -18,8 +18,8 @@ from leakbench.attack.public import FEW
 from leakbench.attack.servers.imprint import Bins
 from leakbench.cell import Cell, knowledge
 from leakbench.cell.budget import plan, prepare
+from leakbench.cell.cell import hand_out
 from leakbench.errors import InputError
-from leakbench.experiment.execute import hand_out
 from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, draw_victims, public_examples, truth, view_of
 from leakbench.federated.view import View

@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
+from leakbench.box import box_of, caveats_of, evidence_of, few_victims, leaks_counted
 from leakbench.reproduce.agreement import LEVEL
-from leakbench.reproduce.box import box_of, caveats_of, evidence_of, few_victims, leaks_counted
 from leakbench.reproduce.columns import COLUMNS, Row, text_of
 from leakbench.reproduce.curves import ordered
 from leakbench.reproduce.reached import reached

@@ -11,7 +11,7 @@ import pandas as pd
 
 from leakbench.cell import Cell, identity
 from leakbench.errors import InputError
-from leakbench.experiment.execute import execute
+from leakbench.execute import execute
 from leakbench.progress import Reporter
 from leakbench.store import Run, open_run
 

@@ -19,12 +19,12 @@ from torch import Tensor
 
 from leakbench.errors import InputError
 from leakbench.progress import Reporter
-from leakbench.report.svg import DASHES
 from leakbench.reproduce.curves import Rounds, rounds_of
 from leakbench.reproduce.measure import cells_of
 from leakbench.reproduce.rows import executed
 from leakbench.reproduce.table import Table
 from leakbench.store import write_atomically
+from leakbench.svg import DASHES
 
 __all__ = ["COLOURS", "HIDES", "INK", "LEAKS", "draw", "draw_curves", "draw_pictures", "shown_of"]
 

@@ -38,7 +38,7 @@ def _measured(task: Task, until: float) -> Outcome:
     from leakbench.cell import identity  # noqa: PLC0415
     from leakbench.cell.budget import prepare  # noqa: PLC0415
     from leakbench.engine.memory import keep_freed_memory  # noqa: PLC0415
-    from leakbench.experiment.execute import execute  # noqa: PLC0415
+    from leakbench.execute import execute  # noqa: PLC0415
     from leakbench.progress import Reporter  # noqa: PLC0415
     from leakbench.store import open_run  # noqa: PLC0415
 

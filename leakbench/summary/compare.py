@@ -15,11 +15,11 @@ from scipy.stats import binomtest
 from leakbench.errors import InputError
 from leakbench.leakage_points import listed, point_name
 from leakbench.manifest import needed
-from leakbench.measure.rankings import ONE_EACH
-from leakbench.measure.scores import RANKS_ONLY
 from leakbench.measure.statistics import paired_means, paired_shares
 from leakbench.rng import generator
 from leakbench.rows_file import read_rows
+from leakbench.scoring.rankings import ONE_EACH
+from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.store import read_manifest, written
 
 __all__ = [

@@ -12,10 +12,10 @@ import pandas as pd
 from leakbench.limits.guards import Guard
 from leakbench.limits.limits import Limits
 from leakbench.limits.reference import Reference
-from leakbench.measure.rankings import RANKINGS
-from leakbench.measure.scores_rankings import FALSE_ALARMS
 from leakbench.measure.statistics import exact_low, proportion
 from leakbench.privacy.bounds import Seen
+from leakbench.scoring.rankings import RANKINGS
+from leakbench.scoring.scores_rankings import FALSE_ALARMS
 from leakbench.summary.rankings import attribute_bounds, attribute_violations
 
 __all__ = [
@@ -70,7 +70,7 @@ def _once(column: str) -> Outcomes:
 
 
 def _ranked(name: str) -> Bound:
-    """Return the bound on what a ranking of `leakbench.measure.rankings` tells right."""
+    """Return the bound on what a ranking of `leakbench.scoring.rankings` tells right."""
     question = RANKINGS[name]
     return Bound(name, f"{name}_bound", question.said, question.kappa, _once(name))
 

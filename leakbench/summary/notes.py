@@ -11,7 +11,7 @@ from leakbench.attack.servers.server import lies
 from leakbench.cell import Cell
 from leakbench.cell.victim_mode import leaks_by_batch
 from leakbench.measure.measures import MEASURES, undefined
-from leakbench.measure.scores import RANKS_ONLY
+from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.summary.rankings import ranking_notes, told_notes
 from leakbench.summary.tables import table_notes
 from leakbench.summary.tap import fit_notes

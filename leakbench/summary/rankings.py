@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from leakbench.measure.rankings import ONE_EACH, RANKINGS
-from leakbench.measure.scores_rankings import IDENTIFIED_BY, LEAST_NON_MEMBERS
 from leakbench.measure.statistics import exact_low, mean_interval, shared
 from leakbench.privacy.bounds import Seen
+from leakbench.scoring.rankings import ONE_EACH, RANKINGS
+from leakbench.scoring.scores_rankings import IDENTIFIED_BY, LEAST_NON_MEMBERS
 
 __all__ = [
     "attribute_bounds",

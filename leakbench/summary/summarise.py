@@ -13,7 +13,7 @@ from leakbench.cell import Cell, knowledge, leak_key, looks_at, phase_name, rand
 from leakbench.experiment.conspicuous import Conspicuous
 from leakbench.leakage_points import listed, point_name
 from leakbench.limits.limits import Limits
-from leakbench.measure.rankings import ONE_EACH
+from leakbench.scoring.rankings import ONE_EACH
 from leakbench.summary.evidence import setup_of
 from leakbench.summary.limits import CANDIDATES, LIMIT, guaranteed, limited
 from leakbench.summary.notes import epsilon_notes, limit_notes, network_notes, tap_notes, training_notes

@@ -7,9 +7,9 @@ from typing import Any
 import pandas as pd
 
 from leakbench.measure.metrics_tables import NO_FEATURES
-from leakbench.measure.scores import RANKS_ONLY
-from leakbench.measure.scores_tables import TABLE_COLUMNS
 from leakbench.measure.statistics import difference_interval, mean_interval, proportion
+from leakbench.scoring.scores import RANKS_ONLY
+from leakbench.scoring.scores_tables import TABLE_COLUMNS
 
 __all__ = ["comes_back", "table_fields", "table_notes"]
 

@@ -34,9 +34,6 @@ LEAST_VICTIMS = 100
 LEAST_NETWORKS = 5
 """How much leaks differs between draws of the first weights; fewer draws say little about another network."""
 
-BEHAVIOUR = 1
-"""Raised when the rules of verdicts change, see `leakbench.behaviour`."""
-
 LEVEL = 0.01
 """A leak is stated where chance reaches as many identified victims less often than this."""
 

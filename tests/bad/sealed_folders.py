@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.numpy import load_file, save_file
 
+from leakbench.auditing.verdict import Audit
 from leakbench.hashes import checksum
-from leakbench.privacy.audit.verdict import Audit
 from leakbench.rows_file import versioned, write_rows
 from tests.bad.case import Case, Change
 from tests.bad.made import run

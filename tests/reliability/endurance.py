@@ -19,7 +19,7 @@ import leakbench
 from leakbench.cell import Request, identity
 from leakbench.cell.budget import prepare
 from leakbench.data.kept import KeptData
-from leakbench.experiment.execute import execute
+from leakbench.execute import execute
 from leakbench.progress import Reporter
 from leakbench.runs import listed
 from leakbench.store import open_run

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from scipy.stats import beta
 
+from leakbench.auditing.bounds import both_ways, gaussian_shift
+from leakbench.auditing.cell import audit_cell
+from leakbench.auditing.trials import drawn
 from leakbench.cell import Cell, Request, resolve_cell
-from leakbench.cell.auditing import audit_cell
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
-from leakbench.privacy.audit.bounds import both_ways, gaussian_shift
-from leakbench.privacy.audit.trials import drawn
 from leakbench.privacy.claim import NoClaim
 from leakbench.privacy.mechanism import Mechanism
 from leakbench.rng import generator

@@ -9,7 +9,7 @@ import pandas as pd
 from scipy.stats import binom
 
 from leakbench.cell import Request, identity, resolve_cell
-from leakbench.experiment.execute import execute
+from leakbench.execute import execute
 from leakbench.gate.gate import Limits, gate
 from leakbench.store import open_run
 from tests.reliability.tally import Tally

@@ -208,7 +208,7 @@ def _finished() -> Path:
 
     from leakbench.cell import Request, identity  # noqa: PLC0415
     from leakbench.cell.budget import prepare  # noqa: PLC0415
-    from leakbench.experiment.execute import execute  # noqa: PLC0415
+    from leakbench.execute import execute  # noqa: PLC0415
     from leakbench.report.audited import AUDIT  # noqa: PLC0415
     from leakbench.store import open_run  # noqa: PLC0415
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from leakbench.box import box_of, caveats_of
 from leakbench.reproduce.accounting.table import AccountingTable, Claim, Row
-from leakbench.reproduce.box import box_of, caveats_of
 from leakbench.reproduce.page import counted
 from leakbench.reproduce.stale import rows_of, stale_names
 from leakbench.reproduce.verdict import CONTRADICTED, DIFFERENT, REPRODUCED

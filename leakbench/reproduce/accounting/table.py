@@ -21,8 +21,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-import leakbench.privacy
-from leakbench.behaviour import raised
+from leakbench.behaviour import SHARED, raised
 from leakbench.cell import SINCE
 from leakbench.errors import InputError, nearest
 from leakbench.part import Count, NonNegative, Positive, Probability, Text, part
@@ -290,7 +289,7 @@ class Claim:
     @property
     def versions(self) -> dict[str, int]:
         """{name: behaviour version} of what computes it."""
-        return {"accounting": leakbench.privacy.BEHAVIOUR}
+        return {"accounting": SHARED["accounting"]}
 
 
 @dataclass(frozen=True)

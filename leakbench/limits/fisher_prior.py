@@ -7,7 +7,7 @@ Estimation, and Modulation Theory", part I, 1968, section 2.4). The inequality h
 the mean over some inputs stands here; too few of them raise the floor, since the trace of an inverse is convex. For a linear
 release it is attained: it is the error of the linear least-squares estimate, of any inputs that have that covariance.
 
-`leakbench.privacy.fisher` has the same floor for W = deviation * I from the trace of J^T J alone, which is at most this
+`leakbench.limits.fisher` has the same floor for W = deviation * I from the trace of J^T J alone, which is at most this
 one for that W. A prior that is no Gaussian can be known too, and who knows it may come closer.
 """
 

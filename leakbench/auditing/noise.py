@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from leakbench.privacy.audit.release import Release
+from leakbench.auditing.release import Release
 from leakbench.types import Parameters
 
 __all__ = ["MeasuredNoise", "measure", "seeds_for"]

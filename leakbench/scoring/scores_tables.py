@@ -14,7 +14,7 @@ from leakbench.attack.null.tables import best_guesser, random_records
 from leakbench.data.columns import Columns, columns_of
 from leakbench.data.dataset import Dataset
 from leakbench.measure.metrics_tables import table_scores
-from leakbench.measure.scores import Truth
+from leakbench.scoring.scores import Truth
 from leakbench.types import Generators
 
 __all__ = ["TABLE_COLUMNS", "TableJudge", "score_table", "table_judge"]
@@ -45,7 +45,7 @@ def table_judge(data: Dataset, null: NullAttack, known_labels: Tensor) -> TableJ
 
 
 def score_table(answer: Tensor, truth: Truth, judge: TableJudge, rngs: Generators) -> pd.DataFrame:
-    """Return the columns TABLE_COLUMNS of V * M rows, in the order of `leakbench.measure.scores.score`, for answers (V, M, d).
+    """Return the columns TABLE_COLUMNS of V * M rows, in the order of `leakbench.scoring.scores.score`, for answers (V, M, d).
 
     All three are matched to the truth in the same way. random: the mean over 20 draws, from rngs[v] for victim v.
     """

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakbench.privacy.audit.canary import BOUNDLESS, FAR, Neighbours, focused, joined, neighbours, opposed
-from leakbench.privacy.audit.noise import MeasuredNoise, measure, seeds_for
-from leakbench.privacy.audit.release import Release
+from leakbench.auditing.canary import BOUNDLESS, FAR, Neighbours, focused, joined, neighbours, opposed
+from leakbench.auditing.noise import MeasuredNoise, measure, seeds_for
+from leakbench.auditing.release import Release
 from leakbench.types import Parameters
 
 __all__ = ["SCALES", "Coupled", "check", "check_pairs", "strength"]

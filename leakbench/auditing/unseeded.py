@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from leakbench.privacy.audit.canary import neighbours
-from leakbench.privacy.audit.coupled import SCALES, Coupled
-from leakbench.privacy.audit.noise import measure, seeds_for
-from leakbench.privacy.audit.release import Release
+from leakbench.auditing.canary import neighbours
+from leakbench.auditing.coupled import SCALES, Coupled
+from leakbench.auditing.noise import measure, seeds_for
+from leakbench.auditing.release import Release
 from leakbench.types import Parameters
 
 __all__ = ["check_unseeded"]

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from leakbench.auditing.canary import BOUNDLESS, FAR, Neighbours, focused, joined, neighbours, pointed
+from leakbench.auditing.coupled import ROUNDING, Coupled, check
+from leakbench.auditing.function import CallableRelease
+from leakbench.auditing.unseeded import check_unseeded
+from leakbench.auditing.verdict import Audit, Stated, judge
 from leakbench.errors import InputError
 from leakbench.privacy.accountants import best
-from leakbench.privacy.audit.canary import BOUNDLESS, FAR, Neighbours, focused, joined, neighbours, pointed
-from leakbench.privacy.audit.coupled import ROUNDING, Coupled, check
-from leakbench.privacy.audit.function import CallableRelease
-from leakbench.privacy.audit.unseeded import check_unseeded
-from leakbench.privacy.audit.verdict import Audit, Stated, judge
 from leakbench.privacy.mechanism import Mechanism
 from leakbench.progress import Progress, unreported
 from leakbench.rng import generator

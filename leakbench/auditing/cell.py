@@ -10,19 +10,19 @@ from typing import Any
 
 import torch
 
+from leakbench.auditing.canary import FAR, neighbours
+from leakbench.auditing.coupled import check, strength
+from leakbench.auditing.function import callable_release, load_callable
+from leakbench.auditing.own import audit_callable
+from leakbench.auditing.release import DefenseRelease
+from leakbench.auditing.verdict import Audit, Stated, judge
 from leakbench.cell import Cell, Request, probe_of
 from leakbench.cell.accounting import cell_epsilon, ledger_of
 from leakbench.cell.budget import plan
+from leakbench.cell.cell import hand_out
 from leakbench.defense import Probe
 from leakbench.errors import InputError
-from leakbench.experiment.execute import hand_out
 from leakbench.privacy.accountants import best
-from leakbench.privacy.audit.canary import FAR, neighbours
-from leakbench.privacy.audit.coupled import check, strength
-from leakbench.privacy.audit.function import callable_release, load_callable
-from leakbench.privacy.audit.own import audit_callable
-from leakbench.privacy.audit.release import DefenseRelease
-from leakbench.privacy.audit.verdict import Audit, Stated, judge
 from leakbench.privacy.claim import Claim, NoClaim
 from leakbench.privacy.ledger import Schedule, Unit
 from leakbench.privacy.mechanism import Mechanism, Mixture

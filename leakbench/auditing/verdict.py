@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 import torch
 
-from leakbench.privacy.audit.bounds import CONFIDENCE, both_ways, direct_epsilon, gaussian_shift
-from leakbench.privacy.audit.coupled import Coupled
-from leakbench.privacy.audit.family import family_epsilon
-from leakbench.privacy.audit.release import Release
-from leakbench.privacy.audit.trials import Scores, affordable, drawn, executed
+from leakbench.auditing.bounds import CONFIDENCE, both_ways, direct_epsilon, gaussian_shift
+from leakbench.auditing.coupled import Coupled
+from leakbench.auditing.family import family_epsilon
+from leakbench.auditing.release import Release
+from leakbench.auditing.trials import Scores, affordable, drawn, executed
 from leakbench.privacy.mechanism import Mechanism, Mixture
 from leakbench.progress import Progress, unreported
 

@@ -4,7 +4,7 @@ A release f(x) + N(0, std^2 I) of an input x of d features has the Fisher inform
 per feature, I / d = tr(J^T J) / (std^2 d), is the square of Guo et al.'s dFIL (Guo, Karrer, Chaudhuri and van der
 Maaten, ICML 2022, arXiv 2201.12383, eq. 4 and Theorem 1). It bounds attackers who are right on average, or whose
 knowledge of x is a white Gaussian, each feature of one deviation and by itself; one who knows more may come closer, if only
-how neighbouring pixels go together: `leakbench.privacy.fisher_prior` has the floor of a Gaussian with any covariance.
+how neighbouring pixels go together: `leakbench.limits.fisher_prior` has the floor of a Gaussian with any covariance.
 """
 
 from __future__ import annotations

@@ -22,9 +22,6 @@ from leakbench.types import Generators
 
 __all__ = ["ONE_EACH", "RANKINGS", "Question", "Ranks", "identified_first", "ranked_first", "told"]
 
-BEHAVIOUR = 2
-"""Raised when the score of a ranking, or its candidates, change, see `leakbench.behaviour`; a part that ranks has its own."""
-
 Features: TypeAlias = Sequence[Feature]
 
 

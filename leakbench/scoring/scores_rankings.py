@@ -1,6 +1,6 @@
 """What else the rankings beside an attack tell: who was in the batch, how many there are of each label, and attributes.
 
-One row per example, as in `leakbench.measure.scores`.
+One row per example, as in `leakbench.scoring.scores`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor
 from leakbench.answers import Ranking
 from leakbench.attack.search.label_counts import rounded
 from leakbench.data.dataset import Feature
-from leakbench.measure.rankings import identified_first, told
 from leakbench.measure.truth import Truth
+from leakbench.scoring.rankings import identified_first, told
 
 __all__ = [
     "FALSE_ALARMS",

@@ -254,4 +254,4 @@ def _numpy(rng: torch.Generator) -> np.random.Generator:
     return np.random.default_rng(int(torch.randint(2**62, (), generator=rng)))
 
 
-PARTITION = Slot("partition", ("leakbench.federated.partition",))
+PARTITION = Slot("partition", ("leakbench.data.partition",))

@@ -13,9 +13,9 @@ from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.null.pictures import NullAttack
 from leakbench.measure import metrics
 from leakbench.measure.measures import MEASURES
-from leakbench.measure.rankings import ONE_EACH, told
 from leakbench.measure.truth import Truth
 from leakbench.measure.unanswered import NONE_GIVEN, NOT_FINITE
+from leakbench.scoring.rankings import ONE_EACH, told
 
 __all__ = ["COLUMNS", "RANKS_ONLY", "Truth", "no_reconstruction", "score"]
 
@@ -68,7 +68,7 @@ def score(
     """Return (rows, reconstruction (V, M, *s) in the order of the truth).
 
     answer: None of an attack that only ranks.
-    rankings: {name: its answer}, of `leakbench.measure.rankings`, scored for each victim's first example alone: `identified` among
+    rankings: {name: its answer}, of `leakbench.scoring.rankings`, scored for each victim's first example alone: `identified` among
         k candidates; `label_ranked` among the classes, NaN for a label that no public example has, which it cannot name.
     network: which draw of the first weights leaked, counted from 0.
     null: guesses for all V * M examples of the cell's victims.

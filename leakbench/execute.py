@@ -13,15 +13,15 @@ from torch import Tensor, nn
 
 from leakbench.attack.public import FEW
 from leakbench.attack.servers.server import Honest
-from leakbench.cell import Cell, knowledge, leak_key, phase_name
+from leakbench.cell import Cell, hand_out, knowledge, leak_key, phase_name
 from leakbench.cell.accounting import cell_curve, cell_epsilon
+from leakbench.data.partition import Partition
 from leakbench.experiment.attack_time import AttackTime
 from leakbench.experiment.conspicuous import conspicuous_of
 from leakbench.experiment.rehearsal import rehearse
 from leakbench.experiment.stage_attack import Judge, Leak, attack_leak
 from leakbench.experiment.stage_train import fresh_network, leaked_model, train_federation
 from leakbench.experiment.victims import Sent, public_examples
-from leakbench.federated.partition import Partition
 from leakbench.federated.simulate import accuracy, from_sent
 from leakbench.federated.view import Public
 from leakbench.limits.limits import limits_of
@@ -35,15 +35,9 @@ from leakbench.summary.summarise import summarise
 from leakbench.summary.verdict_words import current_summary, verdicts_of
 from leakbench.types import Network
 
-__all__ = ["execute", "hand_out"]
+__all__ = ["execute"]
 
 WHOLE = ("rows.parquet", "rounds.parquet", "reconstructions.safetensors", "model.safetensors")
-
-
-def hand_out(cell: Cell) -> Partition:
-    """Hand the training examples out to the clients of a cell."""
-    f, rng = cell.settings.federation, generator(cell.settings.seed, "partition")
-    return f.partition(cell.data.train_targets, f.clients, f.examples_per_client, rng)
 
 
 def execute(cell: Cell, run: Run, progress: Progress) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakbench.privacy.audit.bounds import Reals
-from leakbench.privacy.audit.canary import Neighbours
-from leakbench.privacy.audit.release import Release
+from leakbench.auditing.bounds import Reals
+from leakbench.auditing.canary import Neighbours
+from leakbench.auditing.release import Release
 from leakbench.privacy.mechanism import Mechanism, Mixture
 from leakbench.privacy.pairs import sum_of
 from leakbench.progress import Progress, minutes, noting, unreported

@@ -12,8 +12,8 @@ import numpy as np
 from scipy import optimize
 from scipy.special import ndtri
 
+from leakbench.auditing.bounds import Rates, Reals, gaussian_shift
 from leakbench.privacy.accountants import best, rdp
-from leakbench.privacy.audit.bounds import Rates, Reals, gaussian_shift
 from leakbench.privacy.mechanism import Mechanism, Mixture
 from leakbench.privacy.pairs import fixed_size_epsilon, gaussian_delta, losses, uses_of
 

@@ -1,0 +1,1 @@
+"""From an attacker's answers to rows: reconstructions and rankings beside the truth, one row for each example."""
