@@ -386,7 +386,7 @@ def test_equal_victims_are_not_called_independent() -> None:
         ({"seed": None}, "seed: got None of type NoneType, expected a whole number"),
         ({"seed": 1.5}, "seed: got 1.5 of type float"),
         ({"seed": True}, "seed: got True of type bool"),
-        ({"success": True}, "success: got True of type bool, expected a number such as 0.1"),
+        ({"success": True}, "success: got True of type bool, expected a number, such as 0.1 or 'rmse<=0.1'"),
         ({"success": "close"}, "success: got 'close', expected a threshold like"),
         ({"attack": None}, "attack: got None of type NoneType, expected a name as a string"),
         ({"defense": 3}, "defense: got 3 of type int"),
