@@ -108,9 +108,12 @@ def test_a_layer_s_rows_hold_what_a_run_recovers(in_results):
         taps=("type-1",),
         success=0.05,
     )
-    share = in_any_row(prepare(asked, None), "type-1")
-    assert share is not None and 0.7 < share <= 1
-    assert in_any_row(prepare(dataclasses.replace(asked, attack="cpl"), None), "type-1") is None
-    assert (
-        in_any_row(prepare(dataclasses.replace(asked, attack="imprint", leak_model="mlp_1000"), None), "type-1") is None
-    )
+    found = in_any_row(prepare(asked, None), "type-1")
+    assert list(found) == ["in_any_row", "in_any_row_low", "in_any_row_high"]
+    assert 0 < found["in_any_row_low"] < found["in_any_row"] <= found["in_any_row_high"] <= 1
+    assert found["in_any_row"] > 0.7
+    one = in_any_row(prepare(dataclasses.replace(asked, networks=1), None), "type-1")
+    assert one["in_any_row_low"] < one["in_any_row"] <= one["in_any_row_high"]
+    for attack, network in (("cpl", None), ("imprint", "mlp_1000")):
+        other = prepare(dataclasses.replace(asked, attack=attack, leak_model=network), None)
+        assert set(in_any_row(other, "type-1").values()) == {None}

@@ -75,6 +75,12 @@ def seconds_a_batch(row: Row) -> str:
     return text_of(60 * row["minutes"] / row["victims"], 1)
 
 
+def in_any_row(row: Row) -> str:
+    """Show the share of examples that any row contains, with its interval where the row has one."""
+    known = not pd.isna(row.get("in_any_row_low"))
+    return interval("in_any_row")(row) if known else number("in_any_row")(row)
+
+
 def identified(row: Row) -> str:
     """Show the identified share, with its interval where the row has one, and the number of candidates."""
     share = text_of(row["identified"]) if pd.isna(row.get("identified_low")) else interval("identified")(row)
@@ -230,7 +236,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("recall claimed", number("claimed_recall", 3), "the paper's share of examples that any row contains"),
         Column(
             "in any row",
-            number("in_any_row"),
+            in_any_row,
             "the same share here, by the truth, to an RMSE of at most eta: the most that rows alone can recover",
         ),
         Column(

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, draw_victims, public_examples, truth, view_of
 from leakbench.federated.view import View
 from leakbench.measure.metrics import success_threshold
-from leakbench.measure.statistics import mean_interval, median_interval, wilson
+from leakbench.measure.statistics import mean_interval, median_interval, proportion, wilson
 from leakbench.models.layers import first_layer
 from leakbench.progress import Reporter
 from leakbench.provenance import versions
@@ -208,7 +209,7 @@ def _of_servers(cell: Cell, tap: dict[str, Any], point: str, rows: pd.DataFrame,
     return {
         **{key: tap[key] for key in OF_SERVERS},
         "within_tenth": float((rows["rmse"] <= TENTH).mean()),
-        "in_any_row": in_any_row(cell, name),
+        **in_any_row(cell, name),
         "picked": _picked(*flat),
     }
 
@@ -220,14 +221,18 @@ def _picked(answers: Tensor, truth: Tensor, others: Tensor) -> float:
     return float((own < nearest).double().mean())
 
 
-def in_any_row(cell: Cell, tap: str) -> float | None:
+def in_any_row(cell: Cell, tap: str) -> Row:
     """Return the share of the attacked examples that some row of a fully connected first layer contains to an RMSE of eta.
 
-    It is computed from the truth at the first weights, as Boenisch et al. count it (table 5). None where the attack does
-    not read rows of such a layer, and in the live protocol, whose model is trained.
+    It is computed from the truth at the first weights, as Boenisch et al. count it (table 5).
+
+    Returns:
+        `in_any_row` with its 95 % interval over batches and networks, `_low` and `_high`; None where the attack does not read
+        rows of such a layer, and in the live protocol, whose model is trained.
     """
+    columns = ("in_any_row", "in_any_row_low", "in_any_row_high")
     if cell.settings.protocol == "live" or not isinstance(cell.attack.method, Rows):
-        return None
+        return dict.fromkeys(columns)
     public = public_examples(cell, max(FEW, cell.attack.needs.public))
 
     def sent_at(network: int) -> Sent:
@@ -238,7 +243,7 @@ def in_any_row(cell: Cell, tap: str) -> float | None:
     sent = [sent_at(network) for network in range(cell.settings.networks)]
     name = first_layer(sent[0].network.model)
     if name is None or isinstance(sent[0].secret, Bins):
-        return None
+        return dict.fromkeys(columns)
     victims = draw_victims(cell, tap, 0, hand_out(cell))
     inputs, _, _ = truth(cell, tap, victims)
     eta = cell.settings.success
@@ -248,7 +253,10 @@ def in_any_row(cell: Cell, tap: str) -> float | None:
         within(view_of(cell, tap, 0, victims, lane, sent[int(lane) % len(sent)]), name, inputs[lane].flatten(2), eta)
         for lane in torch.split(torch.arange(len(inputs)), 1)
     ]
-    return float(torch.cat(found).double().mean())
+    held = torch.cat(found)
+    lanes = np.arange(len(held)).repeat(held.shape[1])
+    shares = proportion(held.flatten().numpy(), lanes, network=lanes % len(sent))
+    return dict(zip(columns, shares, strict=True))
 
 
 def within(view: View, layer: str, inputs: Tensor, eta: float) -> Tensor:
