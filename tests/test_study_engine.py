@@ -147,6 +147,7 @@ def test_places_need_an_engine(tmp_path: Path) -> None:
     assert engine_from(tmp_path, None, (), **none) is None
     for given, option in (
         ({"workers": 2}, "workers"),
+        ({"workers": 0}, "workers"),
         ({"threads": 2}, "threads-per-cell"),
         ({"address": "a:1"}, "address"),
     ):

@@ -209,7 +209,8 @@ def engine_from(folder: Path, engine: str | None, slurm: Sequence[str], **places
         InputError: The engine is unknown or cannot have these places, or places are given without one.
     """
     if engine is None:
-        given = [name for name, value in {**places, "slurm": slurm}.items() if value]
+        unset = {"gpus_per_cell": 0.0, "slurm": ()}
+        given = [name for name, value in {**places, "slurm": slurm}.items() if value != unset.get(name)]
         if given:
             option = {"threads": "threads-per-cell"}.get(given[0], given[0].replace("_", "-"))
             raise InputError(f"{option}: got it without --engine; add --engine process, ray or submitit")
