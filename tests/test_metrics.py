@@ -239,8 +239,9 @@ def test_lpips_with_a_random_backbone(tmp_path: Path) -> None:
 
 def test_a_measure_is_declared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One entry gives the column of the rows, the median of the summary and the columns of the pages."""
-    from leakbench.measure import measures, scores  # noqa: PLC0415
+    from leakbench.measure import measures  # noqa: PLC0415
     from leakbench.report import columns, rows  # noqa: PLC0415
+    from leakbench.scoring import scores  # noqa: PLC0415
     from leakbench.summary import notes, tap  # noqa: PLC0415
 
     for module in (scores, tap, notes, columns, rows):
