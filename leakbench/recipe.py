@@ -106,7 +106,7 @@ class Slot:
 
 @lru_cache
 def _parts(slot: str, within: tuple[str, ...]) -> Mapping[str, type[Any]]:
-    """Return {name: class} of the parts of a slot that these modules declare."""
+    """Return {name: class} of the parts of a slot that these modules declare; raises TypeError where two have one name."""
     found: dict[str, type[Any]] = {}
     for place in within:
         module = importlib.import_module(place)
@@ -117,8 +117,13 @@ def _parts(slot: str, within: tuple[str, ...]) -> Mapping[str, type[Any]]:
             )
             for cls in declared:
                 kind, _, name = (part_name(cls) or "").rpartition(".")
-                if kind == slot:
-                    found[name] = cls
+                if kind != slot:
+                    continue
+                if name in found:
+                    raise TypeError(
+                        f"{slot}.{name}: both {found[name].__qualname__} and {cls.__qualname__} have this name"
+                    )
+                found[name] = cls
     return found
 
 

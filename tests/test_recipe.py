@@ -27,7 +27,7 @@ from leakbench.defense.recipe import TRANSFORM
 from leakbench.errors import InputError
 from leakbench.part import part
 from leakbench.privacy.claim import CLAIM
-from leakbench.recipe import construct, describe, load, names, recipe_name, resolve
+from leakbench.recipe import Slot, construct, describe, load, names, recipe_name, resolve
 
 SLOTS = (
     *(TRANSFORM, NETWORK, IMPORTANCE, CLAIM, DECAY, FORMAT, PARTITION, METHOD, SERVER),
@@ -97,6 +97,16 @@ def test_what_catalog_entries_are_identified_by_are_names_of_parts() -> None:
             look(resolve(kind, cls, name)[1])
     look(resolve_cell(Request(defense="fed_cdp", attack="cpl", train_rounds=0), None).settings)
     assert unnamed == set()
+
+
+def test_two_parts_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = "from leakbench.part import part\n" + "".join(
+        f'@part("transform.twice")\nclass {name}:\n    size: int\n' for name in ("One", "Other")
+    )
+    (tmp_path / "twice_declared.py").write_text(lines, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(TypeError, match=r"transform\.twice: both One and Other have this name"):
+        _ = Slot("transform", ("twice_declared",)).parts
 
 
 def test_every_named_part_is_offered_by_its_slot() -> None:

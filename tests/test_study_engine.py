@@ -117,10 +117,12 @@ def test_a_frontier_and_a_card_are_measured_by_an_engine(tmp_path: Path) -> None
 def test_an_own_recipe_reaches_a_worker_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     here = Here(fails="nothing")
-    wanted = Wanted("row", (Request(defense="mine.yaml", dataset="digits"),), "leakbench")
+    asked = Request(defense="mine.yaml", dataset="digits", lpips_weights=Path("weights"))
+    wanted = Wanted("row", (asked,), "leakbench")
     with pytest.raises(InputError, match="1 of 1 rows failed"):
         list(measured_first([wanted], here, tmp_path, None, Reporter(quiet=True)))
     assert here.seen[0].request.defense == str(tmp_path / "mine.yaml")
+    assert here.seen[0].request.lpips_weights == tmp_path / "weights"
 
 
 def test_a_cell_for_a_gpu_needs_an_engine_with_one(tmp_path: Path) -> None:

@@ -13,15 +13,15 @@ from leakbench.cli.options import (
     NAME,
     NEW_FOLDER,
     OF_DATASET,
+    EngineAsked,
     check_names,
     data_dir_option,
-    engine_from,
-    engine_options,
     iterations_option,
     limit_options,
     quiet_option,
     reporter_of,
     seconds,
+    takes_engine,
     words,
 )
 
@@ -89,7 +89,7 @@ __all__ = ["frontier"]
 @click.option(
     "--out", type=NEW_FOLDER, default=Path("frontier"), show_default=True, help="Folder of the written pages."
 )
-@engine_options(None)
+@takes_engine
 @data_dir_option
 @click.option("--page", is_flag=True, help="Write the page from existing rows; measure nothing.")
 @quiet_option
@@ -108,12 +108,7 @@ def frontier(
     data_dir: Path | None,
     page: bool,
     quiet: bool,
-    engine: str | None,
-    address: str | None,
-    workers: int | None,
-    threads: int | None,
-    gpus_per_cell: float,
-    slurm: tuple[str, ...],
+    engine: EngineAsked,
     **sizes: Any,
 ) -> None:
     """Find the most accurate defense setting with identification at chance level.
@@ -135,8 +130,6 @@ def frontier(
         check_name("defenses", name, "defenses")
     leaks = words("taps", taps)
     sizes["budget"] = seconds("budget", sizes["budget"])
-    places = {"address": address, "workers": workers, "threads": threads, "gpus_per_cell": gpus_per_cell}
-    chosen = engine_from(runs / "submitit", engine, slurm, **places)
     from leakbench.cell import Request  # noqa: PLC0415
     from leakbench.cell.request import at_least  # noqa: PLC0415
     from leakbench.errors import InputError  # noqa: PLC0415
@@ -179,7 +172,7 @@ def frontier(
             reporter,
             say,
             named,
-            chosen,
+            engine(),
         )
     for line in write(rows, out, dataset, wanted):
         click.echo(line)

@@ -16,12 +16,12 @@ from leakbench.cli.options import (
     NEW_FOLDER,
     OF_DATASET,
     POINTS,
+    EngineAsked,
     check_names,
     data_dir_option,
-    engine_from,
-    engine_options,
     quiet_option,
     reporter_of,
+    takes_engine,
     words,
 )
 
@@ -106,7 +106,7 @@ def _sizes(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--out", type=NEW_FOLDER, show_default="leaderboard", help="Folder of the cards: writes DATASET/DEFENSE.json."
 )
-@engine_options(None)
+@takes_engine
 @data_dir_option
 @quiet_option
 def card(
@@ -118,12 +118,7 @@ def card(
     out: Path | None,
     data_dir: Path | None,
     quiet: bool,
-    engine: str | None,
-    address: str | None,
-    workers: int | None,
-    threads: int | None,
-    gpus_per_cell: float,
-    slurm: tuple[str, ...],
+    engine: EngineAsked,
     **given: Any,
 ) -> None:
     """Measure DEFENSE on DATASET and write its leaderboard card.
@@ -140,8 +135,7 @@ def card(
     from leakbench.recipe import construct  # noqa: PLC0415
 
     asked = {name: value for name, value in given.items() if value is not None}
-    places = {"address": address, "workers": workers, "threads": threads, "gpus_per_cell": gpus_per_cell}
-    chosen = engine_from(runs / "submitit", engine, slurm, **places)
+    chosen = engine()
     reporter = reporter_of(quiet)
     if checked is not None:
         beside = [*asked, *(name for name, value in (("attack", attack), ("out", out), ("defense", defense)) if value)]

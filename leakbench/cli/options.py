@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FOLDER",
     "NEW_FOLDER",
+    "EngineAsked",
     "attack_options",
     "check_names",
     "data_dir_option",
@@ -37,6 +39,7 @@ __all__ = [
     "reporter_of",
     "seconds",
     "success",
+    "takes_engine",
     "verbose_option",
     "words",
 ]
@@ -222,6 +225,29 @@ def engine_from(folder: Path, engine: str | None, slurm: Sequence[str], **places
     from leakbench.study.engines import Places, engine_of  # noqa: PLC0415
 
     return engine_of(engine, Places(**places, slurm=parameters_of_slurm(slurm)), folder)
+
+
+EngineAsked: TypeAlias = "Callable[[], Placed | None]"
+"""Makes the engine that was asked for, see `engine_from`: PyTorch is imported with it, and so after names are checked."""
+
+
+def takes_engine(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of an engine to a command with --runs; the command gets them as one `EngineAsked`, `engine`."""
+
+    @wraps(function)
+    def command(
+        engine: str | None,
+        address: str | None,
+        workers: int | None,
+        threads: int | None,
+        gpus_per_cell: float,
+        slurm: tuple[str, ...],
+        **rest: Any,
+    ) -> Any:
+        places = {"address": address, "workers": workers, "threads": threads, "gpus_per_cell": gpus_per_cell}
+        return function(engine=lambda: engine_from(rest["runs"] / "submitit", engine, slurm, **places), **rest)
+
+    return engine_options(None)(command)
 
 
 EVALUATIONS = (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from leakbench.cli.options import NEW_FOLDER, data_dir_option, engine_from, engine_options, quiet_option, reporter_of
+from leakbench.cli.options import NEW_FOLDER, EngineAsked, data_dir_option, quiet_option, reporter_of, takes_engine
 
 if TYPE_CHECKING:
     from leakbench.reproduce.read import AnyTable
@@ -46,7 +46,7 @@ __all__ = ["reproduce"]
     help="Folder of the measured cells, one folder per hash.",
 )
 @click.option("--out", type=NEW_FOLDER, show_default="results", help="Folder of TABLE.csv and TABLE.md.")
-@engine_options(None)
+@takes_engine
 @data_dir_option
 @click.option(
     "--again",
@@ -73,12 +73,7 @@ def reproduce(
     stale: bool,
     page: bool,
     quiet: bool,
-    engine: str | None,
-    address: str | None,
-    workers: int | None,
-    threads: int | None,
-    gpus_per_cell: float,
-    slurm: tuple[str, ...],
+    engine: EngineAsked,
 ) -> None:
     """Measure a table of a paper and write its rows and page.
 
@@ -101,12 +96,11 @@ def reproduce(
     from leakbench.reproduce.reproduce import reproduce as measure  # noqa: PLC0415
     from leakbench.reproduce.table import SCALES  # noqa: PLC0415
 
-    places = {"address": address, "workers": workers, "threads": threads, "gpus_per_cell": gpus_per_cell}
-    parallel = engine_from(runs / "submitit", engine, slurm, **places)
+    parallel = engine()
     if stale:
         _stale(table, only, runs, out, data_dir, bool(again or changes or page), parallel)
         return
-    if page and (only or again or changes or engine):
+    if page and (only or again or changes or parallel):
         raise InputError("page: measures nothing, got --only, --again, --set or --engine as well; leave them out")
     if table is None:
         _list_tables(bare=not (only or again or page or changes))

@@ -151,12 +151,13 @@ def _outcomes(engine: Engine, tasks: Iterable[Task]) -> Generator[Outcome, None,
 
 
 def _anywhere(request: Request) -> Request:
-    """Return the request with absolute paths of a user's own recipes: workers have working folders of their own."""
+    """Return the request with absolute paths: the working folder of a worker may be another one."""
     given = {name: getattr(request, name) for name in ("attack", "defense", "dataset")}
     own: dict[str, Any] = {
         name: str(Path(path).resolve()) for name, path in given.items() if path.endswith((".yaml", ".yml"))
     }
-    return dataclasses.replace(request, **own)
+    weights = request.lpips_weights and Path(request.lpips_weights).resolve()
+    return dataclasses.replace(request, **own, lpips_weights=weights)
 
 
 @dataclass(frozen=True)
