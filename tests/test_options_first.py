@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from leakbench.cli import commands
+from leakbench.data import commands as data_commands
 from leakbench.data import find
 from leakbench.recipe import catalog_folder
 
@@ -113,7 +114,9 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     def look(*_: object) -> Path:
         raise Looked("a data set was looked for")
 
-    monkeypatch.setattr(find, "find_folder", look)
+    # Imported before: a module that is first imported meanwhile would keep the replacement.
+    for module in (find, data_commands):
+        monkeypatch.setattr(module, "find_folder", look)
     Path("a_file").write_text("", encoding="utf-8")
     Path("grid.yaml").write_text("given: {dataset: mnist}\n", encoding="utf-8")
     Path("options_first_models.py").write_text(MODELS, encoding="utf-8")
