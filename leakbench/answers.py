@@ -14,7 +14,12 @@ __all__ = ["Fit", "Ranking", "Reconstruction"]
 
 @dataclass(frozen=True)
 class Fit:
-    """What an attacker that learns did before it answered. seconds: of wall clock.  public: how many examples it learned from."""
+    """What an attacker that learns did before it answered.
+
+    Args:
+        seconds: Of wall clock.
+        public: How many examples it learned from.
+    """
 
     seconds: float
     public: int
@@ -24,14 +29,20 @@ class Fit:
 class Reconstruction:
     """What an attacker says the victims' examples were; the attacker never held the truth.
 
-    inputs: (V, M, *s) in [0, 1]; NaN where there is no answer.  labels: (V, M) int64.  certainty: (V, M), higher is surer.
-    trajectory: (iterations, V) distance after each iteration, NaN after a victim has ended.  iterates: (snapshots, V, M, *s),
-    the best input so far by the attacker's own distance, at the iterations in `snapshots`; scored outside the attacker.
-    steps: (V,) iterations taken.  evaluations: (V,) gradient evaluations.  spent: (snapshots, V), those until each of `snapshots`.
-    fit: what was learned for all V of them; None of an attacker that learns nothing.
-    stage: (V,) int64, which of `stages` the answer comes from; None of a method without stages, -1 where there is no answer.
-    not_begun: names of the stages for which a budget left no time.
-    doubts: {a key for why the attack may be weak, as in `leakbench.attack.doubts`: (V,) bool, for which victims}.
+    Args:
+        inputs: (V, M, *s) in [0, 1]; NaN where there is no answer.
+        labels: (V, M) int64.
+        certainty: (V, M), higher is surer.
+        trajectory: (iterations, V) distance after each iteration, NaN after a victim has ended.
+        steps: (V,) iterations taken.
+        evaluations: (V,) gradient evaluations.
+        iterates: (snapshots, V, M, *s), the best input so far by the attacker's own distance, at the iterations in `snapshots`;
+            scored outside the attacker.
+        spent: (snapshots, V), those until each of `snapshots`.
+        fit: What was learned for all V of them; None of an attacker that learns nothing.
+        stage: (V,) int64, which of `stages` the answer comes from; None of a method without stages, -1 where there is no answer.
+        not_begun: Names of the stages for which a budget left no time.
+        doubts: {a key for why the attack may be weak, as in `leakbench.attack.doubts`: (V,) bool, for which victims}.
     """
 
     inputs: Tensor
@@ -54,7 +65,8 @@ class Reconstruction:
 class Ranking:
     """An attacker's log-scores over k hypotheses: scores (V, k), highest is the attacker's answer.
 
-    parts: {name: how many hypotheses it has}, of several questions whose scores stand side by side; {} of one question.
+    Args:
+        parts: {name: how many hypotheses it has}, of several questions whose scores stand side by side; {} of one question.
     """
 
     scores: Tensor

@@ -20,8 +20,9 @@ TEMPORARY = re.compile(r"\..+\.[a-z]+\.[a-z0-9_]{8}\.tmp")
 def write_atomically(path: Path, write: Callable[[Path], object], private: bool = False) -> None:
     """Let `write` fill a temporary file beside `path`, then put it in place: after a crash the old file or the new one is there.
 
-    private: nobody else may read it.  What earlier writers of the same file left behind when they were killed goes.  An OSError
-    names `path`, whatever was being written when it came.
+    Args:
+        private: Nobody else may read it. What earlier writers of the same file left behind when they were killed goes. An OSError
+            names `path`, whatever was being written when it came.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:

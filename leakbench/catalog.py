@@ -7,22 +7,49 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter
+from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from leakbench.attack import Attack
 from leakbench.data.recipe import DatasetRecipe
 from leakbench.defense import Defense
 from leakbench.errors import InputError, nearest
-from leakbench.meanings import meanings, purpose
 from leakbench.recipe import catalog_folder, names, resolve
 from leakbench.summary.threat import threat
 
-__all__ = ["KINDS", "list_kind", "schema", "show"]
+__all__ = ["KINDS", "descriptions", "list_kind", "purpose", "schema", "show"]
 
 KINDS: dict[str, type[Any]] = {"attacks": Attack, "defenses": Defense, "datasets": DatasetRecipe}
+
+
+def purpose(part: type[Any]) -> str:
+    """Return the first line of a part's docstring."""
+    return (inspect.getdoc(part) or "").partition("\n")[0]
+
+
+def descriptions(part: type[Any]) -> dict[str, str]:
+    """Return the description of each field of a part that has one.
+
+    Args:
+        part: A dataclass whose fields are `Annotated[..., Field(description=...)]`.
+
+    Returns:
+        Sentences by the names of the fields, in their order.
+    """
+    hints = get_type_hints(part, include_extras=True)
+    found = {}
+    for field in dataclasses.fields(part):
+        texts = [
+            extra.description
+            for extra in get_args(hints[field.name])
+            if isinstance(extra, FieldInfo) and extra.description
+        ]
+        if texts:
+            found[field.name] = texts[-1]
+    return found
 
 
 def list_kind(kind: str) -> list[dict[str, str]]:
@@ -57,9 +84,9 @@ def _server(name: str, server: Any, indent: str) -> Iterator[str]:
     head, *_ = _field(name, server, indent)
     yield head
     yield f"{indent}  # {purpose(part)}"
-    said = meanings(part)
+    described = descriptions(part)
     for field in dataclasses.fields(server):
-        comment = f"  # {said[field.name]}" if field.name in said else ""
+        comment = f"  # {described[field.name]}" if field.name in described else ""
         yield f"{indent}  {field.name}: {getattr(server, field.name)}{comment}"
 
 

@@ -83,14 +83,19 @@ class Linear:
 
 @part("decay.staircase")
 class Staircase:
-    """start + (end - start) / stairs * floor(t * stairs / T): the paper's sigma_0 (1 - gamma_2 floor(t / Gamma)).
-
-    stairs: T / Gamma; 10 in the released code's constant 1.015 = (15 - 4.85) / 10. The last stair is one step above `end`.
-    """
+    """start + (end - start) / stairs * floor(t * stairs / T): the paper's sigma_0 (1 - gamma_2 floor(t / Gamma))."""
 
     start: Positive = 15.0
     end: Positive = 4.85
-    stairs: Count = 10
+    stairs: Annotated[
+        Count,
+        Field(
+            description=(
+                "T / Gamma; 10 in the released code's constant 1.015 = (15 - 4.85) / 10. The last stair is one step "
+                "above `end`."
+            )
+        ),
+    ] = 10
     per: Pace = "round"
 
     def __call__(self, clock: Clock) -> float:

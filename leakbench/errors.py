@@ -58,9 +58,12 @@ class DamagedError(InputError):
 
 
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
-    """Return `"; did you mean 'x'?"` for the nearest known name, or `"; known: a, b"` where none is near.
+    """Return `"; did you mean 'x'?"` for the nearest known name, or `".
 
     Names of which one has a comma are parted by semicolons.
+
+    Args:
+        known: a, b"` where none is near.
     """
     close = get_close_matches(name, known, n=1, cutoff=0.6)
     return (

@@ -85,7 +85,8 @@ def execute(cell: Cell, run: Run, progress: Progress) -> dict[str, Any]:
 def _sent(cell: Cell, run: Run, round_number: int | None, tap: str = "type-1", network: int = 0) -> Sent:
     """Return what the server sends: the honest network, or what it makes of it to read at a leakage point.
 
-    network: Which draw of the first weights, counted from 0.
+    Args:
+        network: Which draw of the first weights, counted from 0.
     """
     rng = generator(cell.settings.seed, "server")
     public = public_examples(cell, max(FEW, cell.attack.needs.public))
@@ -120,7 +121,8 @@ def _honest(cell: Cell, run: Run, round_number: int | None, network: int = 0) ->
 def _finish(cell: Cell, run: Run, partition: Partition, working: Callable[[str], None]) -> dict[str, Any]:
     """Put the pieces together, write the summary, and only then let the pieces go.
 
-    working: Called with the name of each step.
+    Args:
+        working: Called with the name of each step.
     """
     working("results of all victims")
     rows, tensors = _joined(cell, run)

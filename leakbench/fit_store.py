@@ -48,8 +48,10 @@ def fit_folder() -> Path | None:
 class FitStore:
     """A `Fits` that asks a folder first, and its own last answer before that.
 
-    folder: None keeps nothing on disk.  room: how many bytes all files may take; one that takes more than a quarter is not kept on
-    disk.  warn: told where the folder cannot be written; the work goes on without it.
+    Args:
+        folder: None keeps nothing on disk.
+        room: How many bytes all files may take; one that takes more than a quarter is not kept on disk.
+        warn: Told where the folder cannot be written; the work goes on without it.
     """
 
     folder: Path | None

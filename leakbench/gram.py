@@ -18,8 +18,9 @@ SOME = 512
 def gram_of(rows: Tensor, exact: bool = False) -> Tensor:
     """Return rows @ rows.T (n, n) in float64, of rows (n, p), summed over blocks of columns.
 
-    exact: whether the products within a block are in float64 too, as information needs it whose small eigenvalues count. An
-    estimate with a ridge on its diagonal does with the rows' own type, which takes a fraction of the time.
+    Args:
+        exact: Whether the products within a block are in float64 too, as information needs it whose small eigenvalues count. An
+            estimate with a ridge on its diagonal does with the rows' own type, which takes a fraction of the time.
     """
     total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
     for block in torch.split(rows, BLOCK, 1):

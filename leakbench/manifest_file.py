@@ -23,7 +23,8 @@ AGAIN = "run the cell again"
 def written(folder: Path, manifest: Mapping[str, Any], name: str, cure: str = AGAIN) -> Path:
     """Return the path of a file of a run; raises DamagedError where it is missing or not what the run wrote.
 
-    cure: what to do about it.
+    Args:
+        cure: What to do about it.
     """
     path = folder / name
     if not path.is_file():

@@ -37,7 +37,10 @@ SHAPE, CLASSES, EXAMPLES = (1, 28, 28), 10, 60_000
 class Row:
     """One defense. Epsilon at 1e-5 or `none`: claimed; valid, without_draw of released models; valid at each type.
 
-    acts_at: its stations. reason: why none is valid, else empty. recipe: hash of the recipe that was measured.
+    Args:
+        acts_at: Its stations.
+        reason: Why none is valid, else empty.
+        recipe: Hash of the recipe that was measured.
     """
 
     name: str

@@ -102,7 +102,11 @@ def _fits(kind: pa.DataType, expected: str) -> bool:
 
 
 def check_version(path: Path, metadata: Mapping[bytes, bytes] | None) -> None:
-    """Raise InputError for rows of a version that this one does not know; metadata: of the file's schema."""
+    """Raise InputError for rows of a version that this one does not know.
+
+    Args:
+        metadata: Of the file's schema.
+    """
     said = (metadata or {}).get(KEY, b"0").decode(errors="replace")
     if said not in map(str, range(ROWS_VERSION + 1)):
         raise InputError(

@@ -17,7 +17,10 @@ __all__ = ["Listed", "elsewhere", "folders", "listed"]
 class Listed:
     """A run in its folder.
 
-    state: `done`, `unfinished` or `damaged`.  manifest: None of one that is damaged.  why: what is wrong with it, in a line.
+    Args:
+        state: `done`, `unfinished` or `damaged`.
+        manifest: None of one that is damaged.
+        why: What is wrong with it, in a line.
     """
 
     folder: Path

@@ -66,7 +66,8 @@ def _unsaid(line: str) -> None:
 class Run:
     """A run's folder, open for writing by this process alone.
 
-    say: told, in a line each, of files that are not as they were written and so are measured again.
+    Args:
+        say: Told, in a line each, of files that are not as they were written and so are measured again.
     """
 
     folder: Path
@@ -164,8 +165,11 @@ def open_run(folder: Path, identity: dict[str, Any], own: bool = False, say: Say
     """Open a run's folder for the cell `identity`, new or to go on; raises InputError for another cell's folder.
 
     Where nothing was finished, nothing is left behind.
-    own: the folder's name is this cell's alone, so that a manifest in it that is damaged or missing was this cell's, which is
-    measured again; in any other folder raises DamagedError, or InputError.  say: told what is measured again.
+
+    Args:
+        own: The folder's name is this cell's alone, so that a manifest in it that is damaged or missing was this cell's, which is
+            measured again; in any other folder raises DamagedError, or InputError.
+        say: Told what is measured again.
     """
     _check_parts(folder)
     with locked(folder):
@@ -268,7 +272,11 @@ def _there_or_anew(folder: Path, identity: dict[str, Any], say: Say) -> Run:
 
 
 def _anew(folder: Path, identity: dict[str, Any], what: str, say: Say) -> Run:
-    """Begin a run where one lies of which nothing can be trusted; what: why."""
+    """Begin a run where one lies of which nothing can be trusted.
+
+    Args:
+        what: Why.
+    """
     say(f"{what}; the cell is measured again")
     for name in AFTER:
         (folder / name).unlink(missing_ok=True)

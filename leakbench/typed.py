@@ -20,8 +20,11 @@ STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 def check_fields(cls: Any, fields: Mapping[str, Any], called: str, whole: bool = False) -> None:
     """Raise InputError for a field that the dataclass has not, or whose value is of another type, infinite or no number.
 
-    Lists stand for tuples and text for paths, as YAML has them.  called: what the fields are of.  whole: whether all fields
-    without a default must be there.
+    Lists stand for tuples and text for paths, as YAML has them.
+
+    Args:
+        called: What the fields are of.
+        whole: Whether all fields without a default must be there.
     """
     types = _types(cls)
     for name, value in fields.items():

@@ -37,10 +37,15 @@ Generators: TypeAlias = tuple[torch.Generator, ...]
 class Clock:
     """Where in the training a transform acts, and what a server tells everybody about the federation.
 
-    round: 0-based round. local_iteration: 0-based, within the round. rounds, local_iterations: how many there are.
-    cohort: K_t, how many clients are expected in a round, which one that adds its share of a noise has to know.
-    clients: N. examples_per_client: |D_i|.
-    client_optimizer: how clients step in their local iterations, `sgd` or `adam`, see `leakbench.federated.optimizer`.
+    Args:
+        round: 0-based round.
+        local_iteration: 0-based, within the round.
+        rounds: How many there are.
+        local_iterations: How many there are.
+        cohort: K_t, how many clients are expected in a round, which one that adds its share of a noise has to know.
+        clients: N.
+        examples_per_client: |D_i|.
+        client_optimizer: How clients step in their local iterations, `sgd` or `adam`, see `leakbench.federated.optimizer`.
     """
 
     round: int
@@ -61,17 +66,19 @@ class Clock:
 class Fact:
     """One thing that a transform did to a signal, as the privacy ledger needs it.
 
-    kind: `clip` | `scale` | `noise` | `uncalibrated_noise` | `other`.
-    norm: for `clip`: the L2 bound that one whole member now has, over all parameters together (a layer-wise clip at C of M
-        tensors gives sqrt(M) * C); infinite where there is no bound.
-    std: for `noise`: standard deviation of the noise on the *sum* over all that is merged at this station; for noise drawn
-        for each member, of the noise on one member.
-    each: for `noise`: whether every member drew its own noise (else one noise for the sum).
-    reason: why this breaks or weakens a guarantee, one sentence; empty where it does not. Of `noise`: what else the reader of its
-        epsilon should know.
-    rescales: of a `clip`: whether its norm holds by itself, in coordinates of its own, and not beside that of a clip before it.
-    raw: whether private data decide here without any noise before it, so that no earlier noise makes up for it.
-    only: of `noise`: whether it guards a release of its own (a count, a quantile), to which no other noise adds.
+    Args:
+        kind: `clip` | `scale` | `noise` | `uncalibrated_noise` | `other`.
+        norm: For `clip`: the L2 bound that one whole member now has, over all parameters together (a layer-wise clip at C of M
+            tensors gives sqrt(M) * C); infinite where there is no bound.
+        std: For `noise`: standard deviation of the noise on the *sum* over all that is merged at this station; for noise drawn
+            for each member, of the noise on one member.
+        each: For `noise`: whether every member drew its own noise (else one noise for the sum).
+        reason: Why this breaks or weakens a guarantee, one sentence; empty where it does not. Of `noise`: what else the reader of
+            its epsilon should know.
+        rescales: Of a `clip`: whether its norm holds by itself, in coordinates of its own, and not beside that of a clip before
+            it.
+        raw: Whether private data decide here without any noise before it, so that no earlier noise makes up for it.
+        only: Of `noise`: whether it guards a release of its own (a count, a quantile), to which no other noise adds.
     """
 
     kind: Literal["clip", "scale", "noise", "uncalibrated_noise", "other"]
@@ -88,8 +95,9 @@ class Fact:
 class Sampling(Protocol):
     """What a network has that draws random numbers in training, beside the plain `forward(inputs)`, which draws none.
 
-    draws: k, how many standard normal numbers one example takes. `forward(inputs, draws)` with draws (n, k) returns (logits (n,
-    classes), penalty (n,)); each example's penalty is added to its loss.
+    Args:
+        draws: k, how many standard normal numbers one example takes. `forward(inputs, draws)` with draws (n, k) returns (logits
+            (n, classes), penalty (n,)); each example's penalty is added to its loss.
     """
 
     draws: int
@@ -107,10 +115,13 @@ class ShowsDraws(Sampling, Protocol):
 class Network:
     """What a server sends: a model, the parameters it is run with, and what the defense remembers from the rounds before.
 
-    parameters: one set {p: (*p)} if `shared`, else one a lane {p: (K, *p)}.  memory: {name: (*m)}, see `Signal.memory`; there
-    also are the running statistics of batch normalisation, under their names in the model.
-    own: {p: (K, *p)}, parameters of which a lying server sent each client of a cohort another value; {} where all got the same.
-    engine: how its gradients are computed, see `leakbench.engine`; `reference` for `torch.func`'s.
+    Args:
+        parameters: One set {p: (*p)} if `shared`, else one a lane {p: (K, *p)}.
+        memory: {name: (*m)}, see `Signal.memory`; there also are the running statistics of batch normalisation, under their names
+            in the model.
+        own: {p: (K, *p)}, parameters of which a lying server sent each client of a cohort another value; {} where all got the
+            same.
+        engine: How its gradients are computed, see `leakbench.engine`; `reference` for `torch.func`'s.
     """
 
     model: nn.Module
@@ -150,9 +161,11 @@ class Network:
 class Local:
     """What a client has at hand beside a signal: the network that the signal belongs to and the examples behind it.
 
-    network: at the `example` and `batch` stations as it is in that local iteration, at `client` as the server sent it.
-    inputs: (lanes, B, *s) of one batch, at `client` (lanes, L * B, *s).  targets: the same with (classes).
-    weights: the same, of which 0 marks padding; None where there is none.
+    Args:
+        network: At the `example` and `batch` stations as it is in that local iteration, at `client` as the server sent it.
+        inputs: (lanes, B, *s) of one batch, at `client` (lanes, L * B, *s).
+        targets: The same with (classes).
+        weights: The same, of which 0 marks padding; None where there is none.
     """
 
     network: Network
@@ -165,14 +178,15 @@ class Local:
 class Signal:
     """Gradients or updates on their way through the four stations of a defense.
 
-    grads: {parameter: (lanes, members, *p)}; members are what the next averaging merges.
-    averaged: how many items each member is already the mean of (1 for one example's gradient or one client's update).
-    sensitivity: (lanes,) the scale that calibrated noise multiplies; None until a clip or a sensitivity rule sets it.
-    facts: what has been done so far, oldest first.
-    memory: {name: (lanes, holders, *m)}, what a transform leaves for its next use: from one local iteration to the next, then to
-        the server (there the holders are the K clients), and as their mean to every client of the next round. The running
-        statistics of batch normalisation travel the same way.
-    local: what a client has beside the signal; None at the server.
+    Args:
+        grads: {parameter: (lanes, members, *p)}; members are what the next averaging merges.
+        averaged: How many items each member is already the mean of (1 for one example's gradient or one client's update).
+        sensitivity: (lanes,) the scale that calibrated noise multiplies; None until a clip or a sensitivity rule sets it.
+        facts: What has been done so far, oldest first.
+        memory: {name: (lanes, holders, *m)}, what a transform leaves for its next use: from one local iteration to the next, then
+            to the server (there the holders are the K clients), and as their mean to every client of the next round. The running
+            statistics of batch normalisation travel the same way.
+        local: What a client has beside the signal; None at the server.
     """
 
     grads: Parameters

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from leakbench.meanings import meanings
+from leakbench.catalog import descriptions
 from leakbench.recipe import recipe_name
 
 __all__ = ["described", "escaped"]
@@ -28,7 +28,7 @@ def described(value: Any, label: str = "", depth: int = 0) -> Iterator[str]:
     module = part.__module__
     link = f"[{part.__name__}](../api/{module.rpartition('.')[0]}.md#{module}.{part.__qualname__})"
     yield f"{'    ' * depth}- {head}. {escaped(_purpose(part))} ({link})"
-    explained = meanings(part)
+    explained = descriptions(part)
     for field in dataclasses.fields(value):
         got = getattr(value, field.name)
         inner = got if isinstance(got, tuple) else (got,)

@@ -350,7 +350,8 @@ def _least_squares(
 ) -> tuple[Tensor, Tensor]:
     """Return the point (n,) of least |residual|^2 near a start, and the residual there, by Levenberg and Marquardt's method.
 
-    over: Whether no further iteration may begin.
+    Args:
+        over: Whether no further iteration may begin.
     """
     point, rest, damping = start, residual(start), 1e-3
     for _ in range(ITERATIONS):

@@ -19,7 +19,11 @@ def restarts_of(search: Any) -> int:
 
 
 def most_evaluations(search: Any, iterations: int | None = None) -> int:
-    """Return the most gradient evaluations of one victim by a search; iterations: instead of its own limit."""
+    """Return the most gradient evaluations of one victim by a search.
+
+    Args:
+        iterations: Instead of its own limit.
+    """
     limit = search.stop.limit if iterations is None else iterations
     # The last point of each restart is evaluated once more.
     return int(restarts_of(search) * (limit * evaluations_each(search.descent) + 1))

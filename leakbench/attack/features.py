@@ -29,8 +29,12 @@ __all__ = ["Features", "read", "readable"]
 class Features:
     """What entered a layer for the M examples of V victims: up to R candidates, of which the attacker has to choose one.
 
-    layer: which layer.  entered: (R, V, M, d), NaN where nothing could be read.  cotangents: (R, V, M, d), the derivative of each
-    example's loss by it.  labels: (R, V, M) int64.  cut: (V,) bool, whom a limit on seconds kept from being read; None: nobody.
+    Args:
+        layer: Which layer.
+        entered: (R, V, M, d), NaN where nothing could be read.
+        cotangents: (R, V, M, d), the derivative of each example's loss by it.
+        labels: (R, V, M) int64.
+        cut: (V,) bool, whom a limit on seconds kept from being read; None: nobody.
     """
 
     layer: FullyConnected
@@ -62,7 +66,11 @@ def readable(view: View) -> FullyConnected | None:
 
 
 def read(view: View, layer: FullyConnected, rngs: Generators, until: Until | None = None) -> Features:
-    """Return what entered a layer that is `readable`; until: when the separation of batches has to end."""
+    """Return what entered a layer that is `readable`.
+
+    Args:
+        until: When the separation of batches has to end.
+    """
     with torch.no_grad():
         if view.examples > 1:
             entered, cotangents, labels, cut = separated(view, layer, rngs, until)

@@ -24,9 +24,12 @@ __all__ = ["Front", "FullyConnected", "fully_connected"]
 class FullyConnected:
     """A linear layer that reads one vector per example.
 
-    name: prefix of its parameters.  biased: whether it has a trained bias.  last: whether its output is the network's.
-    drawn: whether its input depends on the random numbers of a sampling network.  names: the parameters of the layers before it,
-    in the order of the model.
+    Args:
+        name: Prefix of its parameters.
+        biased: Whether it has a trained bias.
+        last: Whether its output is the network's.
+        drawn: Whether its input depends on the random numbers of a sampling network.
+        names: The parameters of the layers before it, in the order of the model.
     """
 
     name: str
@@ -40,7 +43,8 @@ class FullyConnected:
 class _Asked:
     """A network and a shape whose layers are asked for. The layers depend on `key`; the network's numbers do not matter.
 
-    network: weak, so that what is remembered keeps no parameters of finished runs.
+    Args:
+        network: Weak, so that what is remembered keeps no parameters of finished runs.
     """
 
     key: tuple[Any, ...]
@@ -51,8 +55,11 @@ class _Asked:
 def fully_connected(network: Network, shape: tuple[int, ...]) -> tuple[FullyConnected, ...]:
     """Return the linear layers of a network that read one vector per example, in the order in which they run.
 
-    A layer is left out if it runs several times, if its weight is not trained, or if its weight or bias is used elsewhere as well:
-    its gradient is then a sum over several inputs. shape: (*s) of one input.
+    A layer is left out if it runs several times, if its weight is not trained, or if its weight or bias is used elsewhere as
+    well: its gradient is then a sum over several inputs.
+
+    Args:
+        shape: (*s) of one input.
     """
     modules = tuple((name, id(module), module.training) for name, module in network.model.named_modules())
     trained = tuple((name, id(p), p.requires_grad) for name, p in network.model.named_parameters())
@@ -164,7 +171,8 @@ class _Reached(Exception):
 class Front:
     """What a network computes before a layer, with the derivative of a linear function of it by its parameters.
 
-    chain: the front as a chain of layers, whose parameters in the network begin with `prefix`; None where it is not one.
+    Args:
+        chain: The front as a chain of layers, whose parameters in the network begin with `prefix`; None where it is not one.
     """
 
     network: Network
@@ -190,7 +198,9 @@ class Front:
     def __call__(self, inputs: Tensor, cotangents: Tensor, lanes: Tensor) -> tuple[Tensor, Parameters]:
         """Return the features (v, M, d) of inputs (v, M, *s), and the derivatives {p: (v, *p)} of sum <cotangents, features> / M.
 
-        cotangents: (v, M, d).  lanes: (v,), the victims whose parameters apply. Differentiable by the inputs.
+        Args:
+            cotangents: (v, M, d).
+            lanes: (v,), the victims whose parameters apply. Differentiable by the inputs.
         """
         network, count = self.network, inputs.shape[1]
         names = self.layer.names

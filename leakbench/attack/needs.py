@@ -13,12 +13,15 @@ __all__ = ["Needs", "needs_of"]
 class Needs:
     """A part says what it needs in a class attribute `needs: ClassVar[Needs]`; most need nothing and say nothing.
 
-    candidates: the hypotheses of a ranking, with which a method answers.  labels, logits: the victims' true labels, the
-    sent model's true answers to their inputs: oracles.
-    table: inputs whose columns have a meaning.
-    alone: one example behind what leaked, and no batch.  public: how many public examples, at most.
-
     A part whose need is the value of a field says it in a property.
+
+    Args:
+        candidates: The hypotheses of a ranking, with which a method answers.
+        labels: The victims' true labels, the sent model's true answers to their inputs: oracles.
+        logits: The victims' true labels, the sent model's true answers to their inputs: oracles.
+        table: Inputs whose columns have a meaning.
+        alone: One example behind what leaked, and no batch.
+        public: How many public examples, at most.
     """
 
     candidates: bool = False

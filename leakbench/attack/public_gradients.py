@@ -24,8 +24,10 @@ def gradients_alone(
 ) -> Iterator[Tensor]:
     """Yield the gradients (chunk, p) that each example would have shown alone, past the defense as far as the attacker knows it.
 
-    chunk: how many are held at once; fewer of a large network.  rng: draws the defense's noise, anew for each example; None
-    for the deterministic part alone.  draws: (k,), what a sampling network is taken to have drawn for each of them.
+    Args:
+        chunk: How many are held at once; fewer of a large network.
+        rng: Draws the defense's noise, anew for each example; None for the deterministic part alone.
+        draws: (k,), what a sampling network is taken to have drawn for each of them.
     """
     tap = "type-0" if view.tap == "global" else view.tap
     like = next(iter(view.network.parameters.values()))

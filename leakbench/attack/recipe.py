@@ -31,9 +31,10 @@ METHOD = Slot("method", ("leakbench.attack.methods", "leakbench.attack.rankings"
 class Attack:
     """The recipe of an attack.
 
-    knows: what the attacker knows of the defense: nothing (`oblivious`), or its recipe (`defense`), whose deterministic part it
-    then runs on its guesses.
-    leak_model: the network that leaks in the `paper` protocol, where a part of the method needs another than the usual one.
+    Args:
+        knows: What the attacker knows of the defense: nothing (`oblivious`), or its recipe (`defense`), whose deterministic part
+            it then runs on its guesses.
+        leak_model: The network that leaks in the `paper` protocol, where a part of the method needs another than the usual one.
     """
 
     title: Text

@@ -130,7 +130,8 @@ class Searching:
     def share(self, first: int, picture: Callable[[Tensor, Tensor], Tensor]) -> Searching:
         """Return this search for the victims from the position `first` on, which are searched on a thread of their own.
 
-        picture: Returns the inputs that points (v, d) with values (v,) stand for.
+        Args:
+            picture: Returns the inputs that points (v, d) with values (v,) stand for.
         """
         return dataclasses.replace(self, name=f"{self.name}.{first:05d}", picture=picture)
 
@@ -160,7 +161,11 @@ class Searching:
         return {name: tensor.clone() for name, tensor in found.items()} if found is not None and same else None
 
     def write(self, start: Tensor, state: Callable[[], dict[str, Tensor]], ended: bool) -> None:
-        """Keep the state of a search, unless it was kept a moment ago; ended: whether it is the last one."""
+        """Keep the state of a search, unless it was kept a moment ago.
+
+        Args:
+            ended: Whether it is the last one.
+        """
         store, now = self.searches.store, self.searches.now
         if store is None or not (ended or now() - self._saved >= max(EVERY, COSTLY * self._took)):
             return

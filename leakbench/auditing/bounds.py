@@ -67,9 +67,11 @@ def gaussian_shift(rates: Rates) -> Any:
 def both_ways(present: Reals, absent: Reals, objective: Objective) -> tuple[Rates, Rates]:
     """Return the rates of a guess `the canary is there` and of `it is not`, each at the threshold that promises most.
 
-    present, absent: (n,) scores of independent trials with and without the canary, high where it seems to be there.
-    objective: what a threshold is chosen by, on the first half of the trials; the second half, which had no part in the
-    choice, gives the limits. Each of the rates that are returned holds at 1 - 0.05 / 8.
+    Args:
+        present: (n,) scores of independent trials with and without the canary, high where it seems to be there.
+        absent: (n,) scores of independent trials with and without the canary, high where it seems to be there.
+        objective: What a threshold is chosen by, on the first half of the trials; the second half, which had no part in the
+            choice, gives the limits. Each of the rates that are returned holds at 1 - 0.05 / 8.
     """
     alpha = (1 - CONFIDENCE) / LIMITS
     return _held_out(present, absent, objective, alpha), _held_out(-absent, -present, objective, alpha)

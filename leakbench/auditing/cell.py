@@ -50,9 +50,11 @@ def audit(
 ) -> Audit:
     """Audit what a user asked for; raises InputError in one line for whatever does not fit.
 
-    request: the federation and the defense.  function: a function to audit instead of the defense, or its name
-    `package.module:name`; then sigma and clip may say what it is meant to do.  progress: called with the trials
-    that are done.
+    Args:
+        request: The federation and the defense.
+        function: a function to audit instead of the defense, or its name `package.module:name`; then sigma and clip may say what
+            it is meant to do.
+        progress: Called with the trials that are done.
     """
     if not 0 < delta < 1:
         raise InputError(f"delta: got {delta}, expected a number in (0, 1)")

@@ -30,13 +30,15 @@ ROUNDING = 1e-5
 class Coupled:
     """What the check found.
 
-    independent: whether the noise is additive and the same whatever one unit holds (also where there is none).
-    clip_holds: whether some norm bounds what one unit can move.  moved: L2 distance of the farthest pair, infinite without
-        a bound, None where noise that depends on the data hides it.
-    sigma: noise std over that distance (with tensors of unequal noise: 1 over the distance in units of it); 0 without noise
-        or without a bound; None where moved is.  error: its relative standard error.
-    noise: on the absent side of the first pair.
-    telling: the pair for trials: whose noise changes most, or where none changes, which moves most under a clip.
+    Args:
+        independent: Whether the noise is additive and the same whatever one unit holds (also where there is none).
+        clip_holds: Whether some norm bounds what one unit can move.
+        moved: L2 distance of the farthest pair, infinite without a bound, None where noise that depends on the data hides it.
+        sigma: Noise std over that distance (with tensors of unequal noise: 1 over the distance in units of it); 0 without noise
+            or without a bound; None where moved is.
+        error: Its relative standard error.
+        noise: On the absent side of the first pair.
+        telling: The pair for trials: whose noise changes most, or where none changes, which moves most under a clip.
     """
 
     independent: bool
@@ -54,7 +56,11 @@ class Coupled:
 
 
 def check(release: Release, shapes: Mapping[str, tuple[int, ...]], rng: torch.Generator) -> Coupled:
-    """Check a release by its own canaries; shapes: of each parameter."""
+    """Check a release by its own canaries.
+
+    Args:
+        shapes: Of each parameter.
+    """
     pairs = [neighbours(shapes, release.members, SCALES, rng), opposed(shapes, release.members, FAR, rng)]
     found = check_pairs(release, joined(pairs))
     if found.noise.even or not found.independent:

@@ -38,7 +38,8 @@ def gaussian_epsilon(shift: float, delta: float) -> float:
 def family_epsilon(rates: tuple[Rates, Rates], mechanism: Mechanism | Mixture, delta: float) -> float | None:
     """Return the least epsilon at `delta` among the family's members that allow both rates; None where it is out of reach.
 
-    mechanism: the family's sampling, rate and steps; its noise is only where the search begins.
+    Args:
+        mechanism: The family's sampling, rate and steps; its noise is only where the search begins.
     """
     if isinstance(mechanism, Mechanism) and mechanism.sampling_rate == 1:
         return gaussian_epsilon(max(float(gaussian_shift(r)) for r in rates), delta)

@@ -26,9 +26,10 @@ Randomness = Literal["none", "seed", "generator"]
 class CallableRelease:
     """A function on one client's update: {parameter: float32 array} to a dict with the same keys and shapes.
 
-    takes: what its second argument is: `seed`, an int from 0 to 2^32 - 1; `generator`, a numpy.random.Generator; or `none`.
-    keyword: its name where it goes by name only.  The function gets arrays of its own, which it may change. Raises
-    InputError where it fails or returns something else.
+    Args:
+        takes: What its second argument is: `seed`, an int from 0 to 2^32 - 1; `generator`, a numpy.random.Generator; or `none`.
+        keyword: Its name where it goes by name only. The function gets arrays of its own, which it may change. Raises InputError
+            where it fails or returns something else.
     """
 
     function: Callable[..., Any]

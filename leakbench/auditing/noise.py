@@ -29,9 +29,11 @@ ENOUGH = 200
 class MeasuredNoise:
     """Additive noise of a release.
 
-    std: (coordinates,) of each coordinate, equal within a tensor, equal throughout where no tensor differs.
-    error: relative standard error of the smallest std.  even: whether all tensors have the same.
-    gaussian: whether coordinates pass as independent draws of one Gaussian each.
+    Args:
+        std: (coordinates,) of each coordinate, equal within a tensor, equal throughout where no tensor differs.
+        error: Relative standard error of the smallest std.
+        even: Whether all tensors have the same.
+        gaussian: Whether coordinates pass as independent draws of one Gaussian each.
     """
 
     std: Tensor
@@ -72,7 +74,11 @@ def measure(release: Release, inputs: Parameters, seeds: Sequence[int]) -> Measu
 
 
 def _gaussian(drawn: Tensor, sizes: Sequence[int]) -> bool:
-    """Tell whether (draws, coordinates) pass as independent standard normals; sizes: coordinates of each tensor."""
+    """Tell whether (draws, coordinates) pass as independent standard normals.
+
+    Args:
+        sizes: Coordinates of each tensor.
+    """
     tensors = torch.split(drawn, list(sizes), 1)
     return _pass_alone(drawn) and _pass_summed(drawn) and _tensors_differ(tensors)
 

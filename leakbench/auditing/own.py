@@ -41,11 +41,12 @@ def audit_callable(
 ) -> Audit:
     """Audit a function as one release of one client's update, q = 1, zero-out adjacency.
 
-    sigma: the noise multiplier that is stated, from which the claimed epsilon follows.  clip: the L2 bound that is stated; a
-    function without a seed needs it for a valid epsilon. What counts as valid follows from the measurement, not from the
-    code, which nobody read: it is the epsilon of the Gaussian noise that was found.
-
     Raises InputError for a function that takes a seed and draws from elsewhere too.
+
+    Args:
+        sigma: The noise multiplier that is stated, from which the claimed epsilon follows.
+        clip: The L2 bound that is stated; a function without a seed needs it for a valid epsilon. What counts as valid follows
+            from the measurement, not from the code, which nobody read: it is the epsilon of the Gaussian noise that was found.
     """
     rng = generator(seed, "audit")
     release = dataclasses.replace(release, seed=seed)

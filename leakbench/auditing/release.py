@@ -44,10 +44,12 @@ def flat(grads: Parameters) -> Tensor:
 class DefenseRelease:
     """A defense's real transforms at the stations where its unit is guarded.
 
-    unit: `example`: the example and batch stations; members are the B examples of one batch. `client`: the client and
-        server stations; members are the K_t updates of one round.
-    clock: when.  seed: from which, with a lane's own, every generator is derived.
-    probe: the network and federation in which the transforms act; the examples behind an audited gradient are all grey.
+    Args:
+        unit: `example`: the example and batch stations; members are the B examples of one batch. `client`: the client and server
+            stations; members are the K_t updates of one round.
+        clock: When.
+        seed: From which, with a lane's own, every generator is derived.
+        probe: The network and federation in which the transforms act; the examples behind an audited gradient are all grey.
     """
 
     stations: Stations

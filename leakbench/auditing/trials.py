@@ -80,9 +80,11 @@ def affordable(release: Release, pair: Neighbours, draws: float = 1e9) -> int:
 def executed(release: Release, pair: Neighbours, trials: int, progress: Progress = unreported) -> Scores:
     """Run a defense's real transforms `trials` times on each input of one pair.
 
-    The score is the log-likelihood ratio of two Gaussians: (1/s0^2 - 1/s1^2) |r|^2 / 2 + t <r, u> / s^2, where the scales s1
-    and s0, with and without the canary, and its shift t along its own direction u come from other seeds.
-    progress: called with the trials that are done, after an estimate of the time of all of them.
+    The score is the log-likelihood ratio of two Gaussians: (1/s0^2 - 1/s1^2) |r|^2 / 2 + t <r, u> / s^2, where the scales s1 and
+    s0, with and without the canary, and its shift t along its own direction u come from other seeds.
+
+    Args:
+        progress: Called with the trials that are done, after an estimate of the time of all of them.
     """
     began = time.monotonic()
     learned = [release(side, range(FIRST_SEED - 8, FIRST_SEED)).double() for side in (pair.present, pair.absent)]

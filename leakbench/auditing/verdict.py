@@ -28,7 +28,10 @@ DRAWN = 1_000_000
 class Stated:
     """What is said of the mechanism of the trials, like for like: the same steps and delta.
 
-    claimed, valid: None where there is none; missing then says why none is valid.  scope: what was released.
+    Args:
+        claimed: None where there is none; missing then says why none is valid.
+        valid: None where there is none; missing then says why none is valid.
+        scope: What was released.
     """
 
     claimed: float | None
@@ -41,12 +44,16 @@ class Stated:
 class Audit:
     """The result of an audit; the keys of its JSON, without NaN or infinity.
 
-    noise_data_independent: whether the noise stays the same on neighbouring inputs.  sigma_measured: noise std over the
-        farthest that one unit moves a release; None where it cannot be told apart.  sigma_recipe: the noise multiplier that
-        the claim rests on.  clip_holds: whether something bounds that distance.
-    lower_bound: no epsilon below it is true of what was run, at `confidence`; assumes nothing.  lower_bound_family: the same
-        for Gaussian noise of unknown strength; None where the noise is not that.  Both hold together.
-    claimed, valid: of the whole run or of one release, whichever the bounds are of (`reason` says).  trials: of each world.
+    Args:
+        noise_data_independent: Whether the noise stays the same on neighbouring inputs.
+        sigma_measured: Noise std over the farthest that one unit moves a release; None where it cannot be told apart.
+        sigma_recipe: The noise multiplier that the claim rests on.
+        clip_holds: Whether something bounds that distance.
+        lower_bound: No epsilon below it is true of what was run, at `confidence`; assumes nothing.
+        lower_bound_family: The same for Gaussian noise of unknown strength; None where the noise is not that. Both hold together.
+        claimed: Of the whole run or of one release, whichever the bounds are of (`reason` says).
+        valid: Of the whole run or of one release, whichever the bounds are of (`reason` says).
+        trials: Of each world.
     """
 
     noise_data_independent: bool
@@ -106,7 +113,11 @@ def judge(
     rng: torch.Generator,
     progress: Progress = unreported,
 ) -> Audit:
-    """Run the trials that the check allows and compare; mechanism: sampling, rate and steps of what `stated` is of."""
+    """Run the trials that the check allows and compare.
+
+    Args:
+        mechanism: Sampling, rate and steps of what `stated` is of.
+    """
     noisy = found.sigma is not None and 0 < found.sigma < math.inf
     if found.sigma is not None and found.gaussian and release.seeded:
         # A slightly stronger noise than was measured keeps the bound one from below.

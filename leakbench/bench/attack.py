@@ -257,9 +257,10 @@ def search_alone(
 ) -> Alone:
     """Search one victim's input from `start` (1, *s) with soft labels `targets` (1, classes), `outer` steps at most.
 
-    truth: {p: (*p)}, the leaked gradient.  Ends as our searches do: when the distance is no longer finite, or when a step
-    took one evaluation, after which every further one stays where it is; the authors go on evaluating there.
-    lean: leave out the derivatives of the distance by the weights, which the authors' `backward` takes and nobody reads.
+    Args:
+        truth: {p: (*p)}, the leaked gradient. Ends as our searches do: when the distance is no longer finite, or when a step took
+            one evaluation, after which every further one stays where it is; the authors go on evaluating there.
+        lean: Leave out the derivatives of the distance by the weights, which the authors' `backward` takes and nobody reads.
     """
     guess = start.clone().requires_grad_()
     optimizer = torch.optim.LBFGS([guess])

@@ -14,9 +14,11 @@ __all__ = ["Figure", "absent", "figure_of"]
 class Figure:
     """A key's values.
 
-    values: one a repeat, in `unit`; empty where nothing was measured, and then `reason` says why.
-    said: what was held against what, in one sentence.  parts: what the values were made of, medians over the repeats, the unit
-    in each name.  command: that measured it.
+    Args:
+        said: What was held against what, in one sentence.
+        values: One a repeat, in `unit`; empty where nothing was measured, and then `reason` says why.
+        parts: What the values were made of, medians over the repeats, the unit in each name.
+        command: That measured it.
     """
 
     unit: str

@@ -25,9 +25,10 @@ def opacus_step(
 ) -> tuple[nn.Module, Step]:
     """Return (a copy of the model, its private local iteration), with the noise of Fed-CDP on the sum over a batch.
 
-    kind: `layers`, `layers by expanded weights`, `flat` or `ghost`, see `leakbench.bench.ways`.
-
     Opacus scales its noise to the norm of all bounds together: sqrt(M) * clip where each of M tensors has its own.
+
+    Args:
+        kind: `layers`, `layers by expanded weights`, `flat` or `ghost`, see `leakbench.bench.ways`.
     """
     own = copy.deepcopy(model).train()
     sgd = torch.optim.SGD(own.parameters(), lr=rate)

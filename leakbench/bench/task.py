@@ -76,7 +76,8 @@ def fresh_model() -> nn.Module:
 def task(clients: int, iterations: int, population: int = 1000, examples: int = 60_000) -> Task:
     """Return the federation of `population` clients of which `clients` train for so many local iterations.
 
-    examples: of the training split; the test split has one, since measuring accuracy is no part of a round.
+    Args:
+        examples: Of the training split; the test split has one, since measuring accuracy is no part of a round.
     """
     data = made_up(examples, 1, SHAPE, CLASSES)
     federation = Federation(

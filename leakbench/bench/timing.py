@@ -57,8 +57,10 @@ def one_thread_each(
 ) -> dict[str, float]:
     """Return how many times as long the fastest reference takes as ours where both have one thread, for a figure's parts.
 
-    Ours works with all cores on one piece of work, and a reference's one process may not. factor: of ours in a unit of the
-    reference's.
+    Ours works with all cores on one piece of work, and a reference's one process may not.
+
+    Args:
+        factor: Of ours in a unit of the reference's.
     """
     if f"{ours}{ONE}" not in repeats[0]:
         return {}
@@ -69,7 +71,8 @@ def one_thread_each(
 def in_turns(arms: Arms, repeats: int, warm: bool = True) -> list[dict[str, float]]:
     """Return the seconds of each arm in each repeat: all arms once, then all again.
 
-    warm: run every arm once before, untimed, since the first run of anything in PyTorch also prepares what later ones find.
+    Args:
+        warm: Run every arm once before, untimed, since the first run of anything in PyTorch also prepares what later ones find.
     """
     if warm:
         for work in arms.values():

@@ -28,7 +28,8 @@ def cell_epsilon(
 ) -> Epsilon:
     """Return the epsilons of a defense in the federation of a cell, for the model that is trained.
 
-    largest: what the run counted (`Schedule.largest`); None before it.
+    Args:
+        largest: What the run counted (`Schedule.largest`); None before it.
     """
     schedule, training = ledger_of(defense, data, settings, partition, largest)
     return _explained(epsilon(training, defense.unit, defense.claim, schedule, delta), _noises(training))
@@ -64,7 +65,12 @@ def cell_curve(
 def schedule_of(
     defense: Defense, probe: Probe, copies: float, most_copies: int, largest: dict[str, int] | None = None
 ) -> Schedule:
-    """Return how a federation trains under a defense; copies, most_copies: at how many clients one example lies."""
+    """Return how a federation trains under a defense.
+
+    Args:
+        copies: At how many clients one example lies.
+        most_copies: At how many clients one example lies.
+    """
     f = probe.federation
     return Schedule(
         clients=f.clients,

@@ -107,8 +107,9 @@ def _stop(request: Request) -> Budget | None:
 def with_epsilon(cell: Cell, target: float, delta: float = 1e-5) -> Cell:
     """Return the cell with all its noise louder or softer by one factor, so that its valid epsilon is the target.
 
-    target: of released models at `delta`, > 0. Raises InputError for a defense without a valid epsilon or a target out of
-    reach.
+    Args:
+        target: Of released models at `delta`, > 0. Raises InputError for a defense without a valid epsilon or a target out of
+            reach.
     """
     _check_target(target)
     partition = hand_out(cell)

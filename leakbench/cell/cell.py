@@ -36,9 +36,10 @@ SINCE = "0.1.0"
 class Cell:
     """One cell, ready to run.
 
-    request: what the user asked for; None for a cell that was put together by hand. It is not part of the identity.
-    drawn: {tap: whether what leaks there depends on random numbers}, as far as `random_at` was asked; of this cell alone, since
-    one that is changed begins with none.
+    Args:
+        request: What the user asked for; None for a cell that was put together by hand. It is not part of the identity.
+        drawn: {tap: whether what leaks there depends on random numbers}, as far as `random_at` was asked; of this cell alone,
+            since one that is changed begins with none.
     """
 
     names: dict[str, str]

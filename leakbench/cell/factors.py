@@ -91,7 +91,11 @@ def wider(defense: Defense, factor: float) -> Defense:
 
 
 def check_louder(cell: Cell, field: str, some: bool = False) -> None:
-    """Raise InputError where a transform adds noise that a factor on multipliers misses; some: also where none adds any."""
+    """Raise InputError where a transform adds noise that a factor on multipliers misses.
+
+    Args:
+        some: Also where none adds any.
+    """
     pairs = [(plain, other) for plain, other in _pairs(cell, louder(cell.defense, 2.0)) if plain.std > 0]
     if some and not pairs:
         raise InputError(f"{field}: {cell.names['defense']} adds no noise")

@@ -64,7 +64,8 @@ def check_alone(s: Settings, attack: Attack, defense: Defense, name: str) -> Non
 def check_class(s: Settings, data: Dataset, attack: Attack, names: tuple[str, str]) -> None:
     """Raise InputError where a server fishes for a class of which no batch can hold an example.
 
-    names: of the attack and of the data set.
+    Args:
+        names: Of the attack and of the data set.
     """
     wanted = fished(attack.server)
     targets = data.train_targets[data.victims] if s.protocol == "paper" else data.train_targets

@@ -46,20 +46,26 @@ READS = ("gradient", "weights")
 class Request:
     """What a user asked for; None where the recipes decide.
 
-    leak_rounds: round numbers, counted as rounds trained before the leak, and `last`.  join_rounds: whether one attack sees the
-    same examples at all of them.  reads: `gradient`, or `weights`, whose float32 difference is rounded.
-    observations: looks at each gradient, each with noise of its own.
-    networks: draws of the first weights that the victims are spread over; None: `NETWORKS` in the `paper` protocol, as far as
-    there are victims, and the one that is trained in the `live` protocol.
-    device: `cpu`, `cuda`, `cuda:1`, ...; or `auto`, a GPU where there is one, which the command line asks for and scripts, whose
-    published numbers are of CPUs, do not.
-    engine: one of `ENGINES`.
-    knows: one of `KNOWS`, what the attacker is told of the defense in the stead of what the attack's recipe says.
-    noise_factor, clip_factor: see `leakbench.cell.factors`.
-    epsilon, stop_at_epsilon, stop_at_delta: see `leakbench.cell.budget`.
-    evaluations: the most gradient evaluations of each victim by all searches of the attack together, see
-    `leakbench.attack.evaluations`.  budget: the most seconds of all attacks, see `leakbench.experiment.attack_time`.
-    pictures: whether examples and reconstructions are kept; else scores alone are.
+    Args:
+        knows: One of `KNOWS`, what the attacker is told of the defense in the stead of what the attack's recipe says.
+        evaluations: The most gradient evaluations of each victim by all searches of the attack together, see
+            `leakbench.attack.evaluations`.
+        budget: The most seconds of all attacks, see `leakbench.experiment.attack_time`.
+        leak_rounds: Round numbers, counted as rounds trained before the leak, and `last`.
+        join_rounds: Whether one attack sees the same examples at all of them.
+        pictures: Whether examples and reconstructions are kept; else scores alone are.
+        reads: `gradient`, or `weights`, whose float32 difference is rounded.
+        observations: Looks at each gradient, each with noise of its own.
+        networks: Draws of the first weights that the victims are spread over; None: `NETWORKS` in the `paper` protocol, as far as
+            there are victims, and the one that is trained in the `live` protocol.
+        noise_factor: See `leakbench.cell.factors`.
+        clip_factor: See `leakbench.cell.factors`.
+        epsilon: See `leakbench.cell.budget`.
+        stop_at_epsilon: See `leakbench.cell.budget`.
+        stop_at_delta: See `leakbench.cell.budget`.
+        device: `cpu`, `cuda`, `cuda:1`, ...; or `auto`, a GPU where there is one, which the command line asks for and scripts,
+            whose published numbers are of CPUs, do not.
+        engine: One of `ENGINES`.
     """
 
     defense: str = "none"

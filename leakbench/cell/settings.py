@@ -15,16 +15,19 @@ __all__ = ["Settings"]
 class Settings:
     """What a cell is run with.
 
-    leak_rounds: rounds trained before each leak.  join_rounds: whether all of them are views of the same victims, for one attack.
-    reads: one of `READS`.
-    observations: how many looks an attack gets at each gradient, see `leakbench.cell.looks`.
-    stop_after: how many of the federation's rounds a budget allows; None for all.
-    victim_mode: see `leakbench.cell.victim_mode`; None where no network depends on it.
-    networks: how many draws of the first weights the victims are spread over; 1 in the live protocol, whose network is trained.
-    engine: how gradients are computed, one of `leakbench.cell.request.ENGINES`; noise is drawn in another order by each.
-    pictures: whether examples and reconstructions are kept in the run's folder.
-    budget: seconds of wall time that all attacks of the run may take; None for no limit.
-    init: how the first weights of both networks are drawn, see `leakbench.models.initialise.rule_of`.
+    Args:
+        leak_rounds: Rounds trained before each leak.
+        stop_after: How many of the federation's rounds a budget allows; None for all.
+        victim_mode: See `leakbench.cell.victim_mode`; None where no network depends on it.
+        init: How the first weights of both networks are drawn, see `leakbench.models.initialise.rule_of`.
+        join_rounds: Whether all of them are views of the same victims, for one attack.
+        reads: One of `READS`.
+        observations: How many looks an attack gets at each gradient, see `leakbench.cell.looks`.
+        engine: How gradients are computed, one of `leakbench.cell.request.ENGINES`; noise is drawn in another order by each.
+        pictures: Whether examples and reconstructions are kept in the run's folder.
+        networks: How many draws of the first weights the victims are spread over; 1 in the live protocol, whose network is
+            trained.
+        budget: Seconds of wall time that all attacks of the run may take; None for no limit.
     """
 
     part_name: ClassVar[str] = "settings"

@@ -41,7 +41,9 @@ def check_mode(
 ) -> None:
     """Raise InputError where a mode is needed and missing, given and without meaning, or at odds with the rest of a cell.
 
-    networks: {name: those that are trained or leak}; leaking: the name of the one that leaks.
+    Args:
+        networks: {name: those that are trained or leak}.
+        leaking: The name of the one that leaks.
     """
     dependent = [name for name, model in networks.items() if depends_on_mode(model)]
     if not dependent:

@@ -78,7 +78,8 @@ quiet_option = click.option("--quiet", is_flag=True, help="Print no progress.")
 def reporter_of(quiet: bool = False, after: float = 0.0) -> Reporter:
     """Return the progress of the command that runs, which ends with the command, also if that fails.
 
-    after: Seconds of work before the first line in a file.
+    Args:
+        after: Seconds of work before the first line in a file.
     """
     from leakbench.progress import Reporter  # noqa: PLC0415
 

@@ -151,7 +151,11 @@ def _stale(
     beside: bool,
     engine: Placed | None,
 ) -> None:
-    """List the stale rows of all pages, or measure those of a table again; beside: whether other options do not fit."""
+    """List the stale rows of all pages, or measure those of a table again.
+
+    Args:
+        beside: Whether other options do not fit.
+    """
     from leakbench.cli.stale import check_table, list_stale, measure_stale  # noqa: PLC0415
     from leakbench.errors import InputError  # noqa: PLC0415
     from leakbench.reproduce.accounting.table import AccountingTable  # noqa: PLC0415
@@ -196,7 +200,11 @@ def _tell(row: dict[str, Any]) -> None:
 
 
 def _list_tables(bare: bool) -> None:
-    """Print the names of all; bare: whether nothing else was asked for."""
+    """Print the names of all.
+
+    Args:
+        bare: Whether nothing else was asked for.
+    """
     from leakbench.errors import InputError, nearest  # noqa: PLC0415
     from leakbench.reproduce.file import table_names  # noqa: PLC0415
     from leakbench.reproduce.read import read_any  # noqa: PLC0415

@@ -37,7 +37,8 @@ CARDS = Path("leaderboard")
 def list_stale(out: Path | None, data_dir: Path | None) -> None:
     """Print every published row that is stale, why, by which command it is measured again, and how many rows there are.
 
-    out: the folder of rows, without cards; None for `results`, and for the cards in `leaderboard`.
+    Args:
+        out: The folder of rows, without cards; None for `results`, and for the cards in `leaderboard`.
     """
     folder = out or Path("results")
     rows = [*published_rows(folder, data_dir), *published_points(folder, data_dir)]
@@ -72,7 +73,8 @@ def measure_stale(
 ) -> bool:
     """Measure the stale rows of a table again, each at the scale that it was measured at; return whether all could be.
 
-    only: text that the names contain.  A row of which today's table has no cell is named and left, and so is one without data.
+    Args:
+        only: Text that the names contain. A row of which today's table has no cell is named and left, and so is one without data.
     """
     check_engine(table, engine)
     found = checked(published(table, out, data_dir, only), KeptData(), Reporter())

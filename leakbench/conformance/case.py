@@ -92,7 +92,8 @@ class EachExample:
 class Unanswered:
     """The values (V, 1) within `tolerance`; where they are NaN, there was no answer: NaN, or as bad as the worst answer.
 
-    worst: +1 where more is worse, as of an RMSE, -1 where less is.
+    Args:
+        worst: +1 where more is worse, as of an RMSE, -1 where less is.
     """
 
     values: Floats
@@ -119,8 +120,10 @@ class Unanswered:
 class Worse:
     """One number, or the worst of several, beyond `limit`.
 
-    worst: +1 where more is worse, -1 where less is. limit_of: what would be at the limit. or_none: NaN is accepted too,
-    since no reader takes it for a good value.
+    Args:
+        worst: +1 where more is worse, -1 where less is.
+        limit_of: What would be at the limit.
+        or_none: NaN is accepted too, since no reader takes it for a good value.
     """
 
     limit: float
@@ -190,8 +193,11 @@ class OneOf:
 class Case:
     """One question to a scorer.
 
-    name: `measure: what`. why: one sentence. known: {measure: known answer}; judged by all that the scorer returns.
-    skipped: why it cannot be asked on this machine; empty where it can.
+    Args:
+        name: `measure: what`.
+        why: One sentence.
+        known: {measure: known answer}; judged by all that the scorer returns.
+        skipped: Why it cannot be asked on this machine; empty where it can.
     """
 
     name: str

@@ -31,7 +31,12 @@ __all__ = ["OwnScorer", "as_dict", "conformance", "lines"]
 
 @dataclass(frozen=True)
 class OwnScorer:
-    """Score as `leakbench run` does. eta: the threshold of success; lpips: a score, or the reason why it is missing."""
+    """Score as `leakbench run` does.
+
+    Args:
+        eta: The threshold of success.
+        lpips: a score, or the reason why it is missing.
+    """
 
     eta: float = 0.1
     lpips: metrics.Score | str = metrics.LPIPS_ABSENT
@@ -71,8 +76,9 @@ UNTOUCHED = "truth: untouched"
 def conformance(path: str | None, lpips_weights: Path | None) -> tuple[Result, ...]:
     """Return the result of every case; raises InputError in one line for an invalid option.
 
-    path: `package.module:name` of a scorer, importable from the working folder too; leakbench's own without one.
-    lpips_weights: a folder with a backbone of LPIPS, without which that case is not measured.
+    Args:
+        path: `package.module:name` of a scorer, importable from the working folder too; leakbench's own without one.
+        lpips_weights: a folder with a backbone of LPIPS, without which that case is not measured.
     """
     lpips = load_lpips(lpips_weights)
     if lpips_weights is not None and isinstance(lpips, str):

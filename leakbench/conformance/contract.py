@@ -19,7 +19,12 @@ MEASURES = (*AVERAGED, "success", "label_accuracy", "matched", "asr", "overall")
 
 
 class Truth(TypedDict):
-    """What was to be found. inputs: (V, B, C, H, W) float32 in [0, 1]; labels: (V, B) int64."""
+    """What was to be found.
+
+    Args:
+        inputs: (V, B, C, H, W) float32 in [0, 1].
+        labels: (V, B) int64.
+    """
 
     inputs: NDArray[np.float32]
     labels: NDArray[np.int64]
@@ -28,7 +33,9 @@ class Truth(TypedDict):
 class Answer(TypedDict):
     """What an attacker gave back, in any order within a batch: the b-th label belongs to the b-th picture.
 
-    inputs: as the truth's, NaN throughout a picture without an answer, and not always within [0, 1]; labels: (V, B).
+    Args:
+        inputs: As the truth's, NaN throughout a picture without an answer, and not always within [0, 1].
+        labels: (V, B).
     """
 
     inputs: NDArray[np.float32]

@@ -26,7 +26,11 @@ Outcome = Literal["passed", "failed", "not measured"]
 class Result:
     """The result of one case.
 
-    got, expected: in words, empty where not measured; reason: why it was not. call: how the call of the scorer ended.
+    Args:
+        got: In words, empty where not measured.
+        expected: In words, empty where not measured.
+        reason: Why it was not.
+        call: How the call of the scorer ended.
     """
 
     case: str
@@ -39,7 +43,11 @@ class Result:
 
 
 def all_cases(lpips_weights: Path | None = None) -> tuple[Case, ...]:
-    """Return every case; lpips_weights: a folder with a backbone of LPIPS, as torchvision names it."""
+    """Return every case.
+
+    Args:
+        lpips_weights: a folder with a backbone of LPIPS, as torchvision names it.
+    """
     return *pixel_cases(), *batch_cases(), lpips_case(lpips_weights)
 
 

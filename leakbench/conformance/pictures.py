@@ -47,8 +47,9 @@ def turned(pictures: Pictures, shares: Sequence[Sequence[float]]) -> Pictures:
 def reference(measure: str, truth: Pictures, answer: Pictures) -> Floats:
     """Return the known scores (V, B) of answers in the truth's order and in [0, 1]; NaN where an answer is missing.
 
-    measure: `rmse`, by its definition; `psnr` and `ssim`, scikit-image's of a data range of 1, the latter with the window
-    of Wang et al. 2004. In float64.
+    Args:
+        measure: `rmse`, by its definition; `psnr` and `ssim`, scikit-image's of a data range of 1, the latter with the window of
+            Wang et al. 2004. In float64.
     """
     one = {"rmse": _rmse, "psnr": _psnr, "ssim": _ssim}[measure]
     pairs = zip(truth.astype(np.float64), answer.astype(np.float64), strict=True)

@@ -48,7 +48,9 @@ def user_cache() -> Path | None:
 class Cache:
     """A folder of .npz files, each named by a key that says all its content depends on, and with its sha256 at its end.
 
-    folder: None keeps nothing.  warn: told once where the folder cannot be written; the work goes on without it.
+    Args:
+        folder: None keeps nothing.
+        warn: Told once where the folder cannot be written; the work goes on without it.
     """
 
     folder: Path | None

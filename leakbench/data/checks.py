@@ -35,7 +35,8 @@ AFile = Annotated[File, nested(File)]
 class Check:
     """What was expected of a file and what was found.
 
-    got: its sha256; empty where it is absent; a reason in words where it cannot be read.
+    Args:
+        got: Its sha256; empty where it is absent; a reason in words where it cannot be read.
     """
 
     file: str

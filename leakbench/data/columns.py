@@ -18,13 +18,20 @@ __all__ = ["Columns", "columns_of"]
 class Columns:
     """The layout of a table of d columns in [0, 1], with the moments of the public records.
 
-    features: the F features, numbers and one-hot categories; together they cover every column once.
-    mean, deviation: (d,) float64, of each column over the n public records, which are the test split, without any victim. The
-    deviation divides by n - 1; of a column that is constant there, such as a category that no public record has, it is n^-1/2,
-    that of a column in which one record of the n has the 1.
-    TabLeak's released code (`_calculate_mean_std`) takes both splits, victims included, and 1 for a constant column. From its
-    deviations these differ on Adult by up to 2.4 % for numbers, for categories by 2.5 % in the median and by a factor of 2 for
-    one that a single record has; on Cancer, whose test split has 143 records, by up to 38 %. A number's tolerance moves alike.
+    Args:
+        features: The F features, numbers and one-hot categories; together they cover every column once.
+        mean: (d,) float64, of each column over the n public records, which are the test split, without any victim. The deviation
+            divides by n - 1; of a column that is constant there, such as a category that no public record has, it is n^-1/2, that
+            of a column in which one record of the n has the 1. TabLeak's released code (`_calculate_mean_std`) takes both splits,
+            victims included, and 1 for a constant column. From its deviations these differ on Adult by up to 2.4 % for numbers,
+            for categories by 2.5 % in the median and by a factor of 2 for one that a single record has; on Cancer, whose test
+            split has 143 records, by up to 38 %. A number's tolerance moves alike.
+        deviation: (d,) float64, of each column over the n public records, which are the test split, without any victim. The
+            deviation divides by n - 1; of a column that is constant there, such as a category that no public record has, it is
+            n^-1/2, that of a column in which one record of the n has the 1. TabLeak's released code (`_calculate_mean_std`) takes
+            both splits, victims included, and 1 for a constant column. From its deviations these differ on Adult by up to 2.4 %
+            for numbers, for categories by 2.5 % in the median and by a factor of 2 for one that a single record has; on Cancer,
+            whose test split has 143 records, by up to 38 %. A number's tolerance moves alike.
     """
 
     features: tuple[Feature, ...]

@@ -17,9 +17,12 @@ __all__ = ["Dataset", "Feature"]
 class Feature:
     """One column of a table as a person would name it.
 
-    start, stop: its columns of the inputs.
-    values: what each column stands for if the feature is a one-hot category, else empty.
-    low, high: for a number, what 0 and 1 stand for in the units of the source.
+    Args:
+        start: Its columns of the inputs.
+        stop: Its columns of the inputs.
+        values: What each column stands for if the feature is a one-hot category, else empty.
+        low: For a number, what 0 and 1 stand for in the units of the source.
+        high: For a number, what 0 and 1 stand for in the units of the source.
     """
 
     name: str
@@ -34,12 +37,16 @@ class Feature:
 class Dataset:
     """Real data, ready to be partitioned.
 
-    train_inputs (n, *s) and test_inputs (m, *s): float32 in [0, 1]; pictures are (C, H, W), tables (F,).
-    train_targets (n,) and test_targets (m,): int64 in [0, classes).  class_names: one a class.
-    victims: (v,) int64, the training examples that an attack may be scored on, and on which the threshold of success
-        is measured.
-    content: sha256 that identifies the source's bytes.  features: for tables, which columns make up which feature.
-    public: (p,) int64, the test examples that an attacker may know; None for all of them.
+    train_inputs (n, *s) and test_inputs (m, *s): float32 in [0, 1]; pictures are (C, H, W), tables (F,). train_targets (n,) and
+    test_targets (m,): int64 in [0, classes).
+
+    Args:
+        class_names: One a class.
+        victims: (v,) int64, the training examples that an attack may be scored on, and on which the threshold of success is
+            measured.
+        content: sha256 that identifies the source's bytes.
+        features: For tables, which columns make up which feature.
+        public: (p,) int64, the test examples that an attacker may know; None for all of them.
     """
 
     name: str

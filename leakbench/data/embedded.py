@@ -7,10 +7,11 @@ import hashlib
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.data.cache import NO_CACHE, Cache
@@ -35,19 +36,23 @@ class Source(NamedTuple):
 
 @part("format.embedded")
 class Embedded:
-    """A data set that comes with a library that leakbench requires.
+    """A data set that comes with a library that leakbench requires."""
 
-    set: `faces`, 100 faces and 100 other patches of LFW photographs, 25 x 25 grey, without names of people: the
-        task is face or not, and only faces may be victims; `digits`, 1,797 digits of 8 x 8; `cancer`, 569 records of
-        30 numbers, scaled to [0, 1] by the training split's range.
-    sha256: hash of the inputs as little-endian float64, followed by the targets as int64.
-    test_share, seed: settings of the stratified split.
-    """
-
-    set: Literal["faces", "digits", "cancer"]
-    sha256: Sha256
-    test_share: Probability = 0.25
-    seed: int = 0
+    set: Annotated[
+        Literal["faces", "digits", "cancer"],
+        Field(
+            description=(
+                "`faces`, 100 faces and 100 other patches of LFW photographs, 25 x 25 grey, without names of people: the task is "
+                "face or not, and only faces may be victims; `digits`, 1,797 digits of 8 x 8; `cancer`, 569 records of 30 "
+                "numbers, scaled to [0, 1] by the training split's range."
+            )
+        ),
+    ]
+    sha256: Annotated[
+        Sha256, Field(description="Hash of the inputs as little-endian float64, followed by the targets as int64.")
+    ]
+    test_share: Annotated[Probability, Field(description="Settings of the stratified split.")] = 0.25
+    seed: Annotated[int, Field(description="Settings of the stratified split.")] = 0
 
     def check(self, folder: Path | None) -> tuple[Check, ...]:
         """Compare the library's copy with its checksum."""

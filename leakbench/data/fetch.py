@@ -89,8 +89,11 @@ def download(
 ) -> None:
     """Fetch one file from the first of `urls` that has it; `<target>.part` holds what came so far and is resumed.
 
-    sha256: of the whole file; empty where it is unknown.  timeout: seconds of silence.  most: bytes that are taken at most.
-    Raises InputError that says what was wrong with each address; OSError where `target` cannot be written.
+    Args:
+        sha256: Of the whole file; empty where it is unknown.
+        timeout: Seconds of silence.
+        most: Bytes that are taken at most. Raises InputError that says what was wrong with each address; OSError where `target`
+            cannot be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")

@@ -35,8 +35,10 @@ def load_dataset(
 
     The files are looked for in `data_dir`, $LEAKBENCH_DATA and the user's cache folder, in this order, and then, unless
     `offline`, fetched into the latter. No data folder is written to.
-    progress: told (file, bytes so far, bytes in all or None).  warn: told where decoded pictures cannot be kept.
-    Raises InputError, one line, for whatever is missing or wrong.
+
+    Args:
+        progress: Told (file, bytes so far, bytes in all or None).
+        warn: Told where decoded pictures cannot be kept. Raises InputError, one line, for whatever is missing or wrong.
     """
     name, recipe = resolve("datasets", DatasetRecipe, name_or_path)
     folder = None

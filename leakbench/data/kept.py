@@ -19,7 +19,8 @@ Loaded: TypeAlias = tuple[str, DatasetRecipe, Dataset]
 class KeptData:
     """`load_dataset` that keeps the last set: cells of a grid come one set after another, and some fill a gigabyte.
 
-    offline: whether a set that is not on this machine is an error instead of being fetched.
+    Args:
+        offline: Whether a set that is not on this machine is an error instead of being fetched.
     """
 
     offline: bool = False

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Annotated, Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.errors import InputError
@@ -38,9 +39,12 @@ KEPT = 8_000_000
 class Partition:
     """Which examples each client holds.
 
-    clients: N.  examples_per_client: |D_i|.  copies: (n,) int64, how many clients hold each of the n training examples.
-    dealt: gives the lists (clients of the pass, |D_i|) of a pass by its number.  group: how many clients each pass serves, the last
-    one at most.
+    Args:
+        clients: N.
+        examples_per_client: |D_i|.
+        copies: (n,) int64, how many clients hold each of the n training examples.
+        dealt: Gives the lists (clients of the pass, |D_i|) of a pass by its number.
+        group: How many clients each pass serves, the last one at most.
     """
 
     clients: int
@@ -116,11 +120,9 @@ class Shards:
 
     The Fed-alphaCDP simulator cuts the sorted examples (repeated N / 100 times) into 2N shards and gives each client
     two; here the two are drawn from the same pass over the data, so that they never overlap.
-
-    shards_per_client: a divisor of examples_per_client.
     """
 
-    shards_per_client: Count = 2
+    shards_per_client: Annotated[Count, Field(description="a divisor of examples_per_client.")] = 2
 
     def __call__(self, targets: Tensor, clients: int, examples_per_client: int, rng: torch.Generator) -> Partition:
         """Return the partition; see `Partitioner`."""
@@ -143,11 +145,11 @@ class Shards:
 class Dirichlet:
     """Each client's labels follow its own draw from a symmetric Dirichlet(alpha) over the classes (Hsu et al. 2019).
 
-    A label that a pass has used up is left out and the client's other labels share its weight, so the last clients of a
-    pass take what is left, as in the paper.  alpha: small gives clients of one label, large nearly the iid partition.
+    A label that a pass has used up is left out and the client's other labels share its weight, so the last clients of a pass take
+    what is left, as in the paper.
     """
 
-    alpha: Positive
+    alpha: Annotated[Positive, Field(description="Small gives clients of one label, large nearly the iid partition.")]
 
     def __call__(self, targets: Tensor, clients: int, examples_per_client: int, rng: torch.Generator) -> Partition:
         """Return the partition; see `Partitioner`."""

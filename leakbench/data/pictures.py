@@ -40,13 +40,13 @@ def unit(pixels: Pixels) -> Tensor:
 
 @part("format.idx")
 class Idx:
-    """Four gzipped idx files of unsigned bytes, the format of MNIST and similar sets; class_names: one for each label, from 0."""
+    """Four gzipped idx files of unsigned bytes, the format of MNIST and similar sets."""
 
     train_images: AFile
     train_labels: AFile
     test_images: AFile
     test_labels: AFile
-    class_names: tuple[str, ...]
+    class_names: Annotated[tuple[str, ...], Field(description="One for each label, from 0.")]
 
     @property
     def files(self) -> tuple[File, ...]:
@@ -89,12 +89,11 @@ class CifarPython:
     """The Python version of CIFAR-10: pickled batches of 32 x 32 pictures in colour.
 
     A batch is unpickled only after its checksum was found right, and even then nothing in it can be run.
-    names: the file with the names of the classes.
     """
 
     train: tuple[AFile, ...]
     test: AFile
-    names: AFile
+    names: Annotated[AFile, Field(description="The file with the names of the classes.")]
 
     @property
     def files(self) -> tuple[File, ...]:
@@ -193,21 +192,28 @@ def _unpickle(folder: Path | None, file: File) -> dict[bytes, Any]:
 class FaceFolders:
     """Photographs in one folder per person, the format of Labeled Faces in the Wild; people with too few are left out.
 
-    Each is cropped to rows and columns crop[0]:crop[1] and resized to side x side (bicubic, on 8-bit pixels, like
-    scikit-learn). The classes are the sorted names of the people.
-    accepted: {variant: sha256 over the sorted lines `<sha256>  <person>/<file>` of the photographs in use}; no other
-        content is accepted.  test_share, seed: the split, stratified by person.
+    Each is cropped to rows and columns crop[0]:crop[1] and resized to side x side (bicubic, on 8-bit pixels, like scikit-learn).
+    The classes are the sorted names of the people.
 
     Only every other person may be a victim, and only the test pictures of the rest are public: other pictures of the same
     person tell an attacker much about a face.
     """
 
-    accepted: Annotated[dict[str, Sha256], Field(min_length=1)]
+    accepted: Annotated[
+        dict[str, Sha256],
+        Field(
+            min_length=1,
+            description=(
+                "{variant: sha256 over the sorted lines `<sha256>  <person>/<file>` of the photographs in use}; other content "
+                "is refused."
+            ),
+        ),
+    ]
     minimum: Count = 20
     crop: tuple[int, int] = (61, 189)
     side: Count = 32
-    test_share: Probability = 0.25
-    seed: int = 0
+    test_share: Annotated[Probability, Field(description="The split, stratified by person.")] = 0.25
+    seed: Annotated[int, Field(description="The split, stratified by person.")] = 0
 
     def __post_init__(self) -> None:
         low, high = self.crop

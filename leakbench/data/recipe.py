@@ -37,8 +37,11 @@ class Federation:
     """The federation of a data set: N clients of |D_i| examples; T rounds of K_t clients, L local iterations, batch B.
 
     The defaults are those that the Fed-alphaCDP paper uses for all its data sets; learning_rate is its released code's.
-    dropout: probability that a sampled client fails in its round; `Defense.on_dropout` decides what happens then.
-    client_optimizer: optimizer of the clients, with a fresh state in each round: plain SGD, or Adam with the defaults of torch.
+
+    Args:
+        dropout: Probability that a sampled client fails in its round; `Defense.on_dropout` decides what happens then.
+        client_optimizer: Optimizer of the clients, with a fresh state in each round: plain SGD, or Adam with the defaults of
+            torch.
     """
 
     rounds: Annotated[int, Field(ge=0)]
@@ -77,12 +80,14 @@ class Federation:
 class Origin:
     """Locations of the files of a data set, on disk and on the web.
 
-    layouts: usual folders of the data set, below a data folder; it is fetched into the first.
-    marker: a pattern that one of its files matches there.  megabytes: size of the download.
-    mirrors: https addresses of folders (on this machine also http), in the order in which they are tried.
-    archive: one tar file, plain or compressed by gzip or bzip2, to fetch and unpack next to the first layout; empty where the
-        files of the format are fetched.
-    archive_sha256: empty where no source publishes it; the unpacked files are checked in any case.
+    Args:
+        layouts: Usual folders of the data set, below a data folder; it is fetched into the first.
+        marker: a pattern that one of its files matches there.
+        megabytes: Size of the download.
+        mirrors: Https addresses of folders (on this machine also http), in the order in which they are tried.
+        archive: One tar file, plain or compressed by gzip or bzip2, to fetch and unpack next to the first layout; empty where the
+            files of the format are fetched.
+        archive_sha256: Empty where no source publishes it; the unpacked files are checked in any case.
     """
 
     layouts: tuple[Annotated[Inside, Field(pattern=r"^[^/.]")], ...]
@@ -104,10 +109,12 @@ class Origin:
 class DatasetRecipe:
     """A data set of the catalog, or a user's own.
 
-    license: short statement of its terms.  origin: None for an embedded set.
-    sizes: recorded sizes, for checks of options and for epsilons without the data; None where they are not recorded, and then the
-        data are loaded. Loaded data of other sizes are refused.
-    sensitive: the categories of a table that an attacker wants to infer about a person; empty for all with at most 20 values.
+    Args:
+        license: Short statement of its terms.
+        origin: None for an embedded set.
+        sizes: Recorded sizes, for checks of options and for epsilons without the data; None where they are not recorded, and then
+            the data are loaded. Loaded data of other sizes are refused.
+        sensitive: The categories of a table that an attacker wants to infer about a person; empty for all with at most 20 values.
     """
 
     title: Text

@@ -18,10 +18,11 @@ __all__ = ["Sizes"]
 class Sizes:
     """The sizes of a data set.
 
-    shape: shape of one input: (channels, height, width) of a picture, (features,) of a record.
-    train: number of training examples of each class.
-    test: number of test examples.
-    victims: classes whose training examples may be attacked; empty for all classes.
+    Args:
+        shape: Shape of one input: (channels, height, width) of a picture, (features,) of a record.
+        train: Number of training examples of each class.
+        test: Number of test examples.
+        victims: Classes whose training examples may be attacked; empty for all classes.
     """
 
     shape: Annotated[tuple[Count, ...], Field(min_length=1)]

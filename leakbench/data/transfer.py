@@ -57,7 +57,8 @@ def size_of(path: Path) -> int:
 def transfer(url: str, part: Path, most: int, progress: Progress | None, timeout: float) -> bool:
     """Append to `part` what the server still has, starting over where it does not resume; return whether it said how much it has.
 
-    most: bytes of the whole file.  Raises Failed; OSError where `part` cannot be written.
+    Args:
+        most: Bytes of the whole file. Raises Failed; OSError where `part` cannot be written.
     """
     if not is_safe(url):
         raise Failed("expected an address of https (of http only on this machine)")

@@ -53,9 +53,10 @@ class _Bounded:
 def unpack(packed: Path, folder: Path, form: Format, most: int) -> None:
     """Unpack a tar archive, plain or by gzip or bzip2, which must hold a folder of `folder`'s name, and delete it.
 
-    form: by which its content is checked before any of it is put in place.  most: bytes that it may unpack to.
-    Raises InputError, with nothing put in place, for an archive that is none, holds anything but files and folders below it, or
-    other content.
+    Args:
+        form: By which its content is checked before any of it is put in place.
+        most: Bytes that it may unpack to. Raises InputError, with nothing put in place, for an archive that is none, holds
+            anything but files and folders below it, or other content.
     """
     for left in folder.parent.glob(".unpacking-*"):  # Of a process that was killed; nobody else is here now.
         shutil.rmtree(left, ignore_errors=True)

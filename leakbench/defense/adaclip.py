@@ -7,8 +7,10 @@ What is remembered of each parameter: `adaclip.mean.NAME`, m, and `adaclip.devia
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.defense.by_norm import clip_factor, member_norms, scaled
@@ -29,14 +31,19 @@ class AdaClip:
     Pichapati et al.'s algorithm: b_i = sqrt(s_i) sqrt(sum of s), m <- beta1 m + (1 - beta1) g~, s^2 <- beta2 s^2 + (1 - beta2) v,
     with v = (g~ - m)^2 - b^2 sigma^2 within [floor, ceiling], of the m before its step; g~ and v enter as means over the members.
 
-    multiplier: sigma, in units of `norm`.  norm: the clip bound in the scaled coordinates, 1 in the paper.
-    beta1, beta2, floor, ceiling (h1, h2 of a variance): the constants of the released DP-dSNE code.
-
     A member that is missing counts as m, to which it would have been clipped at 0.
     """
 
-    multiplier: NonNegative
-    norm: Bound = 1.0
+    multiplier: Annotated[NonNegative, Field(description="Sigma, in units of `norm`.")]
+    norm: Annotated[
+        Bound,
+        Field(
+            description=(
+                "The clip bound in the scaled coordinates, 1 in the paper. beta1, beta2, floor, ceiling (h1, h2 of a variance): "
+                "the constants of the released DP-dSNE code."
+            )
+        ),
+    ] = 1.0
     beta1: Fraction = 0.99
     beta2: Fraction = 0.9
     floor: Positive = 1e-5

@@ -26,8 +26,10 @@ Norms: TypeAlias = dict[str, Tensor]
 class Scaling:
     """What a transform makes of the norms.
 
-    factors: {parameter: (lanes, members)} by which each tensor is multiplied; {} where all stay.  sensitivity: (lanes,) the scale
-    of calibrated noise from here on.  facts: what was done.
+    Args:
+        factors: {parameter: (lanes, members)} by which each tensor is multiplied; {} where all stay.
+        sensitivity: (lanes,) the scale of calibrated noise from here on.
+        facts: What was done.
     """
 
     factors: Norms

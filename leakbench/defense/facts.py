@@ -173,7 +173,9 @@ def _of_statistics(probe: Probe) -> tuple[Fact, ...]:
 def _of_memory(defense: Defense, probe: Probe, facts: Facts, memory: Parameters) -> tuple[Fact, ...]:
     """Return a doubt where the noise over the bound moves with what is remembered, which nobody can foresee; else nothing.
 
-    facts, memory: of the first moment.
+    Args:
+        facts: Of the first moment.
+        memory: Of the first moment.
     """
     if not memory:
         return ()

@@ -30,7 +30,11 @@ class Chooses(Protocol):
     """A transform that is not run on a guess as it is: its choice can be read off what leaked, or it has no derivative."""
 
     def on_a_guess(self, seen: Parameters) -> Transform:
-        """Return what does to a guess what the transform did to the truth; seen: {p: (lanes, *p)} what leaked of each lane."""
+        """Return what does to a guess what the transform did to the truth.
+
+        Args:
+            seen: {p: (lanes, *p)} what leaked of each lane.
+        """
 
 
 @runtime_checkable
@@ -40,8 +44,10 @@ class Explains(Protocol):
     def unlikelihood(self, guess: Parameters, seen: Parameters) -> Tensor | None:
         """Return (lanes,), minus the log-likelihood of what leaked, up to a constant; differentiable in `guess`.
 
-        guess: {p: (lanes, *p)} what a guess would have shown past the stations as the attacker runs them.  seen: likewise what
-        leaked. None where what leaked is not what this transform sends, as of a mean of several or past later noise.
+        Args:
+            guess: {p: (lanes, *p)} what a guess would have shown past the stations as the attacker runs them.
+            seen: Likewise what leaked. None where what leaked is not what this transform sends, as of a mean of several or past
+                later noise.
         """
 
 

@@ -35,8 +35,9 @@ class Importance(Protocol):
     def __call__(self, signal: Signal, std: float) -> Tensor:
         """Return (lanes, features), higher is more important.
 
-        signal: the clients' updates before their clip, one member a lane, with what the clients have beside them (`local`).
-        std: of the noise that every weight gets anyway.
+        Args:
+            signal: The clients' updates before their clip, one member a lane, with what the clients have beside them (`local`).
+            std: Of the noise that every weight gets anyway.
         """
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.defense.by_norm import clip_factor, member_norms, scaled, whole_norm
@@ -48,12 +50,17 @@ class ClipInverted:
 
     This is the code that Geyer et al. released: per tensor, factor = min(norm / median, 1) and update / factor. A zero tensor,
     where the code divides zero by zero, stays zero here.
-
-    noise_multiplier: Gaussian noise of noise_multiplier * median on each tensor's sum, as released; it belongs to this part
-        because each tensor has its own scale, while a signal has one, which becomes the largest of them.
     """
 
-    noise_multiplier: NonNegative = 0.0
+    noise_multiplier: Annotated[
+        NonNegative,
+        Field(
+            description=(
+                "Gaussian noise of noise_multiplier * median on each tensor's sum, as released; it belongs to this part because "
+                "each tensor has its own scale, while a signal has one, which becomes the largest of them."
+            )
+        ),
+    ] = 0.0
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Scale up and add the noise; `sensitivity` becomes the largest tensor's median, (lanes,)."""

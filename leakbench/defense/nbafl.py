@@ -76,10 +76,14 @@ def clip_weights(signal: Signal, norm: float) -> Signal:
 class Calibration:
     """The numbers from which NbAFL derives its noise.
 
-    norm: C.  epsilon, delta: claimed for one exposure.  constant: c; None for the least that is allowed.
-    exposures: L, at most T; None for T.
-    sensitivity: `averaged`: Ds = 2 C / m, as if the weights were an average over the m examples (the paper); `whole`: 2 C, the
-        distance that one example can really move clipped weights that come from several steps of SGD.
+    Args:
+        norm: C.
+        epsilon: Claimed for one exposure.
+        delta: Claimed for one exposure.
+        constant: c; None for the least that is allowed.
+        exposures: L, at most T; None for T.
+        sensitivity: `averaged`: Ds = 2 C / m, as if the weights were an average over the m examples (the paper); `whole`: 2 C,
+            the distance that one example can really move clipped weights that come from several steps of SGD.
     """
 
     norm: Bound

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.decay import Multiplier
@@ -18,20 +19,26 @@ __all__ = ["GaussianNoise", "LaplaceNoise"]
 
 @part("transform.gaussian_noise")
 class GaussianNoise:
-    """Add Gaussian noise of standard deviation multiplier * S, where S is the signal's sensitivity.
+    """Add Gaussian noise of standard deviation multiplier * S, where S is the signal's sensitivity."""
 
-    multiplier: sigma, a number >= 0, or a schedule of it (`leakbench.decay`).
-    to: what the standard deviation refers to.
-        `each`: every member gets its own noise (Fed-alphaCDP, section 5.2: "to the per-example gradients").
-        `sum`: one noise for the sum over all that is merged (the DP-SGD convention, and the one accountants assume): on a
-        mean of n items its standard deviation is multiplier * S / n.
-        `mean`: one noise for the mean itself (Fed-alphaCDP, Algorithm 1, line 18): n times that of `sum`.
-    uncalibrated: allow noise without a clip before it; S is then 1 and no epsilon follows.
-    """
-
-    multiplier: Multiplier
-    to: Literal["each", "sum", "mean"]
-    uncalibrated: bool = False
+    multiplier: Annotated[
+        Multiplier, Field(description="Sigma, a number >= 0, or a schedule of it (`leakbench.decay`).")
+    ]
+    to: Annotated[
+        Literal["each", "sum", "mean"],
+        Field(
+            description=(
+                'What the standard deviation refers to. `each`: every member gets its own noise (Fed-alphaCDP, section 5.2: "to '
+                'the per-example gradients"). `sum`: one noise for the sum over all that is merged (the DP-SGD convention, and '
+                "the one accountants assume): on a mean of n items its standard deviation is multiplier * S / n. `mean`: one "
+                "noise for the mean itself (Fed-alphaCDP, Algorithm 1, line 18): n times that of `sum`."
+            )
+        ),
+    ]
+    uncalibrated: Annotated[
+        bool,
+        Field(description="Allow noise without a clip before it; S is then 1 and no epsilon follows."),
+    ] = False
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Add the noise; raises InputError where no clip came before and `uncalibrated` is not set."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from leakbench.errors import InputError
@@ -65,15 +67,19 @@ def _entering(gradient: Parameters, layer: str) -> Tensor:
 
 @part("network.precode")
 class Precode:
-    """Put a variational bottleneck between the features and the last layer (Scheliga et al., WACV 2022, section 4).
+    """Put a variational bottleneck between the features and the last layer (Scheliga et al., WACV 2022, section 4)."""
 
-    width: k, the number of values in the latent code.  beta: weight of the divergence in the loss.
-    The paper's k = 256 and beta = 0.001. As in the released code, std is a softplus, the divergence is in bits, and new layers are
-    initialised by PyTorch's uniform(+-1 / sqrt(fan-in)). The layers before and after the bottleneck keep their weights.
-    """
-
-    width: Count = 256
-    beta: NonNegative = 1e-3
+    width: Annotated[Count, Field(description="k, the number of values in the latent code.")] = 256
+    beta: Annotated[
+        NonNegative,
+        Field(
+            description=(
+                "Weight of the divergence in the loss. The paper's k = 256 and beta = 0.001. As in the released code, std is a "
+                "softplus, the divergence is in bits, and new layers are initialised by PyTorch's uniform(+-1 / sqrt(fan-in)). "
+                "The layers before and after the bottleneck keep their weights."
+            )
+        ),
+    ] = 1e-3
 
     def __call__(self, model: nn.Module, shape: tuple[int, ...], classes: int, rng: torch.Generator) -> nn.Module:
         """Return the network with its bottleneck; raises InputError unless it is a sequence that ends with nn.Linear."""

@@ -10,6 +10,7 @@ import math
 from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from pydantic_core import PydanticCustomError
 from torch import Tensor
 
@@ -42,15 +43,17 @@ class PriorityNoise:
 
     The client ranks the input features of its local model, clips its weights, and adds noise of sigma_U (eq. 4) at
     `calibration.epsilon`. First-layer weights that leave a selected feature get it at `epsilon_selected`.
-    share: p, of all features, rounded down.  which: the `least` or the `most` important ones get more noise.
-    epsilon_selected: at most `calibration.epsilon`; equal to it, this is NbAFL.
     """
 
     importance: Annotated[Importance, IMPORTANCE]
-    share: Fraction
-    which: Literal["least", "most"]
+    share: Annotated[Fraction, Field(description="p, of all features, rounded down.")]
+    which: Annotated[
+        Literal["least", "most"], Field(description="The `least` or the `most` important ones get more noise.")
+    ]
     calibration: Calibrated
-    epsilon_selected: Positive
+    epsilon_selected: Annotated[
+        Positive, Field(description="At most `calibration.epsilon`; equal to it, this is NbAFL.")
+    ]
 
     def __post_init__(self) -> None:
         if self.epsilon_selected > self.calibration.epsilon:

@@ -97,13 +97,14 @@ class PruneRandom:
     Distributed selective SGD (Shokri and Shmatikov, CCS 2015) with its selection "random with threshold". Of n coordinates,
     floor(share * n), at least 1, are drawn with equal probability; where fewer are above the threshold, all of these stay. Each
     member and each lane draws its own, from the lane's generator.
-
-    noise: standard deviation of Gaussian noise on every selected coordinate, and on no other.
     """
 
     share: Annotated[float, Field(gt=0, le=1)]
     threshold: NonNegative = 0.0
-    noise: NonNegative = 0.0
+    noise: Annotated[
+        NonNegative,
+        Field(description="Standard deviation of Gaussian noise on every selected coordinate, and on no other."),
+    ] = 0.0
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Prune; `sensitivity` stays. The deterministic part, without `rngs`, is the threshold: all that is above it stays."""

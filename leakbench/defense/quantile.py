@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.defense.by_norm import clip_factor, member_norms, scaled
@@ -41,11 +42,18 @@ BARE = Fact(
 class ClipQuantile:
     """Scale each member so that its whole L2 norm is at most the remembered bound C, and count the members within it.
 
-    Andrew et al., Algorithm 1: b_i = 1[norm <= C]. initial: C in the first use. Without noise on the count (`quantile_noise`),
-    C depends on the private norms, and no epsilon follows.
+    Andrew et al., Algorithm 1: b_i = 1[norm <= C].
     """
 
-    initial: Bound
+    initial: Annotated[
+        Bound,
+        Field(
+            description=(
+                "C in the first use. Without noise on the count (`quantile_noise`), C depends on the private norms, and no "
+                "epsilon follows."
+            )
+        ),
+    ]
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Clip; `sensitivity` becomes C, and the sum of the votes, (lanes, 1), is left for `adapt_clip`."""
@@ -85,15 +93,23 @@ class QuantileNoise:
     """Add noise to the values and to the count, together worth the multiplier z for the effect of one member on both.
 
     Andrew et al., Theorem 1: the count gets s_b, and the values z_delta C with z_delta = (z^-2 - (2 s_b)^-2)^(-1/2).
-    multiplier: z.  count_std: s_b; None is m / 20, the default of TensorFlow Federated and Flower.
-    to: `sum`: one noise for the sum, at the `batch` or `server` station; `share`: each of m clients adds its share,
-        1 / sqrt(m) of both, so that no vote leaves a client without noise.
-    Raises InputError where clip_quantile was not the last to act, and for z >= 2 s_b, where z_delta does not exist.
     """
 
-    multiplier: NonNegative
-    to: Literal["sum", "share"]
-    count_std: Positive | None = None
+    multiplier: Annotated[NonNegative, Field(description="z.")]
+    to: Annotated[
+        Literal["sum", "share"],
+        Field(
+            description=(
+                "`sum`: one noise for the sum, at the `batch` or `server` station; `share`: each of m clients adds its share, 1 /"
+                " sqrt(m) of both, so that no vote leaves a client without noise. Raises InputError where clip_quantile was not "
+                "the last to act, and for z >= 2 s_b, where z_delta does not exist."
+            )
+        ),
+    ]
+    count_std: Annotated[
+        Positive | None,
+        Field(description="s_b; None is m / 20, the default of TensorFlow Federated and Flower."),
+    ] = None
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Add both noises; the facts restate the bound, since from here on only noised counts enter it."""

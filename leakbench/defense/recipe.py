@@ -44,21 +44,28 @@ Step = Annotated[Transform, TRANSFORM]
 class Defense:
     """The recipe of a defense.
 
-    network: changes of the network itself, in order (`leakbench.defense.network`).
-    example, batch, client, server: the transforms at each station, in order (see `leakbench.federated`).
-    unit: the unit of one epsilon, an `example` or a whole `client`.
-    batches: how a client draws its batches: `fixed` (B of its examples without replacement, drawn again in each local iteration),
-        `split` (one pass over a shuffled, fixed split), `poisson` (each example with probability B / |D_i|).
-    cohorts: how the server draws its clients: `fixed` (K_t of N) or `poisson` (each with probability K_t / N).
-    cohort_growth: factor of K_t in a round, a number or a schedule of it: m_t grows in Geyer et al. 2017, section 4.
-    on_dropout: what happens to a round in which a client fails (`Federation.dropout`): `continue` sums up the other clients, still
-        divided by K_t, to which the noise is calibrated; `abort` changes nothing and releases nothing.
-    aggregation: what reaches the server: every update (`plain`) or only the sum of a round's updates (`secure`).
-    model, leak_model: the network that is trained, and the one that leaks in the `paper` protocol, where a transform needs
-        one of their kind; empty: the data set's usual one. The command line overrides both.
-    budget: where training stops; None: after all rounds. The command line overrides it.
-    printed_by: the source of the printed values, where it is not the cited one.
-    printed: values that the paper prints, {`accuracy` | `epsilon` | `rmse TAP`: {dataset: value}}, to compare with the measurement.
+    Args:
+        unit: The unit of one epsilon, an `example` or a whole `client`.
+        network: Changes of the network itself, in order (`leakbench.defense.network`).
+        example: The transforms at each station, in order (see `leakbench.federated`).
+        batch: The transforms at each station, in order (see `leakbench.federated`).
+        client: The transforms at each station, in order (see `leakbench.federated`).
+        server: The transforms at each station, in order (see `leakbench.federated`).
+        batches: How a client draws its batches: `fixed` (B of its examples without replacement, drawn again in each local
+            iteration), `split` (one pass over a shuffled, fixed split), `poisson` (each example with probability B / |D_i|).
+        cohorts: How the server draws its clients: `fixed` (K_t of N) or `poisson` (each with probability K_t / N).
+        cohort_growth: Factor of K_t in a round, a number or a schedule of it: m_t grows in Geyer et al. 2017, section 4.
+        on_dropout: What happens to a round in which a client fails (`Federation.dropout`): `continue` sums up the other clients,
+            still divided by K_t, to which the noise is calibrated; `abort` changes nothing and releases nothing.
+        aggregation: What reaches the server: every update (`plain`) or only the sum of a round's updates (`secure`).
+        model: The network that is trained, and the one that leaks in the `paper` protocol, where a transform needs one of their
+            kind; empty: the data set's usual one. The command line overrides both.
+        leak_model: The network that is trained, and the one that leaks in the `paper` protocol, where a transform needs one of
+            their kind; empty: the data set's usual one. The command line overrides both.
+        budget: Where training stops; None: after all rounds. The command line overrides it.
+        printed_by: The source of the printed values, where it is not the cited one.
+        printed: Values that the paper prints, {`accuracy` | `epsilon` | `rmse TAP`: {dataset: value}}, to compare with the
+            measurement.
     """
 
     title: Text

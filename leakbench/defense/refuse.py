@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.defense.transform import Transform
@@ -28,17 +30,44 @@ class RefuseConspicuous:
 
     Each local iteration is judged by itself, by the network and the batch that it uses. A refused iteration moves nothing, so a
     model whose rows are alike is refused throughout. Nothing is random.
-
-    rows_alike, d_snr, lit_alone: thresholds of the measures of `leakbench.measure.conspicuous`; exceeding any one of them refuses;
-    None leaves it out. The defaults are above the 99th percentiles of honest models at B = 8 (results/conspicuous.md).
-    least: smallest batch whose D-SNR and rows are checked. In a smaller one, an example outweighs the others and activates rows
-    alone in any network; there only `rows_alike` counts.
     """
 
-    rows_alike: Fraction | None = 0.5
-    d_snr: Positive | None = 5.0
-    lit_alone: Fraction | None = 0.36
-    least: Count = 8
+    rows_alike: Annotated[
+        Fraction | None,
+        Field(
+            description=(
+                "Thresholds of the measures of `leakbench.measure.conspicuous`; exceeding any one of them refuses; None leaves it"
+                " out. The defaults are above the 99th percentiles of honest models at B = 8 (results/conspicuous.md)."
+            )
+        ),
+    ] = 0.5
+    d_snr: Annotated[
+        Positive | None,
+        Field(
+            description=(
+                "Thresholds of the measures of `leakbench.measure.conspicuous`; exceeding any one of them refuses; None leaves it"
+                " out. The defaults are above the 99th percentiles of honest models at B = 8 (results/conspicuous.md)."
+            )
+        ),
+    ] = 5.0
+    lit_alone: Annotated[
+        Fraction | None,
+        Field(
+            description=(
+                "Thresholds of the measures of `leakbench.measure.conspicuous`; exceeding any one of them refuses; None leaves it"
+                " out. The defaults are above the 99th percentiles of honest models at B = 8 (results/conspicuous.md)."
+            )
+        ),
+    ] = 0.36
+    least: Annotated[
+        Count,
+        Field(
+            description=(
+                "Smallest batch whose D-SNR and rows are checked. In a smaller one, an example outweighs the others and activates"
+                " rows alone in any network; there only `rows_alike` counts."
+            )
+        ),
+    ] = 8
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Refuse or not, lane by lane; `sensitivity` stays.
@@ -60,7 +89,8 @@ class RefuseConspicuous:
     def refuses(self, found: Mapping[str, Tensor], many: Tensor) -> Tensor:
         """Return (lanes,), whether any statistic {name: (lanes,)} exceeds its threshold; NaN does not.
 
-        many: (lanes,), of how many examples each lane's batch is.
+        Args:
+            many: (lanes,), of how many examples each lane's batch is.
         """
         refused = torch.zeros_like(many, dtype=torch.bool)
         for name, values in found.items():
@@ -76,7 +106,11 @@ class RefuseConspicuous:
 
     @torch.no_grad()
     def _statistics(self, grads: Parameters, local: Local, real: Tensor) -> dict[str, Tensor]:
-        """Return {name: (lanes,)} of what is looked at; real: (lanes, members), false for padding."""
+        """Return {name: (lanes,)} of what is looked at.
+
+        Args:
+            real: (lanes, members), false for padding.
+        """
         network, found = local.network, dict[str, Tensor]()
         names = weight_names(network.model)
         if self.rows_alike is not None:

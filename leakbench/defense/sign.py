@@ -87,7 +87,9 @@ def _signs(seen: Parameters) -> bool:
 def margins(soft: Tensor, signs: Tensor) -> Tensor:
     """Return how far beyond zero, on the side of its sign, each coordinate is whose `SoftSign` is `soft`; zero for no sign.
 
-    soft, signs: (lanes, *p), of one size.
+    Args:
+        soft: (lanes, *p), of one size.
+        signs: (lanes, *p), of one size.
     """
     size = signs.abs().flatten(1).amax(1).clamp_min(torch.finfo(signs.dtype).tiny)
     raised = soft / size.reshape(-1, *[1] * (soft.dim() - 1))

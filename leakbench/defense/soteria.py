@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
@@ -31,16 +32,25 @@ class Soteria:
     """Set the columns of one layer's weight gradient that belong to a share of its input features r to zero.
 
     Sun et al., CVPR 2021, Algorithm 1, prunes the features with the largest |r_i (d r_i / d x)^-1|. The released code takes the
-    smallest |d r_i / d x| / (r_i + 0.1) for these, and so does this part. At the `example` station, each example has its own mask,
-    from its own score. At the `batch` station, all share one, from the sum of their scores, as in the released code.
-    share: share of the features; those whose score is strictly below this quantile (linear interpolation) are pruned.
-    layer: name of the defended layer in the network, or `last` for the last fully connected one.
+    smallest |d r_i / d x| / (r_i + 0.1) for these, and so does this part. At the `example` station, each example has its own
+    mask, from its own score. At the `batch` station, all share one, from the sum of their scores, as in the released code.
 
     The cost is one backward pass for each feature and example.
     """
 
-    share: Fraction
-    layer: Text = "last"
+    share: Annotated[
+        Fraction,
+        Field(
+            description=(
+                "Share of the features; those whose score is strictly below this quantile (linear interpolation) are "
+                "pruned."
+            )
+        ),
+    ]
+    layer: Annotated[
+        Text,
+        Field(description="Name of the defended layer in the network, or `last` for the last fully connected one."),
+    ] = "last"
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Mask; raises InputError where no examples are at hand, after a noise, or for a network without that layer.
@@ -99,7 +109,9 @@ class Soteria:
 def representation_scores(local: Local, layer: nn.Module, budget: int = 1_000_000_000) -> Tensor:
     """Return |d r_i / d x| / (r_i + 0.1) of every example, (lanes, B, features), where r goes into `layer`; no gradients.
 
-    budget: about how many bytes the backward passes that run at once may take; lanes that do not fit together go one after another.
+    Args:
+        budget: About how many bytes the backward passes that run at once may take; lanes that do not fit together go one after
+            another.
     """
     lanes = len(local.inputs)
     together = min(lanes, max(1, budget // (BYTES * local.inputs[0].numel())))

@@ -25,8 +25,9 @@ class Transform(Protocol):
     def __call__(self, signal: Signal, clock: Clock, rngs: Generators | None) -> Signal:
         """Return the transformed signal with one more `Fact`, from which the ledger learns what was done.
 
-        rngs: one generator a lane, the only source of randomness, to be drawn from by `leakbench.rng.normal`. None asks for the
-        deterministic part alone, as an attacker runs it on a guess: what is drawn is then zero.
+        Args:
+            rngs: One generator a lane, the only source of randomness, to be drawn from by `leakbench.rng.normal`. None asks for
+                the deterministic part alone, as an attacker runs it on a guess: what is drawn is then zero.
         """
 
 

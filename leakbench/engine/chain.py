@@ -61,7 +61,8 @@ class Chain:
     ) -> tuple[Tensor, tuple[Factored, ...]]:
         """Return the output (K, B, d) for inputs (K, B, *s), and the gradients of <cotangents, output> of every example.
 
-        cotangents: (K, B, d). The gradients come layer by layer from the first, as from `gradient`.
+        Args:
+            cotangents: (K, B, d). The gradients come layer by layer from the first, as from `gradient`.
         """
         passed = self._passed(parameters, shared, inputs)
         answer = passed[-1].answer
@@ -104,8 +105,10 @@ class Chain:
 class ThereAndBack:
     """One passage through a chain.
 
-    passed: what each step did.  chances: the softmax of the logits (K, B, classes).  deltas: on the way back the derivatives of
-    the loss by what left each step, from the first one with weights on.
+    Args:
+        passed: What each step did.
+        chances: The softmax of the logits (K, B, classes).
+        deltas: On the way back the derivatives of the loss by what left each step, from the first one with weights on.
     """
 
     chain: Chain

@@ -27,8 +27,11 @@ def unsaid(line: str) -> None:
 class Room:
     """For how many lanes there is room side by side: half as many from the first lack of memory on.
 
-    what: what the lanes are, as in `victims`.  most: how many at once.  lower: what takes less memory where one lane alone is too
-    much.  say: told of each halving.
+    Args:
+        what: What the lanes are, as in `victims`.
+        most: How many at once.
+        lower: What takes less memory where one lane alone is too much.
+        say: Told of each halving.
     """
 
     what: str
@@ -39,8 +42,9 @@ class Room:
     def __call__(self, lanes: slice, work: Callable[[slice], T]) -> Iterator[tuple[slice, T]]:
         """Yield (some lanes, what `work` makes of them) in order, until all from `lanes.start` to `lanes.stop` are done.
 
-        work: may be called again on a part of the same lanes after it failed, so that it makes all generators from which it draws.
-        Raises InputError where memory does not suffice for one lane.
+        Args:
+            work: May be called again on a part of the same lanes after it failed, so that it makes all generators from which it
+                draws. Raises InputError where memory does not suffice for one lane.
         """
         start = lanes.start
         while start < lanes.stop:

@@ -28,8 +28,9 @@ LEAST_SHARE = 4
 def side_by_side(work: Sequence[Callable[[], T]], threads: int | None = None) -> list[T]:
     """Return what each piece returns, in order; the first error that a piece raises is raised here.
 
-    threads: of each piece's operations; by default its share of PyTorch's. One where a piece is small: two cores that wait for
-    each other after each small operation are slower than one.
+    Args:
+        threads: Of each piece's operations; by default its share of PyTorch's. One where a piece is small: two cores that wait
+            for each other after each small operation are slower than one.
     """
     all_threads = torch.get_num_threads()
     workers = min(all_threads, len(work), MOST_WORKERS)

@@ -32,8 +32,10 @@ Bend: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 class Passed:
     """What one step did: its answer, and of a layer with weights the columns (K, B, P, Q) that it multiplied.
 
-    back: the derivative of the loss by what left -> by what entered.  push: the tangent of what entered -> of what left, at fixed
-    weights that all lanes share.  bend: None where the step is linear in what entered, nearly everywhere.
+    Args:
+        back: The derivative of the loss by what left -> by what entered.
+        push: The tangent of what entered -> of what left, at fixed weights that all lanes share.
+        bend: None where the step is linear in what entered, nearly everywhere.
     """
 
     answer: Tensor

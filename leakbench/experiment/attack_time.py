@@ -67,9 +67,10 @@ class AttackTime:
     def within(self, method: Any, victims: int, of_point: int, since: float, say: Say, ranked: float = 0.0) -> Any:
         """Return the method limited to the share of the next `victims`; the method itself without a limit.
 
-        of_point: Victims of the same leakage point that are still to be attacked, for which `say` gets an estimate.
-        since: When the work on these victims began, by `now`.
-        ranked: Seconds that their rankings took.
+        Args:
+            of_point: Victims of the same leakage point that are still to be attacked, for which `say` gets an estimate.
+            since: When the work on these victims began, by `now`.
+            ranked: Seconds that their rankings took.
         """
         if self.limit is None:
             return method
@@ -90,7 +91,8 @@ def within_seconds(
 ) -> Any:
     """Return a method limited to some seconds, which tells `say` an estimate for `victims` victims that have `share` seconds.
 
-    rankings: Seconds of the share that the rankings of these victims take.
+    Args:
+        rankings: Seconds of the share that the rankings of these victims take.
     """
     if not any(hasattr(search, "stop") for search in searches_of(method)):
         say(f"the attack does not search, so that --budget {limit:g} cannot stop it")

@@ -77,9 +77,10 @@ def conspicuous_of(
 ) -> Conspicuous:
     """Return what clients could see at the last round that leaks: medians over the victims' batches, at most 20.
 
-    sent: {round, draw of the first weights: what the server sent then}; each victim is looked at with its own draw.
-    honest: {round: what an honest server would have sent}. Before any training honest models are fresh
-    initialisations, each with a batch of its own; afterwards there is one, seen with batches of clients who are no victims.
+    Args:
+        sent: {round, draw of the first weights: what the server sent then}; each victim is looked at with its own draw.
+        honest: {round: what an honest server would have sent}. Before any training honest models are fresh initialisations, each
+            with a batch of its own; afterwards there is one, seen with batches of clients who are no victims.
     """
     if not lies(cell.attack.server):
         return Conspicuous()
@@ -102,7 +103,8 @@ def seen_of(
 ) -> dict[str, float]:
     """Return {statistic: value} of one batch, inputs (B, *s) and targets (B,), but for `architecture`; NaN where it has none.
 
-    gates: as `gated_biases` finds them, where they are known already.
+    Args:
+        gates: As `gated_biases` finds them, where they are known already.
     """
     names, size = weight_names(network.model), sum(p.numel() for p in network.parameters.values())
     gates = gated_biases(network.model, tuple(inputs.shape[1:])) if gates is None else gates

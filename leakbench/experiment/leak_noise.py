@@ -37,8 +37,9 @@ def noise_std(
 ) -> float | str:
     """Return the standard deviation of the noise on each coordinate of what leaks, in the units of `leak`, or why not.
 
-    done: {station: facts} of a leak of `batch` examples, `steps` local iterations and `cohort` clients at learning `rate`.
-    client_optimizer: how these clients step; noise that comes before Adam's quotient does not add up behind it.
+    Args:
+        done: {station: facts} of a leak of `batch` examples, `steps` local iterations and `cohort` clients at learning `rate`.
+        client_optimizer: How these clients step; noise that comes before Adam's quotient does not add up behind it.
     """
     variance = 0.0
     for station in stations_before(tap):

@@ -32,9 +32,12 @@ def rankings(
     and by the likelihood of what leaked for the others, see `leakbench.attack.rankings.reconstructed`.
     `identified_by_likelihood` and `identified_by_reconstruction` are both answers alone.
 
-    shown: the candidates.  features: the attributes that are asked for.  answer: the attack's; of one that ranks it stands for the
-    answer to its question, which is who of the candidates it was, unless its method is the part that answers another one.
-    ready: what `likelihoods` returned before the attack; None for nothing.
+    Args:
+        shown: The candidates.
+        features: The attributes that are asked for.
+        answer: The attack's; of one that ranks it stands for the answer to its question, which is who of the candidates it was,
+            unless its method is the part that answers another one.
+        ready: What `likelihoods` returned before the attack; None for nothing.
     """
     found = dict(ready or {})
     if isinstance(answer, Ranking):
@@ -58,7 +61,8 @@ def likelihoods(
 
     No random number is drawn, so that it makes no difference whether they are answered before an attack or after it.
 
-    found: Answers that there are already.
+    Args:
+        found: Answers that there are already.
     """
     found = dict(found or {})
     informed = _informed(cell, views, shown)

@@ -34,8 +34,10 @@ def rehearse(
 ) -> None:
     """Let the attack answer for one victim of every leakage point, for one iteration; raises InputError where it cannot.
 
-    sent: {leakage point: the network at its first weights}. Of a cell that leaks at several rounds together every view is taken of
-    it.  tick: Called after each gradient evaluation.
+    Args:
+        sent: {leakage point: the network at its first weights}. Of a cell that leaks at several rounds together every view is
+            taken of it.
+        tick: Called after each gradient evaluation.
     """
     method, fits = _short(cell.attack.method), FitStore(fit_folder())
     for tap in cell.settings.taps:

@@ -67,8 +67,9 @@ class Judge:
 class Leak:
     """One leakage point of one cell, with one draw of the first weights.
 
-    sent: {rounds trained before: what the server sent}, one or several.
-    network: Which draw of the first weights leaks, counted from 0; victim v is attacked at draw v modulo their number.
+    Args:
+        sent: {rounds trained before: what the server sent}, one or several.
+        network: Which draw of the first weights leaks, counted from 0; victim v is attacked at draw v modulo their number.
     """
 
     cell: Cell
@@ -107,8 +108,11 @@ def attack_leak(leak: Leak, run: Run, judge: Judge, progress: Progress, clock: A
     """Attack the victims of one leakage point at one draw of the first weights, in chunks that the run's folder lacks.
 
     A chunk for which memory does not suffice is halved, and so are those after it; raises InputError where it does not suffice
-    for one victim. progress: of victims; within a chunk a victim counts by the share of its most iterations.
-    clock: How long the attacks may still take.
+    for one victim.
+
+    Args:
+        progress: Of victims; within a chunk a victim counts by the share of its most iterations.
+        clock: How long the attacks may still take.
     """
     victims, own = leak.victims(), leak.lanes
     total = len(victims.indices)

@@ -43,11 +43,13 @@ NO_EXAMPLE = "in train mode batch normalisation takes its statistics from the wh
 class Examples:
     """What K clients train on: inputs (K, L, B, *s), targets (K, L, B, classes), weights (K, L, B), of which 0 marks padding.
 
-    batch: the B that sums over a batch are divided by, the expected size of a Poisson batch.
-    draws: (K, L, B, k), the numbers that a sampling network takes (`leakbench.federated.sampling`); None for zeros.
-    padded: whether some weights may be 0; where none is, nobody looks, for which a GPU would have to finish all that it was given.
-    alone: whether anybody reads what the `example` station makes of one example; where nobody does, its noise may be drawn once for
-    them all (`leakbench.federated.merged`).
+    Args:
+        batch: The B that sums over a batch are divided by, the expected size of a Poisson batch.
+        draws: (K, L, B, k), the numbers that a sampling network takes (`leakbench.federated.sampling`); None for zeros.
+        padded: Whether some weights may be 0; where none is, nobody looks, for which a GPU would have to finish all that it was
+            given.
+        alone: Whether anybody reads what the `example` station makes of one example; where nobody does, its noise may be drawn
+            once for them all (`leakbench.federated.merged`).
     """
 
     inputs: Tensor
@@ -93,10 +95,12 @@ class Examples:
 class LocalIteration:
     """One local iteration of K clients.
 
-    examples: the signal after the `example` station (members = B; one member that is already the batch's mean where the
-    defense leaves examples alone and nothing needs them one by one).  batch: the signal after the `batch` station, with what
-    its transforms remember for the next local iteration.  direction: {p: (K, 1, *p)} along which the client then steps, minus the
-    learning rate times as far: the batch's gradient itself, but for clients with an optimizer of their own.
+    Args:
+        examples: The signal after the `example` station (members = B; one member that is already the batch's mean where the
+            defense leaves examples alone and nothing needs them one by one).
+        batch: The signal after the `batch` station, with what its transforms remember for the next local iteration.
+        direction: {p: (K, 1, *p)} along which the client then steps, minus the learning rate times as far: the batch's gradient
+            itself, but for clients with an optimizer of their own.
     """
 
     examples: Signal

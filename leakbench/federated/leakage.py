@@ -113,8 +113,9 @@ def _added(total: Signal, one: Signal) -> Signal:
 def rounded(update: Parameters, weights: Parameters, length: float) -> Parameters:
     """Return an update {p: (V, *p)}, in the units of `leak`, as the difference of single-precision weights shows it.
 
-    weights: before the update, {p: (*p)} or one set a victim.  length: learning rate times local iterations, by which who
-    reads the difference divides it.
+    Args:
+        weights: Before the update, {p: (*p)} or one set a victim.
+        length: Learning rate times local iterations, by which who reads the difference divides it.
     """
     return {n: (weights[n] - (weights[n] - length * u)) / length for n, u in update.items()}
 

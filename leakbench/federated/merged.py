@@ -38,7 +38,10 @@ def merged_signal(
 ) -> Signal:
     """Return the mean over a batch of what the `example` station makes of it, as K lanes of one member.
 
-    station: one that `merges`.  local: K clients' networks and examples.  batch: the B that their sums are divided by.
+    Args:
+        station: One that `merges`.
+        local: K clients' networks and examples.
+        batch: The B that their sums are divided by.
     """
     network, weights = local.network, local.weights
     assert weights is not None  # noqa: S101 - said to mypy; it holds by construction

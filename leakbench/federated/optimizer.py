@@ -41,9 +41,12 @@ class Adam:
     """Adam (Kingma and Ba, ICLR 2015, Algorithm 1), differentiable with respect to the gradients g.
 
     m_t = .9 m + .1 g, v_t = .999 v + .001 g^2; the direction is (m_t / (1 - .9^t)) / (sqrt(v_t / (1 - .999^t)) + 1e-8). The first
-    is g / (|g| + 1e-8), nearly the signs, whose derivative 1e-8 / (|g| + 1e-8)^2 is all but zero where g is not, and 1e8 where
-    it is.
-    means, squares: m and v after `steps` steps.
+    is g / (|g| + 1e-8), nearly the signs, whose derivative 1e-8 / (|g| + 1e-8)^2 is all but zero where g is not, and 1e8 where it
+    is.
+
+    Args:
+        means: m and v after `steps` steps.
+        squares: m and v after `steps` steps.
     """
 
     means: Mapping[str, Tensor] = field(default_factory=dict)

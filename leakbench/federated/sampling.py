@@ -16,7 +16,9 @@ __all__ = ["Batches", "draw_batches", "draw_clients", "drawn", "drop_out"]
 class Batches:
     """The batches of K clients in one round.
 
-    positions: (K, L, B) int64, into each client's own list of examples.  weights: (K, L, B) float, 0 marks padding.
+    Args:
+        positions: (K, L, B) int64, into each client's own list of examples.
+        weights: (K, L, B) float, 0 marks padding.
     """
 
     positions: Tensor

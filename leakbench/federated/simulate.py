@@ -48,8 +48,10 @@ LOWER = "lower --batch or --local-iterations, or take a smaller --model"
 class Counts:
     """What the privacy ledger needs of the rounds so far.
 
-    updates: (n,) in how many clients' updates each training example took part.  uses: (n,) in how many batches.
-    rounds: (N,) in how many rounds each client took part.
+    Args:
+        updates: (n,) in how many clients' updates each training example took part.
+        uses: (n,) in how many batches.
+        rounds: (N,) in how many rounds each client took part.
     """
 
     updates: Tensor
@@ -74,11 +76,16 @@ class Counts:
 class Round:
     """What one round left behind.
 
-    round: 0-based.  parameters: {p: (*p)} of the global model after it.  memory: {name: (*m)}, what the defense remembers.
-    counts: who has taken part how often.
-    accuracy, loss: on the test split.  between_client_variance: V_c, the mean over coordinates of the variance between the
-    clients' updates; update_scale: U_s, the mean squared coordinate of their mean (Geyer et al. 2017, section 3); NaN of a
-    round that was aborted.
+    Args:
+        round: 0-based.
+        parameters: {p: (*p)} of the global model after it.
+        memory: {name: (*m)}, what the defense remembers.
+        counts: Who has taken part how often.
+        accuracy: On the test split.
+        loss: On the test split.
+        between_client_variance: V_c, the mean over coordinates of the variance between the clients' updates.
+        update_scale: U_s, the mean squared coordinate of their mean (Geyer et al. 2017, section 3); NaN of a round that was
+            aborted.
     """
 
     round: int
@@ -94,7 +101,8 @@ class Round:
 def lanes_per_chunk(parameters: Parameters, batch: int, per_example: bool, apart: bool = False) -> int:
     """Return how many clients to run as lanes of one computation, so that their gradients stay within about the cache.
 
-    apart: whether each core has lanes of its own, and so only its own cache.
+    Args:
+        apart: Whether each core has lanes of its own, and so only its own cache.
     """
     size = 4 * sum(p.numel() for p in parameters.values()) * (batch if per_example else 3)
     return lanes_within(CORE_CACHE if apart else ALL_CACHES, size, most=64)
@@ -114,10 +122,12 @@ def train(
 ) -> Iterator[Round]:
     """Train from `network` (or go on after the round `done`), yielding every round; the same seed gives the same rounds.
 
-    stop_after: train only so many of the federation's rounds, on the same schedule; None for all.  say: told where memory does not
-    suffice for the clients side by side, which are then halved.  tick: called after some clients of a round.
-
     Raises InputError where memory does not suffice for one client.
+
+    Args:
+        stop_after: Train only so many of the federation's rounds, on the same schedule; None for all.
+        say: Told where memory does not suffice for the clients side by side, which are then halved.
+        tick: Called after some clients of a round.
     """
     device = next(iter(network.parameters.values())).device
     parameters = {n: (done.parameters if done else network.parameters)[n].to(device) for n in network.parameters}
@@ -248,7 +258,8 @@ def _spread(updates: Parameters) -> tuple[float, float]:
 def accuracy(model: nn.Module, state: Parameters, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
     """Return (share of right answers, mean cross-entropy) on inputs (n, *s) and targets (n,).
 
-    state: the parameters, and the running statistics of batch normalisation where a model in eval mode has some.
+    Args:
+        state: The parameters, and the running statistics of batch normalisation where a model in eval mode has some.
     """
     device = next(iter(state.values())).device
     right, loss = 0, 0.0

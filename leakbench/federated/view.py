@@ -30,9 +30,13 @@ __all__ = ["Knowledge", "Public", "View"]
 class Knowledge:
     """What the threat model grants the attacker beside the leaked gradient; it stands under the table.
 
-    labels, logits: `not given` or `given`.  defense: whether the attacker knows the defense's recipe.
-    public: what public data it has.  examples: how many stand behind one update, of how many clients.  reads: what an update is
-    read as, `gradient` or `weights`.
+    Args:
+        labels: `not given` or `given`.
+        logits: `not given` or `given`.
+        defense: Whether the attacker knows the defense's recipe.
+        public: What public data it has.
+        examples: How many stand behind one update, of how many clients.
+        reads: What an update is read as, `gradient` or `weights`.
     """
 
     labels: str = "not given"
@@ -62,20 +66,25 @@ class Public:
 class View:
     """One observation of V victims at one leakage point.
 
-    network: as the clients got it, with one set of parameters for all victims or one for each.
-    update: what leaked, {p: (V, *p)}.  cohort K, local_steps L, batch B: an input guess is (V, M = K * L * B, *s).
-    stations: the defense whose deterministic part the attacker runs on a guess; empty for one who does not know it.
-    noise: the standard deviation of the defense's noise on each coordinate of `update`, told with the stations; None where there
-    is none or it is not Gaussian, additive and independent of the data.  unknown: why what the defense does has no such noise
-    though it may draw at random, told with the stations; empty where it has, and where nothing is drawn.
-    clock: when it leaked.  public: public examples.  candidates: the hypotheses of a ranking, among which the victim is.
-    labels: (V, M) int64, the true labels in the order of use, where the threat model grants them.  logits: (V, M, classes),
-    likewise what the sent model answers to the true inputs.
-    secret: what a lying server remembers of how it built the model.
-    columns: of a table, which columns make up which feature.  fits: whom a part that learns asks for what it learned.
-    separations: what was separated of batches so far, shared by the searches of one attack; None keeps nothing.
-    searches: the `leakbench.attack.searches.Searches` of an attack on an external update; None in a run.
-    tick: called after each gradient evaluation and each other piece of an attack's work, which shows that the attack goes on.
+    Args:
+        network: As the clients got it, with one set of parameters for all victims or one for each.
+        update: What leaked, {p: (V, *p)}. cohort K, local_steps L, batch B: an input guess is (V, M = K * L * B, *s).
+        stations: The defense whose deterministic part the attacker runs on a guess; empty for one who does not know it.
+        noise: The standard deviation of the defense's noise on each coordinate of `update`, told with the stations; None where
+            there is none or it is not Gaussian, additive and independent of the data.
+        unknown: Why what the defense does has no such noise though it may draw at random, told with the stations; empty where it
+            has, and where nothing is drawn.
+        clock: When it leaked.
+        public: Public examples.
+        candidates: The hypotheses of a ranking, among which the victim is.
+        labels: (V, M) int64, the true labels in the order of use, where the threat model grants them.
+        logits: (V, M, classes), likewise what the sent model answers to the true inputs.
+        secret: What a lying server remembers of how it built the model.
+        columns: Of a table, which columns make up which feature.
+        fits: Whom a part that learns asks for what it learned.
+        separations: What was separated of batches so far, shared by the searches of one attack; None keeps nothing.
+        searches: The `leakbench.attack.searches.Searches` of an attack on an external update; None in a run.
+        tick: Called after each gradient evaluation and each other piece of an attack's work, which shows that the attack goes on.
     """
 
     tap: str
@@ -118,9 +127,10 @@ class View:
     ) -> Parameters:
         """Return what would have leaked had the examples been `inputs` (V, M, *s) and `targets` (V, M, classes); differentiable.
 
-        lanes: indices of the victims that stand in `inputs`; all of them where it is None.
-        by_what_leaked: whether a choice that the defense makes, as of coordinates to send, and what it draws, is what shows in
-        what leaked, and not what it would choose on the guess, and nothing drawn.
+        Args:
+            lanes: Indices of the victims that stand in `inputs`; all of them where it is None.
+            by_what_leaked: Whether a choice that the defense makes, as of coordinates to send, and what it draws, is what shows
+                in what leaked, and not what it would choose on the guess, and nothing drawn.
         """
         network = self.network
         if not network.shared and lanes is not None:

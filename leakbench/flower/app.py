@@ -80,10 +80,11 @@ def load_flower_app(folder: Path) -> FlowerApp:
 def run_tapped(app: FlowerApp, config: RunConfig, clients: int, sink: Path, steps: int = 1) -> None:
     """Run the app to its end without an engine, and write all that leaks at type-0, type-1 and type-2 into a folder.
 
-    clients: how many nodes there are.  What the app prints goes to stderr.
-
     Raises InputError, of which what the app raised is the cause, where its server fails or ends the process, or any of its clients
     does, though the strategy would have gone on without it.
+
+    Args:
+        clients: How many nodes there are. What the app prints goes to stderr.
     """
     failed: list[InputError] = []
     taps = (UpdateTapMod(sink), StepProbeMod(sink, steps), _watched(failed))

@@ -32,7 +32,11 @@ __all__ = ["Asked", "benchmark"]
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command line asks for; see `leakbench flower --help`. out: the folder of the leaks."""
+    """What the command line asks for; see `leakbench flower --help`.
+
+    Args:
+        out: The folder of the leaks.
+    """
 
     app_dir: Path
     out: Path

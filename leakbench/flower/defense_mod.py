@@ -46,14 +46,15 @@ class DefenseMod:
     and the running statistics of batch normalisation, told by their names in the state dict, pass as they are, and so does
     everything that is not an array. Nothing is done to metrics.
 
-    recipe: a name of the catalog, a .yaml of one's own, or a `Defense`.
-    seed: noise is drawn by (seed, round, client), so that a simulation can be repeated. Whoever knows the seed can take the
-        noise off again, and a server that names one round twice gets the same noise twice: real data need None, which draws a new
-        one from the system each time.
-    cohort: K_t, which a share of a noise is divided by.  rounds: how many there are, which a schedule of noise needs; None: the
-        run config's `num-server-rounds`, else 1.
-    buffers: names of further floating-point arrays that are no parameters.
-    Raises InputError for a recipe that acts where no Mod reaches, and says what to use in its stead.
+    Args:
+        recipe: a name of the catalog, a .yaml of one's own, or a `Defense`.
+        seed: Noise is drawn by (seed, round, client), so that a simulation can be repeated. Whoever knows the seed can take the
+            noise off again, and a server that names one round twice gets the same noise twice: real data need None, which draws a
+            new one from the system each time.
+        cohort: K_t, which a share of a noise is divided by.
+        rounds: How many there are, which a schedule of noise needs; None: the run config's `num-server-rounds`, else 1.
+        buffers: Names of further floating-point arrays that are no parameters. Raises InputError for a recipe that acts where no
+            Mod reaches, and says what to use in its stead.
     """
 
     recipe: str | Defense

@@ -37,10 +37,14 @@ SENT = "sent"
 class Leak:
     """What one message showed at one tap.
 
-    tap: the folder's name, `type-1` or another.  round: the server's, from 1.  node: Flower's id of the client's node.
-    partition: the client's partition-id; None where the tap does not know it, as a server's.
-    arrays: {name: array} as they passed the tap.  sent: likewise, what the server had sent to this client; {} where it is not told.
-    said: what else is known, words by words.
+    Args:
+        tap: The folder's name, `type-1` or another.
+        round: The server's, from 1.
+        node: Flower's id of the client's node.
+        partition: The client's partition-id; None where the tap does not know it, as a server's.
+        arrays: {name: array} as they passed the tap.
+        sent: Likewise, what the server had sent to this client; {} where it is not told.
+        said: What else is known, words by words.
     """
 
     tap: str
@@ -82,10 +86,11 @@ def leaked_rounds(folder: Path, tap: str) -> list[int]:
 def read_leaks(folder: str | Path, tap: str, number: int | None = None) -> list[Leak]:
     """Return the leaks of one tap by round and then by partition, or node where no partition is known; [] where there is none.
 
-    number: of which round, from 1; None: of all.
-
     Raises InputError for a folder that is not there, and for a file that names what the server had sent by no hash, or by one that
     is not there.
+
+    Args:
+        number: Of which round, from 1; None: of all.
     """
     folder = Path(folder)
     if not folder.is_dir():

@@ -46,10 +46,11 @@ def seen_at(
 ) -> Seen | str:
     """Return what leaked at a tap in a round, from 1, of at most so many clients; or why there is nothing to attack.
 
-    model: the app's network.  normal: what the app does to inputs in [0, 1] before it feeds them to the network.
-    Raises InputError for a batch that `observe` could not show, for a parameter that the model has and the app does not send, or
-    of another shape, for inputs that are not in [0, 1] and labels that are no class, and for what else
-    `leakbench.own.leak.leaked` refuses.
+    Args:
+        model: The app's network.
+        normal: What the app does to inputs in [0, 1] before it feeds them to the network. Raises InputError for a batch that
+            `observe` could not show, for a parameter that the model has and the app does not send, or of another shape, for
+            inputs that are not in [0, 1] and labels that are no class, and for what else `leakbench.own.leak.leaked` refuses.
     """
     probes = {leak.node: leak for leak in read_leaks(folder, "type-2", number)}
     leaks = [_named(model, leak) for leak in read_leaks(folder, tap, number)]

@@ -42,7 +42,10 @@ class StepProbeMod:
     there are any, settings that are not those of plain SGD or of Adam by default (`unusual`) and the learning rates of groups or
     steps that have several (`learning-rates`).
 
-    sink: the folder.  steps: of how many first steps the gradients are kept.  tap: what the view is called, and the folder within.
+    Args:
+        sink: The folder.
+        steps: Of how many first steps the gradients are kept.
+        tap: What the view is called, and the folder within.
     """
 
     sink: str | Path
@@ -64,9 +67,14 @@ class StepProbeMod:
 
 @dataclass
 class Heard:
-    """What an optimizer showed. gradients, samples: of each first step, in the order of its parameters, with their ids.
+    """What an optimizer showed.
 
-    taken: how many steps.  said: what the optimizer is called and was told.  rates: of all groups and steps.
+    Args:
+        gradients: Of each first step, in the order of its parameters, with their ids.
+        samples: Of each first step, in the order of its parameters, with their ids.
+        taken: How many steps.
+        said: What the optimizer is called and was told.
+        rates: Of all groups and steps.
     """
 
     gradients: list[list[tuple[int, Tensor]]] = field(default_factory=list)

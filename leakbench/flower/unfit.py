@@ -22,8 +22,10 @@ def fit(
 ) -> tuple[list[Leak], list[str]]:
     """Return the leaks of one tap and round that can be attacked, and in sentences how many are left out and why.
 
-    model: the app's network, whose state has to be finite.  probes: {node: what was heard of its training}.
-    given: how clients train, as the command line says.
+    Args:
+        model: The app's network, whose state has to be finite.
+        probes: {node: what was heard of its training}.
+        given: How clients train, as the command line says.
     """
     some_stepped = any(int(probe.said.get("local-steps", "0")) for probe in probes.values())
     names = set(model.state_dict())

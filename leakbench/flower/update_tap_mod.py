@@ -22,7 +22,9 @@ class UpdateTapMod:
     The first Mod in a list is the outermost: before `DefenseMod` it sees what leaves the client (type-1), behind it what the
     client had trained.
 
-    sink: the folder.  tap: what the view is called, and the folder within it.
+    Args:
+        sink: The folder.
+        tap: What the view is called, and the folder within it.
     """
 
     sink: str | Path

@@ -40,8 +40,9 @@ LEARNED = 0.5
 class Requirements:
     """Requirements of a user on the setting.
 
-    max_epsilon: the largest valid epsilon; None where any setting is accepted, also one without an epsilon.
-    observer: against whom the epsilon must be valid: `released`, or the leakage point where the observer reads.
+    Args:
+        max_epsilon: The largest valid epsilon; None where any setting is accepted, also one without an epsilon.
+        observer: Against whom the epsilon must be valid: `released`, or the leakage point where the observer reads.
     """
 
     max_epsilon: float | None = None
@@ -70,14 +71,15 @@ NOTHING_REQUIRED = Requirements()
 class Choice:
     """The selected setting among the rows of one leakage point.
 
-    best: row of the setting to use; None where no usable setting qualifies.
-    alike: rows of the other settings that qualify and whose accuracy interval overlaps that of the best one.
-    unusable: row of the most accurate setting that fails on accuracy alone; None where there is none or `best` exists.
-    least: where `best` is None, row of the usable setting within the epsilon that leaks least; None where there is none.
-    qualified: number of settings that qualify.
-    settings: number of settings.
-    usable: least accuracy of a usable setting; None where no undefended training was measured.
-    wanted: the requirements.
+    Args:
+        best: Row of the setting to use; None where no usable setting qualifies.
+        alike: Rows of the other settings that qualify and whose accuracy interval overlaps that of the best one.
+        unusable: Row of the most accurate setting that fails on accuracy alone; None where there is none or `best` exists.
+        least: Where `best` is None, row of the usable setting within the epsilon that leaks least; None where there is none.
+        qualified: Number of settings that qualify.
+        settings: Number of settings.
+        usable: Least accuracy of a usable setting; None where no undefended training was measured.
+        wanted: The requirements.
     """
 
     best: pd.Series | None

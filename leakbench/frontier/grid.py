@@ -41,7 +41,8 @@ FACTORS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.001)
 class Point:
     """A defense at a factor on its noise, 1 for the recipe's own noise.
 
-    noise: whether the defense has noise that a factor changes.
+    Args:
+        noise: Whether the defense has noise that a factor changes.
     """
 
     defense: str

@@ -88,7 +88,8 @@ def _facts(cell: Cell) -> Any:
 def null_interval(tap: Mapping[str, Any], confidence: float = 0.95) -> tuple[float, float]:
     """Return the shares (low, high) of the victims between which chance stays with at least this probability.
 
-    tap: `victims` V, each among `candidates` k.  Quantiles of the binomial distribution of V trials at 1 / k, over V.
+    Args:
+        tap: `victims` V, each among `candidates` k. Quantiles of the binomial distribution of V trials at 1 / k, over V.
     """
     victims, chance = int(tap["victims"]), 1.0 / tap["candidates"]
     tail = (1 - confidence) / 2

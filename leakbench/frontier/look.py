@@ -52,7 +52,11 @@ DARK = {PAPER: "#0d1117", INK: "#e6edf3", MUTED: "#9198a1", GRID: "#2a313c"} | d
 
 @dataclass(frozen=True)
 class Look:
-    """Colour, marker and dashes of a line; place: which one it is, from 0 on."""
+    """Colour, marker and dashes of a line.
+
+    Args:
+        place: Which one it is, from 0 on.
+    """
 
     colour: str
     marker: str

@@ -25,8 +25,9 @@ NESTED = (Budget, Calibration)
 def recipe_text(defense: Defense, where: str) -> str:
     """Return the recipe of a defense as YAML, its fields that are not the usual ones.
 
-    where: what is added to its note, as from which measurement it comes.  Raises InputError for a part that no recipe can name:
-    neither leakbench's own nor one of the entry-point group `leakbench.parts`.
+    Args:
+        where: What is added to its note, as from which measurement it comes. Raises InputError for a part that no recipe can
+            name: neither leakbench's own nor one of the entry-point group `leakbench.parts`.
     """
     noted = dataclasses.replace(defense, note=" ".join(f"{' '.join(defense.note.split())} {where}".split()))
     fields = {name: _plain(value) for name, value in _changed(noted).items() if name != "note"}

@@ -28,7 +28,11 @@ def published_points(out: Path, data_dir: Path | None) -> Iterator[Published]:
 
 
 def points_in(page: str, rows: pd.DataFrame, data_dir: Path | None = None) -> Iterator[Published]:
-    """Yield the measured points among the rows of a frontier; page: name of the frontier."""
+    """Yield the measured points among the rows of a frontier.
+
+    Args:
+        page: Name of the frontier.
+    """
     again = command_of(rows, json.loads(rows["asked"].iloc[0])) if len(rows) else ""
     for row in rows[rows["left_out"].isna()].drop_duplicates("cell").to_dict("records"):
         yield _published(page, row, again, data_dir)

@@ -29,7 +29,10 @@ LEVEL = 0.05
 class Limits:
     """Limits that a run must satisfy for every baseline; None for no limit.
 
-    max_asr: at each leakage point.  min_accuracy: after the last round.  max_epsilon: of the valid epsilon of the released models.
+    Args:
+        max_asr: At each leakage point.
+        min_accuracy: After the last round.
+        max_epsilon: Of the valid epsilon of the released models.
     """
 
     max_asr: float | None = None
@@ -39,7 +42,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was checked: what, whether it holds, and in words what was found; victims: who broke."""
+    """One thing that was checked: what, whether it holds, and in words what was found.
+
+    Args:
+        victims: Who broke.
+    """
 
     name: str
     holds: bool

@@ -54,10 +54,12 @@ OF_CARD = ("protocols", "leak_rounds", "trials")
 class Asked:
     """The sizes of a card's cells; None where the recipes decide.
 
-    iterations: the most of each search; cards from before there was a limit on evaluations have it.
-    evaluations: the most gradient evaluations of each victim, see `leakbench.attack.evaluations`.
-    protocols: that are measured.  leak_rounds: of the live protocol, rounds trained before the leak.
-    trials: of the audit.
+    Args:
+        protocols: That are measured.
+        leak_rounds: Of the live protocol, rounds trained before the leak.
+        iterations: The most of each search; cards from before there was a limit on evaluations have it.
+        evaluations: The most gradient evaluations of each victim, see `leakbench.attack.evaluations`.
+        trials: Of the audit.
     """
 
     victims: Count = 10
@@ -137,7 +139,8 @@ class Asking:
 def asking(asked: Asked, defense: str, dataset: str, attack: str, data_dir: Path | None) -> list[Asking]:
     """Return the cells of a card, those of the oblivious attacker first; raises InputError for what cannot be run.
 
-    defense: a name of the catalog, or the path of a recipe; commands then have the name that it will have there.
+    Args:
+        defense: a name of the catalog, or the path of a recipe; commands then have the name that it will have there.
     """
     if not asked.protocols or not asked.taps:
         raise InputError(f"{'taps' if asked.protocols else 'protocols'}: got none, expected one or more")

@@ -57,7 +57,8 @@ class Bullets:
 class Grid:
     """A table.
 
-    muted: places of rows that HTML shows in grey; a cell of such a row says why in words.
+    Args:
+        muted: Places of rows that HTML shows in grey; a cell of such a row says why in words.
     """
 
     heads: tuple[str, ...]

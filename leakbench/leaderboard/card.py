@@ -82,7 +82,8 @@ Scalar: TypeAlias = bool | int | Annotated[float, Field(allow_inf_nan=False)] | 
 class Source:
     """A recipe, or a data set: what it is, who published it, and the hash of its content.
 
-    link: to the paper, where the citation has its number; else empty.
+    Args:
+        link: To the paper, where the citation has its number; else empty.
     """
 
     name: Name
@@ -96,15 +97,23 @@ class Source:
 class Point:
     """What an attacker got at one leakage point.
 
-    name: the leakage point, with its round where several are.  asr: share rebuilt within the threshold; failures count as failures.
-    failures: examples without an answer.  null_asr, null_rmse: of the baseline guess.  identified: among `candidates`,
-    `chance` without any leak.  label: of the answer.  label_ranked: who knows the defense ranks classes.
-    features, records: of tables, right features and whole records, beside those of the null attacker.
-    same_as: the leakage point that showed the same bits; empty without one.
-    networks: over how many draws of the first weights the victims are spread, victim v at draw v modulo this number; one training
-    counts as one.  by_network: {a share: how many victims of each network it counts}, from which its interval follows.
-    excluded: the rate of reconstruction, identification or recognition above which the evidence excludes every one at 95 %; None
-    where a leak is stated, and on cards from before.
+    Args:
+        name: The leakage point, with its round where several are.
+        failures: Examples without an answer.
+        asr: Share rebuilt within the threshold; failures count as failures.
+        null_asr: Of the baseline guess.
+        null_rmse: Of the baseline guess.
+        identified: Among `candidates`, `chance` without any leak.
+        label: Of the answer.
+        label_ranked: Who knows the defense ranks classes.
+        features: Of tables, right features and whole records, beside those of the null attacker.
+        records: Of tables, right features and whole records, beside those of the null attacker.
+        same_as: The leakage point that showed the same bits; empty without one.
+        networks: Over how many draws of the first weights the victims are spread, victim v at draw v modulo this number; one
+            training counts as one.
+        by_network: {a share: how many victims of each network it counts}, from which its interval follows.
+        excluded: The rate of reconstruction, identification or recognition above which the evidence excludes every one at 95 %;
+            None where a leak is stated, and on cards from before.
     """
 
     name: Annotated[str, Field(pattern=r"^(type-[012]|global)(@\d+)?$")]
@@ -134,7 +143,8 @@ class Point:
 class Measured:
     """One cell: which attacker, by which protocol, the command that runs it, the hash that the cell then has, and what it gave.
 
-    network: the one that leaks.
+    Args:
+        network: The one that leaks.
     """
 
     attacker: Literal["oblivious", "aware"]
@@ -148,7 +158,11 @@ class Measured:
 
 @part
 class Accuracy:
-    """Of the trained network, on the test examples; majority: of who always names their commonest class."""
+    """Of the trained network, on the test examples.
+
+    Args:
+        majority: Of who always names their commonest class.
+    """
 
     value: Share | None
     majority: Chance
@@ -168,7 +182,8 @@ class TapEpsilon:
 class Audited:
     """Lower bounds on epsilon from the defense's own code: no epsilon below is true, at `confidence`.
 
-    lower_bound_family: of Gaussian noise; None where the noise is not.
+    Args:
+        lower_bound_family: Of Gaussian noise; None where the noise is not.
     """
 
     command: Sentence
@@ -210,8 +225,11 @@ class Claim:
 class Card:
     """One defense on one data set.
 
-    hash: of the cells' hashes and of the audit's command: what was asked.  asked: what the command said.  settings: every number
-    of the cells, resolved.  made_with: versions, threads and the machine's kind, which decide how closely numbers repeat.
+    Args:
+        hash: Of the cells' hashes and of the audit's command: what was asked.
+        asked: What the command said.
+        settings: Every number of the cells, resolved.
+        made_with: Versions, threads and the machine's kind, which decide how closely numbers repeat.
     """
 
     format: Literal[1]

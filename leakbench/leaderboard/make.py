@@ -71,8 +71,9 @@ def make_card(
 ) -> Card:
     """Measure the card of a defense on a data set; each cell has its folder in `runs`, where it goes on if it was cut short.
 
-    defense: a name of the catalog, or the path of a recipe. engine: measures cells in parallel; None for this process. Raises
-    InputError for what cannot be run.
+    Args:
+        defense: a name of the catalog, or the path of a recipe.
+        engine: Measures cells in parallel; None for this process. Raises InputError for what cannot be run.
     """
     check_trials(asked.trials)
     cells = asking(asked, defense, dataset, attack, data_dir)

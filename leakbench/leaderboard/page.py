@@ -41,7 +41,11 @@ RULES = (
 
 
 def markdown_of(cards: Sequence[Card], place: str) -> str:
-    """Return the page of all cards in Markdown; place: path of the folder of cards, relative to the page."""
+    """Return the page of all cards in Markdown.
+
+    Args:
+        place: Path of the folder of cards, relative to the page.
+    """
     return as_markdown(list(_page(cards, place)))
 
 

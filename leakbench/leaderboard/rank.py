@@ -23,11 +23,13 @@ EVERYWHERE = [(protocol, tap) for protocol in ("paper", "live") for tap in TAPS]
 class Standing:
     """A card with its rank.
 
-    rank: 1 for the best, shared among equals; None where the defense is not measured everywhere or undertrained.
-    leak: excess of the adaptive attacker over chance, the mean over `EVERYWHERE`, from 0 to 1; None where it is not measured
-        everywhere.
-    clear: whether the verdict on every point of that attacker is `no leak found`.
-    learned: whether the trained network is significantly more accurate than the majority class; True where nothing was trained.
+    Args:
+        rank: 1 for the best, shared among equals; None where the defense is not measured everywhere or undertrained.
+        leak: Excess of the adaptive attacker over chance, the mean over `EVERYWHERE`, from 0 to 1; None where it is not measured
+            everywhere.
+        clear: Whether the verdict on every point of that attacker is `no leak found`.
+        learned: Whether the trained network is significantly more accurate than the majority class; True where nothing was
+            trained.
     """
 
     card: Card

@@ -43,7 +43,11 @@ def _check_intervals(card: Card) -> None:
 
 
 def _interval(place: str, share: float, number: int, right: tuple[float, ...]) -> tuple[float, float]:
-    """Return the interval of a share of `number` victims; right: how many were right on each network, () for one network."""
+    """Return the interval of a share of `number` victims.
+
+    Args:
+        right: How many were right on each network, () for one network.
+    """
     if not right:
         return wilson(share * number, number)
     sizes = [len(range(first, number, len(right))) for first in range(len(right))]

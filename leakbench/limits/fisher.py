@@ -30,10 +30,12 @@ def fisher_information(
 ) -> Tensor:
     """Return (V,): the mean Fisher information per feature of each victim's first example, the others being known.
 
-    view: with the stations whose deterministic part acts before the noise (`View.stations`).  inputs (V, M, *s) and
-    targets (V, M, classes): the truth.  std: of the noise on every coordinate of what leaked, in its units, > 0.
-    Estimated without bias by `probes` >= 1 vectors u of random signs a victim, pulled back as attacks do it: E |J^T u|^2
-    = tr(J J^T) = tr(J^T J) (Hutchinson, Communications in Statistics 18, 1989).
+    Args:
+        view: With the stations whose deterministic part acts before the noise (`View.stations`). inputs (V, M, *s) and targets
+            (V, M, classes): the truth.
+        std: Of the noise on every coordinate of what leaked, in its units, > 0. Estimated without bias by `probes` >= 1 vectors u
+            of random signs a victim, pulled back as attacks do it: E |J^T u|^2 = tr(J J^T) = tr(J^T J) (Hutchinson,
+            Communications in Statistics 18, 1989).
     """
     if not std > 0:
         raise InputError(f"std: got {std}, expected a standard deviation > 0")
@@ -64,9 +66,11 @@ def _signs(like: Tensor, rng: torch.Generator) -> Tensor:
 def rmse_floor(information: float, variance: float = math.inf) -> float:
     """Return the least root mean squared error per feature: (I / d + 1 / variance)^(-1/2).
 
-    information: I / d, >= 0.  variance: of the white Gaussian that is all the attacker knows of x beforehand, > 0 (van Trees'
-    inequality, the information at x standing for its mean under the prior); infinite: of attackers who are right on
-    average, and then the floor is 1 / dFIL. Infinite where nothing is known and nothing leaks.
+    Args:
+        information: I / d, >= 0.
+        variance: Of the white Gaussian that is all the attacker knows of x beforehand, > 0 (van Trees' inequality, the
+            information at x standing for its mean under the prior); infinite: of attackers who are right on average, and then the
+            floor is 1 / dFIL. Infinite where nothing is known and nothing leaks.
     """
     total = information + 1 / variance
     return math.inf if total == 0 else total**-0.5

@@ -33,9 +33,11 @@ BUDGET = 50_000_000
 def information_matrix(view: View, inputs: Tensor, targets: Tensor) -> Tensor:
     """Return (d, d) float64: the mean over V victims of J^T J with regard to the first example, the others being known.
 
-    view: with the stations whose deterministic part acts before the noise (`View.stations`).  inputs (V, M, *s) and targets
-    (V, M, classes): the truth.  Divided by the noise's variance it is the Fisher information of the d features. Exact, by
-    d derivatives along single features (forward mode); one victim's J is held at a time. Raises InputError for no victims.
+    Args:
+        view: With the stations whose deterministic part acts before the noise (`View.stations`). inputs (V, M, *s) and targets
+            (V, M, classes): the truth. Divided by the noise's variance it is the Fisher information of the d features. Exact, by
+            d derivatives along single features (forward mode); one victim's J is held at a time. Raises InputError for no
+            victims.
     """
     if not len(inputs):
         raise InputError("inputs: got no victims, expected at least 1")
@@ -74,9 +76,11 @@ def _along(view: View, inputs: Tensor, targets: Tensor, lane: int, directions: T
 def prior_floors(information: Tensor, root: Tensor, stds: Sequence[float]) -> list[float]:
     """Return, for each std > 0, the least root mean squared error per feature.
 
-    information: (d, d), J^T J.  root: (d, k), W of the prior x = mean + W z; its covariance is W W^T.  stds: of the noise on
-    every coordinate of what leaked, in its units. Raises InputError for shapes that do not fit, for values that are not finite
-    and for another std.
+    Args:
+        information: (d, d), J^T J.
+        root: (d, k), W of the prior x = mean + W z; its covariance is W W^T.
+        stds: Of the noise on every coordinate of what leaked, in its units. Raises InputError for shapes that do not fit, for
+            values that are not finite and for another std.
     """
     features = len(information)
     if information.shape != (features, features) or root.dim() != 2 or len(root) != features or not features:

@@ -25,8 +25,10 @@ VICTIMS, PROBES = 4, 32
 class Floor:
     """The least RMSE on average, medians over some victims' first examples; None with a note that says why.
 
-    rmse: for an attacker who knows the public examples' variance and no more; that of a Gaussian with a covariance is in
-    `leakbench.limits.fisher_prior`.  unbiased: for one who is right on average.
+    Args:
+        rmse: For an attacker who knows the public examples' variance and no more; that of a Gaussian with a covariance is in
+            `leakbench.limits.fisher_prior`.
+        unbiased: For one who is right on average.
     """
 
     rmse: float | None
@@ -37,7 +39,8 @@ class Floor:
 def floor(cell: Cell, sent: Callable[[int], Sent], tap: str, round_number: int, partition: Partition) -> Floor:
     """Return the floor of one leakage point, at most 4 victims and 32 probes each; draws from a generator of its own.
 
-    sent: {draw of the first weights: what the server sent}; each victim is looked at with its own draw.
+    Args:
+        sent: {draw of the first weights: what the server sent}; each victim is looked at with its own draw.
     """
     victims = draw_victims(cell, tap, round_number, partition)
     cohort, steps, batch = victims.indices.shape[1:]

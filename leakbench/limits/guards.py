@@ -29,11 +29,13 @@ __all__ = ["Guard", "guards", "together"]
 class Guard:
     """What stands between one unit and what leaked at one point.
 
-    sigma: noise over one unit's bound, in each release; None where nothing is guaranteed, and `reason` says why.
-    before: the training that made the model which leaked; nothing for a model that saw no data.
-    commonest: the largest share of one label among public examples, or among those who may be victims.
-    related: why what is known of the other examples tells of the victim; empty where it does not.
-    views: how many times the same examples leak to one attack.  labels_given: whether the attacker was told the labels.
+    Args:
+        sigma: Noise over one unit's bound, in each release; None where nothing is guaranteed, and `reason` says why.
+        before: The training that made the model which leaked; nothing for a model that saw no data.
+        commonest: The largest share of one label among public examples, or among those who may be victims.
+        related: Why what is known of the other examples tells of the victim; empty where it does not.
+        views: How many times the same examples leak to one attack.
+        labels_given: Whether the attacker was told the labels.
     """
 
     sigma: float | None
@@ -49,7 +51,8 @@ class Guard:
 def guards(cell: Cell, network: Network, rounds: int, partition: Partition) -> dict[str, Guard]:
     """Return {leakage point: its guard} for a leak from a network after `rounds` rounds of training.
 
-    rounds: 0 in the `paper` protocol, whose network saw no data.
+    Args:
+        rounds: 0 in the `paper` protocol, whose network saw no data.
     """
     before = _training(cell, rounds, partition) if rounds else ()
     leak = _leak(cell, len(network.parameters))

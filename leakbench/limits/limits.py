@@ -35,8 +35,9 @@ def limits_of(
 ) -> dict[str, Limits]:
     """Return {name of a leakage point: its limits}; depends on the cell alone, so that a resumed run finds the same.
 
-    sent: {round, leakage point, draw of the first weights: what the server sent then}.
-    tick: called between the pieces of the work.
+    Args:
+        sent: {round, leakage point, draw of the first weights: what the server sent then}.
+        tick: Called between the pieces of the work.
     """
     found, prior = {}, prior_of(cell)
     for rounds in cell.settings.leaks:

@@ -37,8 +37,10 @@ PUBLIC = 2000
 class Reference:
     """The two references of one leakage point, None where there is none, with the reason.
 
-    alone: the share of examples expected to be alone in their bin.  asr, rmse: of the ideal server, the expected share of
-    examples within eta and the median root mean squared error.
+    Args:
+        alone: The share of examples expected to be alone in their bin.
+        asr: Of the ideal server, the expected share of examples within eta and the median root mean squared error.
+        rmse: Of the ideal server, the expected share of examples within eta and the median root mean squared error.
     """
 
     alone: float | None
@@ -99,9 +101,10 @@ def alone_in_a_bin(bins: int, examples: int) -> float:
 def ideal(prior: Shrinkage, inputs: Tensor, sigma: float, eta: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return what the ideal server has of inputs (n, d): (median RMSE (n,), how often one of at most eta (n,)).
 
-    sigma: the noise over one example's bound, divided by the square root of the releases.  It answers with the posterior mean
-    under `prior`, clamped to [0, 1], to `DRAWS` noises each. Without the clamp both have a closed form (`Shrinkage.error`), but
-    of pictures with much black the clamp takes away half of the error.
+    Args:
+        sigma: The noise over one example's bound, divided by the square root of the releases. It answers with the posterior mean
+            under `prior`, clamped to [0, 1], to `DRAWS` noises each. Without the clamp both have a closed form
+            (`Shrinkage.error`), but of pictures with much black the clamp takes away half of the error.
     """
     deviation = sigma * (inputs.square().sum(1, keepdim=True) + 1).sqrt()
     errors = []

@@ -28,7 +28,10 @@ def check_tracker(name: str) -> None:
 def log_run(name: str, folder: Path, manifest: Mapping[str, Any], rounds: pd.DataFrame) -> str:
     """Write the figures of a finished run to a tracker, and return where they went.
 
-    name: of `TRACKERS`.  manifest: the run's.  rounds: its accuracy after each round.
+    Args:
+        name: Of `TRACKERS`.
+        manifest: The run's.
+        rounds: Its accuracy after each round.
     """
     return TRACKERS[name](folder, manifest, list(figures_of(manifest["summary"], rounds)))
 

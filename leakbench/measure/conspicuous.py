@@ -48,8 +48,9 @@ def architecture_changed(honest: Parameters, sent: Parameters) -> bool:
 def rows_alike(weights: Mapping[str, Tensor]) -> Tensor:
     """Return (lanes,), in [0, 1]: the mean |cosine| between two rows of a layer, the largest over layers.
 
-    weights: {name: (lanes, rows, *p)}. A row of zeros is like no other. A layer of one row, or of rows of one number, which are
-    always alike, does not count.
+    Args:
+        weights: {name: (lanes, rows, *p)}. A row of zeros is like no other. A layer of one row, or of rows of one number, which
+            are always alike, does not count.
     """
     counted = [w.flatten(2) for w in weights.values() if w.shape[1] > 1 and w[0, 0].numel() > 1]
     like = next(iter(weights.values()), torch.zeros(1))
@@ -71,9 +72,11 @@ def weight_norms(grads: Mapping[str, Tensor], names: Iterable[str]) -> dict[str,
 def d_snr(norms: Mapping[str, Tensor], real: Tensor) -> Tensor:
     """Return (lanes,): the largest over layers of max_i |g_i| / sum over the others |g_j| (Garov et al., arXiv:2306.03013, D-SNR).
 
-    norms: {name: (lanes, members)} of one batch's per-example gradients.  real: (lanes, members), false for padding, whose norm is
-    zero. At least 1 / (B - 1) and at most 1 / the rounding of its floating type, beside which others cannot be told from none.
-    NaN of fewer than two examples, and where all gradients are zero.
+    Args:
+        norms: {name: (lanes, members)} of one batch's per-example gradients.
+        real: (lanes, members), false for padding, whose norm is zero. At least 1 / (B - 1) and at most 1 / the rounding of its
+            floating type, beside which others cannot be told from none. NaN of fewer than two examples, and where all gradients
+            are zero.
     """
     found = []
     for each in norms.values():
@@ -91,8 +94,9 @@ def lit(grads: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
 def lit_alone(by_whom: Mapping[str, Tensor], real: Tensor) -> Tensor:
     """Return (lanes,), in [0, 1]: of a layer's rows that any example lights the share that exactly one does; the largest counts.
 
-    by_whom: as `lit` returns it, of layers before a ReLU or hardtanh (`leakbench.models.gates`).  real: as in `d_snr`. NaN
-    of fewer than two examples, without such a layer, and where no row is lit.
+    Args:
+        by_whom: As `lit` returns it, of layers before a ReLU or hardtanh (`leakbench.models.gates`).
+        real: As in `d_snr`. NaN of fewer than two examples, without such a layer, and where no row is lit.
     """
     counts = [rows.sum(1) for rows in by_whom.values()]
     return _of_several([(many == 1).sum(1) / (many > 0).sum(1) for many in counts], real)

@@ -168,10 +168,11 @@ def success_threshold(examples: Tensor, rng: torch.Generator, most: int = 3000, 
 def load_lpips(folder: Path | None) -> Score | str:
     """Return LPIPS (Zhang et al., CVPR 2018, version 0.1) as a score, or the reason why there is none.
 
-    folder: holds the backbone as torchvision names it, `squeezenet1_1-<sha256>.pth` or `alexnet-<sha256>.pth`; checked
-    against the start of its sha256, never fetched. The score takes (V, M, C, H, W) in [0, 1], C = 1 or 3: rescaled to
-    [-1, 1], grey repeated to three channels, pictures below 64 pixels enlarged bilinearly, so that the strides of the
-    backbone leave something; NaN where there is no answer, or `no_lpips` names a reason.
+    Args:
+        folder: Holds the backbone as torchvision names it, `squeezenet1_1-<sha256>.pth` or `alexnet-<sha256>.pth`; checked
+            against the start of its sha256, never fetched. The score takes (V, M, C, H, W) in [0, 1], C = 1 or 3: rescaled to
+            [-1, 1], grey repeated to three channels, pictures below 64 pixels enlarged bilinearly, so that the strides of the
+            backbone leave something; NaN where there is no answer, or `no_lpips` names a reason.
     """
     kinds = LPIPS_BACKBONES.items() if folder else ()
     files = [(net, file) for net, name in kinds for file in sorted(Path(folder or "").glob(name))]

@@ -24,10 +24,12 @@ NO_FEATURES = "n/a: pictures"
 
 @dataclass(frozen=True)
 class TableScores:
-    """feature_accuracy: (V, M) in [0, 1], the share of a record's features that are right.  record_match: (V, M), 1 where all are.
-
-    Both float64, NaN where there is no answer. A category that the record itself leaves open (all its columns 0) has no right
+    """Both float64, NaN where there is no answer. A category that the record itself leaves open (all its columns 0) has no right
     answer and is not counted; TabLeak drops such records.
+
+    Args:
+        feature_accuracy: (V, M) in [0, 1], the share of a record's features that are right.
+        record_match: (V, M), 1 where all are.
     """
 
     feature_accuracy: Tensor

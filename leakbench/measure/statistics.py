@@ -117,9 +117,14 @@ def shared(outcome: Values, cluster: Values, confidence: float = 0.95, *, networ
 def exact_low(success: Values, cluster: Values, confidence: float = 0.95, *, network: Values | None = None) -> float:
     """Return the exact lower limit of a share, for which no luck of few trials passes as evidence.
 
-    success: (n,) in [0, 1], NaN a failure; cluster, network: (n,) as in `proportion`. Clopper and Pearson's limit (Biometrika 26,
-    1934) at the effective sample size (Korn and Graubard 1998); Wilson's is too high near 0, where a single success of 10
-    would refute a share of .0179 that gives one in every sixth. 0 for no trials.
+    Args:
+        success: (n,) in [0, 1], NaN a failure.
+        cluster: (n,) as in `proportion`. Clopper and Pearson's limit (Biometrika 26, 1934) at the effective sample size (Korn and
+            Graubard 1998); Wilson's is too high near 0, where a single success of 10 would refute a share of .0179 that gives one
+            in every sixth. 0 for no trials.
+        network: (n,) as in `proportion`. Clopper and Pearson's limit (Biometrika 26, 1934) at the effective sample size (Korn and
+            Graubard 1998); Wilson's is too high near 0, where a single success of 10 would refute a share of .0179 that gives one
+            in every sixth. 0 for no trials.
     """
     outcome = np.nan_to_num(_floats(success), nan=0.0)
     sums, sizes = _by_cluster(outcome, cluster)
@@ -209,11 +214,14 @@ def paired_shares(
 ) -> Interval:
     """Return (difference, low, high) of the mean of outcomes, a minus b, for two attacks on the same victims.
 
-    a, b: (n,) 0, 1 or between them where a tie counts in part; cluster: (n,), whole clusters are drawn with replacement.
-    Percentile interval (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13) of the clusters and two that
-    nobody saw: one that gains and one that loses, each of as many trials as tell what one independent trial would (Bonett and
-    Price, J. Educational and Behavioral Statistics 37, 2012, add them to the counts). Without these it covers 89 % at ten
-    victims, and far less where few differ. No trials give (NaN, -1, 1). Raises ValueError for NaN, as `paired_means` does.
+    Args:
+        a: (n,) 0, 1 or between them where a tie counts in part.
+        b: (n,) 0, 1 or between them where a tie counts in part.
+        cluster: (n,), whole clusters are drawn with replacement. Percentile interval (Efron and Tibshirani, An Introduction to
+            the Bootstrap, 1993, chapter 13) of the clusters and two that nobody saw: one that gains and one that loses, each of
+            as many trials as tell what one independent trial would (Bonett and Price, J. Educational and Behavioral Statistics
+            37, 2012, add them to the counts). Without these it covers 89 % at ten victims, and far less where few differ. No
+            trials give (NaN, -1, 1). Raises ValueError for NaN, as `paired_means` does.
     """
     each = _differences(a, b)
     gains, sizes = _by_cluster(each, cluster)
@@ -232,9 +240,10 @@ def paired_means(
 ) -> Interval:
     """Return (difference, low, high) of the means of scores (n,) in [0, 1], a minus b, for two attacks on the same victims.
 
-    cluster: (n,), whole clusters are drawn with replacement. Percentile interval between quantiles so far out that a normal's
-    would be Student's (Hesterberg, The American Statistician 69, 2015, section 5.3). No trials give (NaN, -1, 1), one cluster
-    (difference, -1, 1). Raises ValueError for NaN: who knows what a failure is worth has to say so.
+    Args:
+        cluster: (n,), whole clusters are drawn with replacement. Percentile interval between quantiles so far out that a normal's
+            would be Student's (Hesterberg, The American Statistician 69, 2015, section 5.3). No trials give (NaN, -1, 1), one
+            cluster (difference, -1, 1). Raises ValueError for NaN: who knows what a failure is worth has to say so.
     """
     gains, sizes = _by_cluster(_differences(a, b), cluster)
     n = len(sizes)
@@ -268,7 +277,9 @@ def mean_interval(values: Values, confidence: float = 0.95, *, network: Values |
     """Return (mean, low, high) of independent values (n,) in [0, 1], one a cluster.
 
     Student's interval; of equal values, which show no spread, Wilson's of n trials. No values give (NaN, 0, 1).
-    network: (n,) names of the networks, whose means then show the spread (`_over_networks`); None for one network.
+
+    Args:
+        network: (n,) names of the networks, whose means then show the spread (`_over_networks`); None for one network.
     """
     found = _floats(values)
     n = len(found)
@@ -284,7 +295,8 @@ def mean_interval(values: Values, confidence: float = 0.95, *, network: Values |
 def difference_interval(values: Values, confidence: float = 0.95, *, network: Values | None = None) -> Interval:
     """Return (mean, low, high) of independent differences (n,) of any size: Student's interval, infinite of fewer than two.
 
-    network: (n,) names of the networks, whose means then show the spread (`_over_networks`); None for one network.
+    Args:
+        network: (n,) names of the networks, whose means then show the spread (`_over_networks`); None for one network.
     """
     found = _floats(values)
     n = len(found)
@@ -309,11 +321,14 @@ def _half_width(values: Floats, network: Values | None, confidence: float) -> fl
 def median_interval(values: Values, confidence: float = 0.95, *, network: Values | None = None) -> Interval:
     """Return (median, low, high) of a score of which less is better for the attacker, such as RMSE or iterations.
 
-    NaN is a failure: worse than any value, so infinite. The interval is between order statistics (Hahn and Meeker,
-    Statistical Intervals, 1991, section 5.2) and holds at least `confidence`, whatever the distribution; too few values
-    (below 6 at .95) bound nothing: infinite ends. No values give NaN.
-    network: (n,) names of the networks; with several the order statistics are those at the ends of the clustered interval of the
-    share of values up to the median (Woodruff, JASA 47, 1952), and never closer to it than those of independent values.
+    NaN is a failure: worse than any value, so infinite. The interval is between order statistics (Hahn and Meeker, Statistical
+    Intervals, 1991, section 5.2) and holds at least `confidence`, whatever the distribution; too few values (below 6 at .95)
+    bound nothing: infinite ends. No values give NaN.
+
+    Args:
+        network: (n,) names of the networks; with several the order statistics are those at the ends of the clustered interval of
+            the share of values up to the median (Woodruff, JASA 47, 1952), and never closer to it than those of independent
+            values.
     """
     ordered = np.sort(np.nan_to_num(_floats(values), nan=np.inf, posinf=np.inf))
     n = len(ordered)

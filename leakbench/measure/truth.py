@@ -14,7 +14,10 @@ class Truth:
     """What really stood behind what leaked, of the victims `lanes` (V,): inputs (V, M, *s), labels and examples (V, M).
 
     `lanes` are the victims' positions among all victims of the cell; own (V,) those of their first examples among the candidates.
-    shown: (k,) which training examples the candidates are; None where none of them can be another example of a victim's batch.
+
+    Args:
+        shown: (k,) which training examples the candidates are; None where none of them can be another example of a victim's
+            batch.
     """
 
     lanes: Tensor

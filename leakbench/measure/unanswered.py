@@ -37,9 +37,11 @@ def explained(
 ) -> pd.DataFrame:
     """Return the rows of V victims with M examples each, with what else is known of why an example has no answer.
 
-    silent: (V,) bool, whether what leaked of a victim is zero throughout.  refuses: whether the client sends zeros in the
-    stead of a gradient where it refuses the model.  readable: (V,) bool, whether what leaked is finite; None: of all.
-    fished: the class of which the server isolates one example; None of another server.
+    Args:
+        silent: (V,) bool, whether what leaked of a victim is zero throughout.
+        refuses: Whether the client sends zeros in the stead of a gradient where it refuses the model.
+        fished: The class of which the server isolates one example; None of another server.
+        readable: (V,) bool, whether what leaked is finite; None: of all.
     """
     shape = (len(silent), len(rows) // len(silent))
     reasons = rows["failure_reason"].to_numpy(dtype=object).reshape(shape).copy()

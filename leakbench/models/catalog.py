@@ -39,9 +39,12 @@ __all__ = ["MODELS", "Architecture", "build", "default_leak_model", "default_mod
 
 @dataclass(frozen=True)
 class Architecture:
-    """A network by name. builder: (shape of one input, classes) -> module.  init: its own initialisation.
+    """A network by name.
 
-    behaviour: raised when its outputs or its first weights change, see `leakbench.behaviour`.
+    Args:
+        builder: (shape of one input, classes) -> module.
+        init: Its own initialisation.
+        behaviour: Raised when its outputs or its first weights change, see `leakbench.behaviour`.
     """
 
     builder: Callable[[Shape, int], nn.Module]
@@ -52,8 +55,9 @@ class Architecture:
 def build(name: str, shape: Shape, classes: int, rng: torch.Generator, init: str = DEFAULT) -> nn.Module:
     """Build a network for inputs of `shape` ((C, H, W) or (F,)) and that many classes, in eval mode.
 
-    init: how the first weights are drawn, see `leakbench.models.initialise.rule_of`; `default` is the network's own way.
-    Raises InputError for an unknown name or initialisation, or a shape that the network does not take.
+    Args:
+        init: How the first weights are drawn, see `leakbench.models.initialise.rule_of`; `default` is the network's own way.
+            Raises InputError for an unknown name or initialisation, or a shape that the network does not take.
     """
     if name not in MODELS:
         raise InputError(f"model: unknown name {name!r}{nearest(name, list(MODELS))}")

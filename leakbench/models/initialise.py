@@ -125,7 +125,8 @@ RULES: dict[str, Rule] = {"torch": torch_default, "kaiming": kaiming, "xavier": 
 def rule_of(text: str) -> tuple[str, Rule | None]:
     """Return (the name in its plain form, the rule; None for `default`) of what a user asked for.
 
-    text: `default`, `torch`, `kaiming`, `xavier` or `uniform:<a>` with 0 < a <= 100. Raises InputError for anything else.
+    Args:
+        text: `default`, `torch`, `kaiming`, `xavier` or `uniform:<a>` with 0 < a <= 100. Raises InputError for anything else.
     """
     if text == DEFAULT:
         return text, None

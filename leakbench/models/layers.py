@@ -21,8 +21,9 @@ def begins_linear(model: nn.Module, shape: tuple[int, ...] | None = None) -> boo
 def first_layer(model: nn.Module, shape: tuple[int, ...] | None = None) -> str | None:
     """Return the prefix of the first layer's parameters, None where it is not a linear layer with a bias that is trained.
 
-    shape: (*s) of one input, all of which has to enter it; None: whatever does. A model with a hook before it is fed something else
-    than its inputs.
+    Args:
+        shape: (*s) of one input, all of which has to enter it; None: whatever does. A model with a hook before it is fed
+            something else than its inputs.
     """
     if model._forward_pre_hooks:
         return None

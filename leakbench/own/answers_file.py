@@ -17,7 +17,8 @@ __all__ = ["check_answers_file"]
 def check_answers_file(path: Path, inputs: Sequence[Path]) -> None:
     """Raise InputError unless a file can be written at `path` where there is none yet; leave nothing behind.
 
-    inputs: files and folders that are read, into whose folders no answers go: they would be read as another victim's.
+    Args:
+        inputs: Files and folders that are read, into whose folders no answers go: they would be read as another victim's.
     """
     if os.path.lexists(path):
         raise InputError(

@@ -27,8 +27,9 @@ CONVERT = (
 def read_arrays(field: str, path: Path) -> dict[str, Tensor]:
     """Return {name: array} of a file, floating ones as float32, others as they are.
 
-    field: what the file is called in errors.  Raises InputError, with the field and the file, for a file that is not there, is
-    no whole safetensors or .npz, holds objects or nothing, or a number that is not finite.
+    Args:
+        field: What the file is called in errors. Raises InputError, with the field and the file, for a file that is not there, is
+            no whole safetensors or .npz, holds objects or nothing, or a number that is not finite.
     """
     if path.suffix in PICKLES:
         hint = CONVERT.format(name=path.name, stem=path.stem)

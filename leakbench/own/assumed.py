@@ -47,7 +47,8 @@ LONGEST = 1e18
 def assumed(seen: Seen, attacker: Attacker, sent: bool) -> list[str]:
     """Return what the attack assumes of the update, the network and the attacker, a sentence each; see `explains` for the last.
 
-    sent: whether the weights from before the update were given.
+    Args:
+        sent: Whether the weights from before the update were given.
     """
     view, how, lines = seen.view, seen.training, list[str]()
     if view.knowledge.reads == "gradient":

@@ -62,11 +62,13 @@ def attack_seen(
 
     A budget is a limit on all of it: the preparation, the searches, and the scores, for which time is reserved.
 
-    reporter: shows the progress; None makes one.  store: where searches are kept, so that an interrupted attack resumes; None
-    keeps nothing.  spent: seconds of the budget that earlier processes used.  began: when the budget of this process began, by
-    `time.monotonic`; None for now.
-
     Raises InputError for an attack that needs what nobody can be granted here: true labels, candidates, another model.
+
+    Args:
+        reporter: Shows the progress; None makes one.
+        store: Where searches are kept, so that an interrupted attack resumes; None keeps nothing.
+        spent: Seconds of the budget that earlier processes used.
+        began: When the budget of this process began, by `time.monotonic`; None for now.
     """
     began = time.monotonic() if began is None else began
     _check(attacker.attack)
@@ -128,7 +130,8 @@ def _answered(
 ) -> tuple[Reconstruction, View]:
     """Return the reconstructions of the searches, which have `left` seconds, and the view with these searches.
 
-    checks: whether the attack also tries its searches on public examples.
+    Args:
+        checks: Whether the attack also tries its searches on public examples.
     """
     method = attacker.attack.method
     total = sum(runs(method, number, search, (view,)) for number, search in enumerate(searches_of(method)))

@@ -34,12 +34,16 @@ SUCCESS = 0.1
 class Attacker:
     """Who attacks.
 
-    attack: the recipe.  defense: the recipe that was applied to the updates, as the attacker is told it; None: it
-    is told of none.  data: whose public examples it has, by which success is calibrated too; None: made-up pictures.
-    success: the threshold, an RMSE; None: the data set's, else `SUCCESS`.  seed: of all that it draws.
-    evaluations: the most gradient evaluations of each victim, see `with_limit`.  budget: the most seconds of the attack; None: no
-    limit.  untried: what might find more than this attacker, for a reader whose update does not leak to it.
-    shortened: the option that gives `autoleak` less work than it has in the catalog, with its value; empty for none.
+    Args:
+        attack: The recipe.
+        defense: The recipe that was applied to the updates, as the attacker is told it; None: it is told of none.
+        data: Whose public examples it has, by which success is calibrated too; None: made-up pictures.
+        success: The threshold, an RMSE; None: the data set's, else `SUCCESS`.
+        seed: Of all that it draws.
+        evaluations: The most gradient evaluations of each victim, see `with_limit`.
+        budget: The most seconds of the attack; None: no limit.
+        untried: What might find more than this attacker, for a reader whose update does not leak to it.
+        shortened: The option that gives `autoleak` less work than it has in the catalog, with its value; empty for none.
     """
 
     attack: Attack

@@ -32,7 +32,9 @@ __all__ = ["attacked_into"]
 def _identity(points: Sequence[tuple[Seen, Attacker]], names: Mapping[str, str], command: str) -> dict[str, Any]:
     """Return what the manifest says from the start; its hash is of all that the answers depend on.
 
-    names: of the dataset, the defense and the attack.  command: that repeats it.
+    Args:
+        names: Of the dataset, the defense and the attack.
+        command: That repeats it.
     """
     attacker = points[0][1]
     recipes = {"attack": attacker.attack} | ({} if attacker.defense is None else {"defense": attacker.defense})
@@ -77,9 +79,11 @@ def attacked_into(
 
     An attack that was interrupted resumes from the searches in the folder, if the update, the model and all options are the same.
 
-    reporter: shows the progress; None makes one.  began: when a budget began, by `time.monotonic`; None for now.
-    note: what to say on the page beside what is assumed, a sentence a line.  Raises InputError for a folder that holds something
-    else, before anything is attacked.
+    Args:
+        note: What to say on the page beside what is assumed, a sentence a line. Raises InputError for a folder that holds
+            something else, before anything is attacked.
+        reporter: Shows the progress; None makes one.
+        began: When a budget began, by `time.monotonic`; None for now.
     """
     each = list(points.values())
     with open_run(folder, _identity(each, names, command)) as run:
@@ -164,9 +168,10 @@ def _shown(seen: Seen) -> list[str]:
 def _write(run: Run, rows: Sequence[Row], points: Sequence[Seen]) -> Path:
     """Write rows.parquet where anything was scored, reconstructions.safetensors, and report.html; return the page's path.
 
-    rows: what came of each leakage point, whose note holds a sentence a line.
-    reconstructions.safetensors: `<tap>.round1.reconstruction` (V, M, *s), in the order of `.truth` where there is one, and
-    `.labels` (V, M), the attacker's.
+    Args:
+        rows: What came of each leakage point, whose note holds a sentence a line. reconstructions.safetensors:
+            `<tap>.round1.reconstruction` (V, M, *s), in the order of `.truth` where there is one, and `.labels` (V, M), the
+            attacker's.
     """
     tensors: dict[str, Tensor] = {}
     scored: list[pd.DataFrame] = []

@@ -24,7 +24,8 @@ __all__ = ["Heard", "Step", "listener", "unwrapped_model"]
 class Step:
     """One step: the names of the parameters that moved, the batches observed since the step before, and by what it was made.
 
-    odd: how its optimizer is none that is unrolled, in words; empty where it is.
+    Args:
+        odd: How its optimizer is none that is unrolled, in words; empty where it is.
     """
 
     names: set[str]
@@ -44,10 +45,14 @@ class Step:
 class Heard:
     """The steps, and of the first of them the gradient {p: (*p)}, single examples' {p: (B, *p)}, and the mode of the model.
 
-    before: {name: array} of parameters and buffers, at first as they were when hearing began, then as the first step found them.
-    after: {p: (*p)} once the last step so far was made.  mixes: whether no single example had a gradient, see `modes.mixes`.
-    ended: whether as many steps were made as count.  late: whether a batch was observed after them.
-    fault: why a step could not be heard; empty where each could.
+    Args:
+        before: {name: array} of parameters and buffers, at first as they were when hearing began, then as the first step found
+            them.
+        after: {p: (*p)} once the last step so far was made.
+        mixes: Whether no single example had a gradient, see `modes.mixes`.
+        ended: Whether as many steps were made as count.
+        late: Whether a batch was observed after them.
+        fault: Why a step could not be heard; empty where each could.
     """
 
     before: Parameters = field(default_factory=dict)

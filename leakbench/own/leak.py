@@ -34,9 +34,13 @@ Named: TypeAlias = Mapping[str, Tensor]
 class Trained:
     """How an update came about: L local steps of B examples each, at a learning rate.
 
-    learning_rate: None where the update is a gradient, the mean over its batch, as `.grad` holds it; else it is what training
-    added to the weights.  batch: B.  steps: L.  optimizer: `sgd`, or `adam` with torch's defaults, whose state was fresh.
-    mode: `eval` or `train`, by which statistics batch and instance normalisation computed.
+    Args:
+        batch: B.
+        steps: L.
+        learning_rate: None where the update is a gradient, the mean over its batch, as `.grad` holds it; else it is what training
+            added to the weights.
+        optimizer: `sgd`, or `adam` with torch's defaults, whose state was fresh.
+        mode: `eval` or `train`, by which statistics batch and instance normalisation computed.
     """
 
     batch: int = 1
@@ -82,13 +86,16 @@ def leaked(
 ) -> Seen:
     """Return what V updates of one model show at a leakage point.
 
-    model: any module of (n, *shape) to (n, classes); parameters whose `requires_grad` is false are not trained and not leaked.
-    updates: V times {p: (*p)}, gradients or what training added to the weights.
-    before: {p: (*p)} and buffers that the clients got, or V of them; None: as the model is.
-    truth: inputs (V, M, *shape), labels (V, M).  normal: what is done to inputs in [0, 1] before they are fed to the model.
-
     Raises InputError for what does not fit the model, for a model that does not answer (n, classes), and for one whose gradient
     cannot be differentiated.
+
+    Args:
+        model: Any module of (n, *shape) to (n, classes); parameters whose `requires_grad` is false are not trained and not
+            leaked.
+        updates: V times {p: (*p)}, gradients or what training added to the weights.
+        before: {p: (*p)} and buffers that the clients got, or V of them; None: as the model is.
+        truth: Inputs (V, M, *shape), labels (V, M).
+        normal: What is done to inputs in [0, 1] before they are fed to the model.
     """
     if tap not in TAPS:
         raise InputError(f"tap: got {tap!r}, expected one of {', '.join(TAPS)}")

@@ -27,7 +27,11 @@ def unwrapped(model: nn.Module, arrays: Mapping[str, Tensor]) -> Mapping[str, Te
 
 
 def check_shapes(model: nn.Module, of: str = "the model") -> None:
-    """Raise InputError for a model with a lazy module that has seen no input yet; of: how it is called in the error."""
+    """Raise InputError for a model with a lazy module that has seen no input yet.
+
+    Args:
+        of: How it is called in the error.
+    """
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor):
             raise InputError(

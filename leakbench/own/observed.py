@@ -33,10 +33,14 @@ SAID = 200
 class Observed:
     """What was observed while one client trained.
 
-    inputs, labels: of each local step, (B, *s) and (B,).  examples: {p: (B, *p)}, each example's gradient in the first step.
-    names: {id of a parameter: its name in the model}.  mode: `train` or `eval`, as its normalisations were; empty where nothing was
-    shown.  note: why there are no gradients of single examples; empty where there are.
-    fault: why a batch could not be shown; empty where each could.
+    Args:
+        inputs: Of each local step, (B, *s) and (B,).
+        labels: Of each local step, (B, *s) and (B,).
+        examples: {p: (B, *p)}, each example's gradient in the first step.
+        names: {id of a parameter: its name in the model}.
+        mode: `train` or `eval`, as its normalisations were; empty where nothing was shown.
+        note: Why there are no gradients of single examples; empty where there are.
+        fault: Why a batch could not be shown; empty where each could.
     """
 
     inputs: list[Tensor] = field(default_factory=list)
@@ -71,9 +75,13 @@ def listens(observed: Observed) -> bool:
 def observe(x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss) -> None:
     """Show a probe the batch of a local step, and of the first step every example's gradient; does nothing where none listens.
 
-    Call it before the step. x: (B, *s).  y: (B,), labels as `loss_fn` takes them, or (B, classes) of ones and zeros.
-    model: with the parameters of the step.
-    loss_fn: of logits (B, classes) and y; it is called with batches of one. Neither the model nor its gradients are changed.
+    Call it before the step.
+
+    Args:
+        x: (B, *s).
+        y: (B,), labels as `loss_fn` takes them, or (B, classes) of ones and zeros.
+        model: With the parameters of the step.
+        loss_fn: Of logits (B, classes) and y; it is called with batches of one. Neither the model nor its gradients are changed.
     """
     observed = ACTIVE.get()
     if observed is not None:
@@ -81,9 +89,12 @@ def observe(x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss) -> None:
 
 
 def show(observed: Observed, x: Tensor, y: Tensor, model: nn.Module, loss_fn: Loss | None) -> None:
-    """Tell one that listens, whoever it is; as `observe`. loss_fn: None where nobody asks for single examples' gradients.
+    """Tell one that listens, whoever it is; as `observe`.
 
     What cannot be shown is noted in the stead of ending the training.
+
+    Args:
+        loss_fn: None where nobody asks for single examples' gradients.
     """
     try:
         if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.dim() and y.dim() and len(x) == len(y)):

@@ -22,9 +22,11 @@ HOLDERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 class Ran:
     """What one forward pass shows.
 
-    places: {name of a module: its place among those that ran}.  reads_input: whether the first layer is fed the input as it is.
-    signed: whether features that are negative enter the last one, on which the sign rule of labels fails.
-    answers: whether the last one's answer is the network's, up to a shift of all logits.
+    Args:
+        places: {name of a module: its place among those that ran}.
+        reads_input: Whether the first layer is fed the input as it is.
+        signed: Whether features that are negative enter the last one, on which the sign rule of labels fails.
+        answers: Whether the last one's answer is the network's, up to a shift of all logits.
     """
 
     places: dict[str, int]

@@ -60,7 +60,8 @@ def points_of(
 ) -> dict[str, tuple[Seen, Attacker]]:
     """Return {leakage point: what is seen there, and the attacker that suits the network}.
 
-    model: without its wrappers. Else as `Probe.leak`, whose errors it raises.
+    Args:
+        model: Without its wrappers. Else as `Probe.leak`, whose errors it raises.
     """
     check_heard(heard, observed)
     if victims < 1:

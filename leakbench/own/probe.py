@@ -38,7 +38,9 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 class Probe:
     """What was heard of one training; within the block, of its steps so far.
 
-    model: as it was given.  most: how many steps are heard; None: all within the block.
+    Args:
+        model: As it was given.
+        most: How many steps are heard; None: all within the block.
     """
 
     model: nn.Module
@@ -49,10 +51,13 @@ class Probe:
     def observe(self, x: Tensor, y: Tensor, loss_fn: Loss) -> None:
         """Show a batch of a step: x (B, *s), y (B,); by it answers are scored, and single examples have gradients.
 
-        Call it before the step's backward pass, of each microbatch where gradients are accumulated. y: classes, or (B, classes)
-        of ones and zeros. loss_fn: as `torch.nn.functional.cross_entropy`, of logits and y; it is called with batches of one.
+        Call it before the step's backward pass, of each microbatch where gradients are accumulated.
 
         The training goes on whatever it is given; what could not be shown `leak` and `save` say.
+
+        Args:
+            y: Classes, or (B, classes) of ones and zeros.
+            loss_fn: As `torch.nn.functional.cross_entropy`, of logits and y; it is called with batches of one.
         """
         if self.most is not None and len(self.heard.steps) >= self.most:
             self.heard.late = True
@@ -108,18 +113,20 @@ class Probe:
         """Attack what was heard: {leakage point: what came of it}.
 
         type-2 is the gradients of the first step's first examples, `victims` at most; type-1 the gradient of a single step, or
-        what several added to the weights. Answers are scored where `observe` was called in every step.
-        shape (*s), classes, batch: None where `observe` was called: as its inputs are, as the model answers them, and how many
-        examples were observed in each step. The other arguments are those of `attack_update`; of normalised inputs, `normalise`
-        says by which mean and deviation.
-        budget: the most seconds of the attack at each leakage point, also as `60s` or `2m`; None: no limit.
-        out: a folder for a page, rows and answers, as `leakbench attack --out` writes them; it may not hold anything else.
+        what several added to the weights. Answers are scored where `observe` was called in every step. shape (*s), classes,
+        batch: None where `observe` was called: as its inputs are, as the model answers them, and how many examples were observed
+        in each step. The other arguments are those of `attack_update`; of normalised inputs, `normalise` says by which mean and
+        deviation.
 
         Warns where what was observed is not what the gradient came of: a loss that is no mean, microbatches that are not divided, a
         clip, another batch; and of the reason where single examples' gradients could not be computed.
 
         Raises InputError where nothing was heard, for a batch that was observed after its step, for labels that are no classes, and
         where several steps were not of one batch size by plain SGD or Adam.
+
+        Args:
+            budget: The most seconds of the attack at each leakage point, also as `60s` or `2m`; None: no limit.
+            out: a folder for a page, rows and answers, as `leakbench attack --out` writes them; it may not hold anything else.
         """
         who = Who(attack, defense, dataset, data_dir, success, seed, knows, iterations, None, seconds("budget", budget))
         points = self._points(who.with_public(who()), shape, classes, victims, normalise, batch)

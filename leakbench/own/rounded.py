@@ -25,8 +25,10 @@ SINGLE = "float32"
 class Rounded:
     """What rounding explains.
 
-    name: of the type whose numbers all are.  unit: half the distance of 1 to the next number, by which each is off at most.
-    share (V,): by how much of its length rounding changes an update at most.
+    Args:
+        name: Of the type whose numbers all are.
+        unit: Half the distance of 1 to the next number, by which each is off at most. share (V,): by how much of its length
+            rounding changes an update at most.
     """
 
     name: str

@@ -58,7 +58,8 @@ class Closing:
 def seconds_per_gradient(view: View, budget: float) -> float:
     """Return the seconds that one victim's gradient takes: the least of several, since the first one also prepares.
 
-    budget: the seconds of the attack; all but the first gradient take at most the share `TIMED` of it.
+    Args:
+        budget: The seconds of the attack; all but the first gradient take at most the share `TIMED` of it.
     """
     alone = view.of(torch.zeros(1, dtype=torch.int64))
     like = next(iter(view.update.values()))
@@ -74,9 +75,12 @@ def seconds_per_gradient(view: View, budget: float) -> float:
 
 
 def closing_of(view: View, attacker: Attacker, each: float) -> Closing:
-    """Return the time to reserve for judging and scoring the reconstructions; each: seconds of one gradient of the network.
+    """Return the time to reserve for judging and scoring the reconstructions.
 
     There are so many candidates for identification that their gradients take at most the share `RANKED` of the budget.
+
+    Args:
+        each: Seconds of one gradient of the network.
     """
     budget = attacker.budget or 0.0
     most = view.victims if attacker.data is None else CANDIDATES
@@ -92,7 +96,9 @@ def closing_of(view: View, attacker: Attacker, each: float) -> Closing:
 class Scorer:
     """Scores the reconstructions of what was seen, where the truth is known: inputs (V, M, *s) and labels (V, M).
 
-    view: what the attacker was shown, with its public examples and fits.  candidates: the most candidates for identification.
+    Args:
+        view: What the attacker was shown, with its public examples and fits.
+        candidates: The most candidates for identification.
     """
 
     seen: Seen

@@ -13,9 +13,11 @@ __all__ = ["Seen", "Training"]
 
 @dataclass(frozen=True)
 class Training:
-    """L local steps of B examples each at a learning rate, by `optimizer`, `sgd` or `adam`; mode: `eval` or `train`.
+    """L local steps of B examples each at a learning rate, by `optimizer`, `sgd` or `adam`.
 
-    note: what an attacker who takes it so leaves out, a sentence a line; empty where nothing.
+    Args:
+        note: What an attacker who takes it so leaves out, a sentence a line; empty where nothing.
+        mode: `eval` or `train`.
     """
 
     steps: int
@@ -30,8 +32,10 @@ class Training:
 class Seen:
     """What leaked of V clients at one tap in one round.
 
-    view: of them all.  inputs (V, M, *s), labels (V, M): the truth; None where it is not known.
-    training: how they trained.  left_out: how many clients trained otherwise and are not attacked.
+    Args:
+        view: Of them all. inputs (V, M, *s), labels (V, M): the truth; None where it is not known.
+        training: How they trained.
+        left_out: How many clients trained otherwise and are not attacked.
     """
 
     view: View

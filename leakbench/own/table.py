@@ -35,14 +35,21 @@ UNKNOWN = "no true examples were given, so nothing is scored"
 class Outcome:
     """What an attack on V clients answered: summary as of a leakage point of `leakbench run`, None where no truth is known.
 
-    answer: its examples.  distance: (V,), the attacker's own, lower is surer.  rows: one for each example, as of a run;
-    matched: its inputs (V, M, *s) in the order of the truth; None where no truth is known.
-    budget: the limit in seconds that stopped searches; None where none was stopped.  seconds: what the attack took, its
-    preparation and its scores among them.  left_out: that a budget reduced the number of candidates; empty where it did not.
-    assumptions: what the attack assumes, a sentence a line.  warnings: the lines among them that change how the result is read.
-    tap, round: the leakage point, and the round in which it leaked, counted from 1.  untried: what might find more.
-
     `print` prints what `leakbench attack` prints; a notebook shows the same as a table.
+
+    Args:
+        answer: Its examples.
+        distance: (V,), the attacker's own, lower is surer.
+        rows: One for each example, as of a run.
+        matched: Its inputs (V, M, *s) in the order of the truth; None where no truth is known.
+        budget: The limit in seconds that stopped searches; None where none was stopped.
+        tap: The leakage point, and the round in which it leaked, counted from 1.
+        round: The leakage point, and the round in which it leaked, counted from 1.
+        untried: What might find more.
+        seconds: What the attack took, its preparation and its scores among them.
+        left_out: That a budget reduced the number of candidates; empty where it did not.
+        assumptions: What the attack assumes, a sentence a line.
+        warnings: The lines among them that change how the result is read.
     """
 
     summary: Mapping[str, Any] | None
@@ -124,8 +131,11 @@ class Outcome:
 class Row:
     """What an attack came to at a leakage point in a round, or why nothing could be attacked there.
 
-    victims, examples: V clients, M examples in the leak of each.  note: what else a reader should know, a sentence a line.
-    warnings: the lines of the note that change how the result is read.
+    Args:
+        victims: V clients, M examples in the leak of each.
+        examples: V clients, M examples in the leak of each.
+        note: What else a reader should know, a sentence a line.
+        warnings: The lines of the note that change how the result is read.
     """
 
     tap: str

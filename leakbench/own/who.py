@@ -26,11 +26,20 @@ __all__ = ["Who"]
 class Who:
     """An attacker by names.
 
-    attack, defense, dataset: names of the catalog or paths of recipes; the defense is what the attacker is told was done to
-    updates, None: of none; the dataset is whose public examples it has, None: made-up ones.  data_dir: where data sets lie.
-    success: the RMSE up to which an answer counts; None: the data set's.  seed: of all that it draws.
-    knows: `oblivious` or `defense`; None: what the attack's recipe says.  iterations: the most that a search may take; None: the
-    recipe's.  evaluations, budget: the most gradient evaluations of each victim, and the most seconds of all; None: no limit.
+    Args:
+        attack: Names of the catalog or paths of recipes; the defense is what the attacker is told was done to updates, None: of
+            none; the dataset is whose public examples it has, None: made-up ones.
+        defense: Names of the catalog or paths of recipes; the defense is what the attacker is told was done to updates, None: of
+            none; the dataset is whose public examples it has, None: made-up ones.
+        dataset: Names of the catalog or paths of recipes; the defense is what the attacker is told was done to updates, None: of
+            none; the dataset is whose public examples it has, None: made-up ones.
+        data_dir: Where data sets lie.
+        success: The RMSE up to which an answer counts; None: the data set's.
+        seed: Of all that it draws.
+        knows: `oblivious` or `defense`; None: what the attack's recipe says.
+        iterations: The most that a search may take; None: the recipe's.
+        evaluations: The most gradient evaluations of each victim, and the most seconds of all; None: no limit.
+        budget: The most gradient evaluations of each victim, and the most seconds of all; None: no limit.
     """
 
     attack: str = "autoleak"

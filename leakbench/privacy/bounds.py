@@ -49,8 +49,9 @@ LARGEST = 50.0
 class Seen:
     """What an attacker was shown of one unit.
 
-    sigma: noise over the unit's bound, of each of `releases` releases that are known to hold the unit.
-    before: what else was released of it earlier, such as the training of the model at which it leaks.
+    Args:
+        sigma: Noise over the unit's bound, of each of `releases` releases that are known to hold the unit.
+        before: What else was released of it earlier, such as the training of the model at which it leaks.
     """
 
     sigma: float
@@ -65,8 +66,10 @@ class Seen:
 def gaussian_robustness(kappas: ArrayLike, shift: float) -> Reals:
     """Return gamma(kappa) of Gaussian releases that are known to hold the unit: Phi(Phi^-1(kappa) + shift).
 
-    kappas: any shape, in [0, 1].  shift: root of the sum over the releases of (bound / standard deviation)^2, >= 0:
-    sqrt(steps) / sigma for equal ones (Hayes et al. 2023, section 3; Dong, Roth and Su, JRSS B 2022, Corollary 3.3).
+    Args:
+        kappas: Any shape, in [0, 1].
+        shift: Root of the sum over the releases of (bound / standard deviation)^2, >= 0: sqrt(steps) / sigma for equal ones
+            (Hayes et al. 2023, section 3; Dong, Roth and Su, JRSS B 2022, Corollary 3.3).
     """
     return np.asarray(ndtr(ndtri(_checked(kappas)) + shift), dtype=np.float64)
 
@@ -74,9 +77,10 @@ def gaussian_robustness(kappas: ArrayLike, shift: float) -> Reals:
 def reconstruction_robustness(kappas: ArrayLike, mechanisms: Mechanisms) -> Reals:
     """Return gamma(kappa) of all steps of several mechanisms together, in the shape of the kappas.
 
-    kappas: in [0, 1]. The larger of both directions of the pair counts (the unit added, the unit taken away). Raises
-    InputError for a kappa out of range; ArithmeticError, MemoryError or ValueError where the losses span more than can be
-    held.
+    Args:
+        kappas: In [0, 1]. The larger of both directions of the pair counts (the unit added, the unit taken away). Raises
+            InputError for a kappa out of range; ArithmeticError, MemoryError or ValueError where the losses span more than can be
+            held.
     """
     levels, telling = _checked(kappas), [m for m in mechanisms if not m.idle]
     if any(m.noise_multiplier < LEAST_NOISE for m in telling):
@@ -155,7 +159,8 @@ def _interval(mechanism: Mechanism | Mixture) -> float:
 def _visible(sigma: float, uses: Reals, shift: float) -> tuple[Reals, Reals]:
     """Return (epsilons, deltas) where each use is visible: the mean over the number of uses, in closed form.
 
-    uses: probabilities of 0, 1, 2, ... uses.
+    Args:
+        uses: Probabilities of 0, 1, 2, ... uses.
     """
     counts = np.flatnonzero(uses > UNRESOLVED * 1e-6 * uses.max())
     weights = uses[counts]

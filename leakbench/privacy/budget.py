@@ -13,7 +13,8 @@ __all__ = ["Budget"]
 class Budget:
     """Train as long as epsilon at `delta` is at most `epsilon`, that is, delta at `epsilon` is at most `delta`.
 
-    of: the epsilon to use: the `claimed` one, by the paper's own accountant, or the `valid` one of released models.
+    Args:
+        of: The epsilon to use: the `claimed` one, by the paper's own accountant, or the `valid` one of released models.
     """
 
     epsilon: Positive

@@ -25,11 +25,15 @@ MIXED = "something acts on the mean of a batch before its noise, so that one exa
 class Noise:
     """One Gaussian noise that is calibrated to the unit.
 
-    station: where it is added. std, each: as in `Fact`. bound: largest L2 norm that one unit adds to the sum there.
-    part: noises of one part share a bound and add up; a clip after a noise begins the next part.
-    alone: something acts on the members after this noise and before they are merged, or takes the scale of a later noise
-        from them, so that the noise of others does not add to it.
-    only: as in `Fact`.
+    Args:
+        station: Where it is added.
+        std: As in `Fact`.
+        each: As in `Fact`.
+        bound: Largest L2 norm that one unit adds to the sum there.
+        part: Noises of one part share a bound and add up; a clip after a noise begins the next part.
+        alone: Something acts on the members after this noise and before they are merged, or takes the scale of a later noise from
+            them, so that the noise of others does not add to it.
+        only: As in `Fact`.
     """
 
     station: str
@@ -44,8 +48,10 @@ class Noise:
 def calibrated(facts: Mapping[str, tuple[Fact, ...]], unit: Unit, batch: int) -> tuple[tuple[Noise, ...], str]:
     """Return (the noises that guard one unit, "") or ((), why there is none).
 
-    facts: of each station, oldest first, at the moment with the least noise. batch: B. Where no clip bounds an example,
-    a clip of the batch's mean still bounds what one example changes there: by twice its norm, B-fold on the sum.
+    Args:
+        facts: Of each station, oldest first, at the moment with the least noise.
+        batch: B. Where no clip bounds an example, a clip of the batch's mean still bounds what one example changes there: by
+            twice its norm, B-fold on the sum.
     """
     noises: list[Noise] = []
     bound, part, scaled, failure, bare, mixed, closed = math.inf, 0, "", "", "", "", False

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
+
 from leakbench.part import part
 from leakbench.privacy.claimed import Claim, Claimed
 from leakbench.privacy.claims_composed import CompositionClaim, MomentsClaim
@@ -24,9 +28,9 @@ __all__ = [
 
 @part("claim.none")
 class NoClaim:
-    """The paper claims no epsilon. reason: the reason, in one sentence."""
+    """The paper claims no epsilon."""
 
-    reason: str
+    reason: Annotated[str, Field(description="The reason, in one sentence.")]
 
     def __call__(self, schedule: Schedule) -> Claimed:
         """Return no epsilon; the formula is `none: <reason>`."""

@@ -15,7 +15,8 @@ __all__ = ["Claim", "Claimed"]
 class Claimed:
     """A claimed epsilon (None where there is none, infinite without noise) and how it comes about, in one line.
 
-    mechanisms: what the formula takes the training to be; empty where nothing is claimed.
+    Args:
+        mechanisms: What the formula takes the training to be; empty where nothing is claimed.
     """
 
     epsilon: float | None

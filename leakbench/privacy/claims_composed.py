@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from leakbench.decay import Decay, Multiplier
 from leakbench.part import Count, Probability, part
@@ -32,8 +34,10 @@ COMPOSITION_TITLES = {
 def sequence(unit: Unit, noise_multiplier: float | Decay, schedule: Schedule, extra_rounds: int = 0) -> Plain:
     """Return what a paper takes the training to be: Poisson samples, one noisy sum each, in order.
 
-    unit: `example`: q = B / |D_i|, L * T steps (Wei et al., TPDS 2023, Table 6: .01 in all five data sets, although their
-    section 6 says B * K_t / |D|); `client`: q = K_t / N, T steps. extra_rounds: counted beyond T, at the last noise.
+    Args:
+        unit: `example`: q = B / |D_i|, L * T steps (Wei et al., TPDS 2023, Table 6: .01 in all five data sets, although their
+            section 6 says B * K_t / |D|); `client`: q = K_t / N, T steps.
+        extra_rounds: Counted beyond T, at the last noise.
     """
     rounds = max(0, schedule.rounds + extra_rounds)
     rate = schedule.example_rate if unit == "example" else schedule.client_rate
@@ -54,18 +58,21 @@ def numbers(mechanisms: Mechanisms) -> str:
 
 @part("claim.moments")
 class MomentsClaim:
-    """The subsampled Gaussian mechanism as papers of the field account for it, even where the federation differs from it.
+    """The subsampled Gaussian mechanism as papers of the field account for it, even where the federation differs from it."""
 
-    unit: as in `sequence`. noise_multiplier: the paper's sigma, a number or a decay over the same sequence that the formula
-    runs over. delta: in (0, 1). accountant: `moments_2017` | `rdp` | `pld`. extra_rounds: rounds counted beyond T; the
-    printed Fed-SDP values are those of T + 1.
-    """
-
-    unit: Literal["example", "client"]
-    noise_multiplier: Multiplier
-    delta: Probability = 1e-5
-    accountant: Literal["moments_2017", "rdp", "pld"] = "moments_2017"
-    extra_rounds: int = 0
+    unit: Annotated[Literal["example", "client"], Field(description="As in `sequence`.")]
+    noise_multiplier: Annotated[
+        Multiplier,
+        Field(description="The paper's sigma, a number or a decay over the same sequence that the formula runs over."),
+    ]
+    delta: Annotated[Probability, Field(description="In (0, 1).")] = 1e-5
+    accountant: Annotated[
+        Literal["moments_2017", "rdp", "pld"],
+        Field(description="`moments_2017` | `rdp` | `pld`."),
+    ] = "moments_2017"
+    extra_rounds: Annotated[
+        int, Field(description="Rounds counted beyond T; the printed Fed-SDP values are those of T + 1.")
+    ] = 0
 
     def __call__(self, schedule: Schedule) -> Claimed:
         """Return the epsilon at `delta` for this federation; none where no round was trained."""
@@ -79,19 +86,29 @@ class MomentsClaim:
 
 @part("claim.composition")
 class CompositionClaim:
-    """The composition theorems that stand beside the moments accountant in Wei et al., TPDS 2023, Table 11.
+    """The composition theorems that stand beside the moments accountant in Wei et al., TPDS 2023, Table 11."""
 
-    composition: `basic` | `advanced` | `advanced_2015` | `zcdp`. The printed budget of advanced composition is
-        `advanced`, but the printed numbers of rounds are those of `advanced_2015` against that budget.
-    unit, noise_multiplier: as in `MomentsClaim`. delta: of one step, in (0, 1).
-    digits: to which one step's epsilon is rounded; the printed 123.354 and 7.450 follow from 3 (.807), not from .80747.
-    """
-
-    unit: Literal["example", "client"]
-    composition: Literal["basic", "advanced", "advanced_2015", "zcdp"]
-    noise_multiplier: Multiplier
-    delta: Probability = 1e-5
-    digits: Count | None = None
+    unit: Annotated[Literal["example", "client"], Field(description="As in `MomentsClaim`.")]
+    composition: Annotated[
+        Literal["basic", "advanced", "advanced_2015", "zcdp"],
+        Field(
+            description=(
+                "`basic` | `advanced` | `advanced_2015` | `zcdp`. The printed budget of advanced composition is `advanced`, but "
+                "the printed numbers of rounds are those of `advanced_2015` against that budget."
+            )
+        ),
+    ]
+    noise_multiplier: Annotated[Multiplier, Field(description="As in `MomentsClaim`.")]
+    delta: Annotated[Probability, Field(description="Of one step, in (0, 1).")] = 1e-5
+    digits: Annotated[
+        Count | None,
+        Field(
+            description=(
+                "To which one step's epsilon is rounded; the printed 123.354 and 7.450 follow from 3 (.807), not from"
+                " .80747."
+            )
+        ),
+    ] = None
 
     def __call__(self, schedule: Schedule) -> Claimed:
         """Return the epsilon as it would be printed, with the total delta that it really has; none without a round."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from pydantic import Field
 from pydantic_core import PydanticCustomError
 
 from leakbench.decay import least_constant
@@ -26,17 +27,22 @@ NO_ROUND = Claimed(None, "none: no round was trained")
 class GeyerClaim:
     """Delta at a fixed epsilon: Geyer et al. 2017, section 4, stop their training when it passes a threshold.
 
-    The moments accountant with moments 1 to 32 (Rényi orders 2 to 33), q = K_t / N. noise_multiplier: sigma, which the
-    paper does not print. epsilon: 8 in the paper. delta: the threshold, 1e-3, 1e-5, 1e-6 for 100, 1000, 10000 clients.
-    releases: number of times that each round is counted; the released code counts it once per weight tensor.
+    The moments accountant with moments 1 to 32 (Rényi orders 2 to 33), q = K_t / N.
     """
 
     unit: ClassVar[Unit] = "client"
 
-    noise_multiplier: NonNegative
-    epsilon: Positive = 8.0
-    delta: Probability = 1e-5
-    releases: Count = 1
+    noise_multiplier: Annotated[NonNegative, Field(description="Sigma, which the paper does not print.")]
+    epsilon: Annotated[Positive, Field(description="8 in the paper.")] = 8.0
+    delta: Annotated[
+        Probability, Field(description="The threshold, 1e-3, 1e-5, 1e-6 for 100, 1000, 10000 clients.")
+    ] = 1e-5
+    releases: Annotated[
+        Count,
+        Field(
+            description="Number of times that each round is counted; the released code counts it once per weight tensor."
+        ),
+    ] = 1
 
     def deltas(self, schedule: Schedule) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """Return (T,): delta at `epsilon` after each round."""
@@ -68,14 +74,21 @@ class GeyerClaim:
 class FlowerClaim:
     """The script of Flower's documentation of its wrappers: sampling without replacement, orders 2 to 32, old conversion.
 
-    q = K_t / N, T rounds. noise_multiplier: z, the noise divided by the clip bound. delta: in (0, 1). The bound is for replacing
-    one client, where the sum moves by up to twice the clip bound: z / 2 would be correct.
+    q = K_t / N, T rounds.
     """
 
     unit: ClassVar[Unit] = "client"
 
-    noise_multiplier: NonNegative
-    delta: Probability = 1e-5
+    noise_multiplier: Annotated[NonNegative, Field(description="z, the noise divided by the clip bound.")]
+    delta: Annotated[
+        Probability,
+        Field(
+            description=(
+                "In (0, 1). The bound is for replacing one client, where the sum moves by up to twice the clip bound: z / 2 would"
+                " be correct."
+            )
+        ),
+    ] = 1e-5
 
     def __call__(self, schedule: Schedule) -> Claimed:
         """Return the epsilon at `delta` for this federation; none where no round was trained."""
@@ -96,17 +109,20 @@ class FlowerClaim:
 
 @part("claim.nbafl")
 class NbaflClaim:
-    """Epsilon as stated, with noise c L Delta / epsilon on each upload (Wei et al., TIFS 2020, eq. 4; no sampling).
+    """Epsilon as stated, with noise c L Delta / epsilon on each upload (Wei et al., TIFS 2020, eq. 4; no sampling)."""
 
-    epsilon: as stated. delta: as stated, in (0, 1). exposures: L, how many uploads the noise is scaled for. c: at least
-    sqrt(2 ln(1.25 / delta)), the default: a theorem for epsilon / L < 1 only. Delta = 2 C / m is assumed by the paper,
-    not proven for SGD.
-    """
-
-    epsilon: Positive
-    delta: Probability = 0.01
-    exposures: Count = 1
-    c: Positive | None = None
+    epsilon: Annotated[Positive, Field(description="As stated.")]
+    delta: Annotated[Probability, Field(description="As stated, in (0, 1).")] = 0.01
+    exposures: Annotated[Count, Field(description="L, how many uploads the noise is scaled for.")] = 1
+    c: Annotated[
+        Positive | None,
+        Field(
+            description=(
+                "At least sqrt(2 ln(1.25 / delta)), the default: a theorem for epsilon / L < 1 only. Delta = 2 C / m is assumed "
+                "by the paper, not proven for SGD."
+            )
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         least = least_constant(self.delta)

@@ -24,9 +24,12 @@ __all__ = ["COMPOSITIONS", "Composition", "advanced", "basic", "composition_cost
 def composition_costs(mechanisms: Sequence[Mechanism | Mixture], delta: float, digits: int | None = None) -> Reals:
     """Return (S, 5): what one step of each mechanism costs; each composition takes its columns.
 
-    Columns: e, e^2, e (exp(e) - 1), e (exp(e) - 1) / (exp(e) + 1), q^2 / sigma^2. delta: of one step before sampling.
-    digits: to which e0 is rounded (Wei et al., TPDS 2023, Table 11 follows from 3: .807 for sigma 6, where .80747 is
-    exact); None does not round. Raises InputError for another sampling than `poisson` or a delta out of (0, 1).
+    Columns: e, e^2, e (exp(e) - 1), e (exp(e) - 1) / (exp(e) + 1), q^2 / sigma^2.
+
+    Args:
+        delta: Of one step before sampling.
+        digits: To which e0 is rounded (Wei et al., TPDS 2023, Table 11 follows from 3: .807 for sigma 6, where .80747 is exact);
+            None does not round. Raises InputError for another sampling than `poisson` or a delta out of (0, 1).
     """
     if not 0 < delta < 1:
         raise InputError(f"delta: got {delta}, expected a number in (0, 1)")

@@ -71,8 +71,9 @@ def composition_curve(name: str, mechanisms: Mechanisms, delta: float, digits: i
 def rounds_within(curve: Reals, budget: float) -> int:
     """Return how many rounds fit into a budget: how many entries of a curve come before the first one above it.
 
-    curve: (R,) epsilons against a budget epsilon, or deltas at a fixed epsilon against a budget delta (where Geyer et
-    al. 2017 stop). Papers that print the round *in* which a target is passed print one more.
+    Args:
+        curve: (R,) epsilons against a budget epsilon, or deltas at a fixed epsilon against a budget delta (where Geyer et al.
+            2017 stop). Papers that print the round *in* which a target is passed print one more.
     """
     above = np.flatnonzero(~(np.asarray(curve) <= budget))
     return int(above[0]) if above.size else len(curve)

@@ -22,17 +22,19 @@ __all__ = ["Epsilon", "Tap", "epsilon"]
 class Tap:
     """The valid epsilon against an attacker at one leakage point, and two numbers to compare it with.
 
-    valid: ex ante, for the worst unit: a client, or the example that the most clients hold. It is the exact bound over the
-        random draw of clients, against an observer that sees which clients take part (where the draw is hidden and amplifies,
-        the reason says so). None where there is none; `reason` then starts with `none: ` (or is `no round was trained`), else
-        it says what the number rests on and which randomness it uses.
-    without_draw: the same where the draw of clients is given: the unit takes part as often as it can in every round.
-    realised: not an epsilon. What `valid` would be if the worst unit of this run had taken part exactly as often as the run
-        counted, `realised_count` times (in updates, in rounds, or for type-2 of an example in batches); None before a run.
-    q: probability that one release uses the unit.  steps: number of releases, on average where it is random.
-        sigma_effective: noise over one unit's bound. Where the noise or the draw varies over the training: the largest q,
-        all steps, the least noise.
-    participations: of the unit, `expected` on average and `largest` as the run counted them, or None.
+    Args:
+        valid: Ex ante, for the worst unit: a client, or the example that the most clients hold. It is the exact bound over the
+            random draw of clients, against an observer that sees which clients take part (where the draw is hidden and amplifies,
+            the reason says so). None where there is none; `reason` then starts with `none: ` (or is `no round was trained`), else
+            it says what the number rests on and which randomness it uses.
+        q: Probability that one release uses the unit.
+        steps: Number of releases, on average where it is random.
+        sigma_effective: Noise over one unit's bound. Where the noise or the draw varies over the training: the largest q, all
+            steps, the least noise.
+        participations: Of the unit, `expected` on average and `largest` as the run counted them, or None.
+        without_draw: The same where the draw of clients is given: the unit takes part as often as it can in every round.
+        realised: Not an epsilon. What `valid` would be if the worst unit of this run had taken part exactly as often as the run
+            counted, `realised_count` times (in updates, in rounds, or for type-2 of an example in batches); None before a run.
     """
 
     valid: float | None
@@ -50,12 +52,12 @@ class Tap:
 class Epsilon:
     """The epsilons of one defense in one federation; `unit` is what they protect.
 
-    claimed: the paper's, None where it claims none (claimed_formula then says why).
-    valid: against the observer of released models (`observer` is `global`), at `delta`, by `accountant`; None where
-        there is none, with the reason as in `Tap`, as are without_draw, realised, realised_count, steps, q and
-        sigma_effective.
-    by_tap: {`type-2` | `type-1` | `type-0`: Tap}.
-    caveats: one sentence with its number for each thing in which the training is not what the claim assumes.
+    Args:
+        claimed: The paper's, None where it claims none (claimed_formula then says why).
+        valid: Against the observer of released models (`observer` is `global`), at `delta`, by `accountant`; None where there is
+            none, with the reason as in `Tap`, as are without_draw, realised, realised_count, steps, q and sigma_effective.
+        by_tap: {`type-2` | `type-1` | `type-0`: Tap}.
+        caveats: One sentence with its number for each thing in which the training is not what the claim assumes.
     """
 
     claimed: float | None
@@ -83,10 +85,11 @@ class Epsilon:
 def epsilon(phases: Sequence[Phase], unit: Unit, claim: Claim, schedule: Schedule, delta: float = 1e-5) -> Epsilon:
     """Return the claimed and the valid epsilon of a defense.
 
-    phases: the whole training, in order; the releases of all of them are composed, each with its own noise and draw.
-    unit: what the epsilon holds for: an `example` with all its copies, or all data of a `client`.
-    delta: of the valid epsilon; the claim has its own. Raises InputError for a delta out of (0, 1) and where the phases
-    are not exactly the schedule's rounds and local iterations.
+    Args:
+        phases: The whole training, in order; the releases of all of them are composed, each with its own noise and draw.
+        unit: What the epsilon holds for: an `example` with all its copies, or all data of a `client`.
+        delta: Of the valid epsilon; the claim has its own. Raises InputError for a delta out of (0, 1) and where the phases are
+            not exactly the schedule's rounds and local iterations.
     """
     if not 0 < delta < 1:
         raise InputError(f"delta: got {delta}, expected a number in (0, 1)")

@@ -23,17 +23,25 @@ COUNTS = ("example", "client", "uses")
 class Schedule:
     """How a federation trains and samples, and what was counted while it did.
 
-    clients: N. clients_per_round: K_t. rounds: T >= 0. local_iterations: L. batch: B. examples_per_client: |D_i|.
-    copies, most_copies: how many clients hold one training example, on average and at most.
-    client_sampling: `poisson` or `fixed` (K_t without replacement). batch_sampling: `poisson`, `fixed` (B without
-        replacement, anew in each local iteration) or `split` (one pass after another over a shuffled list). tensors:
-        number of parameter tensors.
-    largest: what a finished run counted at most, None before it. `example`: in how many clients' updates one example took
-        part; `client`: in how many rounds one client took part; `uses`: how often one example was drawn into a batch. Only
-        the realised figure uses it, never a valid epsilon.
-    secure_aggregation: whether the server sees only the sum of the updates of a round.
-    dropout: probability that a drawn client fails while the round goes on without it, and so without its noise.
-    client_optimizer: `sgd`, whose updates are sums of the noisy gradients, or `adam`, whose are a function of them.
+    Args:
+        clients: N.
+        clients_per_round: K_t.
+        rounds: T >= 0.
+        local_iterations: L.
+        batch: B.
+        examples_per_client: |D_i|.
+        copies: How many clients hold one training example, on average and at most.
+        most_copies: How many clients hold one training example, on average and at most.
+        client_sampling: `poisson` or `fixed` (K_t without replacement).
+        batch_sampling: `poisson`, `fixed` (B without replacement, anew in each local iteration) or `split` (one pass after
+            another over a shuffled list).
+        tensors: Number of parameter tensors.
+        largest: What a finished run counted at most, None before it. `example`: in how many clients' updates one example took
+            part; `client`: in how many rounds one client took part; `uses`: how often one example was drawn into a batch. Only
+            the realised figure uses it, never a valid epsilon.
+        secure_aggregation: Whether the server sees only the sum of the updates of a round.
+        dropout: Probability that a drawn client fails while the round goes on without it, and so without its noise.
+        client_optimizer: `sgd`, whose updates are sums of the noisy gradients, or `adam`, whose are a function of them.
     """
 
     clients: int
@@ -104,7 +112,8 @@ class Schedule:
     def expected_participations(self, unit: Unit, drawn: int | None = None) -> float:
         """Return how often a unit takes part on average: a client in rounds, an example in updates of its holders.
 
-        drawn: the clients of all rounds together where K_t varies; None: T * K_t.
+        Args:
+            drawn: The clients of all rounds together where K_t varies; None: T * K_t.
         """
         drawn = self.rounds * self.clients_per_round if drawn is None else drawn
         return drawn / self.clients * (self.copies if unit == "example" else 1.0)
@@ -124,10 +133,13 @@ class Schedule:
 class Phase:
     """A block of the training in which every station does the same thing.
 
-    facts: {station: what its transforms did, oldest first}. rounds: how many consecutive rounds. local_iterations: how
-    many local iterations of each of these rounds. ends: whether the last local iteration is among them, so that the
-    rounds' updates are released in this phase. clients_per_round: K_t in these rounds. The phases of one round stand one
-    after the other and the last of them ends. Raises InputError for counts under 1.
+    Args:
+        facts: {station: what its transforms did, oldest first}.
+        rounds: How many consecutive rounds.
+        local_iterations: How many local iterations of each of these rounds.
+        ends: Whether the last local iteration is among them, so that the rounds' updates are released in this phase.
+        clients_per_round: K_t in these rounds. The phases of one round stand one after the other and the last of them ends.
+            Raises InputError for counts under 1.
     """
 
     facts: Mapping[str, tuple[Fact, ...]]
@@ -144,7 +156,12 @@ class Phase:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive rounds that go through the same phases. first, rounds: the 0-based first of them and how many."""
+    """Consecutive rounds that go through the same phases.
+
+    Args:
+        first: The 0-based first of them and how many.
+        rounds: The 0-based first of them and how many.
+    """
 
     phases: tuple[Phase, ...]
     first: int

@@ -24,11 +24,13 @@ LEAST_NOISE = 1e-6
 class Mechanism:
     """A sum with Gaussian noise, released `steps` times.
 
-    noise_multiplier: standard deviation of the noise over the largest L2 norm that one unit adds to the sum; >= 0.
-    sampling_rate: probability, in [0, 1], that the unit is in one sum.  steps: number of releases, >= 0.
-    sampling: `poisson`: every unit by its own coin (adjacency: add or remove one unit); `fixed`: a fixed number of
-        units without replacement (zero-out: the unit's contribution becomes zero); `visible`: by coin, but the release
-        shows whether the unit is in (zero-out).
+    Args:
+        noise_multiplier: Standard deviation of the noise over the largest L2 norm that one unit adds to the sum; >= 0.
+        sampling_rate: Probability, in [0, 1], that the unit is in one sum.
+        steps: Number of releases, >= 0.
+        sampling: `poisson`: every unit by its own coin (adjacency: add or remove one unit); `fixed`: a fixed number of units
+            without replacement (zero-out: the unit's contribution becomes zero); `visible`: by coin, but the release shows
+            whether the unit is in (zero-out).
     """
 
     noise_multiplier: float
@@ -83,9 +85,14 @@ class Mixture:
     the delta of that many participations, and the privacy loss is the mixture of their privacy losses (the hockey-stick
     divergence of two joint distributions with the same first marginal is the mean of the conditional divergences).
 
-    mechanisms: what one participation releases.  clients: N.  holders: number of clients that hold the unit.  per_round:
-        K_t.  draw: `fixed`: K_t clients without replacement, so that a hypergeometric number of holders takes part;
-        `poisson`: each client with probability K_t / N, so that a binomial number does.  steps: number of rounds.
+    Args:
+        mechanisms: What one participation releases.
+        clients: N.
+        holders: Number of clients that hold the unit.
+        per_round: K_t.
+        draw: `fixed`: K_t clients without replacement, so that a hypergeometric number of holders takes part; `poisson`: each
+            client with probability K_t / N, so that a binomial number does.
+        steps: Number of rounds.
     """
 
     mechanisms: tuple[Mechanism, ...]
@@ -172,8 +179,11 @@ def merged(mechanisms: Iterable[Kind]) -> tuple[Kind, ...]:
 def gathered(mechanisms: Iterable[Mechanism | Mixture], ratio: float | None = None) -> Mechanisms:
     """Return every kind of mechanism once, with all its steps: what composes does not depend on the order.
 
-    Mechanisms that tell nothing are left out. ratio: of the geometric grid to which noise multipliers are rounded *down*,
-    so that what follows stays an upper bound; None leaves them as they are.
+    Mechanisms that tell nothing are left out.
+
+    Args:
+        ratio: Of the geometric grid to which noise multipliers are rounded *down*, so that what follows stays an upper bound;
+            None leaves them as they are.
     """
     steps: dict[Mechanism | Mixture, int] = {}
     for mechanism in mechanisms:

@@ -21,7 +21,11 @@ OWN = "; counts the client's own noise only, and trusts neither the server nor o
 
 
 def of_a_client(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, Observation]:
-    """Return {observer: what it sees}; guarded: of each round the phase that ends it, with at least one noise."""
+    """Return {observer: what it sees}.
+
+    Args:
+        guarded: Of each round the phase that ends it, with at least one noise.
+    """
     released = _rounds(guarded, schedule)
     arriving = (
         _summed(guarded, schedule) if schedule.secure_aggregation else _update(guarded, schedule, {"client", "server"})

@@ -26,10 +26,13 @@ __all__ = ["of_an_example"]
 
 
 def of_an_example(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, Observation]:
-    """Return {observer: what it sees}; guarded: the whole training, each phase with at least one noise.
+    """Return {observer: what it sees}.
 
     Every observer is taken to see which clients take part, and each of their updates. The released model is a function of
     the updates, so that what is valid for them is valid for it.
+
+    Args:
+        guarded: The whole training, each phase with at least one noise.
     """
     update = _batches(guarded, schedule)
     aggregate = _aggregate(guarded, schedule) if schedule.secure_aggregation else update
@@ -71,7 +74,11 @@ def _on_the_sum(schedule: Schedule, visible: bool) -> Callable[[Noise], float]:
 
 
 def _batches(guarded: tuple[Guarded, ...], schedule: Schedule, summed: bool = False) -> Released:
-    """Return the release of every batch's sum; summed: each lies in a sum over K_t clients, whose noises add up."""
+    """Return the release of every batch's sum.
+
+    Args:
+        summed: Each lies in a sum over K_t clients, whose noises add up.
+    """
     visible = _visible(guarded, schedule)
     parts = tuple(_part(g, schedule, visible, summed) for g in guarded)
     what = f"noise of {span(parts)} times one example's bound on the sum of a batch"

@@ -101,9 +101,10 @@ def sum_of(weights: Reals, times: int) -> Reals:
 def visible_epsilon(sigma: float, uses: Reals, delta: float) -> float:
     """Return the epsilon of a unit that is used a random number of times, each of them visible to the observer.
 
-    uses: probabilities of 0, 1, 2, ... uses. Nothing is amplified: delta(epsilon) is the mean over the number of uses of
-    the analytic Gaussian's. Numbers of uses that are too unlikely to matter count as if the unit were then fully revealed.
-    Raises ValueError where delta is smaller than the error of the probabilities.
+    Args:
+        uses: Probabilities of 0, 1, 2, ... uses. Nothing is amplified: delta(epsilon) is the mean over the number of uses of the
+            analytic Gaussian's. Numbers of uses that are too unlikely to matter count as if the unit were then fully revealed.
+            Raises ValueError where delta is smaller than the error of the probabilities.
     """
     counts = np.flatnonzero(uses > min(1e-13, 1e-6 * delta) * uses.max())
     weights = uses[counts]
@@ -138,13 +139,15 @@ def _added(epsilon: Reals, sigma: float, rate: float) -> Reals:
 def fixed_size_epsilon(sigma: float, rate: float, steps: int, delta: float, interval: float) -> float:
     """Return the epsilon of `steps` Gaussian sums over a sample of fixed size without replacement; adjacency: zero-out.
 
-    One sum is over m of n members, q = m / n, and one unit's contribution x is replaced by zero. Given all other
-    members, the sample holds either the unit or, in its place, another contribution y: P = (1-q) N(y) + q N(x) is to be
-    told from Q = (1-q) N(y) + q N(0). By advanced joint convexity (Balle, Barthe and Gaboardi, NeurIPS 2018, Theorem
-    2), H(P || Q) = q H_alpha(N(x) || (1-beta) N(y) + beta N(0)), largest at y = -x (a mixture of Gaussians is dominated
-    by the one on a line whose shifts have the same lengths: Choquette-Choo et al., ICLR 2024), and H(Q || P) is largest
-    at y = x. The pair of Poisson sampling is too optimistic here, because y tells the attacker that the unit is absent.
-    interval: step of the grid of losses, rounded to the safe side.
+    One sum is over m of n members, q = m / n, and one unit's contribution x is replaced by zero. Given all other members, the
+    sample holds either the unit or, in its place, another contribution y: P = (1-q) N(y) + q N(x) is to be told from Q = (1-q)
+    N(y) + q N(0). By advanced joint convexity (Balle, Barthe and Gaboardi, NeurIPS 2018, Theorem 2), H(P || Q) = q H_alpha(N(x)
+    || (1-beta) N(y) + beta N(0)), largest at y = -x (a mixture of Gaussians is dominated by the one on a line whose shifts have
+    the same lengths: Choquette-Choo et al., ICLR 2024), and H(Q || P) is largest at y = x. The pair of Poisson sampling is too
+    optimistic here, because y tells the attacker that the unit is absent.
+
+    Args:
+        interval: Step of the grid of losses, rounded to the safe side.
     """
     single = _asymmetric(_removed, _added, sigma, rate, interval)
     return float(single.self_compose(steps).get_epsilon_for_delta(delta))
@@ -153,7 +156,8 @@ def fixed_size_epsilon(sigma: float, rate: float, steps: int, delta: float, inte
 def composed_epsilon(mechanisms: Mechanisms, delta: float, interval: float) -> float:
     """Return the epsilon of different mechanisms together; adjacency: zero-out, for which every pair is at hand.
 
-    interval: step of the grid of losses, rounded to the safe side.
+    Args:
+        interval: Step of the grid of losses, rounded to the safe side.
     """
     return float(losses(mechanisms, interval).get_epsilon_for_delta(delta))
 
@@ -211,7 +215,11 @@ def _mixed(mixture: Mixture, interval: float) -> Any:
 
 
 def _average(several: list[Any], weights: Reals, revealed: float) -> Any:
-    """Return the mixture of discrete losses on one grid; revealed: probability of an infinite loss in addition."""
+    """Return the mixture of discrete losses on one grid.
+
+    Args:
+        revealed: Probability of an infinite loss in addition.
+    """
     from dp_accounting.pld import pld_pmf  # noqa: PLC0415
 
     first = several[0]

@@ -40,9 +40,12 @@ class Guarded:
 class Part:
     """What consecutive rounds release of one unit.
 
-    rounds: how many rounds.  drawn: their releases, with the randomness of the draw of clients.  every: their releases
-    without it: the unit takes part as often as it can.  one: what one counted event (`Released.counted`) releases.  most: how
-    many counted events these rounds can have.
+    Args:
+        rounds: How many rounds.
+        drawn: Their releases, with the randomness of the draw of clients.
+        every: Their releases without it: the unit takes part as often as it can.
+        one: What one counted event (`Released.counted`) releases.
+        most: How many counted events these rounds can have.
     """
 
     rounds: int
@@ -56,7 +59,8 @@ class Part:
 class Released:
     """What an observer sees of one unit, and the same as one sentence with its numbers and its adjacency.
 
-    counted: name of the run's count (`Schedule.largest`) on which the realised figure rests.
+    Args:
+        counted: Name of the run's count (`Schedule.largest`) on which the realised figure rests.
     """
 
     parts: tuple[Part, ...]
@@ -91,7 +95,8 @@ def repeated(mechanisms: Plain, times: int) -> Plain:
 def drawn(one: Plain, unit: Unit, stretch: Stretch, schedule: Schedule) -> Mechanisms:
     """Return the releases of a stretch to an observer that sees which clients take part.
 
-    one: what one participation releases. An example is the one with the most copies.
+    Args:
+        one: What one participation releases. An example is the one with the most copies.
     """
     cohort, holders = stretch.clients_per_round, schedule.most_copies if unit == "example" else 1
     if cohort == schedule.clients:

@@ -69,9 +69,12 @@ def divergences(mechanisms: Sequence[Mechanism | Mixture], orders: Sequence[int]
 
 
 def of_mixture(mixture: Mixture, orders: Sequence[float], participation: Reals) -> Reals:
-    """Return (A,), the Rényi divergence of one round of a mixture; participation: (A,) of one participation.
+    """Return (A,), the Rényi divergence of one round of a mixture.
 
     The moment exp((a - 1) D) of what is drawn and released is the mean of the moments over the visible draw.
+
+    Args:
+        participation: (A,) of one participation.
     """
     exponents = np.asarray(orders, dtype=np.float64) - 1
     counts = np.flatnonzero(mixture.weights > 0)
@@ -82,7 +85,11 @@ def of_mixture(mixture: Mixture, orders: Sequence[float], participation: Reals) 
 
 
 def _of_one_rate(q: float, sampling: str, precision: Reals, orders: Sequence[int]) -> Reals:
-    """Return (S, A); precision: (S,) 1 / (2 sigma^2)."""
+    """Return (S, A).
+
+    Args:
+        precision: (S,) 1 / (2 sigma^2).
+    """
     a = np.array(orders, dtype=np.float64)
     if q == 0:
         return np.zeros((precision.size, a.size))
@@ -142,7 +149,11 @@ def _log_moment(q: float, precision: Reals, order: int) -> Reals:
 
 
 def epsilon_at(orders: Sequence[float], total: Reals, delta: float, conversion: Conversion) -> Reals:
-    """Return (...,), the least epsilon at `delta` over all orders; total: (..., A) divergences of all steps together."""
+    """Return (...,), the least epsilon at `delta` over all orders.
+
+    Args:
+        total: (..., A) divergences of all steps together.
+    """
     a = np.array(orders, dtype=np.float64)
     if conversion == "old":
         return np.asarray((total - math.log(delta) / (a - 1)).min(-1))
@@ -152,9 +163,12 @@ def epsilon_at(orders: Sequence[float], total: Reals, delta: float, conversion: 
 
 
 def delta_at(orders: Sequence[float], total: Reals, epsilon: float, conversion: Conversion) -> Reals:
-    """Return (...,), the least delta at `epsilon` over all orders, at most 1; total: (..., A) as in `epsilon_at`.
+    """Return (...,), the least delta at `epsilon` over all orders, at most 1.
 
     `old` is Abadi et al., CCS 2016, Theorem 2 (their lambda is order - 1).
+
+    Args:
+        total: (..., A) as in `epsilon_at`.
     """
     a = np.array(orders, dtype=np.float64)
     exponent = (a - 1) * (total - epsilon)

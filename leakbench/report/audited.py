@@ -34,7 +34,9 @@ AUDITED_OPTIONS = (
 def check_audited(folder: Path, manifest: Mapping[str, Any], audited: Mapping[str, Any]) -> None:
     """Raise InputError where the run in a folder has another defense or federation than is audited.
 
-    manifest: the run's. audited: {`defense`: its recipe, `dataset`: its name, `federation`: its settings}, described.
+    Args:
+        manifest: The run's.
+        audited: {`defense`: its recipe, `dataset`: its name, `federation`: its settings}, described.
     """
     needed(folder / "manifest.json", manifest, "recipes.defense", "cell.dataset", "settings.federation")
     theirs = {

@@ -28,7 +28,11 @@ Arrays: TypeAlias = Mapping[str, NDArray[np.floating]]
 
 @dataclass(frozen=True)
 class Finished:
-    """One finished run. arrays: `<tap>.round<r>.truth` and `.reconstruction`, (V, M, *s)."""
+    """One finished run.
+
+    Args:
+        arrays: `<tap>.round<r>.truth` and `.reconstruction`, (V, M, *s).
+    """
 
     folder: Path
     manifest: dict[str, Any]

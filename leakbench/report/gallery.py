@@ -260,7 +260,11 @@ def _scores_of(rows: pd.DataFrame) -> Scores:
 
 
 def tiles(series: Series, victims: int, members: int, what: str | None = None) -> list[list[Tile]]:
-    """Return the tiles of the first victims and members; what: where they leaked, if the heading does not tell."""
+    """Return the tiles of the first victims and members.
+
+    Args:
+        what: Where they leaked, if the heading does not tell.
+    """
     return [
         [_tile(example, what or series.heading, v, m, series.scores) for m, example in enumerate(batch[:members])]
         for v, batch in enumerate(series.examples[:victims])

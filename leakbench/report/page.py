@@ -151,7 +151,11 @@ def report_into(run: Run, redact: bool = False) -> Path:
 
 
 def headlines(summary: Mapping[str, Any], audit: Audit | None = None, external: bool = False) -> list[Line]:
-    """Return the verdict at each leakage point, the one that leaks most first; external: as of `headline`."""
+    """Return the verdict at each leakage point, the one that leaks most first.
+
+    Args:
+        external: As of `headline`.
+    """
     findings = headline(summary, audit, external).findings
     first, *others = findings or (None,)
     if first is None:

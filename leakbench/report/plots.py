@@ -126,7 +126,9 @@ def check_figure(field: str, path: Path) -> None:
 def save_figure(figure: Figure, path: Path, field: str = "out", private: bool = True) -> Path:
     """Write a figure atomically in the format of the file's suffix and return the path; equal figures give equal files.
 
-    field: what an InputError names, for another suffix.  private: whether only its owner may read the file, as for pictures.
+    Args:
+        field: What an InputError names, for another suffix.
+        private: Whether only its owner may read the file, as for pictures.
     """
     check_figure(field, path)
     suffix = path.suffix.lower()

@@ -24,7 +24,8 @@ RATES = {
 class Said:
     """A verdict that several leakage points share: where, the word, why, and sentences about what follows from it.
 
-    command: The run that would decide; empty where there is none.
+    Args:
+        command: The run that would decide; empty where there is none.
     """
 
     places: tuple[str, ...]

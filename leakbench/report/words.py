@@ -206,7 +206,8 @@ SAID_BY_VERDICT = ("verdict_command", "guaranteed", "gallery", "identified_by_re
 def notes(summary: Summary, without: Collection[str] = ()) -> list[tuple[str, str]]:
     """Return [(what has no value, or needs a word, and where; the reason)], equal reasons together.
 
-    without: fields of leakage points that are not shown, so that they need no note.
+    Args:
+        without: Fields of leakage points that are not shown, so that they need no note.
     """
     grouped: dict[tuple[str, str], list[str]] = {}
     bounds = {bound.field for bound in BOUNDS}

@@ -20,8 +20,10 @@ LEVEL = 0.01
 class Agreement:
     """Result of one test.
 
-    p: two-sided p-value, NaN where the spread over units is unknown.
-    low, high: 95 % interval of the difference, measured minus printed.
+    Args:
+        p: Two-sided p-value, NaN where the spread over units is unknown.
+        low: 95 % interval of the difference, measured minus printed.
+        high: 95 % interval of the difference, measured minus printed.
     """
 
     p: float

@@ -27,8 +27,10 @@ LEAST = CLAIMS["accuracy"].least
 class Order:
     """A claim that the accuracy of some rows lies above that of others, added up.
 
-    says: the claim in words.  rounds: of which the accuracy is the mean: `all`, or the `first` or `last` few, the window.
-    apart: why the order gets no verdict, such as one that the paper does not claim; empty for a claim of the paper.
+    Args:
+        says: The claim in words.
+        rounds: Of which the accuracy is the mean: `all`, or the `first` or `last` few, the window.
+        apart: Why the order gets no verdict, such as one that the paper does not claim; empty for a claim of the paper.
     """
 
     says: str

@@ -180,7 +180,8 @@ def check_kind(path: Path, body: Mapping[str, Any]) -> None:
 def claims_of(where: str, claim: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, dict[str, float]]:
     """Return {leakage point, "" for every one: {what: number}} of a row's claim, which may have some of a point's own.
 
-    known: what may be claimed.  Raises InputError for another name, and for a value that is not a finite number.
+    Args:
+        known: What may be claimed. Raises InputError for another name, and for a value that is not a finite number.
     """
     own = {name: dict(claimed) for name, claimed in claim.items() if isinstance(claimed, Mapping)}
     every = {name: claimed for name, claimed in claim.items() if name not in own}
@@ -198,7 +199,8 @@ def claims_of(where: str, claim: Mapping[str, Any], known: tuple[str, ...]) -> d
 def check_claims(where: str, points: Mapping[str, Any], given: Mapping[str, Any], costs: bool) -> None:
     """Raise InputError for a claim at a leakage point that a cell with these fields does not leak at.
 
-    costs: whether nothing but time is measured, and so at no point.
+    Args:
+        costs: Whether nothing but time is measured, and so at no point.
     """
     known = () if costs else _points(given)
     for point in points:

@@ -41,7 +41,8 @@ def write_csv(path: Path, rows: pd.DataFrame) -> None:
 def _unchecked(path: Path, lines: Sequence[list[str]], cure: str) -> list[list[str]]:
     """Return the fields of a head and its rows without the checksums; raises InputError for a row that was changed.
 
-    cure: what to do about it.
+    Args:
+        cure: What to do about it.
     """
     heads, *rows = lines
     if heads[-1] != CHECKED:
@@ -93,8 +94,11 @@ CURE = "take the file as it was written, or move it away to measure again"
 class Kept:
     """What the CSV of a kind of page must hold.
 
-    first: the columns of one without rows.  columns: those that must be there.  filled: those of them that have something in every
-    row.  key: the columns that together are one row's alone.
+    Args:
+        first: The columns of one without rows.
+        columns: Those that must be there.
+        filled: Those of them that have something in every row.
+        key: The columns that together are one row's alone.
     """
 
     first: tuple[str, ...]
@@ -131,7 +135,11 @@ OF_PAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def of_table(columns: str, curves: bool = False) -> Kept:
-    """Return what the CSV of a table of cells must hold; columns: its set of `leakbench.reproduce.columns`."""
+    """Return what the CSV of a table of cells must hold.
+
+    Args:
+        columns: Its set of `leakbench.reproduce.columns`.
+    """
     have, filled = OF_PAGES[columns]
     first = ("row", "cell", "point")
     more = ("accuracies",) if curves else ()

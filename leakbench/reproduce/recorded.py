@@ -61,7 +61,9 @@ def parsed_versions(text: str) -> dict[str, int] | None:
 def changed_versions(recorded: Mapping[str, int], today: Mapping[str, int]) -> dict[str, tuple[int, int]]:
     """Return {name: (version then, version today)} of the pieces whose version has changed since a row was measured.
 
-    recorded: the versions above 1 of the row.  today: all versions of the cell.
+    Args:
+        recorded: The versions above 1 of the row.
+        today: All versions of the cell.
     """
     both = {name: (recorded.get(name, FIRST), version) for name, version in sorted(today.items())}
     return {name: (then, now) for name, (then, now) in both.items() if then != now}

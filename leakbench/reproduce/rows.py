@@ -84,8 +84,10 @@ def measured(
 ) -> pd.DataFrame:
     """Return `rows` with those of the named cells measured, in the order of the cells; each is said, and kept at once.
 
-    measure: takes a cell's name, returns its rows.  table: the CSV, None where rows are not whole yet.  by: the column that has
-    the cell's name.
+    Args:
+        measure: Takes a cell's name, returns its rows.
+        table: The CSV, None where rows are not whole yet.
+        by: The column that has the cell's name.
     """
     for name in names:
         found = measure(name)

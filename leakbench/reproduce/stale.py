@@ -65,12 +65,18 @@ class Today:
 class Published:
     """A published row before it is checked.
 
-    page: the name of its table, frontier or card.  row: the name of its cell.  hash: what it was published with.
-    recorded: its behaviour versions above 1.  dataset: by which rows are checked together.
-    today: reads data by its argument; raises AbsentError where they are not on this machine, InputError where today's catalog
-    has no such cell.  without_data: the versions that are known without them.
-    again: the command that measures it again.  scale: that it was measured at; empty where there are no scales.
-    changed: numbers of a trial.
+    Args:
+        page: The name of its table, frontier or card.
+        row: The name of its cell.
+        hash: What it was published with.
+        dataset: By which rows are checked together.
+        today: Reads data by its argument; raises AbsentError where they are not on this machine, InputError where today's catalog
+            has no such cell.
+        without_data: The versions that are known without them.
+        recorded: Its behaviour versions above 1.
+        again: The command that measures it again.
+        scale: That it was measured at; empty where there are no scales.
+        changed: Numbers of a trial.
     """
 
     page: str
@@ -95,8 +101,9 @@ class Published:
 class Checked:
     """A published row compared with today's cell: current, stale or unknown, and why.
 
-    today: The hash of today's cell; empty where it is unknown.
-    absent: Whether the row's data are not on this machine, so that it cannot be measured here.
+    Args:
+        today: The hash of today's cell; empty where it is unknown.
+        absent: Whether the row's data are not on this machine, so that it cannot be measured here.
     """
 
     published: Published
@@ -140,7 +147,11 @@ def published_rows(out: Path, data_dir: Path | None) -> Iterator[Published]:
 
 
 def published(table: AnyTable, out: Path, data_dir: Path | None, only: str = "") -> Iterator[Published]:
-    """Yield the rows of a table's CSV in `out`, one for each cell; only: text that their names contain."""
+    """Yield the rows of a table's CSV in `out`, one for each cell.
+
+    Args:
+        only: Text that their names contain.
+    """
     rows = kept(out / f"{table.name}.csv", kind_of(table))
     names = set(chosen(map(str, rows["cell"].unique()), only)) if only else set(rows["cell"])
     yield from rows_of(table, rows[rows["cell"].isin(names)], data_dir)
@@ -161,7 +172,11 @@ def stale_lines(rows: Sequence[Published], found: Mapping[str, Sequence[str]] | 
     """Return the lines of a page on its stale rows, a reason each; nothing where none is known to be stale.
 
     A page is the same on every machine: the whole identity is checked where the data come with leakbench, else the behaviour
-    versions that are known without data.  rows: of one page, each with a hash.  found: their `stale_names`, where known.
+    versions that are known without data.
+
+    Args:
+        rows: Of one page, each with a hash.
+        found: Their `stale_names`, where known.
     """
     found = stale_names(rows) if found is None else found
     again = next((row.again for row in rows), "")
@@ -183,7 +198,8 @@ def stale_names(rows: Sequence[Published]) -> dict[str, list[str]]:
 def stale_reason(row: Published, load: Load) -> str:
     """Return why a row is stale, as far as every machine knows it; empty where it is not known to be.
 
-    load: reads a data set that comes with leakbench.
+    Args:
+        load: Reads a data set that comes with leakbench.
     """
     if not row.hash:
         return ""

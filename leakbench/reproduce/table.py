@@ -86,14 +86,15 @@ COUNTS = ("victims", "candidates", "seeds")
 class Line:
     """A cell of a table.
 
-    given: fields of a `Request`.
-    claims: {leakage point, "" for every one: {what the paper prints: the number}}.
-    apart: {what of it has another setting: how it differs}.
-    samples: {what is claimed: on how many examples the printed number was measured}, where the paper gives it.
-    because: why measured numbers differ from printed ones, and what was tried to find out.
-    seeds: how often the cell is run, with other seeds; the accuracy is that of all.
-    quick: what the scale `quick` gives instead of some fields and of `seeds`; None where it leaves the cell out.
-    aim: the accuracy that a sweep tries to reach, see `leakbench.reproduce.reached`.
+    Args:
+        given: Fields of a `Request`.
+        claims: {leakage point, "" for every one: {what the paper prints: the number}}.
+        apart: {what of it has another setting: how it differs}.
+        because: Why measured numbers differ from printed ones, and what was tried to find out.
+        seeds: How often the cell is run, with other seeds; the accuracy is that of all.
+        quick: What the scale `quick` gives instead of some fields and of `seeds`; None where it leaves the cell out.
+        aim: The accuracy that a sweep tries to reach, see `leakbench.reproduce.reached`.
+        samples: {what is claimed: on how many examples the printed number was measured}, where the paper gives it.
     """
 
     name: str
@@ -139,7 +140,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """What a file of a table says; called: how a command asks for it."""
+    """What a file of a table says.
+
+    Args:
+        called: How a command asks for it.
+    """
 
     name: str
     title: str

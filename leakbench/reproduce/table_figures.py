@@ -84,9 +84,12 @@ class Tile:
 
 @dataclass(frozen=True)
 class Shown:
-    """Examples of a cell at a leakage point; group, method: the parts of its row's name before and after the last comma.
+    """Examples of a cell at a leakage point.
 
-    batch: of how many examples the leak is.
+    Args:
+        group: The parts of its row's name before and after the last comma.
+        method: The parts of its row's name before and after the last comma.
+        batch: Of how many examples the leak is.
     """
 
     group: str
@@ -100,7 +103,9 @@ class Shown:
 def shown_of(name: str, rows: pd.DataFrame, tensors: Mapping[str, Tensor], many: int) -> list[Shown]:
     """Return the first `many` examples of a cell's run at each of its leakage points, in the order of victim and member.
 
-    rows, tensors: of the run's folder.  Raises InputError for data that are no pictures.
+    Args:
+        rows: Of the run's folder. Raises InputError for data that are no pictures.
+        tensors: Of the run's folder. Raises InputError for data that are no pictures.
     """
     group, comma, method = name.rpartition(", ")
     group, method = (group, method) if comma else (name, NO_METHOD)
@@ -126,7 +131,8 @@ def shown_of(name: str, rows: pd.DataFrame, tensors: Mapping[str, Tensor], many:
 def draw(shown: Sequence[Shown], notes: Mapping[str, str], path: Path) -> None:
     """Draw a line of tiles for each group and leakage point: for each example the truth, then each method's reconstruction.
 
-    notes: {method: text under its heading}.  Raises InputError where two methods of a line attacked different examples.
+    Args:
+        notes: {method: text under its heading}. Raises InputError where two methods of a line attacked different examples.
     """
     methods = list(dict.fromkeys(each.method for each in shown))
     lines: dict[tuple[str, str], dict[str, Shown]] = {}

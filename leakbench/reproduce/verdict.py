@@ -48,10 +48,17 @@ EXPLAINED_BY_NOTHING = "the difference is not explained yet"
 class Measure:
     """What a printed number is compared with.
 
-    heading: its name on pages.  column: its column of the rows, by default the claim's name.  exact: whether numbers must be
-    equal to the printed digits, without a test.  unit, least: over which independent units a mean needs how many (`seeds`:
-    trainings, `networks`: draws of first weights); no unit for a formula or a count.  tolerance: largest difference at which a
-    number still counts as reproduced.  other: why this is another quantity than papers print.  unjudged: why it gets no verdict.
+    Args:
+        heading: Its name on pages.
+        column: Its column of the rows, by default the claim's name.
+        exact: Whether numbers must be equal to the printed digits, without a test.
+        unit: Over which independent units a mean needs how many (`seeds`: trainings, `networks`: draws of first weights); no unit
+            for a formula or a count.
+        least: Over which independent units a mean needs how many (`seeds`: trainings, `networks`: draws of first weights); no
+            unit for a formula or a count.
+        tolerance: Largest difference at which a number still counts as reproduced.
+        other: Why this is another quantity than papers print.
+        unjudged: Why it gets no verdict.
     """
 
     heading: str
@@ -87,9 +94,13 @@ FAILED = "RMSE of a failed attack"
 class Compared:
     """One number of a paper next to what was measured.
 
-    value, low, high: the measurement and its 95 % interval.  verdict: one of `VERDICTS`, empty until `decided` has corrected
-    `test` for the page.  reason: why; of an undecided number before `decided`, the known reason for a difference.
-    units: how many, in words.
+    Args:
+        value: The measurement and its 95 % interval.
+        low: The measurement and its 95 % interval.
+        high: The measurement and its 95 % interval.
+        verdict: One of `VERDICTS`, empty until `decided` has corrected `test` for the page.
+        reason: Why; of an undecided number before `decided`, the known reason for a difference.
+        units: How many, in words.
     """
 
     row: str

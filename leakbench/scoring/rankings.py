@@ -40,12 +40,14 @@ class Ranks(Protocol):
 class Question:
     """What is asked of every victim's first example beside an attack.
 
-    said: how a line calls the share that is told right.
-    rank: the attributes that are asked for -> who answers; None where nothing is asked.
-    right: (what really stood there, the attributes) -> {column of the rows: which hypothesis is right (V,), -1 where unknown}.
-    kappa: the measurements, with `null_label`, the largest share of one label -> how often who sees no release is right.
-    several: whether it is one question for each of the attributes, with a column for each.
-    absent: why there is no value, where there is none.
+    Args:
+        said: How a line calls the share that is told right.
+        rank: The attributes that are asked for -> who answers; None where nothing is asked.
+        right: (what really stood there, the attributes) -> {column of the rows: which hypothesis is right (V,), -1 where
+            unknown}.
+        kappa: The measurements, with `null_label`, the largest share of one label -> how often who sees no release is right.
+        several: Whether it is one question for each of the attributes, with a column for each.
+        absent: Why there is no value, where there is none.
     """
 
     said: str

@@ -67,13 +67,15 @@ def score(
 ) -> tuple[pd.DataFrame, Tensor]:
     """Return (rows, reconstruction (V, M, *s) in the order of the truth).
 
-    answer: None of an attack that only ranks.
-    rankings: {name: its answer}, of `leakbench.scoring.rankings`, scored for each victim's first example alone: `identified` among
-        k candidates; `label_ranked` among the classes, NaN for a label that no public example has, which it cannot name.
-    network: which draw of the first weights leaked, counted from 0.
-    null: guesses for all V * M examples of the cell's victims.
-    A missing or non-finite answer is a failure and counts against the attacker; one with a certainty of minus infinity is missing.
-    fit_seconds, fit_public: what the attacker learned before it answered, as it was learned; NaN of one that does not learn.
+    Args:
+        answer: None of an attack that only ranks.
+        rankings: {name: its answer}, of `leakbench.scoring.rankings`, scored for each victim's first example alone: `identified`
+            among k candidates; `label_ranked` among the classes, NaN for a label that no public example has, which it cannot
+            name.
+        null: Guesses for all V * M examples of the cell's victims. A missing or non-finite answer is a failure and counts against
+            the attacker; one with a certainty of minus infinity is missing. fit_seconds, fit_public: what the attacker learned
+            before it answered, as it was learned; NaN of one that does not learn.
+        network: Which draw of the first weights leaked, counted from 0.
     """
     ranks_only = answer is None
     answer = no_reconstruction(truth) if answer is None else answer

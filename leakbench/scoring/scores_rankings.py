@@ -42,11 +42,12 @@ LEAST_NON_MEMBERS = 100
 def score_rankings(rankings: Mapping[str, Ranking], shown: Tensor, public_labels: Tensor, truth: Truth) -> pd.DataFrame:
     """Return the columns below of V * M rows in the order of `score`, each on the first example of a victim, NaN on its fellows.
 
-    rankings: `identified` over k candidates, which are the examples `shown` (k,); `label_ranked` over the classes, of M > 1
-    examples their shares.
-    public_labels: (n,) int64, from which whoever sees no update guesses.
-    identified_by_likelihood, identified_by_reconstruction: 1 where the victim is named by that way alone, as in `told`; NaN without
-    such an answer.  member_above, member_found: see `membership`.  label_counts, null_label_counts: see `counted`; NaN for M = 1.
+    Args:
+        rankings: `identified` over k candidates, which are the examples `shown` (k,); `label_ranked` over the classes, of M > 1
+            examples their shares.
+        public_labels: (n,) int64, from which whoever sees no update guesses. identified_by_likelihood,
+            identified_by_reconstruction: 1 where the victim is named by that way alone, as in `told`; NaN without such an answer.
+            member_above, member_found: see `membership`. label_counts, null_label_counts: see `counted`; NaN for M = 1.
     """
     members, expected = (truth.examples[:, :, None] == shown).any(1), rankings["label_ranked"].scores.cpu()
     above, found = membership(rankings["identified"].scores.cpu(), truth.own, members.cpu())
@@ -75,9 +76,10 @@ def score_attributes(
 ) -> pd.DataFrame:
     """Return two columns for each of `features`, of V * M rows as `score_rankings`: `attribute_NAME` and `null_attribute_NAME`.
 
-    rankings: `attribute` over the values of each; none behind a batch, where no attribute is ranked.
-    attribute: 1 where the victim's value comes first, 1 / n where n tie, else 0; NaN where it is unknown or in no public record.
-    null_attribute: what of `nulls` belongs to it, how often the best constant guess is right.
+    Args:
+        rankings: `attribute` over the values of each; none behind a batch, where no attribute is ranked. attribute: 1 where the
+            victim's value comes first, 1 / n where n tie, else 0; NaN where it is unknown or in no public record. null_attribute:
+            what of `nulls` belongs to it, how often the best constant guess is right.
     """
     members, columns = truth.labels.shape[1], dict[str, Tensor]()
     for (column, right), null in zip(told(rankings, "attribute", truth, features).items(), nulls, strict=True):
@@ -90,13 +92,16 @@ def score_attributes(
 def membership(scores: Tensor, own: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
     """Return (share of the non-members that score below the victim's own example, whether it is found), (V,) float64 each.
 
-    scores: (V, k); own: (V,), the victim's position; members: (V, k), who else stands behind the update besides the own.
-    Within one update the log-likelihood ratio of "this candidate was in the batch" is the candidate's score up to a constant of
-    that update, so that the share is the area under the curve of the best test for one member. Ties count one half. A score
-    that is not finite is the lowest there is, as for identification: who tells nobody apart gets 1/2. NaN without non-members.
-    found: 1 where (1 + non-members at least as high) / (1 + non-members) is at most 1 %, which holds for one in a hundred
-    at most that were not there, whatever the scores (Phipson and Smyth, Statistical Applications in Genetics and Molecular
-    Biology 9, 2010); NaN below 100 non-members, who cannot show such a rate.
+    Args:
+        scores: (V, k).
+        own: (V,), the victim's position.
+        members: (V, k), who else stands behind the update besides the own. Within one update the log-likelihood ratio of "this
+            candidate was in the batch" is the candidate's score up to a constant of that update, so that the share is the area
+            under the curve of the best test for one member. Ties count one half. A score that is not finite is the lowest there
+            is, as for identification: who tells nobody apart gets 1/2. NaN without non-members. found: 1 where (1 + non-members
+            at least as high) / (1 + non-members) is at most 1 %, which holds for one in a hundred at most that were not there,
+            whatever the scores (Phipson and Smyth, Statistical Applications in Genetics and Molecular Biology 9, 2010); NaN below
+            100 non-members, who cannot show such a rate.
     """
     known = torch.where(scores.isfinite(), scores, -torch.inf).double()
     mine = known.gather(1, own[:, None])
@@ -110,9 +115,10 @@ def membership(scores: Tensor, own: Tensor, members: Tensor) -> tuple[Tensor, Te
 def counted(shares: Tensor, labels: Tensor) -> Tensor:
     """Return (V,) float64, which share of the labels (V, M) of a batch is counted right: 1 - sum_c |guess_c - count_c| / (2 M).
 
-    shares: (V, classes), those expected of each class, up to a factor; -inf for a class that is not thought of. The guess is of M
-    integers >= 0 nearest to them, which is rounding by largest remainder where all are >= 0. Shares that are not finite are no
-    answer, and none is right.
+    Args:
+        shares: (V, classes), those expected of each class, up to a factor; -inf for a class that is not thought of. The guess is
+            of M integers >= 0 nearest to them, which is rounding by largest remainder where all are >= 0. Shares that are not
+            finite are no answer, and none is right.
     """
     possible, many = shares != -torch.inf, labels.shape[1]
     whole = shares.double().where(possible, 0.0)

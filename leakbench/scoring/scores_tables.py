@@ -36,7 +36,11 @@ class TableJudge:
 
 
 def table_judge(data: Dataset, null: NullAttack, known_labels: Tensor) -> TableJudge | None:
-    """Return the judge of a cell's tables, None for pictures; known_labels: (V * M,), which the null attacker was told."""
+    """Return the judge of a cell's tables, None for pictures.
+
+    Args:
+        known_labels: (V * M,), which the null attacker was told.
+    """
     columns = columns_of(data)
     if columns is None:
         return None

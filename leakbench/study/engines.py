@@ -36,7 +36,10 @@ LOCAL = "local"
 class Places:
     """How many cells there is room for: what a user asks of an engine; None where it decides.
 
-    workers: cells side by side.  threads: of each.  gpus_per_cell: in [0, 1], the share of a GPU that each takes.
+    Args:
+        workers: Cells side by side.
+        threads: Of each.
+        gpus_per_cell: In [0, 1], the share of a GPU that each takes.
     """
 
     address: str | None = None
@@ -49,7 +52,8 @@ class Places:
 def engine_of(name: str, places: Places, folder: Path) -> Placed:
     """Return an engine; raises InputError for a name that there is not, and for places that it cannot have.
 
-    folder: of submitit's files.
+    Args:
+        folder: Of submitit's files.
     """
     if name not in ENGINES:
         raise InputError(f"engine: got {name!r}{nearest(name, ENGINES)}")

@@ -93,8 +93,10 @@ Row = Mapping[str, Any]
 class Asked:
     """A cell that is asked for.
 
-    name: of its row.  key: the hash of the request, of the content of its recipes and of leakbench's version, by which it is
-    known before its data are read.
+    Args:
+        name: Of its row.
+        key: The hash of the request, of the content of its recipes and of leakbench's version, by which it is known before its
+            data are read.
     """
 
     name: str
@@ -104,7 +106,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Grid:
-    """What a file of a grid says.  cells: each once, in the order of the rows.  same: how many were left out as another's twin."""
+    """What a file of a grid says.
+
+    Args:
+        cells: Each once, in the order of the rows.
+        same: How many were left out as another's twin.
+    """
 
     path: Path
     cells: tuple[Asked, ...]
@@ -114,7 +121,9 @@ class Grid:
 def read_grid(path: Path, device: str = "cpu") -> Grid:
     """Return the grid of a YAML file; raises InputError, with the file in it, for what is none, or wrong.
 
-    device: of cells that name none, or `auto`: what decides is where they will be measured, not the machine that reads the grid.
+    Args:
+        device: Of cells that name none, or `auto`: what decides is where they will be measured, not the machine that reads the
+            grid.
     """
     if not path.is_file():
         raise InputError(f"grid: no file {str(path)!r}")
@@ -124,7 +133,8 @@ def read_grid(path: Path, device: str = "cpu") -> Grid:
 def grid_of(body: Any, path: Path, device: str = "cpu") -> Grid:
     """Return the grid of the fields of such a file; raises InputError as `read_grid` does.
 
-    path: what errors name, and beside which the paths of recipes begin.
+    Args:
+        path: What errors name, and beside which the paths of recipes begin.
     """
     known: dict[tuple[str, str], Any] = {}
     try:

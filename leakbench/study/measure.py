@@ -33,7 +33,13 @@ KEEP = 5.0
 
 @dataclass(frozen=True)
 class Swept:
-    """What a sweep did.  there: cells that were whole before.  run: of them measured now.  found: whole runs that were found."""
+    """What a sweep did.
+
+    Args:
+        there: Cells that were whole before.
+        run: Of them measured now.
+        found: Whole runs that were found.
+    """
 
     cells: int
     there: int
@@ -97,7 +103,11 @@ def sweep(
 
 
 def _plan(grid: Grid, there: int, missing: int, stand: int, took: Sequence[float]) -> str:
-    """Return what is said before any cell is measured; took: seconds of the cells that were measured before."""
+    """Return what is said before any cell is measured.
+
+    Args:
+        took: Seconds of the cells that were measured before.
+    """
     same = f" ({grid.same} more are the same as others)" if grid.same else ""
     failed = f", {stand} failed before (--retry-failed tries them again)" if stand else ""
     known = f"; {cells_line(missing, took)}, cell after cell" if missing and took else ""

@@ -37,7 +37,8 @@ FIRST = ("defense", "attack", "dataset", "seed")
 def whole(outcome: Outcome, runs: Path, say: Callable[[str], None]) -> bool:
     """Say whether the run of a cell that was done is there as it was written, as far as it is merged.
 
-    say: told of one that was damaged.
+    Args:
+        say: Told of one that was damaged.
     """
     folder = runs / outcome.run
     try:

@@ -30,8 +30,9 @@ SETTLING = 10.0
 class RayEngine:
     """Measure tasks by Ray, each a task of `threads` CPUs and `gpus_per_cell` GPUs.
 
-    address: HOST:PORT of a head; None starts a Ray of this machine with `workers` places, where it is said.  workers: of a
-    cluster, how many tasks are in flight at most; what it has room for, twice, where it is not said.
+    Args:
+        address: HOST:PORT of a head; None starts a Ray of this machine with `workers` places, where it is said.
+        workers: Of a cluster, how many tasks are in flight at most; what it has room for, twice, where it is not said.
     """
 
     address: str | None = None

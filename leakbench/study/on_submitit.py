@@ -34,8 +34,10 @@ ASKED = 4.0
 class SubmititEngine:
     """Measure tasks by arrays of `workers` SLURM jobs, each one task after another.
 
-    folder: where jobs leave what comes of each task, and their logs; every node has to see it.  local: processes of this machine in
-    the scheduler's stead.  slurm: {parameter of sbatch: value}, as partition, account, time.
+    Args:
+        folder: Where jobs leave what comes of each task, and their logs; every node has to see it.
+        slurm: {parameter of sbatch: value}, as partition, account, time.
+        local: Processes of this machine in the scheduler's stead.
     """
 
     folder: Path

@@ -24,8 +24,9 @@ __all__ = ["ProcessEngine"]
 class ProcessEngine:
     """Measure tasks by `workers` processes.
 
-    threads: of each, which is what OMP_NUM_THREADS says.  gpus_per_cell: the share of a GPU that a worker takes, 0 for none;
-    `gpus` are shared among the workers in turn.
+    Args:
+        threads: Of each, which is what OMP_NUM_THREADS says.
+        gpus_per_cell: The share of a GPU that a worker takes, 0 for none; `gpus` are shared among the workers in turn.
     """
 
     workers: int

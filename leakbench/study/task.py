@@ -21,8 +21,12 @@ short because the disk took no more, which is of no cell's doing and ends the sw
 class Task:
     """A cell to measure.
 
-    key: of `leakbench.study.grid.Asked`.  runs: the folder of the runs' folders.  data_dir: as `--data-dir`.
-    threads: of a worker.  command: what the manifest is to say of where the run is from.
+    Args:
+        key: Of `leakbench.study.grid.Asked`.
+        runs: The folder of the runs' folders.
+        data_dir: As `--data-dir`.
+        threads: Of a worker.
+        command: What the manifest is to say of where the run is from.
     """
 
     key: str
@@ -37,8 +41,13 @@ class Task:
 class Outcome:
     """What came of a task.
 
-    hash, run: the cell's identity and the name of its folder, of one that is done.  error: one line, of one that is not.
-    seconds: of this try, wall time.  tries: workers that began it.  fresh: False where the run was whole before.
+    Args:
+        hash: The cell's identity and the name of its folder, of one that is done.
+        run: The cell's identity and the name of its folder, of one that is done.
+        error: One line, of one that is not.
+        seconds: Of this try, wall time.
+        tries: Workers that began it.
+        fresh: False where the run was whole before.
     """
 
     key: str

@@ -72,11 +72,14 @@ who differ, a bootstrap knows too little."""
 class Difference:
     """The mean of one measure at one leakage point in two runs, and the first minus the second with its 95 % interval.
 
-    point: the tap, and where it leaked at several rounds, `tap@round`.
-    measure: `asr` | `identified` | `label_accuracy` | `label_ranked` | `rmse`, and of tables `feature_accuracy` | `record_match`;
-    without an answer an RMSE is the null attacker's, whose guess everybody has, and a feature or a record is wrong.
-    victims: V, who are drawn with replacement, whole batches at a time.
-    sign: p-value of the exact two-sided sign test over the victims who fare better in one run; with single examples McNemar's.
+    Args:
+        point: The tap, and where it leaked at several rounds, `tap@round`.
+        measure: `asr` | `identified` | `label_accuracy` | `label_ranked` | `rmse`, and of tables `feature_accuracy` |
+            `record_match`; without an answer an RMSE is the null attacker's, whose guess everybody has, and a feature or a record
+            is wrong.
+        victims: V, who are drawn with replacement, whole batches at a time.
+        sign: p-value of the exact two-sided sign test over the victims who fare better in one run; with single examples
+            McNemar's.
     """
 
     point: str

@@ -40,10 +40,14 @@ Outcomes: TypeAlias = Callable[[pd.DataFrame], tuple[pd.Series, pd.Series]]
 class Bound:
     """A bound on one measurement.
 
-    measure, field: how the summary of a leakage point calls the measurement and its bound.  said: how a line calls both.
-    kappa: the measurements, with `null_label`, the largest share of one label -> how often the baseline guess is right, in [0, 1].
-    outcomes: the rows -> (whether each was right (n,), the cluster of each (n,)).
-    whole: the measurement's name in a line about it alone, where `said` would be too short.
+    Args:
+        measure: How the summary of a leakage point calls the measurement and its bound.
+        field: How the summary of a leakage point calls the measurement and its bound.
+        said: How a line calls both.
+        kappa: The measurements, with `null_label`, the largest share of one label -> how often the baseline guess is right, in
+            [0, 1].
+        outcomes: The rows -> (whether each was right (n,), the cluster of each (n,)).
+        whole: The measurement's name in a line about it alone, where `said` would be too short.
     """
 
     measure: str
@@ -162,11 +166,13 @@ def surpassed(name: str, tap: Mapping[str, Any], group: pd.DataFrame, confidence
 def bounded(tap: Mapping[str, Any], group: pd.DataFrame, guard: Guard) -> tuple[dict[str, Any], dict[str, str]]:
     """Return (the bounds on a leakage point's measurements and what they rest on, {field: why it is None}).
 
-    tap: its measurements; group: its rows.  An answer of M guesses is matched to M examples, so that each has M chances
-    to be hit; of identification there is one answer, and of the ranked classes one, which no granted label helps (`BOUNDS`).
-    member_tpr starts from the false positive rate. It is held against the release without the unit (zero-out), as identification
-    is: what was released tells nothing then of the victim, who ranks among the non-members as any of them does, so that at most
-    1 % are found. A test of two full batches that differ by substitution has twice the shift and so a looser bound.
+    Args:
+        tap: Its measurements.
+        group: Its rows. An answer of M guesses is matched to M examples, so that each has M chances to be hit; of identification
+            there is one answer, and of the ranked classes one, which no granted label helps (`BOUNDS`). member_tpr starts from
+            the false positive rate. It is held against the release without the unit (zero-out), as identification is: what was
+            released tells nothing then of the victim, who ranks among the non-members as any of them does, so that at most 1 %
+            are found. A test of two full batches that differ by substitution has twice the shift and so a looser bound.
     """
     fields = [bound.field for bound in BOUNDS]
     absent = {**dict.fromkeys(fields), "null_label": guard.commonest, "seen": None}
@@ -231,8 +237,11 @@ def limited(
 ) -> tuple[dict[str, Any], dict[str, str], list[dict[str, Any]]]:
     """Return (a leakage point's measurements and limits, notes on these, the measurements above their bounds).
 
-    tap: the measurements; group: their rows.  points: the run's leakage points. All measurements that are held against a bound
-    at any of them share one chance of 5 % to be called above it by luck (Bonferroni).
+    Args:
+        tap: The measurements.
+        group: Their rows.
+        points: The run's leakage points. All measurements that are held against a bound at any of them share one chance of 5 % to
+            be called above it by luck (Bonferroni).
     """
     bounds, absent = bounded(tap, group, limits.guard)
     found = {**tap, **bounds, "rmse_floor": limits.floor.rmse, "rmse_floor_unbiased": limits.floor.unbiased}

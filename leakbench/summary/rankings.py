@@ -143,7 +143,8 @@ def attribute_notes(key: str, attributes: Attributes | None) -> dict[str, str]:
 def attribute_bounds(attributes: Attributes | None, seen: Seen | None) -> Attributes | None:
     """Return the attributes with what any attack can get of each at most: gamma(kappa), kappa the best constant guess.
 
-    seen: what was shown of one record; None where nothing bounds it.
+    Args:
+        seen: What was shown of one record; None where nothing bounds it.
     """
     if not attributes or seen is None:
         return attributes

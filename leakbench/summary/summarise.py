@@ -114,8 +114,9 @@ CURVES = (
 def over_rounds(taps: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return {tap: {`rounds`: [...], measure: [...], `worst`: round}} of the taps that leaked at two rounds or more.
 
-    taps: {`tap@round`: measurements}.  worst: where the ASR is highest; among equals, where more were identified, labels were
-    told better, and the round came first. An attack that only ranks goes by what it identifies.
+    Args:
+        taps: {`tap@round`: measurements}. worst: where the ASR is highest; among equals, where more were identified, labels were
+            told better, and the round came first. An attack that only ranks goes by what it identifies.
     """
     found: dict[str, list[Mapping[str, Any]]] = {}
     for key, tap in taps.items():

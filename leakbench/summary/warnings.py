@@ -47,7 +47,9 @@ def doubts(group: pd.DataFrame) -> dict[str, int]:
 def warnings(cell: Cell, taps: Mapping[str, dict[str, Any]], rounds: pd.DataFrame) -> list[str]:
     """Return one sentence for each weakness of the evidence: training that diverged, and what `autoleak` doubts of its attack.
 
-    taps: as in the summary, with `doubts` and `victims`.  rounds: as in rounds.parquet.
+    Args:
+        taps: As in the summary, with `doubts` and `victims`.
+        rounds: As in rounds.parquet.
     """
     diverged = _diverged(rounds)
     worst_case = isinstance(cell.attack.method, AutoLeak)

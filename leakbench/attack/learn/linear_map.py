@@ -37,7 +37,11 @@ SIDE = tuple(f.name for f in dataclasses.fields(Side))
 
 @dataclass(frozen=True)
 class LinearMap:
-    """x = mean + sum over views of (y - g) A^T, times coefficients (n, d); mean: (*s)."""
+    """x = mean + sum over views of (y - g) A^T, times coefficients (n, d).
+
+    Args:
+        mean: (*s).
+    """
 
     sides: tuple[Side, ...]
     coefficients: Tensor

@@ -30,10 +30,11 @@ def origin_of(
 ) -> Origin:
     """Return the origin of what `part`, by its own `fields`, learns of public examples and, where it reads them, of views.
 
-    module: the `__name__` of the one in which the part stands. PyTorch's version counts too, since another sums in another order.
-    Of a view counts what an example would leak alone: the weights and statistics of the network, the stations that the attacker
-    runs with their clock, the noise, and where they stand. Two taps between which nothing acts are one origin. Nothing that
-    leaked counts, nor do the victims.
+    Args:
+        module: The `__name__` of the one in which the part stands. PyTorch's version counts too, since another sums in another
+            order. Of a view counts what an example would leak alone: the weights and statistics of the network, the stations that
+            the attacker runs with their clock, the noise, and where they stand. Two taps between which nothing acts are one
+            origin. Nothing that leaked counts, nor do the victims.
     """
     found = {
         "part": part,
@@ -53,7 +54,8 @@ def origin_of(
 def learned(view: View, origin: Origin, public: Public, make: Callable[[], Parameters]) -> tuple[Parameters, Fit]:
     """Return what `make` learns of public examples, {name: tensor}, and what that took; kept of this origin, it is not made anew.
 
-    view: whose `fits` are asked, and on whose device it is used. Raises InputError where what was kept is of something else.
+    Args:
+        view: Whose `fits` are asked, and on whose device it is used. Raises InputError where what was kept is of something else.
     """
 
     def fit() -> Fitted:

@@ -82,7 +82,8 @@ def divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
 def loss(vae: Vae, inputs: Tensor, noise: Tensor) -> Tensor:
     """Return minus the evidence lower bound of inputs (n, d), an example's mean, up to a constant.
 
-    noise: (n, k), standard normal. d / 2 log(mean squared error) is the Gaussian likelihood at its best variance.
+    Args:
+        noise: (n, k), standard normal. d / 2 log(mean squared error) is the Gaussian likelihood at its best variance.
     """
     mean, log_variance = vae.encode(inputs)
     missed = (vae.decode(mean + (log_variance / 2).exp() * noise) - inputs).square().mean()
@@ -94,7 +95,8 @@ def trained(
 ) -> Parameters:
     """Return the parameters after training on inputs (n, d).
 
-    tick: Called after each epoch.
+    Args:
+        tick: Called after each epoch.
     """
     vae = Vae(sides).to_empty(device="cpu")
     initialise(vae, torch_default, rng)

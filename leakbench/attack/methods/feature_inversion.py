@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
@@ -46,10 +47,6 @@ class FeatureInversion:
 
     Where a layer without a bias leaves several candidates for h, each gets a search, and the answer is that of
     least value. Only the first of several views is read, or the mean of the observations of its release.
-
-    weight: Weight of the gradients at the first iteration.
-    sharpness: Sharpness (`leakbench.attack.smooth`) at the first and at the last iteration; None keeps the network as it is.
-    fading: Factors of the weights of gradients and of priors at the last iteration.
     """
 
     start: Annotated[Start, START]
@@ -57,9 +54,20 @@ class FeatureInversion:
     space: Annotated[Space, SPACE] = Pixels()
     priors: tuple[Annotated[Prior, PRIOR], ...] = ()
     stop: Annotated[Stop, STOP] = Iterations()
-    weight: NonNegative = 1.0
-    sharpness: tuple[Positive, Positive] | None = None
-    fading: tuple[Positive, Positive] = (1.0, 1.0)
+    weight: Annotated[NonNegative, Field(description="Weight of the gradients at the first iteration.")] = 1.0
+    sharpness: Annotated[
+        tuple[Positive, Positive] | None,
+        Field(
+            description=(
+                "Sharpness (`leakbench.attack.smooth`) at the first and at the last iteration; None keeps the network"
+                " as it is."
+            )
+        ),
+    ] = None
+    fading: Annotated[
+        tuple[Positive, Positive],
+        Field(description="Factors of the weights of gradients and of priors at the last iteration."),
+    ] = (1.0, 1.0)
 
     def applies(self, view: View) -> bool:
         """Return whether the features can be read from a view."""

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Annotated, TypeAlias
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
@@ -46,10 +47,6 @@ class GradientMatching:
 
     Several views of the same victims add their distances. Start, labels and space use the first view, or the mean of the
     observations of its release.
-
-    restarts: number of searches for each victim, each with its own start, side by side. `pooling` makes one reconstruction of
-    them, by default that of least distance. The iterations and evaluations of all of them count.
-    local_steps: number of local iterations that the attacker unrolls instead of L; None for all of them.
     """
 
     labels: Annotated[Labels, LABELS]
@@ -59,9 +56,20 @@ class GradientMatching:
     space: Annotated[Space, SPACE] = Pixels()
     priors: tuple[Annotated[Prior, PRIOR], ...] = ()
     stop: Annotated[Stop, STOP] = Iterations()
-    restarts: Count = 1
+    restarts: Annotated[
+        Count,
+        Field(
+            description=(
+                "Number of searches for each victim, each with its own start, side by side. `pooling` makes one reconstruction of"
+                " them, by default that of least distance. The iterations and evaluations of all of them count."
+            )
+        ),
+    ] = 1
     pooling: Annotated[Pooling, POOLING] = Least()
-    local_steps: Count | None = None
+    local_steps: Annotated[
+        Count | None,
+        Field(description="Number of local iterations that the attacker unrolls instead of L; None for all of them."),
+    ] = None
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
         """Reconstruct the V victims of the views; victim v draws from rngs[v].
@@ -123,7 +131,8 @@ def searched(
 ) -> Descended:
     """Search from the points `start` (lanes, d) for the least of `value`, in shares and pieces of the lanes side by side.
 
-    tick: Called after each gradient evaluation of a piece, also by threads.
+    Args:
+        tick: Called after each gradient evaluation of a piece, also by threads.
     """
 
     def piece(some: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,7 +160,8 @@ def searched(
 class Points:
     """What a point (d,) of a search stands for: coordinates of the shape `shape`, then the logits where labels are searched too.
 
-    targets: (lanes, M, classes), the labels of each search, or the logits from which it starts.
+    Args:
+        targets: (lanes, M, classes), the labels of each search, or the logits from which it starts.
     """
 
     space: Coordinates

@@ -44,7 +44,11 @@ class Hashing:
 
 @dataclass(frozen=True)
 class Inverter:
-    """What was learned.  net: what hashing left of a gradient -> (n, d)."""
+    """What was learned.
+
+    Args:
+        net: What hashing left of a gradient -> (n, d).
+    """
 
     hashing: Hashing
     net: nn.Module
@@ -67,18 +71,27 @@ class LearningToInvert:
     """Minimise E |f(D(g(x))) - x|^2 over public x (Wu, Chen, Guo, Weinberger, UAI 2023, arXiv:2210.10880).
 
     f: three linear layers p - hidden - hidden - pixels with ReLU between them and a sigmoid at the end, trained by Adam. After
-    three quarters of the epochs, its rate is a tenth.  D: the defense as far as the attacker knows it, applied again in every step.
-    hashed: share of p to which gradients are summed in random bins without signs (feature hashing); 1 for all of p.
-    public: largest number of public examples for training.  batch: number of examples in a step.  seed: seed of all random draws.
+    three quarters of the epochs, its rate is a tenth. D: the defense as far as the attacker knows it, applied again in every
+    step.
     """
 
     hidden: Count = 3000
     epochs: Count = 200
-    hashed: Annotated[float, Field(gt=0, le=1)] = 1.0
-    public: Count = 10_000
-    batch: Count = 256
+    hashed: Annotated[
+        float,
+        Field(
+            gt=0,
+            le=1,
+            description=(
+                "Share of p to which gradients are summed in random bins without signs (feature hashing); "
+                "1 for all of p."
+            ),
+        ),
+    ] = 1.0
+    public: Annotated[Count, Field(description="Largest number of public examples for training.")] = 10_000
+    batch: Annotated[Count, Field(description="Number of examples in a step.")] = 256
     learning_rate: Positive = 1e-4
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, description="Seed of all random draws.")] = 0
 
     @property
     def needs(self) -> Needs:

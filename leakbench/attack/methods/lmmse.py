@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.answers import Fit, Reconstruction
@@ -24,12 +27,13 @@ class Lmmse:
     """Apply the linear map from gradients to inputs that is best on public examples: see `linear_map`.
 
     The linear case of Learning To Invert (Wu et al., UAI 2023), with the noise of the defense as its exact ridge.
-    public: largest number of public examples.  ridge: for gradients without noise, see `linear_map`; None to
-    choose it on the public examples.
     """
 
-    public: Count = 3000
-    ridge: Positive | None = None
+    public: Annotated[Count, Field(description="Largest number of public examples.")] = 3000
+    ridge: Annotated[
+        Positive | None,
+        Field(description="For gradients without noise, see `linear_map`; None to choose it on the public examples."),
+    ] = None
 
     @property
     def needs(self) -> Needs:
@@ -56,13 +60,10 @@ class Lmmse:
 
 @part("start.lmmse")
 class LmmseStart:
-    """Start a search from the linear estimate of `Lmmse`, unclamped; every restart starts from the same.
+    """Start a search from the linear estimate of `Lmmse`, unclamped; every restart starts from the same."""
 
-    public, ridge: see `Lmmse`.
-    """
-
-    public: Count = 3000
-    ridge: Positive | None = None
+    public: Annotated[Count, Field(description="See `Lmmse`.")] = 3000
+    ridge: Annotated[Positive | None, Field(description="See `Lmmse`.")] = None
 
     @property
     def needs(self) -> Needs:

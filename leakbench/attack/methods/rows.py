@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
@@ -50,18 +51,29 @@ class Rows:
 
     Where rows add up, differences of neighbours are used. An attacker that knows the standard deviation of the noise reconstructs
     the posterior mean under the Gaussian of public examples.
-
-    scale: `bias` is the quotient above. `bin` is dW_j times the middle of bin j over w . dW_j, where a layer-wise clip, noise or
-    the rounding of small bias steps spoils the quotient; the h of the reconstruction is then the bin's middle, and not exact.
-    `told` is `bin` if the attacker knows that a defense acts on the update, or reads it from weights, else `bias`.
-    public: largest number of public examples.
-    tolerance: how far values may be beyond [0, 1], and h beyond the edges of its bin (in widths of the bin), in addition to five
-    standard deviations of the noise.
     """
 
-    scale: Literal["told", "bias", "bin"] = "told"
-    public: Count = 2000
-    tolerance: NonNegative = 0.01
+    scale: Annotated[
+        Literal["told", "bias", "bin"],
+        Field(
+            description=(
+                "`bias` is the quotient above. `bin` is dW_j times the middle of bin j over w . dW_j, where a layer-wise clip, "
+                "noise or the rounding of small bias steps spoils the quotient; the h of the reconstruction is then the bin's "
+                "middle, and not exact. `told` is `bin` if the attacker knows that a defense acts on the update, or reads it from"
+                " weights, else `bias`."
+            )
+        ),
+    ] = "told"
+    public: Annotated[Count, Field(description="Largest number of public examples.")] = 2000
+    tolerance: Annotated[
+        NonNegative,
+        Field(
+            description=(
+                "How far values may be beyond [0, 1], and h beyond the edges of its bin (in widths of the bin), in addition to "
+                "five standard deviations of the noise."
+            )
+        ),
+    ] = 0.01
 
     @property
     def needs_told(self) -> Needs:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
@@ -46,19 +48,25 @@ class _Layer:
 class Spear:
     """Invert a first layer W x + b that is followed by a ReLU (Dimitrov et al., SPEAR, NeurIPS 2024).
 
-    dW = dZ^T X of rank M factors as L R, and dZ^T = L Q for an unknown M x M matrix Q, whose columns are found one by one. Where an
-    example is inactive, its column of dZ^T is zero, so the kernel of M - 1 rows of L on which it is inactive is a column of Q. A
-    direction is accepted where at least the share `sparse` of the rows vanish along it, the sparsest first. The scales follow from
-    db. Rows vanish within `tolerance` standard deviations of the noise that the singular values beyond M show, each row by its own
-    length, so that the attacker need not know the rounding or the defense's noise.
-    draws: largest number of sets of rows to try; each set hits an example with probability of about 2^-(M - 1).  certain: the
-    search ends sooner where the certificate of every reconstruction reaches this.
+    dW = dZ^T X of rank M factors as L R, and dZ^T = L Q for an unknown M x M matrix Q, whose columns are found one by one. Where
+    an example is inactive, its column of dZ^T is zero, so the kernel of M - 1 rows of L on which it is inactive is a column of Q.
+    A direction is accepted where at least the share `sparse` of the rows vanish along it, the sparsest first. The scales follow
+    from db. Rows vanish within `tolerance` standard deviations of the noise that the singular values beyond M show, each row by
+    its own length, so that the attacker need not know the rounding or the defense's noise.
     """
 
-    draws: Count = 40_000
+    draws: Annotated[
+        Count,
+        Field(
+            description="Largest number of sets of rows to try; each set hits an example with probability of about 2^-(M - 1)."
+        ),
+    ] = 40_000
     sparse: Fraction = 0.1
     tolerance: Positive = 4.0
-    certain: Fraction = 0.97
+    certain: Annotated[
+        Fraction,
+        Field(description="The search ends sooner where the certificate of every reconstruction reaches this."),
+    ] = 0.97
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction:
         """Answer for V victims, clamped to [0, 1]; NaN where fewer than M directions were found.

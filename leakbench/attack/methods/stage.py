@@ -34,8 +34,10 @@ PICTURE = 3
 class Stage:
     """Run `method` on the networks that `where` names.
 
-    where: `always`; `begins_linear`: where the first layer is linear with a bias, so that a closed form can read it; `kinked`:
-    where a network for images has ReLUs, max pooling or similar kinks, at which a search by second derivatives stops early.
+    Args:
+        where: `always`; `begins_linear`: where the first layer is linear with a bias, so that a closed form can read it;
+            `kinked`: where a network for images has ReLUs, max pooling or similar kinks, at which a search by second derivatives
+            stops early.
     """
 
     method: Annotated[

@@ -21,8 +21,12 @@ PUBLIC_MEAN, CLASS_MEAN, SINGLE = "public mean", "class mean", "single example"
 class NullAttack:
     """Guesses that hold no information of the victims but, where the threat model grants them, their labels.
 
-    guesses: {guesser: (V, *s)}.  success_rate, mean_rmse: {guesser: what it got on public data, leave-one-out}.
-    best_for_success, best_for_rmse: the guesser that public data say is the best; its guesses are the null columns.
+    Args:
+        guesses: {guesser: (V, *s)}.
+        success_rate: {guesser: what it got on public data, leave-one-out}.
+        mean_rmse: {guesser: what it got on public data, leave-one-out}.
+        best_for_success: The guesser that public data say is the best; its guesses are the null columns.
+        best_for_rmse: The guesser that public data say is the best; its guesses are the null columns.
     """
 
     guesses: dict[str, Tensor]

@@ -40,8 +40,9 @@ def random_records(public: Tensor, columns: Columns, shape: tuple[int, ...], rng
 def best_guesser(null: NullAttack, public: Tensor, targets: Tensor, known_labels: Tensor, columns: Columns) -> str:
     """Return which guesser of the null attacker has most features right, judged on public records (P, d) of classes (P,).
 
-    known_labels: (n,) of the n examples that were guessed; each guesser says the same of all examples of a class, so that its
-    guess for one is its guess for the public records of that class. Records of classes that nobody guessed are left out.
+    Args:
+        known_labels: (n,) of the n examples that were guessed; each guesser says the same of all examples of a class, so that its
+            guess for one is its guess for the public records of that class. Records of classes that nobody guessed are left out.
     """
     public, targets = public[:JUDGES], targets[:JUDGES]
     scores = {}

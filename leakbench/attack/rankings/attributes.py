@@ -37,10 +37,12 @@ WORK = 100_000_000
 class Attributes:
     """Rank the values a of categories by public mean gradients g_ca of the records of label c and value a, and their shares.
 
-    With a known noise the posterior of a: log sum_c p_ca exp((<y, g_ca> - |g_ca|^2 / 2) / s^2), were all records of a label and
-    a value alike; without one the largest cosine of y and g_ca over c. Looks at one release count as their mean; of other views the
+    With a known noise the posterior of a: log sum_c p_ca exp((<y, g_ca> - |g_ca|^2 / 2) / s^2), were all records of a label and a
+    value alike; without one the largest cosine of y and g_ca over c. Looks at one release count as their mean; of other views the
     scores of each label and value add.
-    names: the categories.
+
+    Args:
+        names: The categories.
     """
 
     needs: ClassVar[Needs] = Needs(table=True, alone=True, public=RECORDS)

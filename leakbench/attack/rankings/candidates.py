@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.answers import Ranking
@@ -41,18 +42,25 @@ class Candidates:
     """Rank candidates by the likelihood of the observed gradient, with the deterministic part of a defense that is known.
 
     For a gradient y of one example, the score is -|y - g(c)|^2. In an update of M > 1 examples the other M - 1 are unknown: they
-    are treated as draws from the public gradients' Gaussian (mean m, covariance S), so that y given c is Gaussian with mean
-    g(c) / M + (M - 1) / M * m and covariance (M - 1) / M^2 * S + s^2, s the deviation of a known noise, else 0; all gradients are
+    are treated as draws from the public gradients' Gaussian (mean m, covariance S), so that y given c is Gaussian with mean g(c)
+    / M + (M - 1) / M * m and covariance (M - 1) / M^2 * S + s^2, s the deviation of a known noise, else 0; all gradients are
     taken at the model that was sent. S is that of the public sample plus, in every direction, the energy that half of the sample
-    leaves unexplained of the other. Where the update shows the span of the features of the batch, and a candidate is clearly in it,
-    that decides (`leakbench.attack.batch_features`). With an imprint and M > 1, only the bin of the candidate counts (`in_bins`).
-    With a defense that sends only some coordinates, the score uses these (`leakbench.attack.rankings.selected`).
-    chunk: number of candidates' gradients in memory at once; a large network holds fewer, and fewer public examples too.
+    leaves unexplained of the other. Where the update shows the span of the features of the batch, and a candidate is clearly in
+    it, that decides (`leakbench.attack.batch_features`). With an imprint and M > 1, only the bin of the candidate counts
+    (`in_bins`). With a defense that sends only some coordinates, the score uses these (`leakbench.attack.rankings.selected`).
     """
 
     needs: ClassVar[Needs] = Needs(candidates=True)
 
-    chunk: Count = 64
+    chunk: Annotated[
+        Count,
+        Field(
+            description=(
+                "Number of candidates' gradients in memory at once; a large network holds fewer, and fewer public "
+                "examples too."
+            )
+        ),
+    ] = 64
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Ranking:
         """Return scores (V, k) for the k candidates that the views name; several views of the same victims add their scores.
@@ -164,7 +172,9 @@ def _closeness_where_sent(observed: Tensor, guesses: Tensor) -> Tensor:
 class _Spread:
     """(S + r)^(-1/2), up to a factor, of a sample's covariance S.
 
-    directions: (n, p), orthonormal.  shrink: (n,), by which it makes each of them shorter; it leaves all others alone.
+    Args:
+        directions: (n, p), orthonormal.
+        shrink: (n,), by which it makes each of them shorter; it leaves all others alone.
     """
 
     directions: Tensor

@@ -44,7 +44,9 @@ def explained(view: View, observed: Tensor, found: Groups, where_sent: bool = Fa
 
     With a noise of known variance s^2: log p_g + <y, m_g> / s^2 - |m_g|^2 / (2 s^2), the log-posterior up to a constant of the
     victim were all examples of a group alike; else the cosine of y and m_g.
-    where_sent: Whether the length of m_g counts only the coordinates that are not zero in y.
+
+    Args:
+        where_sent: Whether the length of m_g counts only the coordinates that are not zero in y.
     """
     if view.noise:
         likelihood = observed @ found.means.T - found.means.square().sum(1) / 2

@@ -17,9 +17,13 @@ __all__ = ["Adam"]
 class Adam:
     """The state of V searches in d dimensions, all after the same number of steps.
 
-    points (V, d).  rates: the learning rate of each step to come; the last one stays.  signed: the leading coordinates whose
-    gradient is replaced by its sign.  project: (v, d) -> (v, d), applied after every step.  first, second (V, d): the running
-    means of the gradient and of its square.  evaluations (V,).  settled (V,): never, since a running mean moves on.
+    points (V, d).
+
+    Args:
+        rates: The learning rate of each step to come; the last one stays.
+        signed: The leading coordinates whose gradient is replaced by its sign.
+        project: (v, d) -> (v, d), applied after every step. first, second (V, d): the running means of the gradient and of its
+            square. evaluations (V,). settled (V,): never, since a running mean moves on.
     """
 
     points: Tensor

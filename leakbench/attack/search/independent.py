@@ -14,11 +14,13 @@ ROUNDING = 1e-10
 def independent(products: Tensor, certainty: Tensor, many: int, sure: float, apart: float) -> Tensor:
     """Return (V, k): the certainty of at most `many` vectors that are chosen in its order, minus infinity of all others.
 
-    products (V, k, k): of the k vectors of V victims with each other.  certainty (V, k): minus infinity of those never
-    to be chosen.
-    sure: from which certainty on a vector is chosen whatever lies in its span.  apart: of its length, how much of a vector less
-    certain has to lie outside the span of those chosen before it. The span is held as a pivoted Cholesky factor, which takes
-    k numbers a step and not vectors.
+    products (V, k, k): of the k vectors of V victims with each other. certainty (V, k): minus infinity of those never to be
+    chosen.
+
+    Args:
+        sure: From which certainty on a vector is chosen whatever lies in its span.
+        apart: Of its length, how much of a vector less certain has to lie outside the span of those chosen before it. The span is
+            held as a pivoted Cholesky factor, which takes k numbers a step and not vectors.
     """
     lengths = products.diagonal(dim1=1, dim2=2)
     outside, left = lengths.clone(), certainty.clone()

@@ -35,12 +35,13 @@ def never(searches: int) -> bool:
 class Lbfgs:
     """The state of V searches in d dimensions; which its steps change in place.
 
-    points (V, d).  differences, steps (V, slots, d): y and s, oldest first; all victims write to one slot at a time.
-    stored (V, slots): whether a victim has a pair in that slot; else its y and s are zero there.  used: slots in use.
-    fresh: the slot of a pair whose products are still to come.
-    crossed, squared (V, slots, slots), in float64: <s_i, y_j> for i <= j, and <y_i, y_j>.
-    evaluations (V,).  settled (V,): optimal or without a direction of descent, for ever.
-    late: ends a step before its `inner` inner iterations where a clock leaves no time for them.
+    points (V, d). differences, steps (V, slots, d): y and s, oldest first; all victims write to one slot at a time. stored (V,
+    slots): whether a victim has a pair in that slot; else its y and s are zero there. used: slots in use. fresh: the slot of a
+    pair whose products are still to come. crossed, squared (V, slots, slots), in float64: <s_i, y_j> for i <= j, and <y_i, y_j>.
+    evaluations (V,). settled (V,): optimal or without a direction of descent, for ever.
+
+    Args:
+        late: Ends a step before its `inner` inner iterations where a clock leaves no time for them.
     """
 
     points: Tensor

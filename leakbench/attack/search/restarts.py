@@ -13,9 +13,10 @@ __all__ = ["best_of"]
 def best_of(found: Descended, restarts: int) -> tuple[Descended, Tensor]:
     """Return (what the best of n = `restarts` searches found for each of V victims, its lane (V,) among all).
 
-    found: of n * V lanes, in which victim v's r-th search is lane r * V + v.  A snapshot is the best among the n until then.
-    Iterations are counted one by one: the n searches take their t-th iterations as numbers n * (t - 1) + 1 to n * t, and that
-    is the order of the trajectory (n * iterations, V). steps and evaluations are sums over the n.
+    Args:
+        found: Of n * V lanes, in which victim v's r-th search is lane r * V + v. A snapshot is the best among the n until then.
+            Iterations are counted one by one: the n searches take their t-th iterations as numbers n * (t - 1) + 1 to n * t, and
+            that is the order of the trajectory (n * iterations, V). steps and evaluations are sums over the n.
     """
     victims = found.value.numel() // restarts
     everyone = torch.arange(victims, device=found.value.device)

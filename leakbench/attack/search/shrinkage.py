@@ -23,7 +23,11 @@ ROUNDING = 1e-12
 class Shrinkage:
     """x ~ N(mean, U diag(spread) U^T + rest (I - U U^T)).
 
-    mean: (d,).  directions: U^T (r, d), orthonormal.  spread: (r,) variances along them.  rest: that of any other direction.
+    Args:
+        mean: (d,).
+        directions: U^T (r, d), orthonormal.
+        spread: (r,) variances along them.
+        rest: That of any other direction.
     """
 
     mean: Tensor
@@ -59,7 +63,9 @@ class Shrinkage:
     def error(self, truth: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Return (mean, variance), (*n) each, of that answer's squared error, summed over the d values of x.
 
-        truth: (*n, d).  variance: (*n), of the noise.
+        Args:
+            truth: (*n, d).
+            variance: (*n), of the noise.
         """
         along, beside = self.weights(variance)
         apart, beyond = truth - self.mean, len(self.mean) - len(self.spread)

@@ -76,8 +76,9 @@ def _colours() -> Tensor:
 def of_examples(inputs: Tensor, floor: float, base: Whitening | None = None) -> Whitening:
     """Return the whitening of examples (n, *s): their mean, and W such that W W^T = their covariance + floor * B B^T.
 
-    floor: what a direction may vary in which the examples do not differ, > 0; a variance where `base` is None and B is I.
-    base: of what may be expected beyond the examples, as pictures in general; W = B (covariance of B^-1 x + floor * I)^(1/2).
+    Args:
+        floor: What a direction may vary in which the examples do not differ, > 0; a variance where `base` is None and B is I.
+        base: Of what may be expected beyond the examples, as pictures in general; W = B (covariance of B^-1 x + floor * I)^(1/2).
     """
     mean, least = inputs.mean(0), floor**0.5
     spread, directions = _spread(inputs - mean if base is None else base.invert(inputs - mean))

@@ -21,9 +21,12 @@ EMPTY = 1e-4
 class Catch:
     """What a server remembers of what it fished for.
 
-    layer: the prefix of the last layer's parameters. of: c. row (d,) and bias: W_c and b_c of a last layer that catches every
-    example of class c; of one that the sent layer caught it gives the gradient below over `scale`. bias: None of a layer that has
-    none. chance: of catching exactly one example in a batch, by the public examples.
+    Args:
+        layer: The prefix of the last layer's parameters.
+        of: c. row (d,) and bias: W_c and b_c of a last layer that catches every example of class c; of one that the sent layer
+            caught it gives the gradient below over `scale`.
+        bias: None of a layer that has none.
+        chance: Of catching exactly one example in a batch, by the public examples.
     """
 
     layer: str

@@ -25,7 +25,11 @@ def once(mine: Share, others: Share, many: int) -> Share:
 class Cut:
     """Below z = side h_f / deviation - at = 0 an example of the class is caught, above it one of the others.
 
-    feature: f.  side: 1 or -1.  deviation: of the feature.  chance: see `once`.
+    Args:
+        feature: f.
+        side: 1 or -1.
+        deviation: Of the feature.
+        chance: See `once`.
     """
 
     feature: int
@@ -38,8 +42,10 @@ class Cut:
 def likeliest_cut(known: Tensor, mine: Tensor, share: float, many: int) -> Cut:
     """Return the cut of features (P, d) by which exactly one catch among `many` examples, of the class, is likeliest.
 
-    mine (P,): which of the P are of the class, some and not all.  share: of the class in a batch. A cut lies in the middle between
-    two neighbouring values that differ.
+    mine (P,): which of the P are of the class, some and not all.
+
+    Args:
+        share: Of the class in a batch. A cut lies in the middle between two neighbouring values that differ.
     """
     ordered, order = known.sort(0)
     below = mine[order].float().cumsum(0)[:-1]  # Counts up to 2^24 are exact.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.attack.needs import Needs
@@ -24,13 +26,21 @@ class TrapWeights:
 
     Few inputs activate such a row, because its negative half outweighs the other. The halves are drawn for each row. The bias is
     zero.
-    s: size of the positive half relative to the negative one. The paper's table 4 has .7 for MNIST, .95 for CIFAR-10 and .99 for
-    ImageNet; a wrong value activates all rows or none.
-    deviation: standard deviation of the Gaussian from which the entries are drawn.
     """
 
-    s: Positive = 0.95
-    deviation: Positive = 0.5
+    s: Annotated[
+        Positive,
+        Field(
+            description=(
+                "Size of the positive half relative to the negative one. The paper's table 4 has .7 for MNIST, .95 for CIFAR-10 "
+                "and .99 for ImageNet; a wrong value activates all rows or none."
+            )
+        ),
+    ] = 0.95
+    deviation: Annotated[
+        Positive,
+        Field(description="Standard deviation of the Gaussian from which the entries are drawn."),
+    ] = 0.5
 
     @property
     def threat(self) -> str:
@@ -54,12 +64,11 @@ class TrapWeights:
 class QuantileRows:
     """Draw random rows, each with a bias at which one of n examples activates it (Nowak et al., QBI, arXiv:2406.18745).
 
-    Row j is w_j ~ N(0, I). Its bias is minus the (1 - 1 / n) quantile of w_j . x over public examples; the paper takes the quantile
-    of a Gaussian. n is the number of examples in one update.
-    public: largest number of public examples.
+    Row j is w_j ~ N(0, I). Its bias is minus the (1 - 1 / n) quantile of w_j . x over public examples; the paper takes the
+    quantile of a Gaussian. n is the number of examples in one update.
     """
 
-    public: Count = 10_000
+    public: Annotated[Count, Field(description="Largest number of public examples.")] = 10_000
 
     @property
     def needs(self) -> Needs:

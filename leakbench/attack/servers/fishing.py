@@ -47,25 +47,43 @@ STEEP = 1e4
 
 @part("server.fishing")
 class Fishing:
-    """Catch the examples of one class, or about one of them by a feature (Wen et al., ICML 2022, arXiv:2202.00580).
+    """Catch the examples of one class, or about one of them by a feature (Wen et al., ICML 2022, arXiv:2202.00580)."""
 
-    of: the class c to catch.
-    by: `class` catches all examples of class c. It catches exactly one of n with probability n q (1 - q)^(n - 1), where q is the
-    share of class c. `feature` takes the feature, side and threshold with which, on public examples, the probability of exactly one
-    catch, of class c, is largest: n a (1 - a - o)^(n - 1). Here a is the share of all examples that are of class c and caught,
-    and o the share of other classes and caught. It is at most about 1 / e.
-    share: q, in the batches of the attacked client; None takes the share among public examples. 1: clients of one class.
-    value: minus the entries of row c, so that features that are not negative push z_c down.
-    bias: -b_c, minus the bias of row c. Without biases, row c gets the length that puts z_c of all public examples below -100.
-    public: largest number of public examples.
-    """
-
-    of: Annotated[int, Field(ge=0)] = 0
-    by: Literal["class", "feature"] = "class"
-    share: Annotated[float, Field(gt=0, le=1)] | None = None
-    value: Positive = 0.5
-    bias: Positive = 1000.0
-    public: Count = 5000
+    of: Annotated[int, Field(ge=0, description="The class c to catch.")] = 0
+    by: Annotated[
+        Literal["class", "feature"],
+        Field(
+            description=(
+                "`class` catches all examples of class c. It catches exactly one of n with probability n q (1 - q)^(n - 1), where"
+                " q is the share of class c. `feature` takes the feature, side and threshold with which, on public examples, the "
+                "probability of exactly one catch, of class c, is largest: n a (1 - a - o)^(n - 1). Here a is the share of all "
+                "examples that are of class c and caught, and o the share of other classes and caught. It is at most about 1 / e."
+            )
+        ),
+    ] = "class"
+    share: Annotated[
+        Annotated[float, Field(gt=0, le=1)] | None,
+        Field(
+            description=(
+                "q, the share of class c in the batches of the attacked client; None takes the share among public examples. "
+                "1: clients of one class."
+            )
+        ),
+    ] = None
+    value: Annotated[
+        Positive,
+        Field(description="Minus the entries of row c, so that features that are not negative push z_c down."),
+    ] = 0.5
+    bias: Annotated[
+        Positive,
+        Field(
+            description=(
+                "-b_c, minus the bias of row c. Without biases, row c gets the length that puts z_c of all public examples below "
+                "-100."
+            )
+        ),
+    ] = 1000.0
+    public: Annotated[Count, Field(description="Largest number of public examples.")] = 5000
 
     @property
     def needs(self) -> Needs:

@@ -30,10 +30,15 @@ GRID = 4001
 class Bins:
     """What a server remembers of the rows that it put in front of a network: row j is lit by h(x) = w . x above a cutoff.
 
-    layer: the name of their linear layer in the network.  functional: w (d,).  lower, upper: (k,), between which each bin lies.
-    signs: (k,), those of the way back from each row.  cumulative: whether a row is lit by all that lies above its cutoff, so that
-    the differences of neighbours are the bins; else by its own bin alone.
-    clients: how many have rows of their own, k / clients each; they share the biases.
+    Args:
+        layer: The name of their linear layer in the network.
+        functional: w (d,).
+        lower: (k,), between which each bin lies.
+        upper: (k,), between which each bin lies.
+        signs: (k,), those of the way back from each row.
+        cumulative: Whether a row is lit by all that lies above its cutoff, so that the differences of neighbours are the bins;
+            else by its own bin alone.
+        clients: How many have rows of their own, k / clients each; they share the biases.
     """
 
     layer: str
@@ -75,23 +80,46 @@ class Imprinted(nn.Module):
 class Imprint:
     """Put k rows with the cutoffs of k equally likely bins in front of the network (Fowl et al., ICLR 2022).
 
-    An example that is alone in its bin is read exactly from two gradients (`rows`). The expected share of n examples that are alone
-    is (1 - 1 / k)^(n - 1).
-    bins: k, the number of bins.  functional: the compared value, the mean of all values or a random direction of length 1.
-    form: `cumulative` rows with a ReLU, as published, or `sparse` rows, each activated by its own bin alone, which survive pruning
-    and local steps (Zhao et al., S&P 2024). gain: size of the return path; a larger one raises the imprint's share of a
-    clipped gradient; its sign alternates from row to row, so that little is added to an input.
-    target: the compared value that one shot aims at, with the one bin around it that contains 1 / k of the public examples; None
-    for all k bins. For a value far from all public examples, the bin reaches to the nearest 1 / k of them.
-    public: largest number of public examples for the quantiles of the cutoffs.
+    An example that is alone in its bin is read exactly from two gradients (`rows`). The expected share of n examples that are
+    alone is (1 - 1 / k)^(n - 1).
     """
 
-    bins: Count = 256
-    functional: Literal["mean", "random"] = "mean"
-    form: Literal["sparse", "cumulative"] = "sparse"
-    gain: Positive = 1.0
-    target: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    public: Count = 10_000
+    bins: Annotated[Count, Field(description="k, the number of bins.")] = 256
+    functional: Annotated[
+        Literal["mean", "random"],
+        Field(description="The compared value, the mean of all values or a random direction of length 1."),
+    ] = "mean"
+    form: Annotated[
+        Literal["sparse", "cumulative"],
+        Field(
+            description=(
+                "`cumulative` rows with a ReLU, as published, or `sparse` rows, each activated by its own bin alone, which "
+                "survive pruning and local steps (Zhao et al., S&P 2024)."
+            )
+        ),
+    ] = "sparse"
+    gain: Annotated[
+        Positive,
+        Field(
+            description=(
+                "Size of the return path; a larger one raises the imprint's share of a clipped gradient; its sign alternates from"
+                " row to row, so that little is added to an input."
+            )
+        ),
+    ] = 1.0
+    target: Annotated[
+        Annotated[float, Field(allow_inf_nan=False)] | None,
+        Field(
+            description=(
+                "The compared value that one shot aims at, with the one bin around it that contains 1 / k of the public "
+                "examples; None for all k bins. For a value far from all public examples, the bin reaches to the nearest 1 / k "
+                "of them."
+            )
+        ),
+    ] = None
+    public: Annotated[
+        Count, Field(description="Largest number of public examples for the quantiles of the cutoffs.")
+    ] = 10_000
 
     @property
     def needs(self) -> Needs:
@@ -134,7 +162,9 @@ def imprinted(
 ) -> tuple[Network, Bins]:
     """Return a network behind rows for the bins between edges (k + 1,) of functional (d,), and what a server remembers of them.
 
-    back: the size of the way back from a row.  clients: each of which gets columns of its own.
+    Args:
+        back: The size of the way back from a row.
+        clients: Each of which gets columns of its own.
     """
     rows, size = len(edges) - 1, len(functional)
     if not (edges[1:] > edges[:-1]).all():

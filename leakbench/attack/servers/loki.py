@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from pydantic import Field
 
 from leakbench.attack.needs import Needs
 from leakbench.attack.servers.imprint import Bins, edges_of, imprinted, known_inputs
@@ -20,15 +23,15 @@ class Loki:
     Rows have a bin of their own, as in `imprint`, of mean brightness, with columns for one copy of the input per client. Client c
     sees copy c alone, so that its images are in these columns of the sum. The paper does this by the kernels of a convolution:
     identities for the client's own channels and zeros for all others. The expected share of the n examples of a client that are
-    alone is (1 - 1 / k)^(n - 1), for any number of clients in the sum. The bias is shared, and its gradient mixes clients, so rows
-    are read by the middle of their bin. Under plain aggregation there is one block.
-    bins: k, the number of bins of one client.  gain: size of the return path.  public: largest number of public
-    examples for the quantiles of the cutoffs.
+    alone is (1 - 1 / k)^(n - 1), for any number of clients in the sum. The bias is shared, and its gradient mixes clients, so
+    rows are read by the middle of their bin. Under plain aggregation there is one block.
     """
 
-    bins: Count = 256
-    gain: Positive = 1.0
-    public: Count = 10_000
+    bins: Annotated[Count, Field(description="k, the number of bins of one client.")] = 256
+    gain: Annotated[Positive, Field(description="Size of the return path.")] = 1.0
+    public: Annotated[
+        Count, Field(description="Largest number of public examples for the quantiles of the cutoffs.")
+    ] = 10_000
 
     @property
     def needs(self) -> Needs:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.attack.search.adam import Adam
@@ -35,9 +36,11 @@ __all__ = [
 class Terms:
     """What a search is told beside its objective.
 
-    limit: the most iterations that it may take.  inputs: how many of a point's leading coordinates are the inputs'; the others
-    are labels searched jointly.  project: points (v, d) to the same points with inputs moved into [0, 1].
-    late: whether a clock leaves no time for another evaluation of so many searches side by side.
+    Args:
+        limit: The most iterations that it may take.
+        inputs: How many of a point's leading coordinates are the inputs'; the others are labels searched jointly.
+        project: Points (v, d) to the same points with inputs moved into [0, 1].
+        late: Whether a clock leaves no time for another evaluation of so many searches side by side.
     """
 
     limit: int
@@ -72,9 +75,14 @@ class Descent(Protocol):
 class Descended:
     """What searches found, V victims in d dimensions.
 
-    best: (V, d) point of the lowest value seen.  value: (V,) that value.  trajectory: (iterations, V), NaN once a victim has
-    ended.  steps, evaluations: (V,).  snapshots: (n, V, d), the best point at the iterations `at`; spent: (n, V), the evaluations
-    until then.
+    Args:
+        best: (V, d) point of the lowest value seen.
+        value: (V,) that value.
+        trajectory: (iterations, V), NaN once a victim has ended.
+        steps: (V,).
+        evaluations: (V,).
+        snapshots: (n, V, d), the best point at the iterations `at`.
+        spent: (n, V), the evaluations until then.
     """
 
     best: Tensor
@@ -138,7 +146,11 @@ class Running(Protocol):
         """Keep the state of the search."""
 
     def share(self, first: int, picture: Callable[[Tensor, Tensor], Tensor]) -> Running:
-        """Return the same for the victims from the position `first` on; picture: (points, values) to the inputs answered."""
+        """Return the same for the victims from the position `first` on.
+
+        Args:
+            picture: (points, values) to the inputs answered.
+        """
 
 
 def descend(search: Search, objective: Objective, stop: Stop, running: Running | None = None) -> Descended:
@@ -146,8 +158,9 @@ def descend(search: Search, objective: Objective, stop: Stop, running: Running |
 
     The value of an iteration is that at the point before its step, as the papers print it.
 
-    running: reports, ends searches that have converged, and keeps the state, from which a search that was interrupted resumes
-    bit-identically; None does nothing of it.
+    Args:
+        running: Reports, ends searches that have converged, and keeps the state, from which a search that was interrupted resumes
+            bit-identically; None does nothing of it.
     """
     start, limit, at = search.points, stop.limit, snapshot_iterations(stop.limit)
     victims, size = start.shape
@@ -264,17 +277,28 @@ class LbfgsDescent:
 
 @part("descent.adam")
 class AdamDescent:
-    """Run Adam with the semantics and defaults of `torch.optim.Adam` for every victim, as Inverting Gradients uses it.
-
-    signed: use only the sign of the gradient by the inputs (Geiping et al., NeurIPS 2020, section 4, after adversarial
-    attacks).  box: move inputs into [0, 1] after each step.  The learning rate is multiplied by `factor` after each of the
-    `milestones`, shares of the iterations that the stop allows, rounded down; `milestones: []` keeps it constant. Labels that are
-    searched jointly are neither signed nor boxed.
-    """
+    """Run Adam with the semantics and defaults of `torch.optim.Adam` for every victim, as Inverting Gradients uses it."""
 
     learning_rate: Positive = 0.1
-    signed: bool = False
-    box: bool = False
+    signed: Annotated[
+        bool,
+        Field(
+            description=(
+                "Use only the sign of the gradient by the inputs (Geiping et al., NeurIPS 2020, section 4, after adversarial "
+                "attacks)."
+            )
+        ),
+    ] = False
+    box: Annotated[
+        bool,
+        Field(
+            description=(
+                "Move inputs into [0, 1] after each step. The learning rate is multiplied by `factor` after each of the "
+                "`milestones`, shares of the iterations that the stop allows, rounded down; `milestones: []` keeps it constant. "
+                "Labels that are searched jointly are neither signed nor boxed."
+            )
+        ),
+    ] = False
     milestones: tuple[Fraction, ...] = (3 / 8, 5 / 8, 7 / 8)
     factor: Positive = 0.1
     decay: tuple[Probability, Probability] = (0.9, 0.999)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.defense.guess import unlikelihood
@@ -23,7 +24,8 @@ class Distance(Protocol):
     def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:
         """Return (V,) distances of {p: (V, *p)} and {p: (V, *p)}; differentiable in `guess`.
 
-        view: what else the attacker knows, such as a defense whose noise makes some differences likelier than others.
+        Args:
+            view: What else the attacker knows, such as a defense whose noise makes some differences likelier than others.
         """
 
 
@@ -83,13 +85,19 @@ def _length(gradients: Parameters) -> Tensor:
 class Likelihood:
     """Compute |a - b|^2 / (2 s^2) over all layers, minus the log-likelihood of noise with standard deviation s.
 
-    s is the deviation of the defense's noise on each coordinate. A transform that the attacker knows may compute the likelihood of
-    the observed gradient itself (`leakbench.defense.guess.Explains`, for example signs); its value is then used.
-    floor: smallest value of s, for rounding and for everything that the model of the guess leaves out. It is the value of s for an
-    attacker that does not know the defense, and where Gaussian noise does not simply add up.
+    s is the deviation of the defense's noise on each coordinate. A transform that the attacker knows may compute the likelihood
+    of the observed gradient itself (`leakbench.defense.guess.Explains`, for example signs); its value is then used.
     """
 
-    floor: Positive = 1e-3
+    floor: Annotated[
+        Positive,
+        Field(
+            description=(
+                "Smallest value of s, for rounding and for everything that the model of the guess leaves out. It is the value of "
+                "s for an attacker that does not know the defense, and where Gaussian noise does not simply add up."
+            )
+        ),
+    ] = 1e-3
 
     def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:
         """Return (V,) distances."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.attack.public import channel_moments, public_of
@@ -28,14 +29,18 @@ class Prior(Protocol):
 
 @part("priors.total_variation")
 class TotalVariation:
-    """Add weight * (mean |dx| + mean |dy|), anisotropic (Geiping et al., NeurIPS 2020, eq. 4); zero for tables.
-
-    standardised: compute it on pixels divided by the deviation of the public examples' channels, as code does that
-    standardises its inputs.
-    """
+    """Add weight * (mean |dx| + mean |dy|), anisotropic (Geiping et al., NeurIPS 2020, eq. 4); zero for tables."""
 
     weight: NonNegative
-    standardised: bool = False
+    standardised: Annotated[
+        bool,
+        Field(
+            description=(
+                "Compute it on pixels divided by the deviation of the public examples' channels, as code does that standardises "
+                "its inputs."
+            )
+        ),
+    ] = False
 
     def __call__(self, inputs: Tensor, view: View, victims: Tensor) -> Tensor:
         """Return (v,) penalties."""
@@ -50,13 +55,15 @@ class TotalVariation:
 
 @part("priors.length")
 class Length:
-    """Add weight * mean over the M examples of |x|, the L2 norm (Yin et al., CVPR 2021, R_l2).
-
-    standardised: compute it on x minus the mean and divided by the deviation of the public examples' channels.
-    """
+    """Add weight * mean over the M examples of |x|, the L2 norm (Yin et al., CVPR 2021, R_l2)."""
 
     weight: NonNegative
-    standardised: bool = False
+    standardised: Annotated[
+        bool,
+        Field(
+            description="Compute it on x minus the mean and divided by the deviation of the public examples' channels."
+        ),
+    ] = False
 
     def __call__(self, inputs: Tensor, view: View, victims: Tensor) -> Tensor:
         """Return (v,) penalties."""

@@ -26,19 +26,40 @@ class Decoder:
 
     A variational autoencoder (see `leakbench.attack.learn.vae`) is trained on at most `public` public examples, images or tables,
     once for all views with the same ones: it uses neither the network that leaks nor the defense.
-    latent, hidden: width of the latent space and of the hidden layers.  epochs, batch, learning_rate: settings of the training.
-    With few examples, use more epochs of smaller batches (with 450 digits, 40 epochs leave an RMSE of .17, and 200 epochs in
-    batches of 50 leave .13).  seed: seed of all random draws.
     """
 
-    latent: Count = 32
-    hidden: Count = 512
-    epochs: Count = 40
+    latent: Annotated[Count, Field(description="Width of the latent space and of the hidden layers.")] = 32
+    hidden: Annotated[Count, Field(description="Width of the latent space and of the hidden layers.")] = 512
+    epochs: Annotated[
+        Count,
+        Field(
+            description=(
+                "Settings of the training. With few examples, use more epochs of smaller batches (with 450 digits, 40 epochs "
+                "leave an RMSE of .17, and 200 epochs in batches of 50 leave .13)."
+            )
+        ),
+    ] = 40
     public: Count = 10_000
-    batch: Count = 128
-    learning_rate: Positive = 1e-3
+    batch: Annotated[
+        Count,
+        Field(
+            description=(
+                "Settings of the training. With few examples, use more epochs of smaller batches (with 450 digits, 40 epochs "
+                "leave an RMSE of .17, and 200 epochs in batches of 50 leave .13)."
+            )
+        ),
+    ] = 128
+    learning_rate: Annotated[
+        Positive,
+        Field(
+            description=(
+                "Settings of the training. With few examples, use more epochs of smaller batches (with 450 digits, 40 epochs "
+                "leave an RMSE of .17, and 200 epochs in batches of 50 leave .13)."
+            )
+        ),
+    ] = 1e-3
     weight: NonNegative = 1.0
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, description="Seed of all random draws.")] = 0
 
     @property
     def needs(self) -> Needs:

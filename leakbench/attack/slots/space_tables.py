@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.attack.needs import Needs
@@ -77,18 +78,34 @@ class SoftCategories:
     """Search TabLeak's relaxation: a softmax over the columns of each category, and bounded numbers (Vero et al., ICML 2023).
 
     The paper is arXiv:2210.01785. The reconstruction is the largest column of each category.
-
-    temperature: constant temperature of the softmax; 1 in all configurations of the released code's experiments.  numbers: bounded
-    by a `sigmoid` over their range (released code, `sigmoid_trick`), or by a `clamp`, beyond which the distance is constant.
-    standardized: whether logits are mean + deviation * z, as in the released code, so that a search starts at the public
-    frequencies and a rare category hardly moves; else they are z.
     """
 
     needs: ClassVar[Needs] = Needs(table=True)
 
-    temperature: Positive = 1.0
-    numbers: Literal["sigmoid", "clamp"] = "sigmoid"
-    standardized: bool = True
+    temperature: Annotated[
+        Positive,
+        Field(
+            description="Constant temperature of the softmax; 1 in all configurations of the released code's experiments."
+        ),
+    ] = 1.0
+    numbers: Annotated[
+        Literal["sigmoid", "clamp"],
+        Field(
+            description=(
+                "Bounded by a `sigmoid` over their range (released code, `sigmoid_trick`), or by a `clamp`, beyond which the "
+                "distance is constant."
+            )
+        ),
+    ] = "sigmoid"
+    standardized: Annotated[
+        bool,
+        Field(
+            description=(
+                "Whether logits are mean + deviation * z, as in the released code, so that a search starts at the public "
+                "frequencies and a rare category hardly moves; else they are z."
+            )
+        ),
+    ] = True
 
     def __call__(self, view: View) -> Coordinates:
         """Return the coordinates; raises InputError where the inputs are no table. `encode` takes records inside (0, 1)."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.attack.needs import Needs
@@ -26,19 +27,38 @@ class Whitened:
 
     With the distance `likelihood` and weight 1, the reconstruction is the likeliest input. With weight 0, the space only turns
     steps towards likely images, whose spectrum falls as 1 / f.
-
-    source: `one_over_f` is W of a spectrum of 1 / (1 + f^2), for images, without any data; `public` is W of the covariance of
-    at most `public` public examples, also for tables; `usual` is the first for images and the second for tables.
-    floor: a variance that every direction has in addition to that covariance; None takes, for images, the share of the 1 / f
-    spectrum with which each half of the public ones explains the other best (`fitting_floor`), and 1e-4 for tables.  by_class: use
-    the covariance around the means of the examples' classes, and a prior around the mean of the class of the guess.
     """
 
-    source: Literal["one_over_f", "public", "usual"] = "one_over_f"
-    floor: Positive | None = None
+    source: Annotated[
+        Literal["one_over_f", "public", "usual"],
+        Field(
+            description=(
+                "`one_over_f` is W of a spectrum of 1 / (1 + f^2), for images, without any data; `public` is W of the covariance "
+                "of at most `public` public examples, also for tables; `usual` is the first for images and the second for tables."
+            )
+        ),
+    ] = "one_over_f"
+    floor: Annotated[
+        Positive | None,
+        Field(
+            description=(
+                "a variance that every direction has in addition to that covariance; None takes, for images, the share of the 1 /"
+                " f spectrum with which each half of the public ones explains the other best (`fitting_floor`), and 1e-4 for "
+                "tables."
+            )
+        ),
+    ] = None
     weight: NonNegative = 1.0
     public: Count = 3000
-    by_class: bool = False
+    by_class: Annotated[
+        bool,
+        Field(
+            description=(
+                "Use the covariance around the means of the examples' classes, and a prior around the mean of the class of the "
+                "guess."
+            )
+        ),
+    ] = False
 
     @property
     def needs(self) -> Needs:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.attack.needs import Needs
@@ -18,15 +19,20 @@ __all__ = ["StandardUniform"]
 
 @part("start.standard_uniform")
 class StandardUniform:
-    """Draw every column of a table from U(-1, 1) in its standard deviations about its mean (TabLeak's released code, `uniform`).
-
-    soft: use those values as the logits and bounded numbers of the space `soft_categories` with its defaults, where TabLeak starts;
-    else as the records themselves, where its Inverting Gradients starts. Raises InputError where the inputs are not a table.
-    """
+    """Draw every column of a table from U(-1, 1) in its standard deviations about its mean (TabLeak's released code, `uniform`)."""
 
     needs: ClassVar[Needs] = Needs(table=True)
 
-    soft: bool = False
+    soft: Annotated[
+        bool,
+        Field(
+            description=(
+                "Use those values as the logits and bounded numbers of the space `soft_categories` with its defaults, where "
+                "TabLeak starts; else as the records themselves, where its Inverting Gradients starts. Raises InputError where "
+                "the inputs are not a table."
+            )
+        ),
+    ] = False
 
     def __call__(self, view: View, rngs: Generators) -> Tensor:
         """Return the first guess (V, M, d); victim v draws from rngs[v]."""

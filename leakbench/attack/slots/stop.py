@@ -75,7 +75,8 @@ def _searches(method: Any) -> tuple[Any, ...]:
 def with_searches(method: Any, searches: Sequence[Any], order: Sequence[int] | None = None) -> Any:
     """Return a method that is made of other searches, as `searches_of` lists them.
 
-    order: Numbers of the searches, in the order in which they then run; None keeps the order.
+    Args:
+        order: Numbers of the searches, in the order in which they then run; None keeps the order.
     """
     if not _searches(method):
         return searches[0]
@@ -105,8 +106,9 @@ class Watched:
 def watched(method: Any, tell: Callable[[float], None] | None, work: Sequence[float] | None = None) -> Any:
     """Return a method that answers the same and tells how far its searches are; as it is where it searches by no iterations.
 
-    tell: of the share of the most iterations, in (0, 1).  None: tell nobody.
-    work: what each of several searches counts for; None for the same.
+    Args:
+        tell: Of the share of the most iterations, in (0, 1). None: tell nobody.
+        work: What each of several searches counts for; None for the same.
     """
     if hasattr(method, "stop"):
         stop = method.stop.stop if isinstance(method.stop, Watched) else method.stop

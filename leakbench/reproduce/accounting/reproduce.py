@@ -25,7 +25,9 @@ def account(
 ) -> pd.DataFrame:
     """Compute the claims of a table that `out` has no rows of, and return all of its rows; the page is written after each.
 
-    only: text that the names hold.  again: compute also what is there.  Raises InputError for a name that there is not.
+    Args:
+        only: Text that the names hold.
+        again: Compute also what is there. Raises InputError for a name that there is not.
     """
     claims = {claim.name: claim for claim in table.claims}
 

@@ -69,8 +69,11 @@ class _WrittenReading:
 class Reading:
     """One way to compute a printed number.
 
-    stated: whether it is what the paper's text says; others are what was found to give the number, or tried.  part: the
-    formula.  schedule: the federation, its sampling and its rounds.  because: why it does not give the number; may be empty.
+    Args:
+        stated: Whether it is what the paper's text says; others are what was found to give the number, or tried.
+        part: The formula.
+        schedule: The federation, its sampling and its rounds.
+        because: Why it does not give the number; may be empty.
     """
 
     name: str
@@ -134,7 +137,12 @@ def schedule_of(given: Mapping[str, Any], **changes: Any) -> Schedule:
 
 
 def row_of(name: str, stated: bool, formula: float | None, tight: tuple[float, float], gives: bool, why: str) -> Row:
-    """Return the row of a reading. tight: by Rényi divergences, by losses; why: kept where the formula does not give the number."""
+    """Return the row of a reading.
+
+    Args:
+        tight: By Rényi divergences, by losses.
+        why: Kept where the formula does not give the number.
+    """
     renyi, losses = tight
     same: Row = {"reading": name, "stated": int(stated), "formula": formula, "renyi": renyi, "losses": losses}
     return {**same, "gives": int(gives), "reason": "" if gives else why}
@@ -170,7 +178,11 @@ class WrittenClaim:
 
 @part
 class _OfEpsilons:
-    """What printed epsilons are computed from; within: how near a formula's epsilon must be to the printed one."""
+    """What printed epsilons are computed from.
+
+    Args:
+        within: How near a formula's epsilon must be to the printed one.
+    """
 
     federation: Mapping[str, Any]
     readings: Annotated[tuple[Mapping[str, Any], ...], Field(min_length=1)]
@@ -182,7 +194,11 @@ class _OfEpsilons:
 
 @part
 class _OfRounds:
-    """What printed rounds are computed from; losses: whether privacy losses are computed after the printed round."""
+    """What printed rounds are computed from.
+
+    Args:
+        losses: Whether privacy losses are computed after the printed round.
+    """
 
     federation: Mapping[str, Any]
     readings: Annotated[tuple[Mapping[str, Any], ...], Field(min_length=1)]
@@ -210,7 +226,11 @@ def _agent(fields: Any) -> _Agent:
 
 @part
 class _OfGeyer:
-    """What the rounds of Geyer et al. are computed from; communication: number of uploads in all."""
+    """What the rounds of Geyer et al. are computed from.
+
+    Args:
+        communication: Number of uploads in all.
+    """
 
     federation: Mapping[str, Any]
     epsilon: Positive
@@ -224,7 +244,11 @@ class _OfGeyer:
 
 @part
 class _OfFlower:
-    """What Flower's epsilons are computed from; within: how near the formula must be to the program's number."""
+    """What Flower's epsilons are computed from.
+
+    Args:
+        within: How near the formula must be to the program's number.
+    """
 
     federation: Mapping[str, Any]
     program: Literal["script", "without replacement", "poisson"]
@@ -272,7 +296,13 @@ def _check_geyer(printed: int, given: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Claim:
-    """A printed number. counts: what it is.  given: all that its readings are computed from.  apart: why it cannot be compared."""
+    """A printed number.
+
+    Args:
+        counts: What it is.
+        given: All that its readings are computed from.
+        apart: Why it cannot be compared.
+    """
 
     name: str
     claimed: float
@@ -294,7 +324,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class AccountingTable:
-    """What a file of such a table says; called: how a command asks for it."""
+    """What a file of such a table says.
+
+    Args:
+        called: How a command asks for it.
+    """
 
     name: str
     title: str

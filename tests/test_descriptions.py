@@ -1,56 +1,48 @@
-"""What `show` says of a server: what it does, what each of its fields means, and the threat that follows."""
+"""Descriptions of the fields of parts, in `show` and in the schema of recipes."""
 
 import dataclasses
+import json
+from typing import Annotated
 
 import pytest
 from click.testing import CliRunner
+from pydantic import Field
 
 from leakbench.attack import Attack
 from leakbench.attack.recipe import SERVER
+from leakbench.catalog import descriptions, purpose, schema
 from leakbench.cli import commands
-from leakbench.meanings import meanings, purpose
+from leakbench.defense.noise import GaussianNoise
 from leakbench.recipe import resolve
 
 
 @dataclasses.dataclass
-class Said:
-    """Do this, of a: kind.
+class Described:
+    """Do this: first.
 
-    More words. one: the first, as in two: not a label. two, three: both
-    of them (see there). four: the last.
-
-    five: of its own paragraph; one: said before.
+    More words.
     """
 
-    one: int = 1
-    two: int = 2
-    three: int = 3
+    one: Annotated[int, Field(description="The first, as in two: text.")] = 1
+    two: Annotated[Annotated[int, Field(ge=0)], Field(description="The second.")] = 2
+    three: Annotated[int, Field(ge=0)] = 3
     four: int = 4
-    five: int = 5
-    six: int = 6
 
 
-@dataclasses.dataclass
-class Bare:
-    """Nothing to choose."""
+def test_a_description_is_that_of_the_annotation():
+    assert purpose(Described) == "Do this: first."
+    assert descriptions(Described) == {"one": "The first, as in two: text.", "two": "The second."}
 
 
-def test_a_meaning_ends_where_the_next_begins_or_the_paragraph_ends():
-    assert purpose(Said) == "Do this, of a: kind."
-    assert meanings(Said) == {
-        "one": "the first, as in two: not a label",
-        "two": "both of them (see there)",
-        "three": "both of them (see there)",
-        "four": "the last",
-        "five": "of its own paragraph",
-    }
-    assert meanings(Bare) == {}
+def test_the_schema_of_recipes_has_the_descriptions():
+    texts = json.dumps(schema())
+    assert descriptions(GaussianNoise)["multiplier"] in texts
 
 
 @pytest.mark.parametrize("name", SERVER.parts)
 def test_every_field_of_a_server_is_explained(name):
     fields = {field.name for field in dataclasses.fields(SERVER.parts[name])}
-    assert meanings(SERVER.parts[name]).keys() == fields
+    assert descriptions(SERVER.parts[name]).keys() == fields
     assert purpose(SERVER.parts[name]).endswith(".")
 
 
@@ -60,8 +52,8 @@ def test_every_field_of_a_server_is_explained(name):
         (
             "loki",
             [
-                "    bins: 256  # k, the number of bins of one client",
-                "    gain: 1.0  # size of the return path",
+                "    bins: 256  # k, the number of bins of one client.",
+                "    gain: 1.0  # Size of the return path.",
                 "  threat: malicious architecture (G: changes the model, has public data)",
             ],
         ),
