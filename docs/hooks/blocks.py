@@ -12,7 +12,7 @@ from pathlib import Path
 
 from leakbench.defense.transform import STATIONS
 from leakbench.overview import recorded
-from leakbench.report.columns import PAGE_COLUMNS, PICTURE_COLUMNS, PRECISION, TABLE_COLUMNS, Column
+from leakbench.report.columns import PAGE_COLUMNS, PICTURE_COLUMNS, PRECISION_COLUMN, TABLE_COLUMNS, Column
 from leakbench.report.page import ALONE, D_SNR, IDEAL, ISOLATED, PERCENTILE
 from leakbench.reproduce.accounting.page import NO_READING
 from leakbench.reproduce.verdict import CONTRADICTED, NOT_MEASURED, REPRODUCED, VERDICTS
@@ -145,7 +145,7 @@ def _table(page: Path, head: str) -> Iterator[list[str]]:
 BLOCKS: dict[str, Callable[[], str]] = {
     "columns": _meanings(PICTURE_COLUMNS),
     "table_columns": _meanings(TABLE_COLUMNS),
-    "page_columns": _meanings((PRECISION, *PAGE_COLUMNS)),
+    "page_columns": _meanings((PRECISION_COLUMN, *PAGE_COLUMNS)),
     "letters": _letters,
     "servers": _servers,
     "reasons": _reasons,

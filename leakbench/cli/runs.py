@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from leakbench.measure.rates import ASR
+
 if TYPE_CHECKING:
     from leakbench.runs import Listed
 
@@ -25,12 +27,12 @@ HEADINGS = {
     "accuracy": "accuracy",
     "epsilon_valid": "epsilon",
     "point": "point",
-    "asr": "ASR",
-    "null_asr": "baseline ASR",
+    ASR.name: ASR.heading,
+    ASR.baseline: "baseline ASR",
     "verdict": "verdict",
 }
 
-OF_POINT = ("asr", "null_asr", "verdict")
+OF_POINT = (ASR.name, ASR.baseline, "verdict")
 """What a line takes from the summary of a leakage point."""
 
 

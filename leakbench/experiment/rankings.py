@@ -11,6 +11,7 @@ from leakbench.cell import Cell
 from leakbench.data.dataset import Feature
 from leakbench.experiment.victims import aware, public_examples
 from leakbench.federated.view import Public, View
+from leakbench.measure.rates import IDENTIFIED
 from leakbench.scoring.rankings import RANKINGS, Ranks
 from leakbench.types import Generators
 
@@ -42,11 +43,11 @@ def rankings(
     found = dict(ready or {})
     if isinstance(answer, Ranking):
         method, asked = cell.attack.method, _asked(features)
-        found[next((name for name, rank in asked.items() if isinstance(method, type(rank))), "identified")] = answer
+        found[next((name for name, rank in asked.items() if isinstance(method, type(rank))), IDENTIFIED.name)] = answer
     found = likelihoods(cell, views, shown, features, rngs, found)
     informed = _informed(cell, views, shown)
     calibration = public_examples(cell, CALIBRATION).inputs
-    return found | by_both(informed, found["identified"], shown, calibration, answer)
+    return found | by_both(informed, found[IDENTIFIED.name], shown, calibration, answer)
 
 
 def likelihoods(

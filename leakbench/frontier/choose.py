@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from leakbench.errors import InputError
+from leakbench.measure.rates import IDENTIFIED
 from leakbench.reproduce.reached import Reached, reached
 from leakbench.summary.verdict import CAUTION
 from leakbench.summary.verdict_words import LEAKING
@@ -163,7 +164,7 @@ def chosen(rows: pd.DataFrame, wanted: Requirements = NOTHING_REQUIRED) -> Choic
     if not len(good):
         weak = ranked[reasons[ranked.index] == "accuracy"].dropna(subset=["trained_accuracy"])
         strong = rows[reasons == "leak"].sort_values(
-            ["identified", "trained_accuracy"], ascending=[True, False], na_position="last", kind="stable"
+            [IDENTIFIED.name, "trained_accuracy"], ascending=[True, False], na_position="last", kind="stable"
         )
         return dataclasses.replace(none, unusable=_first(weak), least=_first(strong))
     best, rest = good.iloc[0], good.iloc[1:]

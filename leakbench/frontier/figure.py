@@ -38,6 +38,7 @@ from leakbench.frontier.look import (
     with_dark,
 )
 from leakbench.leakage_points import point_name
+from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.reproduce.columns import text_of
 from leakbench.store import write_atomically
 
@@ -78,8 +79,8 @@ KEY = {"reconstructs": True, "does not": False}
 def _names(axes: Axes, rows: pd.DataFrame, looks: dict[str, Look], choice: Choice) -> None:
     """Write each defense's name to the right of the panels, with its marker, and a thin line to its rightmost point."""
     ends = {
-        str(defense): own.sort_values(["identified", "trained_accuracy"]).iloc[-1]
-        for defense, own in rows.dropna(subset=["identified"]).groupby("defense", sort=False)
+        str(defense): own.sort_values([IDENTIFIED.name, "trained_accuracy"]).iloc[-1]
+        for defense, own in rows.dropna(subset=[IDENTIFIED.name]).groupby("defense", sort=False)
     }
     names = list(ends)
     # Heights are shares of the panel's height: labels keep their distance on every scale.
@@ -91,7 +92,7 @@ def _names(axes: Axes, rows: pd.DataFrame, looks: dict[str, Look], choice: Choic
     for name, y in zip(names, places, strict=True):
         look, end = looks[name], ends[name]
         axes.plot(
-            [float(end["identified"]), edge, at - 0.02],
+            [float(end[IDENTIFIED.name]), edge, at - 0.02],
             [float(end["trained_accuracy"]), y, y],
             color=look.colour,
             linewidth=0.5,
@@ -202,7 +203,7 @@ def figure_of(rows: pd.DataFrame, choice: Choice) -> Figure:
     for defense, look in looks.items():
         own = rows[rows["defense"] == defense].sort_values("factor")
         _line(left, own, _x_left(own, lane, look.place, len(looks), column), look)
-        _line(right, own, own["identified"].to_numpy(float), look, "identified")
+        _line(right, own, own[IDENTIFIED.name].to_numpy(float), look, IDENTIFIED.heading)
     if choice.best is not None:
         _star(left, right, choice.best, lane, looks, column)
     _names(right, rows, looks, choice)
@@ -287,7 +288,7 @@ def _line(axes: Axes, own: pd.DataFrame, x: np.ndarray, look: Look, across: str 
         low, high = (own[f"{across}_{end}"].to_numpy(float) for end in ("low", "high"))
         axes.hlines(y, low, high, **style)
     axes.plot(x, y, color=look.colour, linestyle=look.dashes, linewidth=1.2, zorder=2, alpha=0.9)
-    full = (own["asr_low"] > own["null_asr"]).to_numpy(bool)
+    full = (own[ASR.low] > own[ASR.baseline]).to_numpy(bool)
     for which, face in ((full, look.colour), (~full, PAPER)):
         axes.scatter(
             x[which],
@@ -308,7 +309,7 @@ def _star(
     own = best.to_frame().T
     own[column] = own[column].astype(float)
     x = _x_left(own, lane, looks[str(best["defense"])].place, len(looks), column)
-    for axes, at in ((left, float(x[0])), (right, float(best["identified"]))):
+    for axes, at in ((left, float(x[0])), (right, float(best[IDENTIFIED.name]))):
         axes.scatter(
             [at],
             [best["trained_accuracy"]],

@@ -16,6 +16,7 @@ from leakbench.data.find import load_dataset
 from leakbench.errors import InputError
 from leakbench.frontier.grid import DEFENSES, Point, points_of
 from leakbench.frontier.measure import SAME, asked_of, cells_at, left_out, measured
+from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED
 from leakbench.progress import Reporter, cells_line
 from leakbench.reproduce.kept import CURE, FRONTIER, kept, write_csv
 from leakbench.reproduce.measure import hash_of
@@ -33,8 +34,9 @@ FILLED = ("point", "verdict", "victims", "identify_victims", "candidates", "seed
 MEASURED = (
     *FILLED,
     "hash",
-    *(f"{share}{end}" for share in ("trained_accuracy", "identified", "asr") for end in ("", "_low", "_high")),
-    *("null_asr", "label_ranked", "null_label", "identify_p", "null_identified_low", "null_identified_high", "sigma"),
+    *(f"trained_accuracy{end}" for end in ("", "_low", "_high")),
+    *(*IDENTIFIED.ends, *ASR.ends, ASR.baseline, LABEL_RANKED.name),
+    *("null_label", "identify_p", "null_identified_low", "null_identified_high", "sigma"),
     *("epsilon_valid", "epsilon_tap", "epsilon_claimed", "epsilon_reason", "epsilon_tap_reason", "wall_minutes"),
 )
 """Columns that page and figure need."""

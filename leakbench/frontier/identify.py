@@ -15,6 +15,7 @@ from leakbench.cell.budget import prepare
 from leakbench.cell.network import probe_of
 from leakbench.data.find import Load, load_dataset
 from leakbench.defense import facts_at
+from leakbench.measure.rates import IDENTIFIED
 from leakbench.reproduce.rows import Row
 from leakbench.summary.verdict import above_chance, by_chance, whole_victims
 from leakbench.summary.verdict_words import IDENTIFIES, RECONSTRUCTS
@@ -24,7 +25,7 @@ __all__ = ["UNLIMITED", "identified_by", "identify_cell", "null_interval", "told
 UNLIMITED: dict[str, Any] = dict.fromkeys(("iterations", "evaluations", "budget"))
 """Limits of searches; identification does not search."""
 
-SHARES = ("identified", "identified_low", "identified_high", "identified_bound", "candidates")
+SHARES = (*IDENTIFIED.ends, IDENTIFIED.bound, "candidates")
 """Columns copied from the summary of the cell with many victims."""
 
 
@@ -55,7 +56,7 @@ def identified_by(tap: Mapping[str, Any], verdict: str) -> Row:
             victims are identified significantly more often than by chance.
     """
     row = {key: tap[key] for key in SHARES} | {"identify_victims": tap["victims"], "identify_p": told_from_chance(tap)}
-    if verdict != RECONSTRUCTS and tap["identified"] is not None and above_chance(*_trials(tap)):
+    if verdict != RECONSTRUCTS and tap[IDENTIFIED.name] is not None and above_chance(*_trials(tap)):
         verdict = IDENTIFIES
     return (
         row
@@ -70,14 +71,14 @@ def told_from_chance(tap: Mapping[str, Any]) -> float:
     Args:
         tap: Summary with the share `identified` of `victims` V, each among `candidates` k.
     """
-    if tap["identified"] is None or math.isnan(tap["identified"]):
+    if tap[IDENTIFIED.name] is None or math.isnan(tap[IDENTIFIED.name]):
         return math.nan
     return by_chance(*_trials(tap))
 
 
 def _trials(tap: Mapping[str, Any]) -> tuple[int, int, float]:
     victims = int(tap["victims"])
-    return whole_victims(tap["identified"] * victims), victims, 1.0 / tap["candidates"]
+    return whole_victims(tap[IDENTIFIED.name] * victims), victims, 1.0 / tap["candidates"]
 
 
 def _facts(cell: Cell) -> Any:

@@ -24,6 +24,7 @@ from leakbench.frontier.grid import DEFENSES
 from leakbench.frontier.measure import SIZES, command_of
 from leakbench.frontier.stale import points_in
 from leakbench.leakage_points import point_name
+from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.reproduce.columns import text_of
 from leakbench.reproduce.stale import stale_lines, stale_names
 from leakbench.scripts import in_table, markdown_table, untagged
@@ -195,7 +196,7 @@ def _requirements(rows: pd.DataFrame) -> list[str]:
                 else (
                     setting_of(best),
                     share_text(best, "trained_accuracy"),
-                    share_text(best, "identified"),
+                    share_text(best, IDENTIFIED.name),
                     epsilon_text(best[wanted.column]),
                 )
             )
@@ -226,8 +227,8 @@ def _table(rows: pd.DataFrame, wanted: Requirements, tap: bool = False) -> str:
                 f"{share_text(row, 'identified')} of {row['candidates']:,.0f}",
                 f"{text_of(row['null_identified_low'], 3)} to {text_of(row['null_identified_high'], 3)}",
                 p_text(row["identify_p"]),
-                share_text(row, "asr"),
-                text_of(row["null_asr"]),
+                share_text(row, ASR.name),
+                text_of(row[ASR.baseline]),
                 text_of(row["label_ranked"]),
                 text_of(row["null_label"]),
                 epsilon_text(row["epsilon_valid"]),

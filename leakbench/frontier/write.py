@@ -16,6 +16,7 @@ from leakbench.frontier.choose import NOTHING_REQUIRED, Choice, Requirements, ch
 from leakbench.frontier.figure import draw
 from leakbench.frontier.page import page_of
 from leakbench.frontier.recipe import recipe_text
+from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.recipe import resolve
 from leakbench.reproduce.columns import text_of
 from leakbench.reproduce.rows import Row
@@ -32,7 +33,12 @@ def said(row: Row) -> str:
     return f"{row['row']}, {row['point']}: {', '.join(shares)}, {row['wall_minutes']} min"
 
 
-SHARES = {"accuracy": "trained_accuracy", "identified": "identified", "ASR": "asr", "valid epsilon": "epsilon_valid"}
+SHARES = {
+    "accuracy": "trained_accuracy",
+    IDENTIFIED.heading: IDENTIFIED.name,
+    ASR.heading: ASR.name,
+    "valid epsilon": "epsilon_valid",
+}
 
 
 def write(rows: pd.DataFrame, out: Path, dataset: str, wanted: Requirements = NOTHING_REQUIRED) -> Iterator[str]:

@@ -14,6 +14,7 @@ from leakbench.errors import InputError
 from leakbench.federated.leakage import TAPS
 from leakbench.inside import said
 from leakbench.manifest import needed
+from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.recipe import content_of
 from leakbench.store import content_hash, read_manifest
 from leakbench.strict_json import strict_json
@@ -46,8 +47,8 @@ COLUMNS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "label": (_whole(0), "a whole number >= 0"),
     "eta": (lambda value: value is not None and _amount(value), "a number >= 0"),
     "candidates": (_whole(1), "a whole number >= 1"),
-    "success": (_hit, "true or false"),
-    "identified": (lambda value: value is None or _hit(value), "0, 1, or null for a victim that was not ranked"),
+    ASR.column: (_hit, "true or false"),
+    IDENTIFIED.column: (lambda value: value is None or _hit(value), "0, 1, or null for a victim that was not ranked"),
     "failure_reason": (lambda value: value is None or type(value) is str, "text"),
     "label_guess": (lambda value: value is None or _whole(-LARGEST)(value), "a whole number, or null"),
     "rmse": (_amount, "a number >= 0, or null"),
@@ -75,7 +76,7 @@ def _check_rows(rows: pd.DataFrame) -> None:
         row = twice.iloc[0]
         raise InputError(f"rows: {row['tap']}, round {row['round']}, victim {row['victim']} appears twice")
     for (tap, number), some in rows[rows["member"] == 0].groupby(["tap", "round"]):
-        if some["identified"].isna().any() and some["identified"].notna().any():
+        if some[IDENTIFIED.column].isna().any() and some[IDENTIFIED.column].notna().any():
             raise InputError(f"rows.identified: at {tap}, round {number}, some victims have null, expected all or none")
 
 
@@ -124,7 +125,7 @@ FORMAT = 1
 LONGEST = 100_000_000
 """Bytes of a file; of ten victims they take about 3,000."""
 
-SCORES = ("success", "identified", "failure_reason", "label_guess", "rmse", "null_rmse")
+SCORES = (ASR.column, IDENTIFIED.column, "failure_reason", "label_guess", "rmse", "null_rmse")
 """Columns of each example, after those that identify it."""
 
 ROUNDED, DIGITS = ("rmse", "null_rmse"), 4

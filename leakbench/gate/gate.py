@@ -13,12 +13,13 @@ import pandas as pd
 from leakbench.errors import InputError
 from leakbench.gate.baseline import OF_ATTACK, changed, kept_of
 from leakbench.leakage_points import point_name
+from leakbench.measure.rates import ASR, IDENTIFIED
 from leakbench.scripts import in_table, markdown_table
 from leakbench.summary.compare import Difference, differences
 
 __all__ = ["Check", "Limits", "gate", "junit", "lines", "markdown"]
 
-LEAKS = {"asr": "success", "identified": "identified"}
+LEAKS = {rate.name: rate.column for rate in (ASR, IDENTIFIED)}
 """{measure of a comparison: its column}; of both, more is a worse defense."""
 
 LEVEL = 0.05
@@ -139,7 +140,7 @@ def _within(rows: pd.DataFrame, told: dict[str, Any], limits: Limits) -> list[Ch
     checks = []
     if limits.max_asr is not None:
         for (tap, number), some in rows.groupby(["tap", "round"], sort=False):
-            asr = float((some["success"] == 1).mean())
+            asr = float((some[ASR.column] == 1).mean())
             said = f"{asr:.2f}, at most {limits.max_asr:g} is allowed"
             point = tap if rows["round"].nunique() == 1 else f"{tap}@{number}"
             checks.append(Check(f"{point} max-asr", asr <= limits.max_asr, said))

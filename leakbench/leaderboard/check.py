@@ -12,6 +12,7 @@ from leakbench.leaderboard.asked import Asking, asking, audit_command, card_comm
 from leakbench.leaderboard.card import Card
 from leakbench.leaderboard.make import make_card
 from leakbench.leaderboard.sources import sources_of
+from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, fields_of
 from leakbench.progress import Reporter
 from leakbench.recipe import catalog_folder
 from leakbench.recipe import names as catalog_names
@@ -27,7 +28,7 @@ ROUNDING, RELATIVE = 1e-3, 0.02
 ELSEWHERE = 0.05
 """How far, relative, a number without an interval may lie apart where not all is the same."""
 
-INTERVALS = ("asr", "null_asr", "identified", "label_ranked", "features", "records", "rmse", "value")
+INTERVALS = (*fields_of((ASR, IDENTIFIED, LABEL_RANKED)), "features", "records", "rmse", "value")
 """Fields of [value, low, high]."""
 
 FREE = ("warnings", "comment", "reason", "failures", "caveats", "label", "claimed_by", "by_network")

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from leakbench.leaderboard.card import Point
+from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED
 from leakbench.measure.statistics import median_interval
 from leakbench.summary.tap import EXCLUDED
 
@@ -20,7 +21,7 @@ DIGITS = 4
 def point_of(name: str, summary: Mapping[str, Any], rows: pd.DataFrame) -> Point:
     """Return a leakage point of a summary, whose rows are these."""
     tap = summary["taps"][name]
-    excluded = [tap[f"excluded_{what}"] for what in EXCLUDED if tap.get(f"excluded_{what}") is not None]
+    excluded = [tap[rate.excluded] for rate in EXCLUDABLE if tap.get(rate.excluded) is not None]
     same = str(summary["notes"].get(f"taps.{name}", "")).partition("the same bits as ")[2].partition(":")[0]
     return Point(
         name=name,
@@ -50,10 +51,10 @@ def point_of(name: str, summary: Mapping[str, Any], rows: pd.DataFrame) -> Point
 def _by_network(tap: Mapping[str, Any], rows: pd.DataFrame) -> dict[Any, tuple[float, ...]]:
     """Return how many victims of each network every share of `consistent.SHARES` counts; of a batch, none for the ASR."""
     first, found = rows[rows["member"] == 0], {}
-    for name, column in (("asr", "success"), ("identified", "identified"), ("label_ranked", "label_ranked")):
-        if tap[name] is not None and (name != "asr" or tap["batch"] == 1):
-            right = first.groupby("network")[column].sum()
-            found[name] = tuple(_needed(rounded(value)) for value in right)
+    for rate in (ASR, IDENTIFIED, LABEL_RANKED):
+        if tap[rate.name] is not None and (rate is not ASR or tap["batch"] == 1):
+            right = first.groupby("network")[rate.column].sum()
+            found[rate.name] = tuple(_needed(rounded(value)) for value in right)
     return found
 
 

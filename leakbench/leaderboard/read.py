@@ -15,6 +15,7 @@ from leakbench.bounded import bounded_text
 from leakbench.errors import InputError
 from leakbench.leaderboard.card import Card
 from leakbench.leaderboard.verdicts import check_once, check_verdicts
+from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED
 from leakbench.measure.statistics import share_of_networks, wilson
 from leakbench.recipe import construct
 from leakbench.store import write_atomically
@@ -23,7 +24,7 @@ from leakbench.summary.verdict_words import current_word
 
 __all__ = ["path_of", "read_card", "read_cards", "text_of", "write_card"]
 
-SHARES = ("asr", "identified", "label_ranked")
+SHARES = (ASR.name, IDENTIFIED.name, LABEL_RANKED.name)
 """Shares of a leakage point's victims; those of a batch's members are of the victims too, but not by Wilson's formula."""
 
 HALF_DIGIT = 1e-3
@@ -72,7 +73,7 @@ def _shares(card: Card) -> Iterator[tuple[str, tuple[float, float, float], int, 
                 )
             for name in SHARES:
                 share = getattr(point, name)
-                if share is not None and (name != "asr" or point.batch == 1):
+                if share is not None and (name != ASR.name or point.batch == 1):
                     place = f"cells.{cell.attacker}.{cell.protocol}.{point.name}.{name}"
                     right = point.by_network.get(name, ())  # type: ignore[call-overload]
                     if len(right) != (point.networks if point.networks > 1 else 0):

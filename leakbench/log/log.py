@@ -11,10 +11,11 @@ from typing import Any
 import pandas as pd
 
 from leakbench.errors import InputError, nearest
+from leakbench.measure.rates import ASR, IDENTIFIED, LABELS
 
 __all__ = ["TRACKERS", "check_tracker", "figures_of", "log_run"]
 
-OF_POINT = ("asr", "null_asr", "rmse", "null_rmse", "identified", "label_accuracy")
+OF_POINT = (ASR.name, ASR.baseline, "rmse", "null_rmse", IDENTIFIED.name, LABELS.name)
 
 
 def check_tracker(name: str) -> None:

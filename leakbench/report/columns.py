@@ -7,6 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from leakbench.measure.measures import MEASURES, Measure
+from leakbench.measure.rates import (
+    ASR,
+    COUNTED,
+    FEATURES,
+    IDENTIFIED,
+    LABEL_RANKED,
+    LABELS,
+    MEMBER_AUC,
+    MEMBER_FOUND,
+    PRECISION,
+    RECOGNISED,
+    RECORDS,
+    Rate,
+)
 from leakbench.report.words import Tap, factors, gives_fewer, interval, number
 
 __all__ = [
@@ -46,43 +60,30 @@ def _measured(measure: Measure) -> Column:
     return Column(measure.heading, measure.meaning, _plain(measure.name, measure.digits))
 
 
+def _rate(rate: Rate) -> Column:
+    return Column(rate.heading, rate.meaning, _plain(rate.name))
+
+
+def _with_interval(rate: Rate) -> Callable[[Tap], str]:
+    return lambda tap: interval(tap, rate.name)
+
+
 def _count(field: str) -> Callable[[Tap], str]:
     return lambda tap: "n/a" if tap.get(field) is None else f"{tap[field]:,}"
 
 
 COLUMNS = (
-    Column(
-        "ASR [95% CI]",
-        "Attack success rate: the share of attacked examples that are reconstructed to an RMSE of at most eta. Two different "
-        "examples of this data set are that close once in a thousand pairs. A search that fails or diverges counts as "
-        "a failure. The interval is Wilson's on one network. Over several networks it is computed from the variance between "
-        "their means. Members of one batch are not counted as independent.",
-        lambda tap: interval(tap, "asr"),
-    ),
+    Column(f"{ASR.heading} [95% CI]", ASR.meaning, _with_interval(ASR)),
     Column(
         "baseline ASR",
         "ASR of the baseline guess: the best guess from public data and the victim's label, without any gradient. Only a rate "
         "above it shows a leak.",
-        _plain("null_asr"),
+        _plain(ASR.baseline),
     ),
     _measured(MEASURES[0]),
     Column("baseline RMSE", "Median RMSE of the baseline guess.", _plain("null_rmse", 4)),
     *map(_measured, MEASURES[1:]),
-    Column("label acc.", "Share of examples whose label the attack infers correctly.", _plain("label_accuracy")),
-    Column(
-        "identified",
-        "Share of victims that the attacker picks out of a list of candidates, by the likelihood of the leaked gradient, or by the "
-        "nearest neighbour of the reconstruction where the attacker has evidence for it. It needs far less leakage than a "
-        "picture.",
-        _plain("identified"),
-    ),
-    Column(
-        "label ranked",
-        "Share of victims whose label comes first when an attacker that knows the defense ranks all classes by public mean "
-        "gradients. It does not depend on the attack. Compare it with the share of the most frequent class. For a batch it is the "
-        "label of the first example, which even an attacker that knows the count of each class cannot tell from the others.",
-        _plain("label_ranked"),
-    ),
+    *map(_rate, (LABELS, IDENTIFIED, LABEL_RANKED)),
     Column(
         "iterations",
         "Median iterations after which the reconstruction of an example is within eta and remains there.",
@@ -91,85 +92,52 @@ COLUMNS = (
 )
 """As in the terminal; the leakage point comes first."""
 
-RECOGNISED = Column(
-    "recognised (baseline)",
-    "Share of attacked examples whose reconstruction is closer to its own original than to up to 1,000 other pictures of the "
-    "data set, both by SSIM and by the RMSE of the high-passed pictures, scaled to equal contrast; in brackets the same share for "
-    "the baseline guess. A person may recognise a picture whose RMSE is above eta.",
-    lambda tap: (
-        "n/a"
-        if tap.get("recognised") is None
-        else f"{number(tap['recognised'])} ({number(tap.get('null_recognised'))})"
+PICTURE_COLUMNS = (
+    *COLUMNS[:2],
+    Column(
+        RECOGNISED.heading,
+        RECOGNISED.meaning,
+        lambda tap: (
+            "n/a"
+            if tap.get(RECOGNISED.name) is None
+            else f"{number(tap[RECOGNISED.name])} ({number(tap.get(RECOGNISED.baseline))})"
+        ),
     ),
+    *COLUMNS[2:],
 )
-
-PICTURE_COLUMNS = (*COLUMNS[:2], RECOGNISED, *COLUMNS[2:])
 """Those of a run on pictures: recognition after the ASR and that of the baseline guess."""
 
 TABLE_COLUMNS = (
-    Column(
-        "features right",
-        "Mean share of a record's features that are right, as TabLeak counts (Vero et al. 2023): a category if its largest column "
-        "is the true one, a number if it is within 0.319 standard deviations. Records of a batch are matched by this measure, and "
-        "an example without an answer counts as 0. The interval is Student's over batches.",
-        lambda tap: interval(tap, "feature_accuracy"),
-    ),
+    Column(FEATURES.heading, FEATURES.meaning, _with_interval(FEATURES)),
     Column(
         "random features",
         "The same for TabLeak's random baseline: each feature is drawn independently from the public records that have it.",
-        lambda tap: number(tap.get("random_feature_accuracy")),
+        _plain(f"random_{FEATURES.name}"),
     ),
     Column(
         "baseline features",
         "The same for the best guess from public records and the label, without any gradient. Only a share above it shows a leak.",
-        lambda tap: number(tap.get("null_feature_accuracy")),
+        _plain(FEATURES.baseline),
     ),
-    Column(
-        "records right",
-        "Share of records with all features right; the share of right features overstates how many people are reconstructed.",
-        lambda tap: interval(tap, "record_match"),
-    ),
-    Column(
-        "random records", "The same for the random baseline.", lambda tap: number(tap.get("random_record_match"), 3)
-    ),
-    Column("baseline records", "The same for the baseline guess.", lambda tap: number(tap.get("null_record_match"), 3)),
+    Column(RECORDS.heading, RECORDS.meaning, _with_interval(RECORDS)),
+    Column("random records", "The same for the random baseline.", _plain(f"random_{RECORDS.name}", 3)),
+    Column("baseline records", "The same for the baseline guess.", _plain(RECORDS.baseline, 3)),
 )
 
 PAGE_COLUMNS = (
-    Column(
-        "member AUC",
-        "How often the first example of a batch is ranked above a candidate that is not in the batch, by the likelihood of the "
-        "leaked gradient: the area under the curve of true against false positives of membership inference. 0.5 is chance.",
-        lambda tap: interval(tap, "member_auc"),
-    ),
-    Column(
-        "member found",
-        "Share of victims recognised as members at a threshold that takes at most 1 % of the other candidates for members: the "
-        "true positive rate at a false positive rate of 1 %. Chance gives 1 %.",
-        lambda tap: interval(tap, "member_tpr"),
-    ),
-    Column(
-        "labels counted",
-        "Mean share of a batch's labels that are counted right, by the expected share of each class given the leaked gradient "
-        "(classes by public mean gradients). The interval is Student's over batches.",
-        lambda tap: interval(tap, "label_counts"),
-    ),
+    *(Column(rate.heading, rate.meaning, _with_interval(rate)) for rate in (MEMBER_AUC, MEMBER_FOUND, COUNTED)),
     Column(
         "baseline counted",
         "The same by the public shares of the classes alone. Only a share above it shows a leak.",
-        lambda tap: number(tap.get("null_label_counts")),
+        _plain(COUNTED.baseline),
     ),
 )
 """Columns that only the page has; the terminal has no room for them."""
 
-PRECISION = Column(
-    "precision",
-    "The share of right answers among the answers that were given, whereas the ASR counts all examples.",
-    _plain("precision"),
-)
+PRECISION_COLUMN = _rate(PRECISION)
 """For a malicious server, or where fewer answers were given than there are examples; the terminal prints it below the table."""
 
-PAGE_FIELDS = ("member_auc", "member_tpr", "label_counts", "null_label_counts", "attributes")
+PAGE_FIELDS = (MEMBER_AUC.name, MEMBER_FOUND.name, COUNTED.name, COUNTED.baseline, "attributes")
 """Fields of a leakage point that only the page shows, so that only the page explains their absence."""
 
 
@@ -188,7 +156,7 @@ LEARNED = (
 
 COUNTS = (
     Column(
-        "baseline ASR [95% CI]", "ASR of the baseline guess with its interval.", lambda tap: interval(tap, "null_asr")
+        "baseline ASR [95% CI]", "ASR of the baseline guess with its interval.", lambda tap: interval(tap, ASR.baseline)
     ),
     Column("eta", "RMSE up to which a reconstruction counts as a success.", _plain("eta", 4)),
     Column("victims", "Number of victims under attack.", _count("victims")),
@@ -220,18 +188,18 @@ def page_columns(summary: Mapping[str, Any]) -> tuple[Column, ...]:
     """Return the columns of the page's table: those of the terminal, and those that only the page has room for."""
     attributes = dict.fromkeys(name for tap in summary["taps"].values() for name in tap.get("attributes") or {})
     fewer = any(gives_fewer(summary, tap) for tap in summary["taps"].values())
-    return (*columns(summary), *((PRECISION,) if fewer else ()), *PAGE_COLUMNS, *map(_attribute, attributes))
+    return (*columns(summary), *((PRECISION_COLUMN,) if fewer else ()), *PAGE_COLUMNS, *map(_attribute, attributes))
 
 
-CORE = ("ASR [95% CI]", "baseline ASR", "identified", "RMSE")
-TABLE_CORE = ("ASR [95% CI]", "features right", "baseline features", "identified")
+CORE = ("ASR [95% CI]", "baseline ASR", IDENTIFIED.heading, "RMSE")
+TABLE_CORE = ("ASR [95% CI]", FEATURES.heading, "baseline features", IDENTIFIED.heading)
 """Headings of the columns that answer first, after the leakage point and the verdict: of pictures, and of tables."""
 
 
 def core_columns(summary: Mapping[str, Any]) -> tuple[Column, ...]:
     """Return the four columns that stand next to the leakage point and its verdict, less those without any value."""
     all_of = {column.heading: column for column in columns(summary)}
-    names = TABLE_CORE if "features right" in all_of else CORE
+    names = TABLE_CORE if FEATURES.heading in all_of else CORE
     return with_values(tuple(all_of[name] for name in names), summary)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from leakbench.auditing.verdict import Audit
 from leakbench.leakage_points import point_name
+from leakbench.measure.rates import ASR
 from leakbench.report.audited import audit_of
 from leakbench.report.cards import Card, cards
 from leakbench.report.columns import COUNTS, page_columns
@@ -21,7 +22,7 @@ from leakbench.summary.compare import DIFFERS, ENOUGH, Difference, differences, 
 __all__ = ["compared_page"]
 
 
-MEASURES = {"asr": "ASR", "rmse": "RMSE"}
+MEASURES = {ASR.name: ASR.heading, "rmse": "RMSE"}
 """{measure: its name on the page}; another's underscores become spaces."""
 
 

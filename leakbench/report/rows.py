@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from leakbench.measure.measures import MEASURES, Measure
+from leakbench.measure.rates import FEATURES, IDENTIFIED, RECOGNISED, RECORDS
 from leakbench.report.words import number
 
 __all__ = ["LINES", "Victims", "victims"]
@@ -77,14 +78,14 @@ COLUMNS = (
     _Column("victim", lambda row: str(row["victim"])),
     _Column("example", lambda row: str(row["member"]), lambda rows: bool(rows["member"].max() > 0)),
     _Column("success", lambda row: "no answer" if row["failure"] else _yes(row["success"]), numeric=False),
-    _Column("recognised", lambda row: _yes(row["recognised"]), _has("recognised"), numeric=False),
+    _Column("recognised", lambda row: _yes(row[RECOGNISED.column]), _has(RECOGNISED.column), numeric=False),
     _measured(MEASURES[0]),
     _plain("baseline RMSE", "null_rmse", 4),
     *map(_measured, MEASURES[1:]),
-    _plain("features right", "feature_accuracy", 2),
-    _plain("record right", "record_match", 0),
+    _plain(FEATURES.heading, FEATURES.column, 2),
+    _plain("record right", RECORDS.column, 0),
     _Column("label", lambda row: number(_float(row["label"]), 0), _has("label")),
     _Column("label inferred", lambda row: number(_float(row["label_guess"]), 0), _has("label_guess")),
-    _Column("identified", lambda row: number(_float(row["identified"]), 2), _has("identified")),
+    _plain(IDENTIFIED.heading, IDENTIFIED.column, 2),
     _plain("iterations", "iterations_to_success", 0),
 )

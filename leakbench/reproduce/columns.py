@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
+from leakbench.measure import rates
 from leakbench.scripts import in_table
 
 __all__ = ["COLUMNS", "Column", "Row", "measures_of", "text_of"]
@@ -35,7 +36,7 @@ def measures_of(row: Row, columns: str) -> str:
         return f"{text_of(row['cost_ratio'])} times none's"
     if columns == "accuracy":
         return f"accuracy {text_of(row['trained_accuracy'], 3)}, {row['wall_minutes']} min"
-    return f"ASR {text_of(row['asr'])}, RMSE {text_of(row['rmse'], 3)}, {row['minutes']} min"
+    return f"ASR {text_of(row[rates.ASR.name])}, RMSE {text_of(row['rmse'], 3)}, {row['minutes']} min"
 
 
 def number(key: str, digits: int = 2) -> Callable[[Row], str]:
@@ -60,9 +61,11 @@ def yes(key: str) -> Callable[[Row], str]:
 
 def above_baseline(row: Row) -> str:
     """Show the excess of the ASR over the baseline guess, as a share of the largest possible excess."""
-    if pd.isna(row["asr"]) or pd.isna(row["null_asr"]):  # An attack that only ranks reconstructs nothing.
+    if pd.isna(row[rates.ASR.name]) or pd.isna(
+        row[rates.ASR.baseline]
+    ):  # An attack that only ranks reconstructs nothing.
         return "-"
-    return text_of((row["asr"] - row["null_asr"]) / (1 - row["null_asr"]))
+    return text_of((row[rates.ASR.name] - row[rates.ASR.baseline]) / (1 - row[rates.ASR.baseline]))
 
 
 def size(row: Row) -> str:
@@ -83,20 +86,21 @@ def in_any_row(row: Row) -> str:
 
 def identified(row: Row) -> str:
     """Show the identified share, with its interval where the row has one, and the number of candidates."""
-    share = text_of(row["identified"]) if pd.isna(row.get("identified_low")) else interval("identified")(row)
+    name, known = rates.IDENTIFIED.name, not pd.isna(row.get(rates.IDENTIFIED.low))
+    share = interval(name)(row) if known else text_of(row[name])
     return f"{share} of {row['candidates']:,.0f}"
 
 
 ROW = Column("row", lambda row: in_table(row["row"]))
 ASR = Column(
     "ASR [95 % CI]",
-    interval("asr"),
+    interval(rates.ASR.name),
     "the share of images that are reconstructed to an RMSE of at most eta, which two different examples of the data set reach "
     "once in a thousand pairs",
 )
 NULL_ASR = Column(
     "baseline ASR",
-    number("null_asr"),
+    number(rates.ASR.baseline),
     "the same for the best guess from public data and the label, without any gradient",
 )
 RMSE = Column(
@@ -241,10 +245,10 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         ),
         Column(
             "recovered [95 % CI]",
-            interval("asr"),
+            interval(rates.ASR.name),
             "the share of examples recovered to an RMSE of at most eta; interval by batch",
         ),
-        Column("verbatim [95 % CI]", interval("verbatim"), "to an RMSE of at most .001"),
+        Column("verbatim [95 % CI]", interval(rates.VERBATIM.name), "to an RMSE of at most .001"),
         Column(
             "law",
             number("alone_expected", 3),
@@ -252,7 +256,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         ),
         Column(
             "precision",
-            number("precision"),
+            number(rates.PRECISION.name),
             "the share of the reconstructions that are correct; none without a reconstruction",
         ),
         RMSE,

@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 
 from leakbench.errors import InputError
+from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, LABELS, PRECISION, VERBATIM, fields_of
 from leakbench.reproduce.recorded import parsed_versions
 from leakbench.store import write_atomically
 from leakbench.summary.verdict import above_chance, whole_victims
@@ -82,7 +83,7 @@ WORDS = (
 )
 """Text, or nothing."""
 
-SHARES = ("asr", "null_asr", "identified", "trained_accuracy", "label_ranked", "verbatim", "precision", "accuracy")
+SHARES = (*fields_of((ASR, IDENTIFIED, LABELS, LABEL_RANKED, VERBATIM, PRECISION)), "trained_accuracy", "accuracy")
 """Numbers from 0 to 1, as are the ends of their intervals."""
 
 FLAGS = {"True": True, "False": False}
@@ -126,10 +127,10 @@ SIZES = ("victims", "batch")
 OF_PAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "accuracy": ((), ()),
     "cost": ((), ()),
-    "points": (("limit", "identified", "candidates", "asr", "null_asr"), SIZES),
-    "claims": (("limit", "identified", "candidates", "asr", "null_asr"), SIZES),
-    "strongest": (("limit", "identified", "candidates", "asr"), SIZES),
-    "servers": (("identified", "candidates", "minutes", "asr"), SIZES),
+    "points": (("limit", IDENTIFIED.name, "candidates", ASR.name, ASR.baseline), SIZES),
+    "claims": (("limit", IDENTIFIED.name, "candidates", ASR.name, ASR.baseline), SIZES),
+    "strongest": (("limit", IDENTIFIED.name, "candidates", ASR.name), SIZES),
+    "servers": ((IDENTIFIED.name, "candidates", "minutes", ASR.name), SIZES),
 }
 """{a page's set of columns: the columns that must exist, and further ones that must have a value in every row}."""
 
@@ -181,7 +182,7 @@ def _with_current_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
         return rows
     words = [current_word(word) if isinstance(word, str) else word for word in rows["verdict"]]
     for place, (before, row) in enumerate(zip(rows["verdict"], rows.to_dict("records"), strict=True)):
-        right = row.get("identified", math.nan)
+        right = row.get(IDENTIFIED.name, math.nan)
         if before == RANKED_ONLY and not math.isnan(right):
             victims, chance = int(row["victims"]), 1 / row["candidates"]
             words[place] = IDENTIFIES if above_chance(whole_victims(right * victims), victims, chance) else words[place]

@@ -25,6 +25,7 @@ from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, draw_victims, public_examples, truth, view_of
 from leakbench.federated.view import View
 from leakbench.measure.metrics import success_threshold
+from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED, LABELS, PRECISION, VERBATIM
 from leakbench.measure.statistics import mean_interval, median_interval, proportion, wilson
 from leakbench.models.layers import first_layer
 from leakbench.progress import Reporter
@@ -52,14 +53,14 @@ __all__ = [
 ]
 
 MEASURES = (
-    *("asr", "asr_low", "asr_high", "null_asr", "rmse", "null_rmse", "psnr", "ssim", "label_accuracy"),
-    *("identified", "iterations", "asr_bound", "rmse_floor", "identified_low", "identified_high", "identified_bound"),
-    *("label_ranked", "label_ranked_bound", "observations", "candidates"),
+    *(*ASR.ends, ASR.baseline, "rmse", "null_rmse", "psnr", "ssim", LABELS.name),
+    *(IDENTIFIED.name, "iterations", ASR.bound, "rmse_floor", IDENTIFIED.low, IDENTIFIED.high, IDENTIFIED.bound),
+    *(LABEL_RANKED.name, LABEL_RANKED.bound, "observations", "candidates"),
 )
 """Copied from the summary of a leakage point."""
 
 OF_SERVERS = (
-    *("precision", "verbatim", "verbatim_low", "verbatim_high", "alone_expected"),
+    *(PRECISION.name, *VERBATIM.ends, "alone_expected"),
     *("asr_ideal", "rmse_ideal", "verdict"),
 )
 """Copied on pages about servers, which add `within_tenth` and `in_any_row`."""

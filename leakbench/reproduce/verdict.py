@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
+from leakbench.measure.rates import ASR
 from leakbench.reproduce.agreement import LEVEL, Agreement, agreement, holm
 
 __all__ = [
@@ -74,7 +75,7 @@ class Measure:
 MEDIAN = "a mean is printed, a median measured"
 
 CLAIMS = {
-    "asr": Measure("ASR", unit="networks", least=5, tolerance=0.05),
+    ASR.name: Measure(ASR.heading, unit="networks", least=5, tolerance=0.05),
     "rmse": Measure("RMSE", other=MEDIAN),
     "iterations": Measure("iterations", other=MEDIAN),
     "recall": Measure("recall", "in_any_row", unit="networks", least=5, tolerance=0.05),
@@ -229,7 +230,7 @@ def _equal(found: Compared, half: float, because: str) -> Compared:
 
 def _failed(row: Mapping[Any, Any], claim: Mapping[str, float]) -> bool:
     """Say whether the paper's attack failed, or ours: not more of its victims reconstructed than by the baseline guess."""
-    return claim.get("resilient") == 1 or _number(row.get("asr")) <= _number(row.get("null_asr"))
+    return claim.get("resilient") == 1 or _number(row.get(ASR.name)) <= _number(row.get(ASR.baseline))
 
 
 def _ranked(row: Mapping[Any, Any], what: str) -> str:

@@ -17,6 +17,7 @@ from leakbench.attack.rankings.classes import Classes
 from leakbench.data.attributes import values_of
 from leakbench.data.dataset import Feature
 from leakbench.federated.view import View
+from leakbench.measure.rates import IDENTIFIED, LABEL_RANKED
 from leakbench.measure.truth import Truth
 from leakbench.types import Generators
 
@@ -59,16 +60,16 @@ class Question:
 
 
 RANKINGS = {
-    "identified": Question(
-        said="identified",
+    IDENTIFIED.name: Question(
+        said=IDENTIFIED.heading,
         rank=lambda _: Candidates(),
-        right=lambda truth, _: {"identified": truth.own},
+        right=lambda truth, _: {IDENTIFIED.name: truth.own},
         kappa=lambda tap: 1 / float(tap["candidates"]),
     ),
-    "label_ranked": Question(
-        said="label ranked",
+    LABEL_RANKED.name: Question(
+        said=LABEL_RANKED.heading,
         rank=lambda _: Classes(),
-        right=lambda truth, _: {"label_ranked": truth.labels[:, 0]},
+        right=lambda truth, _: {LABEL_RANKED.name: truth.labels[:, 0]},
         kappa=lambda tap: float(tap["null_label"]),
         absent="no public example is of a victim's class, so that this ranking cannot name it",
     ),
@@ -98,7 +99,7 @@ def told(rankings: Mapping[str, Ranking], name: str, truth: Truth, features: Fea
             found[column] = torch.full((len(truth.labels),), torch.nan, dtype=torch.float64)
             continue
         scores, known = rankings[name].of(column.removeprefix(f"{name}_")).scores.cpu(), right.cpu()
-        if name == "identified":
+        if name == IDENTIFIED.name:
             found[column] = identified_first(scores, truth)
             continue
         found[column] = ranked_first(scores, known.clamp_min(0)).where(known >= 0, torch.nan)

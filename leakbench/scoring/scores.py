@@ -13,6 +13,7 @@ from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.null.pictures import NullAttack
 from leakbench.measure import metrics
 from leakbench.measure.measures import MEASURES
+from leakbench.measure.rates import IDENTIFIED
 from leakbench.measure.truth import Truth
 from leakbench.measure.unanswered import NONE_GIVEN, NOT_FINITE
 from leakbench.scoring.rankings import ONE_EACH, told
@@ -121,7 +122,7 @@ def score(
         round=round_number,
         network=network,
         eta=eta,
-        candidates=_candidates(rankings["identified"], truth),
+        candidates=_candidates(rankings[IDENTIFIED.name], truth),
         doubts=doubts,
     )
     rows = rows.assign(fit_seconds=took, fit_public=public)

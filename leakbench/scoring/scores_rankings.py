@@ -15,6 +15,7 @@ from torch import Tensor
 from leakbench.answers import Ranking
 from leakbench.attack.search.label_counts import rounded
 from leakbench.data.dataset import Feature
+from leakbench.measure.rates import IDENTIFIED, LABEL_RANKED
 from leakbench.measure.truth import Truth
 from leakbench.scoring.rankings import identified_first, told
 
@@ -49,8 +50,8 @@ def score_rankings(rankings: Mapping[str, Ranking], shown: Tensor, public_labels
             identified_by_reconstruction: 1 where the victim is named by that way alone, as in `told`; NaN without such an answer.
             member_above, member_found: see `membership`. label_counts, null_label_counts: see `counted`; NaN for M = 1.
     """
-    members, expected = (truth.examples[:, :, None] == shown).any(1), rankings["label_ranked"].scores.cpu()
-    above, found = membership(rankings["identified"].scores.cpu(), truth.own, members.cpu())
+    members, expected = (truth.examples[:, :, None] == shown).any(1), rankings[LABEL_RANKED.name].scores.cpu()
+    above, found = membership(rankings[IDENTIFIED.name].scores.cpu(), truth.own, members.cpu())
     labels = truth.labels.cpu()
     several = 1.0 if labels.shape[1] > 1 else torch.nan
     shares = torch.bincount(public_labels.cpu(), minlength=expected.shape[1]).to(expected).expand_as(expected)

@@ -15,6 +15,7 @@ from scipy.stats import binomtest
 from leakbench.errors import InputError
 from leakbench.leakage_points import listed, point_name
 from leakbench.manifest import needed
+from leakbench.measure.rates import ASR, FEATURES, IDENTIFIED, LABELS, RECORDS
 from leakbench.measure.statistics import paired_means, paired_shares
 from leakbench.rng import generator
 from leakbench.rows_file import read_rows
@@ -54,10 +55,10 @@ RULERS = ("eta", "candidates")
 SAME_RULER = 1e-5
 """Up to where thresholds are the same: other threads add the same numbers in another order."""
 
-SCORES = ("rmse", "feature_accuracy")
+SCORES = ("rmse", FEATURES.name)
 """Measures of which an example has more than 0 or 1."""
 
-MEANS = (*SCORES, "record_match")
+MEANS = (*SCORES, RECORDS.name)
 """Measures that are compared where both runs have them, an example without an answer counting as the worst."""
 
 TIE = 1e-9
@@ -192,7 +193,7 @@ NOTES = (
 
 DIFFERS = "differs"
 
-LEAKS = {"asr": "ASR", "identified": "identification", "feature_accuracy": "feature accuracy", "rmse": "RMSE"}
+LEAKS = {rate.name: rate.words for rate in (ASR, IDENTIFIED, FEATURES)} | {"rmse": "RMSE"}
 """{measure of a leak: its name in a sentence}; the first that differs is named."""
 
 
@@ -307,8 +308,8 @@ def _at(point: tuple[Any, ...], rows: pd.DataFrame, others: pd.DataFrame) -> Ite
     outcomes = {}
     if not any((r["failure_reason"] == RANKS_ONLY).all() for r in (rows, others)):
         told, others_told = (r["label"] == r["label_guess"] for r in (rows, others))
-        outcomes["asr"] = (rows["success"], others["success"], rows["victim"])
-        outcomes["label_accuracy"] = (told, others_told, rows["victim"])
+        outcomes[ASR.name] = (rows[ASR.column], others[ASR.column], rows["victim"])
+        outcomes[LABELS.name] = (told, others_told, rows["victim"])
         for score in MEANS:
             if score in rows and score in others:
                 outcomes[score] = (_answered(rows, score), _answered(others, score), rows["victim"])

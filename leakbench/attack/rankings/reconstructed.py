@@ -16,6 +16,7 @@ from leakbench.attack.batch_features import decided
 from leakbench.attack.posterior import missed
 from leakbench.federated.view import Public, View
 from leakbench.measure.metrics import pairwise_rmse
+from leakbench.measure.rates import IDENTIFIED
 from leakbench.measure.recognised import high_passed, scaled
 
 __all__ = ["CALIBRATION", "by_both", "certain", "chosen", "explains", "nearest"]
@@ -56,7 +57,7 @@ def by_both(
     sure = certain(near, public, shown.inputs)
     if views[0].examples > 1:  # The likelihood of one example is exact; that of one of a batch is not.
         sure = (sure | explains(views, answer, public)) & ~decided(views[0], shown).to(sure.device)
-    return {**alone, "identified_by_reconstruction": near, "identified": chosen(likelihood, near, sure)}
+    return {**alone, "identified_by_reconstruction": near, IDENTIFIED.name: chosen(likelihood, near, sure)}
 
 
 def nearest(inputs: Tensor, candidates: Tensor) -> Ranking:
