@@ -9,9 +9,8 @@ from typing import Any
 import pandas as pd
 
 from leakbench.leaderboard.card import Point
-from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED
+from leakbench.measure.rates import ASR, EXCLUDABLE, IDENTIFIED, LABEL_RANKED
 from leakbench.measure.statistics import median_interval
-from leakbench.summary.tap import EXCLUDED
 
 __all__ = ["point_of", "rounded", "share_of"]
 

@@ -39,7 +39,7 @@ class Rate:
         noun: Its name in a sentence; the heading where it is empty.
         outcome: Column of the rows whose mean it is; the name where it is empty.
         baseline: Field of the same rate for the baseline guess; empty where a summary has none.
-        bound: Field of the bound on any attack; empty where there is none.
+        bound: Field of the bound on any attack; empty without one.
         interval: Whether a 95 % interval is reported, in the fields `low` and `high`.
         do: Verb of what the attacker does, as "reconstruct"; empty for a rate that no verdict excludes.
         done: What a counted victim is, as "reconstructed"; empty for a rate that no verdict excludes.
