@@ -1,10 +1,9 @@
-"""What the gradient of a fully connected layer shows of a batch: the span of what entered it, who lies in it, and each member.
+"""Batches in the gradient of a fully connected layer: the span of the layer's inputs, its members, and each member's input.
 
-M examples with the features H (M, d) and the derivatives D (M, k) of their losses by the layer's output give dW = D^T H / M. Where
-D has rank M, the rows of dW and of H span the same space (Kariyappa et al., ICML 2023, section 4; Dimitrov et al., SPEAR, NeurIPS
-2024, section 3). So an example whose features lie outside that space is not in the batch, and H = A V^T for the first M right
-singular vectors V of dW, which leaves M^2 unknown numbers A for as many equations as the gradients of the layer and of those behind
-it have.
+M examples with features H (M, d) and derivatives D (M, k) of their losses by the layer's output give dW = D^T H / M. If D has
+rank M, the rows of dW and of H span the same space (Kariyappa et al., ICML 2023, section 4; Dimitrov et al., SPEAR, NeurIPS 2024,
+section 3). So an example with features outside that space is not in the batch. For the first M right singular vectors V of dW,
+H = A V^T. The M^2 unknown numbers A solve the equations given by the gradients of the layer and of those after it.
 """
 
 from __future__ import annotations
@@ -35,17 +34,20 @@ from leakbench.types import Generators, Parameters
 __all__ = ["decided", "in_span", "separable", "separated", "spanned"]
 
 MOST, MOST_HIDDEN = 16, 8
-"""How many examples of a batch are separated at the last layer and at others: M^2 unknowns are solved for with matrices of as
-many rows, and at a layer before others every equation needs a pass through these."""
+"""Largest numbers of examples that are separated at the last layer and at other layers. M^2 unknowns need matrices with as many
+rows. At other layers, every equation also needs a pass through the layers that follow."""
 
 
 def spanned(view: View) -> FullyConnected | None:
-    """Return the first fully connected layer whose gradient shows the span of the features of a batch; None where none does.
+    """Return the first fully connected layer whose gradient shows the span of the features of a batch.
 
-    What leaked has to be made of gradients at one set of weights, or the layer has to read the inputs, which stay the same while
-    a client trains. It has no noise, and nothing acted on it but scales of examples, clients or layers. The layer has at least as
-    many outputs as there are examples, and more inputs. The derivatives by the outputs of the last layer sum to zero for each
-    example, so that it needs one output more.
+    The update must consist of gradients at one set of weights, or the layer must read the inputs, which stay the same while a
+    client trains. The update must have no noise, and the defense may only scale examples, clients or layers. The layer must have at
+    least as many outputs as there are examples, and more inputs. The last layer needs one more output, since the derivatives by its
+    outputs sum to zero for each example.
+
+    Returns:
+        None if no layer qualifies.
     """
     known = view.of_gradients and not view.noise and not view.unknown and view.secret is None
     if not known or mixes_examples(view.network.model):
@@ -54,33 +56,34 @@ def spanned(view: View) -> FullyConnected | None:
         return None
     for layer in fully_connected(view.network, view.shape):
         outputs, inputs = view.network.parameters[f"{layer.name}weight"].shape[-2:]
-        shown = view.local_steps == 1 or not layer.names
-        if shown and not layer.drawn and view.examples <= outputs - layer.last and view.examples < inputs:
+        visible = view.local_steps == 1 or not layer.names
+        if visible and not layer.drawn and view.examples <= outputs - layer.last and view.examples < inputs:
             return layer
     return None
 
 
 def separable(view: View) -> FullyConnected | None:
-    """Return the layer of `spanned` for few enough examples of one local iteration and no defense; None else."""
+    """Return the layer of `spanned` if it can be separated: few examples, one local iteration and no defense; otherwise None."""
     plain = view.local_steps == 1 and not view.stations.before(view.tap).transforms and not view.network.draws
     layer = spanned(view) if plain else None
     return layer if layer is not None and view.examples <= (MOST if layer.last else MOST_HIDDEN) else None
 
 
 def in_span(view: View, layer: FullyConnected, shown: Public, public: Public) -> tuple[Tensor, Tensor]:
-    """Score candidates by how far their features lie outside the span that a layer shows.
+    """Score candidates by the share of their features outside the span that a layer shows.
+
+    Features of length zero, such as those of a black image, are in every span. They say nothing and count as outside.
 
     Args:
-        view: What leaked of V victims.
-        layer: A layer of `spanned`.
+        view: The view of V victims.
+        layer: A layer that `spanned` returned.
         shown: The k candidates.
-        public: P public examples, none of which is in a batch.
+        public: P public examples that are not in a batch.
 
     Returns:
-        Minus the logarithm (V, k) of the share of their features' length that lies outside; and (V,) bool, whether the least share
-        decides: it is below `CLEAR` times that of all but a hundredth of the public examples. Nothing decides where numbers are not
-        finite, as of a model that has diverged. Features without a length, as of a black picture, lie in every span, so that they
-        say nothing and count as outside.
+        Minus the logarithm (V, k) of the share of the features' length outside the span; and (V,) bool, whether the smallest share
+        decides: if it is below `CLEAR` times the 1 % quantile of the public examples' shares. It does not decide if numbers are not
+        finite, because the model has diverged.
     """
     scores, sure = [], []
     alike: tuple[Tensor, Tensor] | None = None
@@ -88,15 +91,15 @@ def in_span(view: View, layer: FullyConnected, shown: Public, public: Public) ->
         view.tick()
         one = view.of(torch.tensor([lane], device=shown.inputs.device))
         behind = _Behind(one, layer)
-        seen = behind.seen[behind.weight]
-        # Of one network the features are the same for every victim.
+        observed = behind.observed[behind.weight]
+        # The victims of one network have the same features.
         entered, usual = alike or (behind.features(shown.inputs), behind.features(public.inputs))
         alike = (entered, usual) if view.network.shared else None
-        if not all(bool(numbers.isfinite().all()) for numbers in (seen, entered, usual)):
-            scores.append(seen.new_full((len(entered),), torch.nan))
-            sure.append(torch.zeros((), dtype=torch.bool, device=seen.device))
+        if not all(bool(numbers.isfinite().all()) for numbers in (observed, entered, usual)):
+            scores.append(observed.new_full((len(entered),), torch.nan))
+            sure.append(torch.zeros((), dtype=torch.bool, device=observed.device))
             continue
-        basis, least = _basis(seen, view.examples), SHORT * usual.norm(dim=1).median()
+        basis, least = _basis(observed, view.examples), SHORT * usual.norm(dim=1).median()
         own, others = (_outside(features, basis, least) for features in (entered, usual))
         scores.append(-own.clamp_min(LEAST).log())
         sure.append(own.min() < CLEAR * others.quantile(0.01))
@@ -104,7 +107,7 @@ def in_span(view: View, layer: FullyConnected, shown: Public, public: Public) ->
 
 
 def decided(view: View, shown: Public) -> Tensor:
-    """Return (V,) bool, whose batch shows by its span who of the candidates is in it."""
+    """Return (V,) bool, whether the span of a victim's batch shows which candidates are in it."""
     layer = spanned(view) if view.examples > 1 else None
     if layer is None or view.public is None or not len(view.public.labels):
         return torch.zeros(view.victims, dtype=torch.bool, device=shown.inputs.device)
@@ -112,57 +115,57 @@ def decided(view: View, shown: Public) -> Tensor:
 
 
 CLEAR = 0.1
-"""By which factor the features of a member lie nearer to the span than those of public examples."""
+"""Largest quotient of a member's share outside the span and that of public examples."""
 LEAST = 1e-12
-"""Share outside the span below which there is only rounding."""
+"""Share outside the span below which it consists of rounding errors."""
 SHORT = 1e-3
-"""Share of the usual length below which features say nothing."""
+"""Length, as a share of the median, below which features say nothing."""
 RANK = 1e-7
-"""Share of the first singular value below which another is rounding, so that fewer directions than examples are known."""
+"""A singular value below this share of the first is a rounding error, so that fewer directions than examples are known."""
 
 
 def _outside(features: Tensor, basis: Tensor, least: Tensor) -> Tensor:
-    """Return the share (n,) of the length of features (n, d) outside the span of orthonormal rows (M, d); 1 below `least`."""
+    """Return the share (n,) of features' length (n, d) outside the span of orthonormal rows (M, d); 1 for lengths up to `least`."""
     left, length = features - features @ basis.mT @ basis, features.norm(dim=1)
     return torch.where(length > least, left.norm(dim=1) / length, 1.0)
 
 
-def _basis(seen: Tensor, many: int) -> Tensor:
-    """Return the first right singular vectors (many, d) of a matrix (k, d), orthonormal rows."""
-    basis: Tensor = torch.linalg.svd(seen, full_matrices=False)[2][:many]
+def _basis(gradient: Tensor, many: int) -> Tensor:
+    """Return the first right singular vectors (many, d) of a matrix (k, d) as orthonormal rows."""
+    basis: Tensor = torch.linalg.svd(gradient, full_matrices=False)[2][:many]
     return basis
 
 
 ITERATIONS = 60
-"""Steps of Levenberg and Marquardt's method at most."""
+"""Largest number of steps of Levenberg and Marquardt's method."""
 EXACT = 1e-3
-"""Root of the mean squared residual, in units of what leaked, up to which separated features are taken for right."""
+"""Largest root mean square residual, in units of the observed gradients, at which separated features are accepted."""
 STARTS, FEWER = 8, 2
-"""From how many starts the search for one victim begins, with the counted labels and with others."""
+"""Number of starts of the search for one victim, with the counted labels and with other labels."""
 LABELS = 20
-"""Up to how many possible numbers of examples of each class all are tried."""
+"""Largest number of ways to distribute the examples over the classes at which all of them are tried."""
 
 
 def separated(
     view: View, layer: FullyConnected, rngs: Generators, until: Until | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return what entered a layer for each of M examples, in ascending order of their labels.
+    """Return the inputs of a layer for each of M examples, in ascending order of their labels.
 
-    The M^2 numbers A are found by Levenberg and Marquardt's method, so that the gradients of the layer and of those behind it are
-    those that leaked. It starts at public examples in the span; for the last layer first at the D in which all examples have the
-    mean probabilities. The labels are those counted in what leaked. Where none of the starts explains what leaked and there are few
-    ways to share the examples out over the classes, the others are tried as well.
+    Levenberg and Marquardt's method finds the M^2 numbers A for which the gradients of the layer and of those after it equal the
+    observed ones. It starts at public examples in the span. For the last layer, it first starts at the D in which all examples have
+    the mean probabilities. The labels are counted (`label_counts`). If no start explains the observed gradients and there are few
+    ways to distribute the examples over the classes, the other ways are tried as well.
 
     Args:
-        view: What leaked of V victims.
-        layer: A layer of `separable`.
+        view: The view of V victims.
+        layer: A layer that `separable` returned.
         rngs: Victim v draws its starts from rngs[v].
-        until: When the searches have to end, of which each victim has an equal share; None for no limit. A victim that the view
-            has a separation of already is not separated again.
+        until: When the searches must end; each victim gets an equal share of the time. None for no limit. A victim whose separation
+            the view already contains is not separated again.
 
     Returns:
-        Features (V, M, d) and derivatives (V, M, d) of each example's loss by them, NaN where the equations are missed by more than
-        the share `EXACT`; labels (V, M); and (V,) bool, whose search the limit ended before the equations were met.
+        Features (V, M, d) and derivatives (V, M, d) of each example's loss by them, NaN if the residual is above `EXACT`; labels
+        (V, M); and (V,) bool, whether the limit ended the search before the equations were solved.
     """
     like, kept = view.update[f"{layer.name}weight"], view.separations
     ones = [view.of(torch.tensor([lane], device=like.device)) for lane in range(view.victims)]
@@ -182,7 +185,7 @@ def separated(
 
 
 def _key(one: View, layer: FullyConnected) -> str:
-    """Return the hash of what is separated: the layer, and what leaked of one victim at its network."""
+    """Return a hash of what a separation depends on: the layer, and the network and update of one victim."""
     digest = hashlib.sha256(layer.name.encode())
     own = {} if one.network.shared else one.network.parameters
     for name, tensor in (*own.items(), *one.update.items()):
@@ -191,7 +194,7 @@ def _key(one: View, layer: FullyConnected) -> str:
 
 
 def _counted(view: View, rngs: Generators) -> Tensor:
-    """Return the labels (V, M) in ascending order, by public examples where there are any."""
+    """Return the labels (V, M) in ascending order, with public examples if there are any."""
     if view.public is None or not len(view.public.labels):
         return LastLayer()(view, rngs).targets.argmax(-1)
     counts = label_counts(view, rngs)
@@ -201,15 +204,15 @@ def _counted(view: View, rngs: Generators) -> Tensor:
 
 def _separated(behind: _Behind, counted: Tensor, rng: torch.Generator, late: Until | None) -> Separation:
     """Return the separation of one victim's batch."""
-    seen = behind.seen[behind.weight]
-    unread = seen.new_full((behind.examples, seen.shape[1]), torch.nan)
+    observed = behind.observed[behind.weight]
+    unread = observed.new_full((behind.examples, observed.shape[1]), torch.nan)
     none, over = Separation(unread, unread, counted), late or _never
-    if not all(bool(g.isfinite().all()) for g in behind.seen.values()) or not seen.any():
+    if not all(bool(g.isfinite().all()) for g in behind.observed.values()) or not observed.any():
         return none
     if over():
         return replace(none, cut=True)
     sizes, basis = behind.directions(behind.weight)
-    if sizes[behind.examples - 1] <= RANK * sizes[0]:  # As of two equal examples: their sum is all that shows.
+    if sizes[behind.examples - 1] <= RANK * sizes[0]:  # For example, only the sum of two equal examples is known.
         return none
     best = (torch.inf, unread, counted)
     for labels in _assignments(counted, behind.view.classes):
@@ -219,7 +222,7 @@ def _separated(behind: _Behind, counted: Tensor, rng: torch.Generator, late: Unt
         for start in islice(behind.starts(basis, labels, rng), STARTS if labels is counted else FEWER):
             a, rest = _least_squares(residual, start.flatten(), over)
             missed = float(rest.square().mean().sqrt())
-            # Two starts that end at the same small residual show where what leaked was rounded.
+            # Two starts that end at the same small residual show the size of the rounding errors in the observed gradients.
             again = missed <= EXACT and abs(missed - best[0]) <= 0.01 * missed
             if missed < best[0]:
                 best = (missed, a.reshape(start.shape) @ basis, labels)
@@ -239,7 +242,7 @@ def _never() -> bool:
 
 
 def _assignments(counted: Tensor, classes: int) -> Iterator[Tensor]:
-    """Yield labels (M,) in ascending order: first the counted ones, then all others if there are few, the likest first."""
+    """Yield labels (M,) in ascending order: first the counted ones, then all others, the most similar first, if there are few."""
     yield counted
     if comb(classes + len(counted) - 1, len(counted)) > LABELS:
         return
@@ -251,7 +254,7 @@ def _assignments(counted: Tensor, classes: int) -> Iterator[Tensor]:
 
 
 class _Behind:
-    """The layers from a fully connected layer on, of one victim's network, in double precision."""
+    """A fully connected layer and those after it, in one victim's network, in double precision."""
 
     def __init__(self, view: View, layer: FullyConnected) -> None:
         network = view.network
@@ -262,31 +265,31 @@ class _Behind:
             n: t.double() if t.is_floating_point() else t for n, t in {**network.statistics, **lanes}.items()
         }
         self.zero = next(iter(self.tensors.values())).new_zeros(view.examples, *view.shape, dtype=torch.float64)
-        # No loss depends on what does not stand behind the layer.
-        self.seen = {n: view.examples * u[0].double() for n, u in view.update.items() if n not in layer.names}
+        # The loss as a function of the layer's inputs does not depend on the layers before it.
+        self.observed = {n: view.examples * u[0].double() for n, u in view.update.items() if n not in layer.names}
         self._directions: dict[str, tuple[Tensor, Tensor]] = {}
 
     def directions(self, name: str) -> tuple[Tensor, Tensor]:
-        """Return the singular values of a gradient and its first M right singular vectors, which take long and are kept."""
+        """Return the singular values of a gradient and its first M right singular vectors; cached, since they take long."""
         if name not in self._directions:
-            _, sizes, vectors = torch.linalg.svd(self.seen[name], full_matrices=False)
+            _, sizes, vectors = torch.linalg.svd(self.observed[name], full_matrices=False)
             self._directions[name] = sizes, vectors[: self.examples]
         return self._directions[name]
 
     def features(self, inputs: Tensor) -> Tensor:
-        """Return what enters the layer (n, d) for inputs (n, *s)."""
+        """Return the inputs of the layer (n, d) for inputs (n, *s) of the network."""
         entered: list[Tensor] = []
         self._run(inputs.double(), {}, entered.append)
         return entered[0]
 
     def residual(self, basis: Tensor, labels: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return the function of A, flat (M^2,), that tells how far the gradients of H = A V^T are from what leaked.
+        """Return the function of A, flat (M^2,), that computes the difference of the gradients of H = A V^T from the observed ones.
 
-        Of each tensor in units of its root mean square. Of a matrix only the part in the span of its own first M right singular
-        vectors, since nothing of what leaked lies outside, and larger ones would not fit into memory.
+        Each tensor is in units of its root mean square. A matrix is projected on the span of its first M right singular vectors:
+        the observed gradient has nothing outside, and larger matrices would not fit into memory.
         """
-        onto = {n: self.directions(n)[1] for n, g in self.seen.items() if g.dim() == 2}
-        aims = {n: g @ onto[n].mT if n in onto else g for n, g in self.seen.items()}
+        onto = {n: self.directions(n)[1] for n, g in self.observed.items() if g.dim() == 2}
+        aims = {n: g @ onto[n].mT if n in onto else g for n, g in self.observed.items()}
         scales = {n: aim.square().mean().sqrt() for n, aim in aims.items()}
 
         def apart(a: Tensor) -> Tensor:
@@ -298,19 +301,19 @@ class _Behind:
         return apart
 
     def starts(self, basis: Tensor, labels: Tensor, rng: torch.Generator) -> Iterator[Tensor]:
-        """Yield the A (M, M) at which searches begin, without an end where there are public examples."""
+        """Yield the starting points A (M, M) of the search; without end if there are public examples."""
         if self.layer.last:
             targets = one_hot(labels, self.view.classes).to(basis)
-            bias = self.seen.get(f"{self.layer.name}bias")
+            bias = self.observed.get(f"{self.layer.name}bias")
             sums = targets.sum(0)
             mean = (bias + sums) / len(labels) if bias is not None else torch.full_like(sums, 1 / len(sums))
-            yield torch.linalg.lstsq((mean - targets).mT, self.seen[self.weight] @ basis.mT, driver="gelsd").solution
+            yield torch.linalg.lstsq((mean - targets).mT, self.observed[self.weight] @ basis.mT, driver="gelsd").solution
         if self.view.public is None or not len(self.view.public.labels):
             return
         known = self.view.public.labels
         while True:
             order = torch.randperm(len(known), generator=rng)
-            # Of each class as many as are wanted, others where there are not enough.
+            # Each class gets as many examples as it needs; if it has none, others take their place.
             rank = [order[(known[order] == label).nonzero()[:, 0]] for label in labels.tolist()]
             taken: dict[int, int] = {}
             picks = []
@@ -321,7 +324,7 @@ class _Behind:
             yield self.features(self.view.public.inputs[torch.stack(picks)]) @ basis.mT
 
     def cotangents(self, entered: Tensor, labels: Tensor) -> Tensor:
-        """Return the derivatives (M, d) of each example's loss by what enters the layer."""
+        """Return the derivatives (M, d) of each example's loss by the inputs of the layer."""
         answer: Tensor = grad(self._loss, argnums=1)({}, entered, labels)
         return answer
 
@@ -330,11 +333,11 @@ class _Behind:
         logits = self._run(self.zero, own, lambda _: entered)
         return -logits.log_softmax(-1).gather(1, labels[:, None]).sum()
 
-    def _run(self, inputs: Tensor, own: Parameters, seen: Callable[[Tensor], Tensor | None]) -> Tensor:
-        """Run the network; `seen` is called with what enters the layer, and may return something else to enter."""
+    def _run(self, inputs: Tensor, own: Parameters, visit: Callable[[Tensor], Tensor | None]) -> Tensor:
+        """Run the network; `visit` gets the inputs of the layer and may return others in their place."""
 
         def hook(module: torch.nn.Module, entered: tuple[Tensor, ...]) -> tuple[Tensor] | None:
-            other = seen(entered[0])
+            other = visit(entered[0])
             return None if other is None else (other,)
 
         handle = self.model.get_submodule(self.layer.name.removesuffix(".")).register_forward_pre_hook(hook)
@@ -348,24 +351,27 @@ class _Behind:
 def _least_squares(
     residual: Callable[[Tensor], Tensor], start: Tensor, over: Callable[[], bool]
 ) -> tuple[Tensor, Tensor]:
-    """Return the point (n,) of least |residual|^2 near a start, and the residual there, by Levenberg and Marquardt's method.
+    """Return the point (n,) with the least |residual|^2 near a start, and the residual there, by Levenberg and Marquardt's method.
 
     Args:
-        over: Whether no further iteration may begin.
+        residual: (n,) -> residuals.
+        start: (n,).
+        over: Whether no further iteration may start.
     """
     point, rest, damping = start, residual(start), 1e-3
     for _ in range(ITERATIONS):
         if over():
             break
         with warnings.catch_warnings():
-            # PyTorch scripts parts of its own forward mode when it is first used.
+            # PyTorch scripts parts of its forward mode on first use.
             warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", FutureWarning)
             slope: Tensor = jacfwd(residual)(point)
         normal, down = slope.mT @ slope, slope.mT @ rest
         better = False
         for _ in range(10):
             damped = normal + damping * torch.diag(normal.diagonal().clamp_min(1e-12))
-            # A singular matrix gives no number, which is no better.
+            # A singular matrix gives NaN, which counts as not better.
+
             step = torch.linalg.solve_ex(damped, -down)[0]
             new = residual(point + step)
             if new.square().sum() < rest.square().sum():

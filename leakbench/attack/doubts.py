@@ -1,4 +1,4 @@
-"""What makes an attacker doubt that a better one would have failed too, after the flags of AutoAttack."""
+"""Doubts: signs that an attack is weak, so that its failure does not show that a defense is strong (as the flags of AutoAttack)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leakbench.models import one_hot
 
 __all__ = ["BUDGET", "OUTDONE", "STUCK", "UNCHECKED", "UNCONVERGED", "UNKNOWN", "stuck", "twins"]
 
-# Keys of answers, rows and summaries; `leakbench.summary.warnings` words them.
+# Keys in reconstructions, rows and summaries. `leakbench.summary.warnings` has their texts.
 STUCK = "stuck"
 OUTDONE = "outdone"
 UNCONVERGED = "unconverged"
@@ -24,20 +24,27 @@ UNCHECKED = "unchecked"
 BUDGET = "budget"
 
 
-def stuck(found: Reconstruction) -> Tensor:
-    """Return (V,): whose search of several iterations never came below the distance of its start, or had none.
+def stuck(answer: Reconstruction) -> Tensor:
+    """Return (V,) bool: whether a search of several iterations never got below the distance of its start.
 
-    A victim for which a method took no step was not searched.
+    A victim whose search took no step does not count as stuck.
     """
-    if len(found.trajectory) < 2:
-        return torch.zeros_like(found.steps, dtype=torch.bool)
-    return ~(-found.certainty[:, 0] < found.trajectory[0]) & (found.steps > 0)
+    if len(answer.trajectory) < 2:
+        return torch.zeros_like(answer.steps, dtype=torch.bool)
+    return ~(-answer.certainty[:, 0] < answer.trajectory[0]) & (answer.steps > 0)
 
 
 def twins(view: View, most: int) -> View | None:
-    """Return the view of at most so many victims whose examples are public, and undefended; None where these are too few.
+    """Return the undefended view of public examples in place of the victims, to test an attack on known examples.
 
-    Whoever does not rebuild them without a defense shows nothing by failing behind one.
+    An attack that fails on them proves nothing by failing under a defense.
+
+    Args:
+        view: The view of the victims.
+        most: Largest number of groups of M public examples.
+
+    Returns:
+        A view like `view`; None if there are fewer than M public examples.
     """
     public, each = view.public, view.examples
     many = 0 if public is None else min(most, len(public.labels) // each)

@@ -1,4 +1,4 @@
-"""A limit on the gradient evaluations of an attack for each victim: the same numbers on every machine."""
+"""A limit on the gradient evaluations of each victim. Unlike a limit on seconds, it gives the same numbers on every machine."""
 
 from __future__ import annotations
 
@@ -14,35 +14,42 @@ __all__ = ["most_evaluations", "restarts_of", "runs_on", "with_evaluations"]
 
 
 def restarts_of(search: Any) -> int:
-    """Return the number of searches for each victim that a method makes side by side."""
+    """Return the number of restarts per victim, which a search runs side by side."""
     return int(getattr(search, "restarts", 1))
 
 
 def most_evaluations(search: Any, iterations: int | None = None) -> int:
-    """Return the most gradient evaluations of one victim by a search.
+    """Return the largest number of gradient evaluations per victim that a search can make.
 
     Args:
-        iterations: Instead of its own limit.
+        search: A method with a `stop` and a `descent`.
+        iterations: Limit on iterations; None for the limit of the search's stop.
     """
     limit = search.stop.limit if iterations is None else iterations
-    # The last point of each restart is evaluated once more.
+    # The search evaluates the last point of each restart once more.
     return int(restarts_of(search) * (limit * evaluations_each(search.descent) + 1))
 
 
 def runs_on(method: Any, number: int, model: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Return whether the search at a place in `searches_of` a method runs on a network for inputs of a shape (*s)."""
+    """Return whether the search at position `number` of `searches_of(method)` runs on a network for inputs of shape (*s)."""
     stages = getattr(method, "stages", ())
     return not stages or bool(stages[number].runs_on(model, shape))
 
 
 def with_evaluations(method: Any, most: int, model: nn.Module, shape: tuple[int, ...]) -> Any:
-    """Return a method that takes at most `most` gradient evaluations of each victim, on a network for inputs of a shape (*s).
+    """Return the method with at most `most` gradient evaluations per victim.
 
-    The searches share them equally; what the shorter searches do not need goes to the longer ones. The share of a search does not
-    depend on the victim, so that an answer does not depend on which victims are attacked together.
+    The searches get equal shares. What a short search does not need goes to the longer ones. A share does not depend on the
+    victim, so that a reconstruction does not depend on which victims are attacked together.
+
+    Args:
+        method: A method, or an ensemble with stages.
+        most: Number of gradient evaluations per victim, over all searches.
+        model: The attacked network.
+        shape: Shape (*s) of one input.
 
     Raises:
-        InputError: For a method that does not search, and for fewer evaluations than one iteration of each search takes.
+        InputError: If the method does not search, or if one iteration of each search takes more evaluations.
     """
     searches = searches_of(method)
     running = [n for n, s in enumerate(searches) if hasattr(s, "stop") and runs_on(method, n, model, shape)]

@@ -1,9 +1,9 @@
-"""What entered a fully connected layer, read from the layer's own gradient.
+"""Reads the inputs of a fully connected layer from the layer's own gradient.
 
-A linear layer z = W h + b has, for one example with d = dL/dz, the gradients dW = d h^T and db = d. So h and d follow exactly
-where there is a bias (Phong et al., TIFS 2018, section 3; Geiping et al., NeurIPS 2020, proposition 3.1). Without a bias dW fixes
-both up to one scalar. In the last layer d = softmax(W h + b) - y is itself a function of h, which leaves one equation for that
-scalar (the first step of R-GAP: Zhu and Blaschko, ICLR 2021, section 3.2).
+A linear layer z = W h + b has, for one example with d = dL/dz, the gradients dW = d h^T and db = d. With a bias, h and d follow
+exactly (Phong et al., TIFS 2018, section 3; Geiping et al., NeurIPS 2020, proposition 3.1). Without a bias, dW determines both up
+to one scalar. In the last layer d = softmax(W h + b) - y is itself a function of h, which gives one equation for that scalar (the
+first step of R-GAP: Zhu and Blaschko, ICLR 2021, section 3.2).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = ["Features", "read", "readable"]
 
 @dataclass(frozen=True)
 class Features:
-    """What entered a layer for the M examples of V victims: up to R candidates, of which the attacker has to choose one.
+    """Candidates for the inputs of one layer: up to R for each of the M examples of V victims. The attacker chooses among them.
 
     Args:
-        layer: Which layer.
-        entered: (R, V, M, d), NaN where nothing could be read.
-        cotangents: (R, V, M, d), the derivative of each example's loss by it.
+        layer: The layer.
+        entered: Inputs of the layer (R, V, M, d); NaN if nothing could be read.
+        cotangents: Derivatives (R, V, M, d) of each example's loss by them.
         labels: (R, V, M) int64.
-        cut: (V,) bool, whom a limit on seconds kept from being read; None: nobody.
+        cut: (V,) bool, victims whose separation a limit on seconds ended; None for no victim.
     """
 
     layer: FullyConnected
@@ -45,11 +45,14 @@ class Features:
 
 
 def readable(view: View) -> FullyConnected | None:
-    """Return the first fully connected layer whose input a view shows, None where it shows none or no search is needed.
+    """Return the first fully connected layer whose inputs can be read without a search.
 
-    One gradient is needed, of one local iteration, without noise, and no transform of a defense but one scale for all tensors:
-    quotients of gradients do not change under it. A network that normalises over its batch is left out. For M > 1 examples see
+    The view must show one gradient of one local iteration, without noise. The defense may only scale all tensors by the same
+    factor, since quotients of gradients do not change then. The network must not normalise over its batch. For M > 1 examples, see
     `leakbench.attack.batch_features`.
+
+    Returns:
+        None if no layer qualifies, or if it is the first layer of the network, which `analytic_fc` reads.
     """
     if view.examples > 1:
         return separable(view)
@@ -59,17 +62,20 @@ def readable(view: View) -> FullyConnected | None:
         return None
     layers = fully_connected(view.network, view.shape)
     labelled = bool(layers) and layers[-1].last
-    # Without a bias the length of h follows only from a gradient that nothing has scaled.
+    # Without a bias, the length of h follows only from a gradient that was not scaled.
     usable = tuple(a for a in layers if labelled and not a.drawn and (a.biased or (a.last and not transforms)))
-    # What enters a layer before all parameters is the input itself, which `analytic_fc` reads.
+    # The input of a layer without parameters before it is the network's input, which `analytic_fc` reads.
     return usable[0] if usable and usable[0].names else None
 
 
 def read(view: View, layer: FullyConnected, rngs: Generators, until: Until | None = None) -> Features:
-    """Return what entered a layer that is `readable`.
+    """Return the inputs of a layer that `readable` returned.
 
     Args:
-        until: When the separation of batches has to end.
+        view: The view of V victims.
+        layer: The layer.
+        rngs: Victim v draws from rngs[v]; for batches only.
+        until: When the separation of batches must end; None for no limit.
     """
     with torch.no_grad():
         if view.examples > 1:
@@ -87,7 +93,7 @@ def _quotient(view: View, layer: FullyConnected) -> tuple[Tensor, Tensor]:
     """Return h (V, d) and dL/dz (V, k) of a layer with a bias, h by least squares over the rows of dW = db h^T."""
     weight, bias = view.update[f"{layer.name}weight"].double(), view.update[f"{layer.name}bias"].double()
     largest = bias.abs().amax(1, keepdim=True)
-    share = bias / largest  # Squares of small gradients would vanish.
+    share = bias / largest  # The squares of small gradients would underflow.
     entered = torch.einsum("vk,vkd->vd", share, weight) / (share.square().sum(1, keepdim=True) * largest)
     return entered.to(view.update[f"{layer.name}weight"]), bias.to(view.update[f"{layer.name}bias"])
 
@@ -113,7 +119,7 @@ def _logits(view: View, layer: FullyConnected, entered: Tensor) -> Tensor:
 
 
 def _of_last(view: View, layer: FullyConnected) -> Features:
-    """Return what entered the last layer for one example, whose label then follows from dL/dz = softmax(z) - y."""
+    """Return the inputs of the last layer for one example, whose label follows from dL/dz = softmax(z) - y."""
     weight = view.update[f"{layer.name}weight"]
     if layer.biased:
         entered, delta = _quotient(view, layer)
@@ -126,7 +132,7 @@ def _of_last(view: View, layer: FullyConnected) -> Features:
 
 
 def _label(view: View, layer: FullyConnected, entered: Tensor, delta: Tensor) -> Tensor:
-    """Return (V,): the class y for which softmax(z) - y points most nearly along dL/dz, which a clip may have scaled."""
+    """Return (V,): the class y for which softmax(z) - y has the direction of dL/dz, whose length a clip may have changed."""
     chances = _logits(view, layer, entered).softmax(-1)
     expected = chances[:, None] - torch.eye(view.classes, dtype=chances.dtype, device=chances.device)
     cosine = torch.nn.functional.cosine_similarity(expected, delta.double()[:, None], dim=-1)
@@ -134,21 +140,21 @@ def _label(view: View, layer: FullyConnected, entered: Tensor, delta: Tensor) ->
 
 
 LENGTHS = torch.logspace(-4, 7, 2201, dtype=torch.float64)
-"""Lengths of h among which roots are bracketed."""
+"""Lengths of h between which roots are bracketed."""
 
 
 def _roots(view: View, layer: FullyConnected) -> tuple[Tensor, Tensor]:
     """Return h (R, V, d) and dL/dz (R, V, classes) of a last layer without a bias: dW = a v^T, |v| = 1, and h = t v.
 
-    Row y of (softmax(z) - one_hot(y)) t = a is t (1 - p_y(t)) = |a_y|, with one or more roots t. Of more than two classes the
-    other rows tell roots and signs of v apart; of two they do not, and all roots are candidates.
+    Row y of (softmax(z) - one_hot(y)) t = a is t (1 - p_y(t)) = |a_y|, with one or more roots t. With more than two classes, the
+    other rows decide between the roots and the signs of v. With two classes they do not, and all roots are candidates.
     """
-    seen = view.update[f"{layer.name}weight"].double()
-    longest = seen.square().sum(2).argmax(1)
-    lanes = torch.arange(view.victims, device=seen.device)
-    v = torch.nn.functional.normalize(seen[lanes, longest], dim=1)
-    a = torch.einsum("vkd,vd->vk", seen, v)
-    found = []
+    gradient = view.update[f"{layer.name}weight"].double()
+    longest = gradient.square().sum(2).argmax(1)
+    lanes = torch.arange(view.victims, device=gradient.device)
+    v = torch.nn.functional.normalize(gradient[lanes, longest], dim=1)
+    a = torch.einsum("vkd,vd->vk", gradient, v)
+    candidates = []
     for sign in (1.0, -1.0):
         own, along = sign * v, sign * a
         label = along.argmin(1)
@@ -156,17 +162,17 @@ def _roots(view: View, layer: FullyConnected) -> tuple[Tensor, Tensor]:
             chances = _logits(view, layer, t[:, None] * own).softmax(-1)
             delta = chances - one_hot(label, view.classes).to(chances)
             apart = (delta * t[:, None] - along).square().sum(1) / along.square().sum(1)
-            # Features behind a ReLU or a sigmoid are not negative, and then the sign of v is known.
+            # Features after a ReLU or a sigmoid are not negative, which determines the sign of v.
             impossible = own.amax(1) <= 1e-6 * own.abs().amax(1)
             apart = torch.where(t.isfinite() & ~impossible, apart, torch.inf)
             mixed = ((own > 0).any(1) & (own < 0).any(1)).to(apart)
-            found.append((apart + 1e-9 * mixed, t[:, None] * own, along / t[:, None]))
-    apart = torch.stack([f[0] for f in found])
+            candidates.append((apart + 1e-9 * mixed, t[:, None] * own, along / t[:, None]))
+    apart = torch.stack([f[0] for f in candidates])
     order = apart.argsort(dim=0, stable=True)
     least = apart.gather(0, order)
     many = max(1, int(((least <= 1e-4) & (least <= 100 * least[:1] + 1e-8)).sum(0).max()))
     picks = order[:many]
-    h, d = torch.stack([f[1] for f in found])[picks, lanes], torch.stack([f[2] for f in found])[picks, lanes]
+    h, d = torch.stack([f[1] for f in candidates])[picks, lanes], torch.stack([f[2] for f in candidates])[picks, lanes]
     none = ~(least[:many] <= 1e-2)[..., None]
     return h.masked_fill(none, torch.nan), d.masked_fill(none, torch.nan)
 
@@ -188,7 +194,7 @@ def _crossings(view: View, layer: FullyConnected, v: Tensor, length: Tensor, lab
     grid = LENGTHS.to(v.device).expand(len(v), -1)
     values = missed(grid)
     change = (values[:, 1:] * values[:, :-1] <= 0) & values[:, 1:].isfinite() & values[:, :-1].isfinite()
-    found = []
+    roots = []
     for number in range(3):
         place = (change.cumsum(1) == number + 1).int().argmax(1)
         exists = change.sum(1) > number
@@ -198,5 +204,5 @@ def _crossings(view: View, layer: FullyConnected, v: Tensor, length: Tensor, lab
             middle = (low + high) / 2
             same = missed(middle) * first > 0
             low, high = torch.where(same, middle, low), torch.where(same, high, middle)
-        found.append(torch.where(exists, ((low + high) / 2)[:, 0], torch.nan))
-    return found
+        roots.append(torch.where(exists, ((low + high) / 2)[:, 0], torch.nan))
+    return roots

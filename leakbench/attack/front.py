@@ -1,4 +1,4 @@
-"""The front of a network: the layers before the first fully connected layer whose input can be read from its gradients."""
+"""The front of a network: the layers before the first fully connected layer whose inputs can be read from its gradients."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["Front", "FullyConnected", "fully_connected"]
 
 @dataclass(frozen=True)
 class FullyConnected:
-    """A linear layer that reads one vector per example.
+    """A linear layer whose input is one vector per example.
 
     Args:
-        name: Prefix of its parameters.
+        name: Prefix of its parameters' names.
         biased: Whether it has a trained bias.
-        last: Whether its output is the network's.
-        drawn: Whether its input depends on the random numbers of a sampling network.
-        names: The parameters of the layers before it, in the order of the model.
+        last: Whether its output is the network's output.
+        drawn: Whether its input depends on the random numbers of a stochastic network.
+        names: Names of the parameters of the layers before it, in the order of the model.
     """
 
     name: str
@@ -40,11 +40,13 @@ class FullyConnected:
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A network and a shape whose layers are asked for. The layers depend on `key`; the network's numbers do not matter.
+class _Key:
+    """A cache key for the layers of a network. The layers depend on `key` alone, not on the values of the parameters.
 
     Args:
-        network: Weak, so that what is remembered keeps no parameters of finished runs.
+        key: The model, its modules and its trained parameters, by identity.
+        network: A weak reference, so that the cache does not keep the parameters of finished runs.
+        shape: Shape (*s) of one input.
     """
 
     key: tuple[Any, ...]
@@ -53,23 +55,24 @@ class _Asked:
 
 
 def fully_connected(network: Network, shape: tuple[int, ...]) -> tuple[FullyConnected, ...]:
-    """Return the linear layers of a network that read one vector per example, in the order in which they run.
+    """Return the linear layers of a network whose input is one vector per example, in the order in which they run.
 
-    A layer is left out if it runs several times, if its weight is not trained, or if its weight or bias is used elsewhere as
-    well: its gradient is then a sum over several inputs.
+    A layer is left out if it runs several times, if its weight is not trained, or if its weight or bias is also used elsewhere: its
+    gradient is then a sum over several inputs.
 
     Args:
-        shape: (*s) of one input.
+        network: The network.
+        shape: Shape (*s) of one input.
     """
     modules = tuple((name, id(module), module.training) for name, module in network.model.named_modules())
     trained = tuple((name, id(p), p.requires_grad) for name, p in network.model.named_parameters())
-    return _layers(_Asked((network.model, modules, trained, tuple(network.parameters)), weakref.ref(network), shape))
+    return _layers(_Key((network.model, modules, trained, tuple(network.parameters)), weakref.ref(network), shape))
 
 
-@lru_cache(maxsize=4)  # It runs the network forward and back; an attack asks many times about the same few.
-def _layers(asked: _Asked) -> tuple[FullyConnected, ...]:
-    network, shape = asked.network(), asked.shape
-    assert network is not None  # noqa: S101 - said to mypy; the caller holds it
+@lru_cache(maxsize=4)  # It runs the network forward and back; an attack calls it many times for the same few networks.
+def _layers(key: _Key) -> tuple[FullyConnected, ...]:
+    network, shape = key.network(), key.shape
+    assert network is not None  # noqa: S101 - for mypy; the caller has a reference to it
     model, zero = network.model, _zero(network, shape)
     linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear) and m.weight.requires_grad}
     calls: dict[str, list[tuple[Tensor, Tensor]]] = {}
@@ -83,48 +86,48 @@ def _layers(asked: _Asked) -> tuple[FullyConnected, ...]:
         if network.draws:
             functional_call(model, dict(tensors), (zero, zero.new_ones(1, network.draws)))
     runs = 2 if network.draws else 1
-    found = []
+    layers = []
     before, uses = _before(network, linear, zero)
-    for name, seen in calls.items():
-        (entered, left), *again = seen
+    for name, passes in calls.items():
+        (entered, left), *again = passes
         prefix = f"{name}." if name else ""
         biased = linear[name].bias is not None and linear[name].bias.requires_grad
         own = (f"{prefix}weight", f"{prefix}bias")[: 1 + biased]
-        # Of tied parameters a network lists only the first name.
+        # A network lists tied parameters under their first name only.
         alone = all(n in network.parameters and uses.get(n, 0) <= 1 for n in own)
-        if alone and len(seen) == runs and entered.dim() == 2 and len(entered) == 1:
+        if alone and len(passes) == runs and entered.dim() == 2 and len(entered) == 1:
             drawn = any(not torch.equal(entered, other) for other, _ in again)
-            found.append(FullyConnected(prefix, biased, left is logits, drawn, before[name]))
-    return tuple(found)
+            layers.append(FullyConnected(prefix, biased, left is logits, drawn, before[name]))
+    return tuple(layers)
 
 
 def _before(
     network: Network, linear: dict[str, nn.Linear], zero: Tensor
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, int]]:
-    """Return the parameters on which the input of each linear layer that runs depends, and the number of uses of each parameter."""
+    """Return the parameters on which the input of each linear layer depends, and the number of uses of each parameter."""
     tensors = {n: t.clone().requires_grad_(n in network.parameters) for n, t in _of_one(network).items()}
-    seen: dict[str, Tensor] = {}
+    inputs: dict[str, Tensor] = {}
 
     def record(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, entered: Any, left: Any) -> None:
-            seen[name] = entered[0]
+            inputs[name] = entered[0]
 
         return hook
 
     with _hooked({m: record(n) for n, m in linear.items()}), torch.enable_grad():
         logits = functional_call(network.model, dict(tensors), (zero,))
         names = list(network.parameters)
-        found: dict[str, tuple[str, ...]] = {}
-        for name, entered in seen.items():
+        before: dict[str, tuple[str, ...]] = {}
+        for name, entered in inputs.items():
             own = [tensors[n] for n in names]
             some = entered.requires_grad
             slopes = torch.autograd.grad(entered.sum(), own, retain_graph=True, allow_unused=True) if some else ()
-            found[name] = tuple(n for n, slope in zip(names, slopes, strict=some) if slope is not None)
-        return found, _uses(logits, tensors)
+            before[name] = tuple(n for n, slope in zip(names, slopes, strict=some) if slope is not None)
+        return before, _uses(logits, tensors)
 
 
 def _uses(result: Tensor, tensors: Parameters) -> dict[str, int]:
-    """Return, for each of the tensors that a result was computed from, the number of operations that read it."""
+    """Return the number of operations that read each of the tensors in the computation of a result."""
     names, counts = {id(tensor): name for name, tensor in tensors.items()}, dict.fromkeys(tensors, 0)
     nodes, known = [result.grad_fn], {result.grad_fn}
     while nodes:
@@ -140,7 +143,7 @@ def _uses(result: Tensor, tensors: Parameters) -> dict[str, int]:
 
 
 def _of_one(network: Network) -> Parameters:
-    """Return the parameters of the first lane, and the running statistics."""
+    """Return the parameters of the first lane and the running statistics."""
     own = {n: p if network.shared else p[0] for n, p in network.parameters.items()}
     return {**own, **network.statistics}
 
@@ -160,7 +163,7 @@ def _hooked(hooks: dict[nn.Linear, Callable[[nn.Module, Any, Any], None]]) -> It
 
 
 class _Reached(Exception):
-    """Carries what enters the layer at which a forward pass ends."""
+    """Ends a forward pass at a layer and carries the layer's input."""
 
     def __init__(self, entered: Tensor) -> None:
         super().__init__()
@@ -169,10 +172,13 @@ class _Reached(Exception):
 
 @dataclass(frozen=True)
 class Front:
-    """What a network computes before a layer, with the derivative of a linear function of it by its parameters.
+    """The function that a network computes before a layer, and the derivatives of linear functions of it by its parameters.
 
     Args:
-        chain: The front as a chain of layers, whose parameters in the network begin with `prefix`; None where it is not one.
+        network: The network.
+        layer: The layer after the front.
+        chain: The front as a chain of layers; None if it is not a chain.
+        prefix: Prefix of the names of the chain's parameters in the network.
     """
 
     network: Network
@@ -192,15 +198,19 @@ class Front:
         return cls(network, layer, None)
 
     def smoothed(self, sharpness: float, features: Tensor) -> Front:
-        """Return a front with smooth ReLUs and pools for inputs whose features (v, M, d) are known; the same if not a chain."""
+        """Return the front with smooth ReLUs and pools, for inputs with known features (v, M, d); unchanged if not a chain."""
         return self if self.chain is None else replace(self, chain=smoothed(self.chain, sharpness, features))
 
     def __call__(self, inputs: Tensor, cotangents: Tensor, lanes: Tensor) -> tuple[Tensor, Parameters]:
-        """Return the features (v, M, d) of inputs (v, M, *s), and the derivatives {p: (v, *p)} of sum <cotangents, features> / M.
+        """Compute features and gradients; differentiable by the inputs.
 
         Args:
+            inputs: (v, M, *s).
             cotangents: (v, M, d).
-            lanes: (v,), the victims whose parameters apply. Differentiable by the inputs.
+            lanes: Positions (v,) of the victims whose parameters apply.
+
+        Returns:
+            The features (v, M, d), and the derivatives {p: (v, *p)} of sum <cotangents, features> / M by the parameters.
         """
         network, count = self.network, inputs.shape[1]
         names = self.layer.names
@@ -236,7 +246,7 @@ class Front:
 
 
 def _sequences(model: nn.Module, layer: FullyConnected) -> Iterator[tuple[str, nn.Sequential]]:
-    """Yield what may be the front as a plain sequence of layers, with the prefix of its parameters' names."""
+    """Yield the parts of a model that can be its front, each as a sequence of layers with the prefix of its parameters' names."""
     if type(model) is nn.Sequential:
         names = list(model._modules)
         name = layer.name.removesuffix(".")

@@ -1,4 +1,4 @@
-"""What lies between what leaked and the attack on it: who leaked nothing that can be read, and who is isolated in a batch."""
+"""Runs a method on the victims whose updates it can read, and on single examples where a malicious server isolates them."""
 
 from __future__ import annotations
 
@@ -18,32 +18,40 @@ __all__ = ["answered", "readable"]
 
 
 def answered(method: Method, views: tuple[View, ...], rngs: Generators) -> Reconstruction | Ranking:
-    """Return the method's answer; on the views of single examples where the server isolates them.
+    """Run a method on the views, on single examples where the server isolates them.
 
-    It is then padded to the M examples of a batch by NaN, no label (-1) and a certainty of minus infinity; so is all of a victim of
-    whom one of the views shows nothing, or something that is not finite (`readable`), which takes no step. A method that ranks
-    candidates for the victims' first examples answers to what leaked, as who was isolated need not be the first.
+    A victim gets no reconstruction if one of its views isolates no example or contains a number that is not finite. A method that
+    ranks candidates for the victims' first examples reads whole batches, since the isolated example can be another one.
+
+    Args:
+        method: The method of an attack.
+        views: Views of V victims.
+        rngs: Victim v draws from rngs[v].
+
+    Returns:
+        The method's result for M examples per victim. Missing examples have NaN as inputs, -1 as labels, minus infinity as
+        certainty, and no steps.
     """
-    read = torch.stack([readable(view) for view in views]).all(0)
-    if bool(read.all()) or needs_of(method).candidates:
+    finite = torch.stack([readable(view) for view in views]).all(0)
+    if bool(finite.all()) or needs_of(method).candidates:
         return _isolated(method, views, rngs)
-    there, blank = read.nonzero()[:, 0], _blank(views[0])
+    there, blank = finite.nonzero()[:, 0], _blank(views[0])
     if not len(there):
         return blank
-    found = _isolated(method, tuple(view.of(there) for view in views), tuple(rngs[int(v)] for v in there))
-    return found if isinstance(found, Ranking) else _padded(found, blank, there)
+    answer = _isolated(method, tuple(view.of(there) for view in views), tuple(rngs[int(v)] for v in there))
+    return answer if isinstance(answer, Ranking) else _padded(answer, blank, there)
 
 
 def readable(view: View) -> Tensor:
-    """Return (V,): whose leak and network are numbers throughout; of a model that has diverged nothing can be computed."""
+    """Return (V,) bool: whether all numbers of a victim's update and network are finite. They are not if training diverged."""
     each = [u.isfinite().flatten(1).all(1) for u in view.update.values()]
     sent = [p.isfinite() for p in view.network.parameters.values()]
     each += [p.all() if view.network.shared else p.flatten(1).all(1) for p in sent]
-    return torch.stack([held.expand(view.victims) for held in each]).all(0)
+    return torch.stack([rows.expand(view.victims) for rows in each]).all(0)
 
 
 def _isolated(method: Method, views: tuple[View, ...], rngs: Generators) -> Reconstruction | Ranking:
-    """Return the method's answer, on single examples where the server isolates them."""
+    """Return the method's result, on single examples where the server isolates them."""
     secret = views[0].secret
     if not isinstance(secret, Isolates) or needs_of(method).candidates:
         return method(views, rngs)
@@ -52,14 +60,14 @@ def _isolated(method: Method, views: tuple[View, ...], rngs: Generators) -> Reco
     blank = _blank(views[0])
     if not len(there):
         return blank
-    found = method(tuple(alone.of(there) for alone, _ in pairs), tuple(rngs[int(v)] for v in there))
-    if not isinstance(found, Reconstruction):
+    answer = method(tuple(alone.of(there) for alone, _ in pairs), tuple(rngs[int(v)] for v in there))
+    if not isinstance(answer, Reconstruction):
         raise TypeError(f"{type(method).__name__}: got a ranking of isolated examples, expected examples")
-    return _padded(found, blank, there)
+    return _padded(answer, blank, there)
 
 
 def _blank(view: View) -> Reconstruction:
-    """Return no answer for any of M examples of V victims, after no step."""
+    """Return an empty reconstruction of M examples for each of V victims, after no step."""
     like = next(iter(view.update.values()))
     inputs = like.new_full((view.victims, view.examples, *view.shape), torch.nan)
     none = torch.zeros(view.victims, dtype=torch.int64, device=like.device)
@@ -68,8 +76,8 @@ def _blank(view: View) -> Reconstruction:
     return Reconstruction(inputs, labels, certainty, trajectory, none, none, inputs[None], (0,), none[None])
 
 
-def _padded(found: Reconstruction, blank: Reconstruction, there: Tensor) -> Reconstruction:
-    """Return the answer of M = 1 for the victims `there` among those of M examples who have none."""
+def _padded(answer: Reconstruction, blank: Reconstruction, there: Tensor) -> Reconstruction:
+    """Return `blank` with the reconstruction `answer` of the victims at the positions `there`."""
 
     def placed(whole: Tensor, part: Tensor) -> Tensor:
         whole = whole.clone()
@@ -81,17 +89,17 @@ def _padded(found: Reconstruction, blank: Reconstruction, there: Tensor) -> Reco
         whole[:, there] = part
         return whole
 
-    iterates = [placed(blank.inputs, inputs) for inputs in found.iterates]
+    iterates = [placed(blank.inputs, inputs) for inputs in answer.iterates]
     return dataclasses.replace(
-        found,
-        inputs=placed(blank.inputs, found.inputs),
-        labels=placed(blank.labels, found.labels),
-        certainty=placed(blank.certainty, found.certainty),
-        trajectory=spread(found.trajectory, torch.nan),
-        steps=spread(found.steps[None], 0)[0],
-        evaluations=spread(found.evaluations[None], 0)[0],
-        iterates=torch.stack(iterates) if iterates else found.iterates.new_zeros(0, *blank.inputs.shape),
-        spent=spread(found.spent, 0),
-        stage=None if found.stage is None else spread(found.stage[None], -1)[0],
-        doubts={why: spread(whom[None], False)[0] for why, whom in found.doubts.items()},
+        answer,
+        inputs=placed(blank.inputs, answer.inputs),
+        labels=placed(blank.labels, answer.labels),
+        certainty=placed(blank.certainty, answer.certainty),
+        trajectory=spread(answer.trajectory, torch.nan),
+        steps=spread(answer.steps[None], 0)[0],
+        evaluations=spread(answer.evaluations[None], 0)[0],
+        iterates=torch.stack(iterates) if iterates else answer.iterates.new_zeros(0, *blank.inputs.shape),
+        spent=spread(answer.spent, 0),
+        stage=None if answer.stage is None else spread(answer.stage[None], -1)[0],
+        doubts={why: spread(whom[None], False)[0] for why, whom in answer.doubts.items()},
     )

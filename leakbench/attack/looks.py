@@ -1,4 +1,4 @@
-"""Several looks at one release: views that differ in nothing but in the random numbers of the defense."""
+"""Several observations of one release: views that differ only in the random numbers of the defense."""
 
 from __future__ import annotations
 
@@ -21,48 +21,51 @@ __all__ = ["averaged", "chooses", "cut_of", "releases", "responses"]
 
 
 def releases(views: tuple[View, ...]) -> tuple[tuple[View, ...], ...]:
-    """Return the views in their order, those that follow each other and are looks at one release side by side."""
+    """Group consecutive views that are observations of the same release; the order stays."""
     cuts = [i for i, (one, next_) in enumerate(pairwise(views), 1) if not _same(one, next_)]
     return tuple(views[a:b] for a, b in pairwise((0, *cuts, len(views))))
 
 
 def _same(one: View, other: View) -> bool:
-    shown = [(v.tap, v.clock, v.examples, v.stations, v.noise) for v in (one, other)]
-    # Of looks that tell what a network drew for each, the mean tells nothing of the kind.
-    return one.network is other.network and shown[0] == shown[1] and not one.reads_draws
+    each = [(v.tap, v.clock, v.examples, v.stations, v.noise) for v in (one, other)]
+    # The mean of several observations does not show what a stochastic network drew for each of them.
+    return one.network is other.network and each[0] == each[1] and not one.reads_draws
 
 
 def averaged(views: tuple[View, ...]) -> tuple[tuple[View, int], ...]:
-    """Return (a view of the mean update, n) for each release that n of the views show; a single view stays as it is.
+    """Return a view of the mean update of each release, with the number n of its observations.
 
-    Of n looks y_i with independent noise of deviation s the mean is sufficient: sum |y_i - g|^2 = n |mean - g|^2 and what does
-    not depend on the guess g. Its noise is s / sqrt(n).
+    The mean is sufficient for n observations y_i with independent noise of deviation s: sum |y_i - g|^2 = n |mean - g|^2 plus a
+    term that does not depend on the guess g. The noise of the mean is s / sqrt(n).
+
+    Returns:
+        Pairs (view, n). A release with one observation keeps its view.
     """
-    return tuple((_mean(looks), len(looks)) for looks in releases(views))
+    return tuple((_mean(observations), len(observations)) for observations in releases(views))
 
 
-def _mean(looks: tuple[View, ...]) -> View:
-    first, *others = looks
+def _mean(observations: tuple[View, ...]) -> View:
+    first, *others = observations
     if not others:
         return first
     update = {n: u.clone() for n, u in first.update.items()}
     for view in others:
         for name, u in view.update.items():
             update[name] += u
-    noise = None if first.noise is None else first.noise / math.sqrt(len(looks))
-    return replace(first, update={n: u / len(looks) for n, u in update.items()}, noise=noise)
+    noise = None if first.noise is None else first.noise / math.sqrt(len(observations))
+    return replace(first, update={n: u / len(observations) for n, u in update.items()}, noise=noise)
 
 
 def chooses(stations: Stations) -> bool:
-    """Say whether the stations make a choice that differs from look to look and shows in each, as of coordinates to send."""
+    """Return whether a station chooses the coordinates to send, by a choice that each observation shows and that can differ."""
     return any(isinstance(transform, Chooses) for transform in stations.transforms)
 
 
 def cut_of(views: tuple[View, ...]) -> Cut:
-    """Return how the searches of the views' victims are cut into pieces for threads, by what a victim's gradient takes.
+    """Return how to cut the victims' searches into chunks for threads, by the memory that one victim's gradient takes.
 
-    Not at all where threads cannot share the views: where a network's own code runs (its parameters are swapped meanwhile), nor on
-    a GPU.
+    Nothing is cut if threads cannot share the views: if the network's own code runs, whose parameters are swapped during a call,
+    or on a GPU.
     """
     if any(not runs_apart(v.network, v.stations, v.shape) for v in views):
         return Cut(None)
@@ -74,14 +77,18 @@ def cut_of(views: tuple[View, ...]) -> Cut:
 def responses(
     views: tuple[View, ...], inputs: Tensor, targets: Tensor, victims: Tensor
 ) -> Iterator[tuple[Parameters, View]]:
-    """Yield each view with what a guess would have shown there (`View.respond`), worked out once for all looks at a release.
+    """Yield each view with the update of a guess (`View.respond`), which is computed once per release.
 
-    inputs (n, M, *s) and targets (n, M, classes): the guess.  victims (n,): whose it is.
+    Args:
+        views: Views of V victims.
+        inputs: Guessed inputs (n, M, *s).
+        targets: Guessed labels (n, M, classes).
+        victims: Positions (n,) of the victims in the views.
     """
-    for looks in releases(views):
-        alike = not chooses(looks[0].stations)
+    for observations in releases(views):
+        alike = not chooses(observations[0].stations)
         guess: Parameters | None = None
-        for view in looks:
+        for view in observations:
             if guess is None or not alike:
                 guess = view.respond(inputs, targets, victims, by_what_leaked=True)
             yield guess, view

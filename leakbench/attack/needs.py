@@ -1,4 +1,4 @@
-"""What a part of an attack has to be given beyond what leaked, so that the harness and the threat model can tell."""
+"""What a part of an attack needs in addition to the observed updates. The experiment provides it, and the threat model names it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ __all__ = ["Needs", "needs_of"]
 
 @dataclass(frozen=True)
 class Needs:
-    """A part says what it needs in a class attribute `needs: ClassVar[Needs]`; most need nothing and say nothing.
+    """The needs of a part.
 
-    A part whose need is the value of a field says it in a property.
+    A part declares them in the class attribute `needs: ClassVar[Needs]`, or in a property if they depend on its fields. A part
+    without `needs` needs nothing.
 
     Args:
-        candidates: The hypotheses of a ranking, with which a method answers.
-        labels: The victims' true labels, the sent model's true answers to their inputs: oracles.
-        logits: The victims' true labels, the sent model's true answers to their inputs: oracles.
-        table: Inputs whose columns have a meaning.
-        alone: One example behind what leaked, and no batch.
-        public: How many public examples, at most.
+        candidates: The candidates of a ranking.
+        labels: The true labels of the victims (an oracle).
+        logits: The logits of the victims under the sent network (an oracle).
+        table: Inputs that are table records.
+        alone: Updates of one example each, not of a batch.
+        public: Largest number of public examples that the part reads.
     """
 
     candidates: bool = False
@@ -32,16 +33,16 @@ class Needs:
     public: int = 0
 
     def __or__(self, other: Needs) -> Needs:
-        """Return what either needs."""
+        """Return the needs of both."""
         return Needs(**{name: max(mine, getattr(other, name)) for name, mine in vars(self).items()})
 
 
 def needs_of(part: Any) -> Needs:
-    """Return what a part and the parts it is made of need."""
-    found: Needs = getattr(part, "needs", Needs())
+    """Return the needs of a part and of all parts in its fields."""
+    needs: Needs = getattr(part, "needs", Needs())
     if dataclasses.is_dataclass(part):
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)
             for inner in value if isinstance(value, tuple) else (value,):
-                found = found | needs_of(inner)
-    return found
+                needs = needs | needs_of(inner)
+    return needs

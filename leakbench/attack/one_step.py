@@ -1,4 +1,4 @@
-"""The answer of an attacker that does not search."""
+"""Reconstructions of attacks that do not search."""
 
 from __future__ import annotations
 
@@ -20,9 +20,17 @@ __all__ = ["answered_at_once", "likeliest"]
 def answered_at_once(
     views: tuple[View, ...], inputs: Tensor, rngs: Generators, fit: Fit | None = None
 ) -> Reconstruction:
-    """Return inputs (V, M, *s) as the answer after one step and one evaluation, with labels from the last layer.
+    """Return inputs as a reconstruction after one step and one evaluation.
 
-    The certainty is minus the squared distance of what the answers would have leaked, over all views.
+    Args:
+        views: Views of V victims.
+        inputs: Reconstructed inputs (V, M, *s).
+        rngs: Victim v draws from rngs[v].
+        fit: What the attack learned before.
+
+    Returns:
+        The labels are those of `LastLayer`. The certainty is minus the squared distance of the gradients of the reconstruction
+        from the observed ones, summed over the views.
     """
     view = views[0]
     targets = _targets(view, rngs)
@@ -45,7 +53,7 @@ def answered_at_once(
 
 
 def _targets(view: View, rngs: Generators) -> Tensor:
-    """Return the labels (V, M, classes) of the last layer; where it has no row for each class none is likelier than another."""
+    """Return the labels (V, M, classes) of `LastLayer`; equal shares if the last layer does not have one row per class."""
     try:
         return LastLayer()(view, rngs).targets
     except InputError:
@@ -54,7 +62,7 @@ def _targets(view: View, rngs: Generators) -> Tensor:
 
 
 def likeliest(answers: list[Reconstruction]) -> Reconstruction:
-    """Return each victim's answer of highest certainty among those after one step each, with the work of all of them."""
+    """Return, for each victim, the most certain of several one-step reconstructions, with the evaluations of all of them."""
     certainty = torch.stack([a.certainty.nan_to_num(nan=-torch.inf)[:, 0] for a in answers])
     chosen = certainty.argmax(0)
     lanes = torch.arange(len(chosen), device=chosen.device)

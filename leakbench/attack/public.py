@@ -1,4 +1,4 @@
-"""What an attacker takes from public examples: the examples themselves, their mean and their spread."""
+"""Public examples that a part of an attack reads, and their moments."""
 
 from __future__ import annotations
 
@@ -10,20 +10,32 @@ from leakbench.federated.view import Public, View
 __all__ = ["FEW", "channel_moments", "public_of"]
 
 FEW = 256
-"""How many public examples a part reads that does not say how many it needs."""
+"""Number of public examples that a part reads by default."""
 
 
 def public_of(view: View, part: str, most: int = FEW) -> Public:
-    """Return the view's first public examples, at most so many; raises InputError where `part`, which needs them, got none."""
+    """Return the view's first public examples.
+
+    Args:
+        view: The view of the victims.
+        part: Name of the part that needs them, for the message.
+        most: Largest number of examples.
+
+    Raises:
+        InputError: If the view has no public examples.
+    """
     if view.public is None or not len(view.public.labels):
         raise InputError(f"public: got no public example, which {part!r} needs; choose a part that needs none")
     return view.public.first(most)
 
 
 def channel_moments(public: Public) -> tuple[Tensor, Tensor]:
-    """Return (mean, standard deviation) of each channel of public pictures, (C, 1, 1), or of each feature of a table, (F,).
+    """Return the mean and the standard deviation of each channel of public images, or of each feature of a table.
 
-    These are the constants with which training code standardises its inputs. 1 stands for a deviation of zero.
+    Training code standardises its inputs with these constants. A deviation of zero is replaced by 1.
+
+    Returns:
+        Two tensors (C, 1, 1) for images, (F,) for tables.
     """
     x = public.inputs
     over = (0, 2, 3) if x.dim() == 4 else (0,)

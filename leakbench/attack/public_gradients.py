@@ -1,4 +1,4 @@
-"""What examples would have shown in the stead of the victims: candidates to compare with, public examples to learn from."""
+"""The gradients that candidates or public examples would have shown in place of the victims."""
 
 from __future__ import annotations
 
@@ -22,12 +22,17 @@ __all__ = ["before_mask", "check_learnable", "fitting", "flat", "gradients_alone
 def gradients_alone(
     view: View, examples: Public, chunk: int = 64, rng: torch.Generator | None = None, draws: Tensor | None = None
 ) -> Iterator[Tensor]:
-    """Yield the gradients (chunk, p) that each example would have shown alone, past the defense as far as the attacker knows it.
+    """Yield the gradients that each example would have shown alone, with the defense as far as the attacker knows it.
 
     Args:
-        chunk: How many are held at once; fewer of a large network.
-        rng: Draws the defense's noise, anew for each example; None for the deterministic part alone.
-        draws: (k,), what a sampling network is taken to have drawn for each of them.
+        view: The view of the victims.
+        examples: The examples.
+        chunk: Number of gradients in memory at once; smaller for a large network.
+        rng: Generator for the defense's noise, which differs from example to example; None for the deterministic part alone.
+        draws: Random numbers (k,) of a stochastic network, the same for each example; None to draw them with `rng`.
+
+    Yields:
+        (at most `chunk`, p) for consecutive examples.
     """
     tap = "type-0" if view.tap == "global" else view.tap
     like = next(iter(view.network.parameters.values()))
@@ -36,28 +41,35 @@ def gradients_alone(
     few = min(chunk, fitting(view, 600_000_000))
     for x, y in zip(torch.split(inputs, few), torch.split(targets, few), strict=True):
         rngs = None if rng is None else (rng,) * len(x)
-        with torch.no_grad():  # Not around the yield: who stops in the middle would go on without derivatives.
-            told = rngs if draws is None else draws.expand(len(x), 1, 1, -1)
-            found = leak(tap, view.network, x, y, view.learning_rate, view.stations, view.clock, rngs, told)
+        with torch.no_grad():  # The yield is outside, since a caller that stops early would stay without derivatives.
+            given = rngs if draws is None else draws.expand(len(x), 1, 1, -1)
+            gradients = leak(tap, view.network, x, y, view.learning_rate, view.stations, view.clock, rngs, given)
         view.tick()
-        yield flat(found)
+        yield flat(gradients)
 
 
 def before_mask(view: View) -> View | None:
-    """Return the view without the defense where comparing the coordinates that were sent is as good and much quicker.
+    """Return the view without the defense if comparing the sent coordinates is as good and much faster.
 
-    Soteria chooses the mask of an example by one backward pass for each feature. Its choice for the victim shows in what leaked, so
-    that a ranking of single examples needs no mask of a candidate. None for every other defense, and where other transforms act as
-    well.
+    Soteria chooses the mask of an example with one backward pass per feature. The observed update shows the mask of the victim, so
+    that a ranking of single examples does not need the masks of the candidates.
+
+    Returns:
+        None for every other defense, for batches, and if other transforms act as well.
     """
     acting = view.stations.before(view.tap)
     each, masks = acting.transforms, on_a_guess(acting, view.update).transforms
-    shown = all(isinstance(t, RunsNetwork) for t in each) and all(isinstance(t, Surviving) for t in masks)
-    return replace(view, stations=Stations()) if each and shown and view.examples == 1 else None
+    visible = all(isinstance(t, RunsNetwork) for t in each) and all(isinstance(t, Surviving) for t in masks)
+    return replace(view, stations=Stations()) if each and visible and view.examples == 1 else None
 
 
 def check_learnable(view: View, part: str) -> None:
-    """Raise InputError where `part`, which learns once what single examples leak, is to read something else."""
+    """Raise InputError if a part that learns from single gradients at one network cannot read the view.
+
+    Args:
+        view: The view of the victims.
+        part: Name of the part, for the message.
+    """
     if view.examples > 1:
         raise InputError(
             f"{part}: it reads what one example leaks, got {view.examples} together (try --taps type-2, or --leak-batch 1)"
@@ -67,16 +79,16 @@ def check_learnable(view: View, part: str) -> None:
 
 
 def fitting(view: View, budget: int) -> int:
-    """Return how many of the network's gradients fit into `budget` bytes; 4 at least, as two halves of two."""
+    """Return how many gradients of the network fit into `budget` bytes; at least 4, so that both halves have two."""
     return max(4, budget // (4 * numbers(view)))
 
 
 def numbers(view: View) -> int:
-    """Return p, of how many numbers a gradient is made."""
+    """Return p, the number of values of one gradient."""
     lanes = 1 if view.network.shared else len(next(iter(view.network.parameters.values())))
     return sum(weights.numel() for weights in view.network.parameters.values()) // lanes
 
 
 def flat(gradients: Parameters) -> Tensor:
-    """Return {p: (n, *p)} as one tensor (n, p)."""
+    """Concatenate gradients {p: (n, *p)} to one tensor (n, p)."""
     return torch.cat([g.flatten(1) for g in gradients.values()], 1)

@@ -1,8 +1,10 @@
-"""An attack: a method, and what the server does to the model."""
+"""The recipe of an attack: its method, its server, and what the attacker knows of the defense."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal, Protocol, runtime_checkable
+
+from pydantic import Field
 
 from leakbench.answers import Ranking, Reconstruction
 from leakbench.attack.needs import Needs, needs_of
@@ -20,7 +22,7 @@ class Method(Protocol):
     """Turns observed gradients or updates into a reconstruction."""
 
     def __call__(self, views: tuple[View, ...], rngs: Generators) -> Reconstruction | Ranking:
-        """Answer for the V victims that all views show; victim v draws from rngs[v]."""
+        """Return the reconstruction or the ranking for the V victims of the views; victim v draws from rngs[v]."""
 
 
 SERVER = Slot("server", ("leakbench.attack.servers",))
@@ -29,27 +31,36 @@ METHOD = Slot("method", ("leakbench.attack.methods", "leakbench.attack.rankings"
 
 @part("attack")
 class Attack:
-    """The recipe of an attack.
+    """The recipe of an attack."""
 
-    Args:
-        knows: What the attacker knows of the defense: nothing (`oblivious`), or its recipe (`defense`), whose deterministic part
-            it then runs on its guesses.
-        leak_model: The network that leaks in the `paper` protocol, where a part of the method needs another than the usual one.
-    """
-
-    title: Text
-    cite: Text
+    title: Annotated[Text, Field(description="Name of the attack in tables and pages.")]
+    cite: Annotated[Text, Field(description="Source of the attack.")]
     method: Annotated[Method, METHOD]
-    note: str = ""
-    knows: Literal["oblivious", "defense"] = "oblivious"
+    note: Annotated[str, Field(description="Differences from the source, and other remarks.")] = ""
+    knows: Annotated[
+        Literal["oblivious", "defense"],
+        Field(
+            description=(
+                "What the attacker knows of the defense: nothing (`oblivious`), or its recipe (`defense`), whose deterministic"
+                " part it then applies to its guesses."
+            )
+        ),
+    ] = "oblivious"
     server: Annotated[Server, SERVER] = Honest()
-    leak_model: str = ""
+    leak_model: Annotated[
+        str,
+        Field(
+            description=(
+                "Network that leaks in the `paper` protocol, if a part of the method needs another network than the default."
+            )
+        ),
+    ] = ""
 
     @property
     def needs(self) -> Needs:
-        """What its method and its server have to be given beyond what leaked.
+        """The needs of the method and of the server.
 
-        A method says in `needs_told` what it needs beside where the attacker is told the defense.
+        If the attacker knows the defense, the method's `needs_told` are added.
         """
-        told: Needs = getattr(self.method, "needs_told", Needs()) if self.knows == "defense" else Needs()
-        return needs_of(self.method) | needs_of(self.server) | told
+        adaptive: Needs = getattr(self.method, "needs_told", Needs()) if self.knows == "defense" else Needs()
+        return needs_of(self.method) | needs_of(self.server) | adaptive

@@ -1,4 +1,4 @@
-"""How the searches of one attack on an external update run: they report progress, end once they have converged, and resume."""
+"""Progress, convergence and saved states of the searches in an attack on an external update."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ IMPROVES = 1e-3
 """Least relative decrease of the value that counts as an improvement within `WINDOW` iterations."""
 
 PATIENT = 12
-"""By Adam, a search has converged when it has not improved for the share 1 / `PATIENT` of its iterations at a reduced rate."""
+"""Adam has converged if it has not improved for the share 1 / `PATIENT` of its iterations after its first learning rate."""
 
 EXACT = 1e-12
-"""Share of its first value at which a squared distance consists of rounding errors of float32."""
+"""Share of its first value below which a squared distance consists of rounding errors of float32."""
 
 EVERY = 10.0
-"""Least number of seconds between two saves of a search."""
+"""Smallest number of seconds between two saves of a search."""
 
 COSTLY = 20.0
-"""A search is saved at most every so many times as long as the last save took."""
+"""Smallest time between two saves, as a multiple of the duration of the last save."""
 
 
 class Store(Protocol):
-    """Keeps tensors by name; each write is atomic."""
+    """Stores tensors by name. Each write is atomic."""
 
     def read(self, name: str) -> dict[str, Tensor] | None:
         """Return the tensors; None if they are missing or damaged."""
 
     def write(self, name: str, tensors: dict[str, Tensor]) -> None:
-        """Keep tensors in place of earlier ones of the same name."""
+        """Store tensors in place of earlier ones with the same name."""
 
 
-class _Told(Protocol):
+class _Progress(Protocol):
     """Receives the progress of a search: its number from 0, its name, the share of its iterations that is done."""
 
     def __call__(self, number: int, name: str, share: float) -> None:
         """Receive it."""
 
 
-def _untold(number: int, name: str, share: float) -> None:
+def _ignored(number: int, name: str, share: float) -> None:
     pass
 
 
@@ -62,14 +62,15 @@ class Searches:
     Args:
         tell: Called after each iteration with (number of the search, its name, share of its iterations that is done).
         resumed: Called when an interrupted search resumes, with (number of the search, its name, share that is done).
-        store: Where the state of each search is kept, so that an interrupted attack resumes; None keeps nothing.
-        prefix: Start of the names in the store.
-        checks: Whether `AutoLeak` also tries its searches on public examples; else `AutoLeak.checked` does it later.
-        now: The clock of the saves.
+        store: Store for the states of the searches, from which an interrupted attack resumes; None saves nothing.
+        prefix: Prefix of the names in the store.
+        checks: Whether `AutoLeak` also tries its searches on public examples; if not, call `AutoLeak.checked` later.
+        now: Clock for the intervals between saves.
     """
 
-    tell: _Told = _untold
-    resumed: _Told = _untold
+    tell: _Progress = _ignored
+    resumed: _Progress = _ignored
+
     store: Store | None = None
     prefix: str = "search"
     checks: bool = True
@@ -77,7 +78,7 @@ class Searches:
     _begun: int = field(default=0, init=False)
 
     def begin(self, method: Any) -> Searching:
-        """Return what the next search, one of `method`, runs by."""
+        """Return the next search, one of `method`."""
         number, self._begun = self._begun, self._begun + 1
         name = search_name(method)
         after, window = _patience(method)
@@ -92,25 +93,25 @@ class Searches:
         )
 
     def of_check(self) -> Searches:
-        """Return the searches of the same attack on public examples, which count after its own."""
-        found = dataclasses.replace(self, prefix=f"{self.prefix}.check")
-        found._begun = self._begun
-        return found
+        """Return the searches of the same attack on public examples; their numbers follow those of the attack."""
+        searches = dataclasses.replace(self, prefix=f"{self.prefix}.check")
+        searches._begun = self._begun
+        return searches
 
 
 @dataclass
 class Searching:
-    """One search: how it reports, when it has converged, and where its state is kept.
+    """One search: its progress, its convergence, and its saved state.
 
     Args:
         searches: The searches of the attack.
-        name: The name of its state in the store.
+        name: Name of its state in the store.
         tell: Called with the share of the iterations that is done.
-        resumed: Called likewise when the search resumes.
+        resumed: Called with the same share when the search resumes.
         converges: Whether `converged` can be true.
-        after: Number of iterations before the window begins.
+        after: Number of iterations before the window starts.
         window: Number of iterations without an improvement after which a search has converged.
-        picture: Returns the inputs that points (v, d) with values (v,) stand for.
+        picture: Returns the inputs at points (v, d) with values (v,).
     """
 
     searches: Searches
@@ -128,18 +129,19 @@ class Searching:
         self._saved = self.searches.now()
 
     def share(self, first: int, picture: Callable[[Tensor, Tensor], Tensor]) -> Searching:
-        """Return this search for the victims from the position `first` on, which are searched on a thread of their own.
+        """Return this search for the victims from position `first` on, which run in their own thread.
 
         Args:
-            picture: Returns the inputs that points (v, d) with values (v,) stand for.
+            first: Position of the first victim.
+            picture: Returns the inputs at points (v, d) with values (v,).
         """
         return dataclasses.replace(self, name=f"{self.name}.{first:05d}", picture=picture)
 
     def converged(self, trajectory: Tensor) -> Tensor:
-        """Return which searches have converged, (v,) bool, by their values so far (iterations, v).
+        """Return (v,) bool, which searches have converged, given their values so far (iterations, v).
 
-        A search has converged if its least value has not decreased by the share `IMPROVES` in `window` iterations, or if a
-        value that started positive has reached the share `EXACT` of its first one.
+        A search has converged if its smallest value has not decreased by the share `IMPROVES` in `window` iterations. It has also
+        converged if a value that started positive has reached the share `EXACT` of its first value.
         """
         first, least = trajectory[0], trajectory.amin(0)
         if not self.converges:
@@ -151,27 +153,29 @@ class Searching:
         return ended
 
     def read(self, start: Tensor) -> dict[str, Tensor] | None:
-        """Return the kept state of a search from the points `start` (v, d); None if there is none."""
+        """Return the saved state of a search from the points `start` (v, d); None if nothing is saved."""
         if self.searches.store is None:
             return None
-        found = self.searches.store.read(self.name)
-        # A search from other points is another search.
-        same = found is not None and torch.equal(found.pop("start"), start)
-        # Copies have the alignment of every other tensor, on which the last digits of a sum can depend.
-        return {name: tensor.clone() for name, tensor in found.items()} if found is not None and same else None
+        state = self.searches.store.read(self.name)
+        # A search from other starting points is another search.
+        same = state is not None and torch.equal(state.pop("start"), start)
+        # Copies have the alignment of every other tensor. The last digits of a sum can depend on it.
+        return {name: tensor.clone() for name, tensor in state.items()} if state is not None and same else None
 
     def write(self, start: Tensor, state: Callable[[], dict[str, Tensor]], ended: bool) -> None:
-        """Keep the state of a search, unless it was kept a moment ago.
+        """Save the state of a search, unless the last save was too recent.
 
         Args:
-            ended: Whether it is the last one.
+            start: Starting points (v, d).
+            state: Returns the state.
+            ended: Whether the search has ended; its state is always saved.
         """
         store, now = self.searches.store, self.searches.now
         if store is None or not (ended or now() - self._saved >= max(EVERY, COSTLY * self._took)):
             return
         began = now()
         parts = state()
-        if self.picture is not None:  # For a reader: the best inputs so far.
+        if self.picture is not None:  # Readers of the store show the best inputs so far.
             parts["inputs"] = self.picture(parts["best"], parts["value"])
         store.write(self.name, {"start": start, **parts})
         self._saved = now()
@@ -187,14 +191,14 @@ def usual_share(method: Any) -> float:
 
 
 def _fixed(method: Any) -> bool:
-    """Return whether the value that a search makes small stays the same from iteration to iteration."""
+    """Return whether the minimised function stays the same over the iterations."""
     return getattr(method, "sharpness", None) is None and getattr(method, "fading", (1.0, 1.0)) == (1.0, 1.0)
 
 
 def _patience(method: Any) -> tuple[int, int]:
-    """Return the iterations of a search before its window of convergence begins, and those of the window.
+    """Return the number of iterations before the window of convergence, and the length of the window.
 
-    Adam follows a schedule of learning rates. The value can stay level at the first rate and fall again at the next one.
+    The learning rate of Adam follows a schedule. The value can stay level at the first rate and fall again at the next one.
     """
     descent, limit = method.descent, method.stop.limit
     if hasattr(descent, "inner"):
@@ -203,7 +207,7 @@ def _patience(method: Any) -> tuple[int, int]:
 
 
 def search_name(method: Any) -> str:
-    """Return what a method is called in progress and results, such as "gradient matching (likelihood, L-BFGS)"."""
+    """Return the name of a method in progress and results, such as "gradient matching (likelihood, L-BFGS)"."""
     words = [_words(type(method).__name__)]
     if distance := getattr(method, "distance", None):
         words.append(_words(type(distance).__name__))
@@ -215,7 +219,8 @@ def search_name(method: Any) -> str:
 
 
 def _words(name: str) -> str:
-    """Return the name of a class in words: "SquaredL2" as "squared L2"."""
+    """Split the name of a class into words: "SquaredL2" becomes "squared L2"."""
+
     parts: list[str] = []
     for letter in name:
         if letter.isupper() or not parts:

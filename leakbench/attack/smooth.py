@@ -1,8 +1,8 @@
-"""A chain of layers with its kinks rounded off, so that a search can pass from one pattern of activations to another.
+"""Smooth versions of ReLUs and max pooling, with which a search can pass from one pattern of activations to another.
 
 The gradients of a network with ReLUs and max pooling jump where a unit becomes active or another place becomes the largest. A
-search stops at such jumps. The smooth chain has a(x) = x sigmoid(s x) in place of a ReLU, and the softmax-weighted mean of each
-window in place of its maximum. Both tend to the original as the sharpness grows.
+search stops at such jumps. The smooth chain has a(x) = x sigmoid(s x) instead of a ReLU, and the softmax-weighted mean of each
+window instead of its maximum. Both tend to the original as the sharpness s grows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["smoothed"]
 
 
 def smoothed(chain: Chain, sharpness: float, answer: Tensor) -> Chain:
-    """Return the chain with smooth ReLUs and pools.
+    """Return a chain with smooth ReLUs and pools.
 
     Args:
         chain: Layers whose output (K, B, d) is known.
@@ -50,12 +50,12 @@ def _is_relu(step: Step) -> bool:
 
 
 def _is_windowed(step: Step) -> bool:
-    """Return whether a step pools windows that neither overlap nor reach beyond the picture; other pools stay as they are."""
+    """Return whether a step pools windows that neither overlap nor exceed the image; other pools stay as they are."""
     return isinstance(step, MaxPool) and step.kernel.size == step.kernel.stride and step.kernel.padding == (0, 0)
 
 
 def _slope(sharpness: float, entering: Tensor) -> Tensor:
-    """Return (K, B, 1, ...): the sharpness in the units of each example's numbers."""
+    """Return (K, B, 1, ...): the sharpness divided by the standard deviation of each example's numbers."""
     width = entering.detach().flatten(2).std(2, unbiased=False).clamp_min(torch.finfo(entering.dtype).tiny ** 0.5)
     return sharpness / width.reshape(*width.shape, *[1] * (entering.dim() - 2))
 
@@ -82,7 +82,7 @@ class _SmoothRelu:
 
 @dataclass(frozen=True)
 class _KnownRelu:
-    """A ReLU of which is known which units are active (K, B, d)."""
+    """A ReLU whose active units (K, B, d) are known."""
 
     sharpness: float
     active: Tensor
@@ -108,9 +108,10 @@ class _SmoothMaxPool:
         read = entering[:, :, : down * rows, : right * columns]
         windows = read.reshape(lanes, members, down, rows, right, columns, channels)
         slope = _slope(self.sharpness, entering)[..., None, None]
-        # The places of a window, which are on two axes, share one softmax.
-        beside = (slope * windows).movedim(3, 4)
-        shares = beside.flatten(4, 5).softmax(4).reshape(beside.shape).movedim(4, 3)
+        # Both axes of a window share one softmax.
+        scores = (slope * windows).movedim(3, 4)
+        shares = scores.flatten(4, 5).softmax(4).reshape(scores.shape).movedim(4, 3)
+
         pooled = (shares * windows).sum((3, 5), keepdim=True)
         weights = shares * (1 + slope * (windows - pooled))
         rest = (0, 0, 0, width - right * columns, 0, height - down * rows)

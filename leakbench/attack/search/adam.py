@@ -17,13 +17,18 @@ __all__ = ["Adam"]
 class Adam:
     """The state of V searches in d dimensions, all after the same number of steps.
 
-    points (V, d).
-
     Args:
-        rates: The learning rate of each step to come; the last one stays.
-        signed: The leading coordinates whose gradient is replaced by its sign.
-        project: (v, d) -> (v, d), applied after every step. first, second (V, d): the running means of the gradient and of its
-            square. evaluations (V,). settled (V,): never, since a running mean moves on.
+        points: Current points (V, d).
+        rates: Learning rates of the steps; the last one repeats.
+        signed: Number of leading coordinates whose gradient is replaced by its sign.
+        project: (v, d) -> (v, d), applied after every step.
+        decay: Decay rates of both running means.
+        epsilon: Added to the root of the mean square.
+
+    Attributes:
+        first, second: Running means (V, d) of the gradient and of its square.
+        evaluations: (V,) gradient evaluations.
+        settled: (V,) bool, always False, since a running mean keeps moving.
     """
 
     points: Tensor
@@ -40,13 +45,13 @@ class Adam:
         self.steps = 0
 
     def keep(self, lanes: Tensor) -> None:
-        """Drop every victim but those in `lanes`."""
+        """Keep only the victims at the positions `lanes`."""
         for name, value in list(vars(self).items()):
             if isinstance(value, Tensor):
                 setattr(self, name, value.index_select(0, lanes))
 
     def step(self, objective: Objective) -> Tensor:
-        """Take one step in place; return the values (V,) at the points before it."""
+        """Take one step in place; return the values (V,) at the points before the step."""
         values, gradient = objective(self.points, torch.arange(len(self.points), device=self.points.device))
         gradient = torch.cat([gradient[:, : self.signed].sign(), gradient[:, self.signed :]], 1)
         rate = self.rates[min(self.steps, len(self.rates) - 1)]

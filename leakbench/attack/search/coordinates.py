@@ -1,4 +1,4 @@
-"""What a space is to a search: the way from its coordinates to inputs and back."""
+"""The coordinates of a search: maps between them and inputs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ def _clamped(inputs: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Coordinates:
-    """decode: z (V, M, d) -> inputs (V, M, *s).  encode: its inverse.  energy: z and targets (V, M, classes) -> (V,), added to
-    the distance; most say the same of every label.
+    """The coordinates z (V, M, d) in which a search moves, for inputs (V, M, *s).
 
-    answer: inputs (V, M, *s) that a search ended at -> those in [0, 1] that are answered; they are clamped unless a space knows
-    better, as of categories, of which one must be chosen.
+    Args:
+        decode: z -> inputs.
+        encode: Inputs -> z, the inverse of `decode`.
+        energy: z and targets (V, M, classes) -> (V,), added to the distance. Most spaces ignore the targets.
+        answer: The inputs at which a search ended -> reconstructions in [0, 1]. By default, they are clamped; a space of tables
+            chooses one category of each group.
     """
 
     decode: Callable[[Tensor], Tensor]

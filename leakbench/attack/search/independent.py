@@ -1,4 +1,4 @@
-"""The most certain of many vectors of which none is a combination of those chosen before it."""
+"""Selects the most certain of many vectors such that each is linearly independent of those before it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,23 @@ from torch import Tensor
 __all__ = ["independent"]
 
 ROUNDING = 1e-10
-"""Of a squared length, what is no more than the rounding of products in double precision."""
+"""Share of a squared length that can consist of rounding errors in double precision."""
 
 
 def independent(products: Tensor, certainty: Tensor, many: int, sure: float, apart: float) -> Tensor:
-    """Return (V, k): the certainty of at most `many` vectors that are chosen in its order, minus infinity of all others.
+    """Return the certainty of up to `many` selected vectors, taken in descending order of certainty, and minus infinity for others.
 
-    products (V, k, k): of the k vectors of V victims with each other. certainty (V, k): minus infinity of those never to be
-    chosen.
+    The span of the selected vectors is kept as a pivoted Cholesky factor, which takes k numbers per step instead of vectors.
 
     Args:
-        sure: From which certainty on a vector is chosen whatever lies in its span.
-        apart: Of its length, how much of a vector less certain has to lie outside the span of those chosen before it. The span is
-            held as a pivoted Cholesky factor, which takes k numbers a step and not vectors.
+        products: Inner products (V, k, k) of the k vectors of V victims.
+        certainty: (V, k); minus infinity for vectors that must not be selected.
+        many: Largest number of selected vectors.
+        sure: Certainty from which a vector is selected even if it is in the span of the others.
+        apart: Share of its length that a less certain vector must have outside the span of those selected before.
+
+    Returns:
+        (V, k).
     """
     lengths = products.diagonal(dim1=1, dim2=2)
     outside, left = lengths.clone(), certainty.clone()
@@ -35,7 +39,7 @@ def independent(products: Tensor, certainty: Tensor, many: int, sure: float, apa
         row = row[some]
         chosen[some, row], left[some, row] = best[some], -torch.inf
         column = products[some, row] - (factor[some, :, :step] @ factor[some, row, :step, None])[..., 0]
-        # One that lay in the span, and is chosen all the same, adds nothing to it but rounding.
+        # A vector of the span that is selected for its certainty would add only rounding errors to the factor.
         adds = outside[some, row] > ROUNDING * lengths[some, row]
         pivot = outside[some, row].where(adds, torch.inf).sqrt()
         factor[some, :, step] = column / pivot[:, None]

@@ -1,4 +1,4 @@
-"""How many examples of each class stand behind an update, from the last layer's gradient and public examples."""
+"""Counts the examples of each class in an update, from the last layer's gradient and public examples."""
 
 from __future__ import annotations
 
@@ -18,40 +18,44 @@ __all__ = ["label_counts", "rounded"]
 
 
 def label_counts(view: View, rngs: Generators) -> Tensor:
-    """Return (V, classes) int64 that sum to the M examples behind the update; rngs are not drawn from.
+    """Return the numbers of examples (V, classes) int64 of each class among the M examples of an update.
 
-    With features h_i, probabilities p_i and one-hot labels y_i the last layer's gradient is the mean over M examples of
-    (p_i - y_i) h_i^T for the weights and of p_i - y_i for the bias. An attacker who puts E[p] and E[h] of public examples for
-    those of the batch reads the share of each class off either: E[p] - db where there is a bias (Geng et al. 2021,
-    arXiv:2110.09074), else the least-squares solution of E[p h^T] - dW = share E[h]^T. Exact where public and private examples
-    have the same means; the sign rules (iDLG, LLG) are the case of E[p] near 0. Of an update of several local iterations
-    the means are those at the model that was sent.
-    Raises InputError where there is no public example or no last layer of one row for each class.
+    For features h_i, probabilities p_i and one-hot labels y_i, the last layer's gradient is the mean over M examples of
+    (p_i - y_i) h_i^T for the weights and of p_i - y_i for the bias. With E[p] and E[h] of public examples in place of those of the
+    batch, the share of each class is E[p] - db with a bias (Geng et al. 2021, arXiv:2110.09074), and otherwise the least-squares
+    solution of E[p h^T] - dW = share E[h]^T. It is exact if public and private examples have the same means. The sign rules (iDLG,
+    LLG) are the case of E[p] near 0. For an update of several local iterations, the means are those at the sent model.
+
+    Args:
+        view: The view of V victims.
+        rngs: Not used.
+
+    Raises:
+        InputError: If the view has no public examples, or if the last layer does not have one row per class.
     """
-    if view.classes == 1:  # Nothing to tell apart.
+    if view.classes == 1:  # All examples have the only class.
         like = next(iter(view.update.values()))
         return torch.full((view.victims, 1), view.examples, device=like.device)
     name, slope, expected = _of_public(view)
-    seen = view.update[name].flatten(2) if view.update[name].dim() > 2 else view.update[name][..., None]
-    share = ((expected - seen) * slope[:, None]).sum(2) / slope.square().sum(1, keepdim=True).clamp_min(1e-30)
+    gradient = view.update[name].flatten(2) if view.update[name].dim() > 2 else view.update[name][..., None]
+    share = ((expected - gradient) * slope[:, None]).sum(2) / slope.square().sum(1, keepdim=True).clamp_min(1e-30)
     return rounded(share * view.examples, view.examples)
 
 
 def rounded(wanted: Tensor, total: int) -> Tensor:
-    """Return the counts (V, classes), integers >= 0 that sum to `total`, of least squared distance to real numbers."""
+    """Return the integers >= 0 (V, classes) that sum to `total` and have the least squared distance to the numbers `wanted`."""
     counts = torch.zeros_like(wanted, dtype=torch.int64)
     lanes = torch.arange(len(wanted), device=wanted.device)
-    for _ in range(
-        total
-    ):  # What one more example of a class brings falls with each, so that the greedy choice is the best.
+    # The greedy choice is optimal, since each further example of a class reduces the distance by less.
+    for _ in range(total):
         counts[lanes, (wanted.nan_to_num() - counts).argmax(1)] += 1
     return counts
 
 
 def _of_public(view: View) -> tuple[str, Tensor, Tensor]:
-    """Return (parameter, slope (lanes, f), E[(p) h^T] (lanes, classes, f)) over public examples; f = 1 and slope 1 for a bias.
+    """Return (parameter, slope (lanes, f), E[p h^T] (lanes, classes, f)) over public examples; f = 1 and slope 1 for a bias.
 
-    Both come from two mean gradients, as if all labels were 0 and as if all were 1: their first rows differ by E[h].
+    Both come from two mean gradients, one with all labels 0 and one with all labels 1. Their first rows differ by E[h].
     """
     public = public_of(view, "last_layer_counts")
     weight, bias = _last_layer(view.update, view.classes)
@@ -64,8 +68,8 @@ def _of_public(view: View) -> tuple[str, Tensor, Tensor]:
 
     def gradient(label: int) -> Tensor:
         labels = torch.full(x.shape[:2], label, device=x.device)
-        found = alone.respond(x, one_hot(labels, view.classes).to(x))[name].detach()
-        return found.flatten(2) if bias is None else found[..., None]
+        gradients = alone.respond(x, one_hot(labels, view.classes).to(x))[name].detach()
+        return gradients.flatten(2) if bias is None else gradients[..., None]
 
     zeros, ones = gradient(0), gradient(1)
     slope = ones[:, 0] - zeros[:, 0]
@@ -74,7 +78,7 @@ def _of_public(view: View) -> tuple[str, Tensor, Tensor]:
 
 
 def _last_layer(update: Parameters, classes: int) -> tuple[str, str | None]:
-    """Return the names of the last layer's weights and of its bias, None where it has none."""
+    """Return the names of the last layer's weight and of its bias, None if it has none."""
     name = [n for n, u in update.items() if u.dim() > 2][-1]
     if update[name].shape[1] != classes:
         raise InputError(

@@ -1,11 +1,11 @@
 """Limited-memory BFGS over many victims at once; each victim's steps are those of `torch.optim.LBFGS` without a line search.
 
-One call of `Lbfgs.step` is one `torch.optim.LBFGS.step`: up to `inner` inner iterations and as many evaluations. Every victim
-has its own history, step count and tolerances; who has finished a step waits, who can never move again is `settled`.
+One call of `Lbfgs.step` is one `torch.optim.LBFGS.step`: up to `inner` inner iterations and as many evaluations. Every victim has
+its own history, step count and tolerances. A victim that has finished its step waits for the others.
 
 Directions come from the compact form of the inverse Hessian estimate (Byrd, Nocedal and Schnabel, Mathematical Programming 63,
-1994, Theorem 2.2): the same as that of the recursion over the pairs, which goes through the whole history four times in hundreds of
-small steps, by two passes in a few large products.
+1994, Theorem 2.2). It equals the recursion over the pairs, but takes two passes over the history in a few large products, not four
+in hundreds of small steps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Objective: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(points (v, d), lanes (v,)) -> (values (v,), gradients (v, d))."""
 
 Late: TypeAlias = Callable[[int], bool]
-"""Number of searches side by side -> whether a clock leaves no time for another evaluation of them."""
+"""Number of searches at once -> whether a clock leaves no time for another evaluation of them."""
 
 
 def never(searches: int) -> bool:
@@ -33,15 +33,25 @@ def never(searches: int) -> bool:
 
 @dataclass
 class Lbfgs:
-    """The state of V searches in d dimensions; which its steps change in place.
-
-    points (V, d). differences, steps (V, slots, d): y and s, oldest first; all victims write to one slot at a time. stored (V,
-    slots): whether a victim has a pair in that slot; else its y and s are zero there. used: slots in use. fresh: the slot of a
-    pair whose products are still to come. crossed, squared (V, slots, slots), in float64: <s_i, y_j> for i <= j, and <y_i, y_j>.
-    evaluations (V,). settled (V,): optimal or without a direction of descent, for ever.
+    """The state of V searches in d dimensions. Its steps change it in place.
 
     Args:
-        late: Ends a step before its `inner` inner iterations where a clock leaves no time for them.
+        points: Current points (V, d).
+        history: Largest number of pairs (s, y) of a victim.
+        inner: Largest number of inner iterations of one step.
+        learning_rate: Length of a step in units of its direction.
+        tolerance_gradient: Largest absolute value of a gradient at which a point counts as optimal.
+        tolerance_change: Smallest change of points and values at which a step continues.
+        late: Ends a step early if a clock leaves no time for its inner iterations.
+
+    Attributes:
+        differences, steps: Pairs y and s (V, slots, d), oldest first. All victims write to the same slot.
+        stored: (V, slots) bool, whether a victim has a pair in the slot; otherwise its y and s are zero there.
+        used: Number of slots in use.
+        fresh: Slot of the pair whose products are not yet computed.
+        crossed, squared: <s_i, y_j> for i <= j, and <y_i, y_j>, (V, slots, slots) in float64.
+        evaluations: (V,) gradient evaluations.
+        settled: (V,) bool, whether the point is optimal or has no direction of descent, so that it never moves again.
     """
 
     points: Tensor
@@ -68,13 +78,13 @@ class Lbfgs:
         self.settled = torch.zeros_like(self.iterations, dtype=torch.bool)
 
     def keep(self, lanes: Tensor) -> None:
-        """Drop every victim but those in `lanes`: who is done leaves the batch."""
+        """Keep only the victims at the positions `lanes`, since those that have ended leave the batch."""
         for name, value in list(vars(self).items()):
             if isinstance(value, Tensor):
                 setattr(self, name, value.index_select(0, lanes))
 
     def step(self, objective: Objective) -> Tensor:
-        """Take one outer step in place; return the values (V,) at the points before it."""
+        """Take one outer step in place; return the values (V,) at the points before the step."""
         everyone = torch.arange(len(self.points), device=self.points.device)
         value, gradient = objective(self.points, everyone)
         first_value = value
@@ -99,7 +109,7 @@ class Lbfgs:
         return first_value
 
     def _move(self, running: Tensor, gradient: Tensor) -> Tensor:
-        """Find each running victim's direction and walk along it; return who did."""
+        """Move each running victim along its direction; return (V,) bool, which victims moved."""
         first = self.iterations == 0
         self.iterations += running
         self._remember(running & ~first, gradient)
@@ -134,7 +144,7 @@ class Lbfgs:
             self._forget(full, self.stored[full].int().argmax(1))
 
     def _forget(self, victims: Tensor, slots: Tensor) -> None:
-        """Drop one pair of each of these victims: the oldest of a full history goes."""
+        """Drop one pair of each of these victims."""
         self.stored[victims, slots] = False
         for pairs in (self.differences, self.steps):
             pairs[victims, slots] = 0
@@ -143,7 +153,7 @@ class Lbfgs:
             products[victims, :, slots] = 0
 
     def _free_slot(self) -> int:
-        """Return the next slot. The buffers grow from nothing, since most searches end long before the history is full."""
+        """Return the next slot. The buffers start empty and grow, since most searches end long before the history is full."""
         if self.used == self.stored.shape[1]:
             if self.used < self.history:
                 self._reserve(min(self.history, max(10, 2 * self.used)))
@@ -153,7 +163,7 @@ class Lbfgs:
         return self.used - 1
 
     def _reserve(self, slots: int) -> None:
-        """Give every buffer so many slots; the new ones are empty."""
+        """Extend every buffer to so many slots; the new ones are empty."""
         more = slots - self.stored.shape[1]
         pad = torch.nn.functional.pad
         self.differences, self.steps = pad(self.differences, (0, 0, 0, more)), pad(self.steps, (0, 0, 0, more))
@@ -161,7 +171,7 @@ class Lbfgs:
         self.stored = pad(self.stored, (0, more))
 
     def _close_gaps(self) -> None:
-        """Move each victim's pairs up to the end of the first `history` slots, so that slots without a pair are free again."""
+        """Move each victim's pairs to the end of the first `history` slots, so that slots without a pair are free again."""
         order = self.stored.int().sort(stable=True, dim=1).indices[:, -self.history :]
         for name in ("differences", "steps"):
             pairs = getattr(self, name)
@@ -191,15 +201,15 @@ class Lbfgs:
         along = crossed.diagonal(dim1=1, dim2=2)[..., None] * u
         along = along + scale * (torch.bmm(squared, u) + by_difference)
         w = torch.linalg.solve_triangular(triangle.mT, along, upper=False)
-        found = torch.bmm(w.mT.to(steps), steps) - torch.bmm((scale * u).mT.to(steps), differences)
-        return found[:, 0] - self.scale[:, None] * gradient
+        curved = torch.bmm(w.mT.to(steps), steps) - torch.bmm((scale * u).mT.to(steps), differences)
+        return curved[:, 0] - self.scale[:, None] * gradient
 
     def _products(self, steps: Tensor, differences: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Return S' g and Y' g (V, used, 1) in float64; on the same way through memory the pair that is new gets its products."""
+        """Return S' g and Y' g (V, used, 1) in float64; the same pass over memory computes the products of a new pair."""
         new = self.fresh
         vectors = [gradient] if new is None else [gradient, differences[:, new]]
         both = torch.stack(vectors, 1)
-        # In this order a core reads the history about twice as fast as in the other.
+        # A core reads the history about twice as fast in this order as in the other.
         by_step, by_difference = (torch.bmm(both, pairs.mT).mT.double() for pairs in (steps, differences))
         if new is not None:
             self.crossed[:, : new + 1, new] = by_step[:, : new + 1, 1]

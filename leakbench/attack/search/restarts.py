@@ -1,4 +1,4 @@
-"""Several searches for each victim, and the best of them by the attacker's own distance."""
+"""Chooses the best of several searches for each victim, by the attacker's own distance."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ __all__ = ["best_of"]
 
 
 def best_of(found: Descended, restarts: int) -> tuple[Descended, Tensor]:
-    """Return (what the best of n = `restarts` searches found for each of V victims, its lane (V,) among all).
+    """Return the best of n searches for each of V victims.
 
     Args:
-        found: Of n * V lanes, in which victim v's r-th search is lane r * V + v. A snapshot is the best among the n until then.
-            Iterations are counted one by one: the n searches take their t-th iterations as numbers n * (t - 1) + 1 to n * t, and
-            that is the order of the trajectory (n * iterations, V). steps and evaluations are sums over the n.
+        found: The result of n * V lanes. Lane r * V + v is the r-th search for victim v.
+        restarts: n.
+
+    Returns:
+        The result for V victims, and the lane (V,) of the best search. The searches take turns: the t-th iterations of the n
+        searches are the iterations n * (t - 1) + 1 to n * t of the trajectory (n * iterations, V). A snapshot is the best of the n
+        until then. `steps` and `evaluations` are sums over the n.
     """
     victims = found.value.numel() // restarts
     everyone = torch.arange(victims, device=found.value.device)

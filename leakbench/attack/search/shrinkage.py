@@ -1,4 +1,4 @@
-"""The posterior mean of an input that was read in noise, under a Gaussian of public examples."""
+"""The posterior mean of inputs that are observed with noise, under a Gaussian fitted to public examples."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from leakbench.gram import gram_of
 __all__ = ["Shrinkage", "shrinkage_of"]
 
 FLOORS = tuple(10 ** (-n / 2) for n in range(2, 13))
-"""Variances, in [0, 1] squared, one of which every direction has beyond what public examples show of it."""
+"""Candidates for the variance, of inputs in [0, 1], that is added in every direction to the covariance of the public examples."""
 
 ROUNDING = 1e-12
-"""An eigenvalue that is a smaller share of the largest one is rounding."""
+"""An eigenvalue below this share of the largest one is a rounding error."""
 
 
 @dataclass(frozen=True)
 class Shrinkage:
-    """x ~ N(mean, U diag(spread) U^T + rest (I - U U^T)).
+    """The Gaussian x ~ N(mean, U diag(spread) U^T + rest (I - U U^T)).
 
     Args:
         mean: (d,).
-        directions: U^T (r, d), orthonormal.
-        spread: (r,) variances along them.
-        rest: That of any other direction.
+        directions: U^T (r, d), orthonormal rows.
+        spread: Variances (r,) along the directions.
+        rest: Variance of any other direction.
     """
 
     mean: Tensor
@@ -36,52 +36,52 @@ class Shrinkage:
     rest: float
 
     def weights(self, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which share of x - mean is kept where noise has a variance (*n): along U (*n, r), and elsewhere (*n)."""
+        """Return the share of x - mean that remains under noise of a variance (*n): along U (*n, r), and elsewhere (*n)."""
         return self.spread / (self.spread + variance[..., None]), self.rest / (self.rest + variance)
 
     def __call__(self, read: Tensor, variance: Tensor) -> Tensor:
-        """Return the posterior mean (*n, d) of x, read as x + N(0, variance I): read (*n, d), variance (*n)."""
-        along, beside = self.weights(variance)
+        """Return the posterior mean (*n, d) of x for observations `read` (*n, d) of x + N(0, variance I), variance (*n)."""
+        along, elsewhere = self.weights(variance)
         apart = read - self.mean
         inside = apart @ self.directions.T
-        return self.mean + beside[..., None] * apart + (inside * (along - beside[..., None])) @ self.directions
+        return self.mean + elsewhere[..., None] * apart + (inside * (along - elsewhere[..., None])) @ self.directions
 
     def unlikelihood(self, read: Tensor, variance: Tensor) -> Tensor:
-        """Return (*n): minus the log-density of x + N(0, variance I), up to the d / 2 log(2 pi), at read (*n, d); variance (*n)."""
-        along, beside = self.spread + variance[..., None], self.rest + variance
+        """Return minus the log-density (*n) of x + N(0, variance I) at `read` (*n, d), without the d / 2 log(2 pi)."""
+        along, elsewhere = self.spread + variance[..., None], self.rest + variance
         apart, beyond = read - self.mean, len(self.mean) - len(self.spread)
         inside = (apart @ self.directions.T).square()
         outside = (apart.square().sum(-1) - inside.sum(-1)).clamp_min(0)
-        return ((inside / along + along.log()).sum(-1) + outside / beside + beyond * beside.log()) / 2
+        return ((inside / along + along.log()).sum(-1) + outside / elsewhere + beyond * elsewhere.log()) / 2
 
     def along(self, functional: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean and the variance of w . x, of a functional w (d,)."""
+        """Return the mean and the variance of w . x for a functional w (d,)."""
         inside = (self.directions @ functional).square()
         rest = (functional.square().sum() - inside.sum()).clamp_min(0)
         return functional @ self.mean, inside @ self.spread + rest * self.rest
 
     def error(self, truth: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (mean, variance), (*n) each, of that answer's squared error, summed over the d values of x.
+        """Return the mean (*n) and the variance (*n) of the squared error of the posterior mean, summed over the d values of x.
 
         Args:
-            truth: (*n, d).
-            variance: (*n), of the noise.
+            truth: The true x (*n, d).
+            variance: Variance (*n) of the noise.
         """
-        along, beside = self.weights(variance)
+        along, elsewhere = self.weights(variance)
         apart, beyond = truth - self.mean, len(self.mean) - len(self.spread)
         inside = (apart @ self.directions.T).square()
         outside = (apart.square().sum(-1) - inside.sum(-1)).clamp_min(0)
-        missed, left = (1 - along).square() * inside, (1 - beside).square() * outside
-        noise, rest = along.square() * variance[..., None], beside.square() * variance
+        missed, left = (1 - along).square() * inside, (1 - elsewhere).square() * outside
+        noise, rest = along.square() * variance[..., None], elsewhere.square() * variance
         mean = (missed + noise).sum(-1) + left + beyond * rest
         spread = (2 * noise.square() + 4 * noise * missed).sum(-1) + 2 * beyond * rest.square() + 4 * rest * left
         return mean, spread
 
 
 def shrinkage_of(public: Tensor) -> Shrinkage:
-    """Return the Gaussian of public examples (P, d): their mean and covariance, and the same variance more in every direction.
+    """Return the Gaussian of public examples (P, d): their mean and covariance, plus the same variance in every direction.
 
-    That variance is the one of `FLOORS` by which either half of the examples explains the other half best (`unexplained`).
+    That variance is the one of `FLOORS` with which each half of the examples explains the other half best (`unexplained`).
     """
     mean = public.mean(0)
     apart = (public - mean).double()

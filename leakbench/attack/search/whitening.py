@@ -1,4 +1,4 @@
-"""What pictures are like before any gradient is seen, as a linear map: x = mean + W z with z ~ N(0, I)."""
+"""Linear Gaussian priors of inputs: x = mean + W z with z ~ N(0, I)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,27 @@ from torch import Tensor
 __all__ = ["LUMA_CHROMA", "PIXEL_VARIANCE", "Whitening", "class_means", "fitting_floor", "of_examples", "one_over_f"]
 
 PIXEL_VARIANCE = 0.06
-"""Of natural pictures in [0, 1]."""
+"""Variance of the pixels of natural images in [0, 1]."""
 
 FLOORS = tuple(10 ** (-n / 4) for n in range(17))
-"""Shares of what a 1 / f spectrum has, from 1 to 1e-4, one of which fits best what examples leave open."""
+"""Candidates for the variance in directions that the examples leave open, as a share of a 1 / f spectrum: from 1 to 1e-4."""
 
 ROUNDING = 1e-12
-"""A variance that is a smaller share of the largest one is rounding."""
+"""A variance below this share of the largest one is a rounding error."""
 
 LUMA_CHROMA = (2.6, 0.3, 0.1)
-"""How the variance of a picture in colour is shared by r + g + b, r - b and r - 2 g + b, each of length 1; the mean is 1."""
+"""Variances along r + g + b, r - b and r - 2 g + b (each of length 1) of a colour image, relative to their mean."""
 
 
 @dataclass(frozen=True)
 class Whitening:
-    """mean: (*s).  apply: (n, *s) z -> W z of the same shape.  invert: its inverse."""
+    """The map x = mean + W z of a Gaussian prior.
+
+    Args:
+        mean: (*s).
+        apply: z (n, *s) -> W z (n, *s).
+        invert: The inverse of `apply`.
+    """
 
     mean: Tensor
     apply: Callable[[Tensor], Tensor]
@@ -35,10 +41,10 @@ class Whitening:
 
 
 def one_over_f(shape: tuple[int, ...], like: Tensor) -> Whitening:
-    """Return the whitening of pictures (C, H, W) whose spectrum falls as natural pictures' does; it needs no data.
+    """Return the whitening of images (C, H, W) with the spectrum of natural images; it needs no data.
 
-    The coefficient (i, j) of the orthonormal 2-D cosine transform has a variance proportional to 1 / (1 + i^2 + j^2), so that
-    pixels have `PIXEL_VARIANCE` on average around a mean of .5; three channels share it by `LUMA_CHROMA`.
+    The coefficient (i, j) of the orthonormal 2-D cosine transform has a variance proportional to 1 / (1 + i^2 + j^2). Pixels have
+    the variance `PIXEL_VARIANCE` on average, and the mean 0.5. Three channels share the variance by `LUMA_CHROMA`.
     """
     channels, *sides = shape
     down, across = (_cosines(n).to(like) for n in sides)
@@ -49,7 +55,7 @@ def one_over_f(shape: tuple[int, ...], like: Tensor) -> Whitening:
     shares = torch.tensor(LUMA_CHROMA if channels == 3 else (1.0,) * channels, dtype=torch.float64)
     scale = (shares.sqrt()[:, None, None] * deviation).to(like)
 
-    # One axis after another: one `einsum` of all four would first multiply the transforms into a dense matrix of all pixels.
+    # One axis at a time, since one `einsum` over all four would first multiply the transforms into a dense matrix of all pixels.
     def apply(z: Tensor) -> Tensor:
         pictures = down.mT @ (scale * z) @ across
         return (colours.mT @ pictures.flatten(2)).reshape(z.shape)
@@ -74,11 +80,13 @@ def _colours() -> Tensor:
 
 
 def of_examples(inputs: Tensor, floor: float, base: Whitening | None = None) -> Whitening:
-    """Return the whitening of examples (n, *s): their mean, and W such that W W^T = their covariance + floor * B B^T.
+    """Return the whitening of examples: their mean, and W such that W W^T = their covariance + floor * B B^T.
 
     Args:
-        floor: What a direction may vary in which the examples do not differ, > 0; a variance where `base` is None and B is I.
-        base: Of what may be expected beyond the examples, as pictures in general; W = B (covariance of B^-1 x + floor * I)^(1/2).
+        inputs: Examples (n, *s).
+        floor: Variance, > 0, of directions in which the examples do not differ, in units of `base`.
+        base: The prior B of a wider set of inputs, such as images in general: W = B (covariance of B^-1 x + floor * I)^(1/2). None:
+            B = I.
     """
     mean, least = inputs.mean(0), floor**0.5
     spread, directions = _spread(inputs - mean if base is None else base.invert(inputs - mean))
@@ -98,9 +106,9 @@ def of_examples(inputs: Tensor, floor: float, base: Whitening | None = None) -> 
 
 
 def fitting_floor(inputs: Tensor, base: Whitening, floors: tuple[float, ...] = FLOORS) -> float:
-    """Return the floor by which `of_examples` of either half of (n, *s) explains the other half best.
+    """Return the floor with which `of_examples` of each half of (n, *s) explains the other half best (see `unexplained`).
 
-    The largest floor where n < 2; see `unexplained`.
+    It is the largest floor if n < 2.
     """
     if len(inputs) < 2:
         return floors[0]
@@ -109,9 +117,15 @@ def fitting_floor(inputs: Tensor, base: Whitening, floors: tuple[float, ...] = F
 
 
 def unexplained(inputs: Tensor, base: Whitening, floors: tuple[float, ...]) -> list[float]:
-    """Return minus twice the mean log-likelihood of one half of (n, *s) by the Gaussian of the other, both ways, up to a constant.
+    """Return minus twice the mean log-likelihood of each half of (n, *s) under the Gaussian of the other half, up to a constant.
 
-    A number for each floor that the Gaussian has in all directions of `base`.
+    Args:
+        inputs: Examples (n, *s).
+        base: The prior in whose units the floors are.
+        floors: Variances that the Gaussian has in all directions.
+
+    Returns:
+        The sum over both halves for each floor.
     """
     halves = (inputs[::2], inputs[1::2])
     lost = [0.0] * len(floors)
@@ -119,18 +133,18 @@ def unexplained(inputs: Tensor, base: Whitening, floors: tuple[float, ...]) -> l
         spread, directions = _spread(base.invert(known - known.mean(0)))
         apart = base.invert(new - known.mean(0)).flatten(1).double()
         along = (apart @ directions.T).square().mean(0)
-        beside = apart.square().sum(1).mean() - along.sum()
+        outside = apart.square().sum(1).mean() - along.sum()
         for place, floor in enumerate(floors):
             width = (spread + floor).log().sum() + (apart.shape[1] - len(spread)) * math.log(floor)
-            lost[place] += float((along / (spread + floor)).sum() + beside / floor + width)
+            lost[place] += float((along / (spread + floor)).sum() + outside / floor + width)
     return lost
 
 
 def _spread(apart: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (variances (r,), directions (r, d)) of deviations (n, *s) from a mean, r <= min(n, d), in float64, least first.
+    """Return (variances (r,), directions (r, d)) of deviations (n, *s) from a mean, r <= min(n, d), in float64, ascending.
 
-    From the products of rows, or of columns where these are fewer: a decomposition of the deviations themselves takes several
-    times as long, and is more exact only where variances are of no account beside the floors here.
+    They come from the products of rows, or of columns if these are fewer. A decomposition of the deviations themselves takes
+    several times as long. It is more exact only for variances that are negligible compared with the floors.
     """
     rows = apart.flatten(1).double()
     if len(rows) > rows.shape[1]:
@@ -143,7 +157,8 @@ def _spread(apart: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def class_means(inputs: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Return the means (classes, *s) of examples (n, *s) by label; that of all where a class has no example."""
+    """Return the means (classes, *s) of examples (n, *s) by label; the mean of all for a class without an example."""
+
     sums = inputs.new_zeros(classes, *inputs.shape[1:]).index_add_(0, labels, inputs)
     counts = torch.bincount(labels, minlength=classes).to(inputs).reshape(-1, *[1] * (inputs.dim() - 1))
     return torch.where(counts > 0, sums / counts.clamp_min(1), inputs.mean(0))

@@ -1,1 +1,1 @@
-"""The slots of gradient matching: the parts that a recipe chooses among, slot by slot."""
+"""The slots of a search: the parts from which recipes of gradient matching and feature inversion choose."""

@@ -1,4 +1,4 @@
-"""Slot `descent`: how a search moves downhill, for all victims at once."""
+"""Slot `descent`: the steps of a search, for all victims at once."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Terms:
-    """What a search is told beside its objective.
+    """Limits and constraints of a search, in addition to its objective.
 
     Args:
-        limit: The most iterations that it may take.
-        inputs: How many of a point's leading coordinates are the inputs'; the others are labels searched jointly.
-        project: Points (v, d) to the same points with inputs moved into [0, 1].
-        late: Whether a clock leaves no time for another evaluation of so many searches side by side.
+        limit: Largest number of iterations.
+        inputs: Number of leading coordinates of a point that belong to the inputs; the others are labels that are searched jointly.
+        project: Moves the inputs of points (v, d) into [0, 1].
+        late: Whether a clock leaves no time for another evaluation of so many searches at once.
     """
 
     limit: int
@@ -50,7 +50,13 @@ class Terms:
 
 
 class Search(Protocol):
-    """V searches under way, side by side: points (V, d), evaluations (V,), settled (V,) for who can never move again."""
+    """V searches at once.
+
+    Attributes:
+        points: Current points (V, d).
+        evaluations: (V,) gradient evaluations.
+        settled: (V,) bool, whether a search never moves again.
+    """
 
     points: Tensor
     evaluations: Tensor
@@ -60,12 +66,12 @@ class Search(Protocol):
         """Take one iteration in place; return the values (V,) at the points before it."""
 
     def keep(self, lanes: Tensor) -> None:
-        """Drop every victim but those in `lanes`."""
+        """Keep only the victims at the positions `lanes`."""
 
 
 @runtime_checkable
 class Descent(Protocol):
-    """Begins searches from V starting points."""
+    """Starts searches at V points."""
 
     def __call__(self, start: Tensor, terms: Terms) -> Search:
         """Return the searches from `start` (V, d), before their first iteration."""
@@ -73,16 +79,17 @@ class Descent(Protocol):
 
 @dataclass(frozen=True)
 class Descended:
-    """What searches found, V victims in d dimensions.
+    """The result of searches for V victims in d dimensions.
 
     Args:
-        best: (V, d) point of the lowest value seen.
-        value: (V,) that value.
-        trajectory: (iterations, V), NaN once a victim has ended.
-        steps: (V,).
-        evaluations: (V,).
-        snapshots: (n, V, d), the best point at the iterations `at`.
-        spent: (n, V), the evaluations until then.
+        best: Point (V, d) of the lowest value.
+        value: That value (V,).
+        trajectory: Values (iterations, V), NaN after a victim's search has ended.
+        steps: (V,) iterations.
+        evaluations: (V,) gradient evaluations.
+        snapshots: Best points (n, V, d) until the iterations `at`.
+        at: Iterations of the n snapshots, from 1.
+        spent: Evaluations (n, V) until the iterations `at`.
     """
 
     best: Tensor
@@ -96,7 +103,7 @@ class Descended:
 
 
 def together(parts: Sequence[Descended]) -> Descended:
-    """Return what searches in several batches found as one batch's; all with the same limit."""
+    """Join the results of searches in several chunks of victims, all with the same limit."""
     first, *others = parts
     if not others:
         return first
@@ -117,16 +124,16 @@ def together(parts: Sequence[Descended]) -> Descended:
 
 
 def snapshot_iterations(limit: int) -> tuple[int, ...]:
-    """Return the iterations (1-based) at which the best guess is kept: each of the first 40, then 10 % apart, and the last."""
-    kept, latest = [], 0
+    """Return the iterations (from 1) of the snapshots: each of the first 40, then in steps of 10 %, and the last."""
+    iterations, latest = [], 0
     while latest < limit:
         latest = latest + 1 if latest < 40 else min(limit, int(latest * 1.1))
-        kept.append(latest)
-    return tuple(kept)
+        iterations.append(latest)
+    return tuple(iterations)
 
 
 class Running(Protocol):
-    """Runs a search in the foreground of a user: it reports, ends what has converged, and keeps its state."""
+    """Reports the progress of a search, ends it once it has converged, and saves its state."""
 
     @property
     def tell(self) -> Callable[[float], None]:
@@ -134,33 +141,37 @@ class Running(Protocol):
 
     @property
     def resumed(self) -> Callable[[float], None]:
-        """Called likewise when a search that was interrupted resumes."""
+        """Called with the same share when an interrupted search resumes."""
 
     def converged(self, trajectory: Tensor) -> Tensor:
-        """Return which searches have converged (v,), by their values so far (iterations, v)."""
+        """Return (v,) bool, which searches have converged, given their values so far (iterations, v)."""
 
     def read(self, start: Tensor) -> dict[str, Tensor] | None:
-        """Return the kept state of the search from the points `start` (V, d); None if there is none."""
+        """Return the saved state of the search from the points `start` (V, d); None if nothing is saved."""
 
     def write(self, start: Tensor, state: Callable[[], dict[str, Tensor]], ended: bool) -> None:
-        """Keep the state of the search."""
+        """Save the state of the search."""
 
     def share(self, first: int, picture: Callable[[Tensor, Tensor], Tensor]) -> Running:
-        """Return the same for the victims from the position `first` on.
+        """Return the same for the victims from position `first` on.
 
         Args:
-            picture: (points, values) to the inputs answered.
+            first: Position of the first victim.
+            picture: Returns the inputs at points (v, d) with values (v,).
         """
 
 
 def descend(search: Search, objective: Objective, stop: Stop, running: Running | None = None) -> Descended:
-    """Iterate until every search has ended; who has ended leaves the batch.
+    """Iterate until every search has ended. Victims whose search has ended leave the batch.
 
-    The value of an iteration is that at the point before its step, as the papers print it.
+    The value of an iteration is the value at the point before its step, as papers print it.
 
     Args:
-        running: Reports, ends searches that have converged, and keeps the state, from which a search that was interrupted resumes
-            bit-identically; None does nothing of it.
+        search: Searches for V victims.
+        objective: Returns values and gradients at points.
+        stop: Ends searches.
+        running: Reports progress, ends converged searches, and saves states, from which an interrupted search resumes
+            bit-identically; None does none of these.
     """
     start, limit, at = search.points, stop.limit, snapshot_iterations(stop.limit)
     victims, size = start.shape
@@ -183,7 +194,7 @@ def descend(search: Search, objective: Objective, stop: Stop, running: Running |
         lanes, iteration = kept["lanes"], int(kept["iteration"])
         _resume(search, kept)
         begin = iteration + 1 if len(lanes) else limit + 1
-        if begin <= limit:  # A stop may follow the iterations, as one that sharpens the network does.
+        if begin <= limit:  # The stop has a state too if it also sharpens the network.
             stop(iteration, trajectory[iteration - 1, lanes])
             running.resumed(iteration / limit)
     for iteration in range(begin, limit + 1):
@@ -200,7 +211,7 @@ def descend(search: Search, objective: Objective, stop: Stop, running: Running |
         if running is not None:
             ended = ended | running.converged(trajectory[:iteration, lanes])
         if ended.any():
-            # A step ends at a point that nobody has evaluated yet.
+            # The last step ended at a point that has not been evaluated yet.
             over = lanes[ended]
             last = objective(search.points[ended], over)[0]
             evaluations[over] += 1
@@ -219,24 +230,24 @@ def descend(search: Search, objective: Objective, stop: Stop, running: Running |
 
 
 STATE = "search."
-"""Start of the names of a search's own tensors and numbers in its state."""
+"""Prefix of the names of a search's own tensors and numbers in its state."""
 
 
 def _state_of(search: Search) -> dict[str, Tensor]:
     """Return the tensors and whole numbers that the steps of a search change."""
-    found = {}
+    state = {}
     for name, value in vars(search).items():
         if isinstance(value, Tensor):
-            found[f"{STATE}{name}"] = value
+            state[f"{STATE}{name}"] = value
         elif isinstance(value, int):
-            found[f"{STATE}{name}"] = torch.tensor(value)
-    return found
+            state[f"{STATE}{name}"] = torch.tensor(value)
+    return state
 
 
-def _resume(search: Search, kept: dict[str, Tensor]) -> None:
-    """Set the tensors and whole numbers of a search; a number that is not in the state is None."""
+def _resume(search: Search, state: dict[str, Tensor]) -> None:
+    """Set the tensors and whole numbers of a search; numbers that are not in the state become None."""
     for name, value in list(vars(search).items()):
-        tensor = kept.get(f"{STATE}{name}")
+        tensor = state.get(f"{STATE}{name}")
         if isinstance(value, Tensor) and tensor is not None:
             setattr(search, name, tensor)
         elif isinstance(value, int) or value is None:
@@ -244,7 +255,7 @@ def _resume(search: Search, kept: dict[str, Tensor]) -> None:
 
 
 def evaluations_each(descent: Descent) -> int:
-    """Return the most gradient evaluations that one iteration of a search takes."""
+    """Return the largest number of gradient evaluations in one iteration of a search."""
     return int(getattr(descent, "inner", 1))
 
 
@@ -252,18 +263,22 @@ def evaluations_each(descent: Descent) -> int:
 class LbfgsDescent:
     """Run L-BFGS with the semantics and defaults of `torch.optim.LBFGS` for every victim, as DLG and CPL use it.
 
-    One iteration is one outer step of `inner` inner iterations: the iterations that papers count.
-    torch also ends an outer step after 5 / 4 * `inner` evaluations, which for 2 and 3 is one move earlier; this descent does not.
+    One iteration is one outer step with `inner` inner iterations; papers count outer steps. torch also ends an outer step after
+    5 / 4 * `inner` evaluations, which is one move earlier for `inner` of 2 and 3; this descent does not.
     """
 
-    learning_rate: Positive = 1.0
-    inner: Count = 20
-    history: Count = 100
-    tolerance_gradient: NonNegative = 1e-7
-    tolerance_change: NonNegative = 1e-9
+    learning_rate: Annotated[Positive, Field(description="Length of a step in units of its direction.")] = 1.0
+    inner: Annotated[Count, Field(description="Largest number of inner iterations of one iteration.")] = 20
+    history: Annotated[Count, Field(description="Number of earlier steps that determine the direction.")] = 100
+    tolerance_gradient: Annotated[
+        NonNegative, Field(description="Largest absolute value of a gradient at which the search ends.")
+    ] = 1e-7
+    tolerance_change: Annotated[
+        NonNegative, Field(description="Smallest change of the point and of the value at which an iteration continues.")
+    ] = 1e-9
 
     def __call__(self, start: Tensor, terms: Terms) -> Search:
-        """Begin; the limit and the projection are not used."""
+        """Return the searches; the limit and the projection are not used."""
         return Lbfgs(
             start.clone(),
             self.history,
@@ -279,33 +294,38 @@ class LbfgsDescent:
 class AdamDescent:
     """Run Adam with the semantics and defaults of `torch.optim.Adam` for every victim, as Inverting Gradients uses it."""
 
-    learning_rate: Positive = 0.1
+    learning_rate: Annotated[Positive, Field(description="Learning rate of the first steps.")] = 0.1
     signed: Annotated[
         bool,
         Field(
             description=(
                 "Use only the sign of the gradient by the inputs (Geiping et al., NeurIPS 2020, section 4, after adversarial "
-                "attacks)."
+                "attacks). Labels that are searched jointly keep their gradient."
             )
         ),
     ] = False
     box: Annotated[
         bool,
+        Field(description=("Move inputs into [0, 1] after each step. Labels that are searched jointly are not moved.")),
+    ] = False
+    milestones: Annotated[
+        tuple[Fraction, ...],
         Field(
             description=(
-                "Move inputs into [0, 1] after each step. The learning rate is multiplied by `factor` after each of the "
-                "`milestones`, shares of the iterations that the stop allows, rounded down; `milestones: []` keeps it constant. "
-                "Labels that are searched jointly are neither signed nor boxed."
+                "Shares of the stop's iterations, rounded down, after which the learning rate is multiplied by `factor`; `[]` "
+                "keeps it constant."
             )
         ),
-    ] = False
-    milestones: tuple[Fraction, ...] = (3 / 8, 5 / 8, 7 / 8)
-    factor: Positive = 0.1
-    decay: tuple[Probability, Probability] = (0.9, 0.999)
-    epsilon: Positive = 1e-8
+    ] = (3 / 8, 5 / 8, 7 / 8)
+    factor: Annotated[Positive, Field(description="Factor of the learning rate at each milestone.")] = 0.1
+    decay: Annotated[
+        tuple[Probability, Probability],
+        Field(description="Decay rates of the running means of the gradient and of its square."),
+    ] = (0.9, 0.999)
+    epsilon: Annotated[Positive, Field(description="Added to the root of the mean square.")] = 1e-8
 
     def __call__(self, start: Tensor, terms: Terms) -> Search:
-        """Begin."""
+        """Return the searches."""
         at = [int(share * terms.limit) for share in self.milestones]
         rates = tuple(self.learning_rate * self.factor ** sum(i >= m for m in at) for i in range(terms.limit))
         signed = terms.inputs if self.signed else 0

@@ -1,4 +1,4 @@
-"""Slot `distance`: how far the gradient of a guess is from the leaked one."""
+"""Slot `distance`: how far the gradient of a guess is from the observed one."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ __all__ = ["DISTANCE", "Cosine", "Distance", "Likelihood", "SquaredL2"]
 
 @runtime_checkable
 class Distance(Protocol):
-    """Compares two sets of gradients, victim by victim."""
+    """Compares the gradients of guesses with the observed ones."""
 
     def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:
-        """Return (V,) distances of {p: (V, *p)} and {p: (V, *p)}; differentiable in `guess`.
+        """Return distances (V,), differentiable in `guess`.
 
         Args:
-            view: What else the attacker knows, such as a defense whose noise makes some differences likelier than others.
+            guess: Gradients {p: (V, *p)} of the guesses.
+            observed: Observed gradients {p: (V, *p)}.
+            view: What else the attacker knows, such as the noise of a defense.
         """
 
 
@@ -34,13 +36,13 @@ class SquaredL2:
     """Sum the squared differences over all layers (DLG: Zhu et al., NeurIPS 2019, eq. 4; CPL the same)."""
 
     def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:
-        """Return (V,) distances."""
+        """Return distances (V,)."""
         each: list[Tensor] = [_SquaredLength.apply((g - observed[name]).flatten(1)) for name, g in guess.items()]
         return torch.stack(each).sum(0)
 
 
 class _SquaredLength(torch.autograd.Function):
-    """|r|^2 of each row (V, d): like `r.square().sum(1)`, with half of its way through memory."""
+    """|r|^2 of each row (V, d): like `r.square().sum(1)`, with half as many passes over memory."""
 
     generate_vmap_rule = True
 
@@ -69,14 +71,14 @@ class Cosine:
     """
 
     def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:
-        """Return (V,) distances."""
+        """Return distances (V,)."""
         product = sum((g * observed[name]).flatten(1).sum(1) for name, g in guess.items())
         lengths = _length(guess) * _length({name: observed[name] for name in guess})
         return 1 - product / lengths
 
 
 def _length(gradients: Parameters) -> Tensor:
-    """Return (V,), at least 1e-15: the square of less would vanish in float32, and with it the derivative of its root."""
+    """Return lengths (V,) of at least 1e-15. In float32, the square of less is zero, and the root has no derivative there."""
     squares = torch.stack([g.flatten(1).square().sum(1) for g in gradients.values()]).sum(0)
     return squares.clamp_min(1e-30).sqrt()
 
@@ -93,23 +95,23 @@ class Likelihood:
         Positive,
         Field(
             description=(
-                "Smallest value of s, for rounding and for everything that the model of the guess leaves out. It is the value of "
-                "s for an attacker that does not know the defense, and where Gaussian noise does not simply add up."
+                "Smallest value of s, for rounding and for everything that the model of the guess leaves out. s has this value if "
+                "the attacker does not know the defense, or if the defense is not additive Gaussian noise."
             )
         ),
     ] = 1e-3
 
     def __call__(self, guess: Parameters, observed: Parameters, view: View) -> Tensor:
-        """Return (V,) distances."""
-        told = self.told(guess, observed, view)
-        return SquaredL2()(guess, observed, view) / (2 * self.floor**2) if told is None else told
+        """Return distances (V,)."""
+        known = self.told(guess, observed, view)
+        return SquaredL2()(guess, observed, view) / (2 * self.floor**2) if known is None else known
 
     def told(self, guess: Parameters, observed: Parameters, view: View) -> Tensor | None:
-        """Return (V,) distances by what the attacker is told of the defense; None where that is no likelihood."""
-        found = unlikelihood(view.stations, guess, observed)
-        if found is None and view.noise:
-            found = SquaredL2()(guess, observed, view) / (2 * max(self.floor, view.noise) ** 2)
-        return found
+        """Return distances (V,) with the defense as the attacker knows it; None if it does not give a likelihood."""
+        value = unlikelihood(view.stations, guess, observed)
+        if value is None and view.noise:
+            value = SquaredL2()(guess, observed, view) / (2 * max(self.floor, view.noise) ** 2)
+        return value
 
 
 DISTANCE = Slot("distance", ("leakbench.attack.slots",))

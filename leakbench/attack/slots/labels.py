@@ -1,4 +1,4 @@
-"""Slot `labels`: what the attacker takes the labels to be, or how it searches for them."""
+"""Slot `labels`: the labels of the guesses, inferred, given or searched."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ __all__ = ["LABELS", "Given", "Joint", "LabelGuess", "Labels", "LastLayer", "Las
 
 @dataclass(frozen=True)
 class LabelGuess:
-    """targets: (V, M, classes) one-hot guesses, or logits that are searched jointly with the inputs where `joint`."""
+    """Guessed labels.
+
+    Args:
+        targets: (V, M, classes), one-hot; logits if `joint`.
+        joint: Whether the labels are searched together with the inputs.
+    """
 
     targets: Tensor
     joint: bool
@@ -30,7 +35,7 @@ class LabelGuess:
 
 @runtime_checkable
 class Labels(Protocol):
-    """Says what labels a search starts from."""
+    """Chooses the labels with which a search starts."""
 
     def __call__(self, view: View, rngs: Generators) -> LabelGuess:
         """Return the guess for every victim of the view."""
@@ -51,13 +56,13 @@ class Joint:
 class LastLayer:
     """Read the labels from the gradient of the last layer's weights (iDLG: Zhao et al., 2020, eq. 4 to 6).
 
-    With features that are never negative (sigmoid, ReLU), only the row of a true class can have a negative sum: for one example,
-    the argmin over rows. For M examples, a row is taken M times in turn: each time the lowest row, which then gives up the share
-    that one example contributes (the sum of all negative rows over M).
+    If features are never negative (sigmoid, ReLU), only the row of a true class can have a negative sum; for one example, it is the
+    row with the lowest sum. For M examples, the lowest row is taken M times. Each time, the contribution of one example (the sum of
+    all negative rows divided by M) is subtracted from it.
     """
 
     def __call__(self, view: View, rngs: Generators) -> LabelGuess:
-        """Return one-hot guesses, in ascending order of the class; raises InputError for a last layer of other rows."""
+        """Return one-hot labels in ascending order; raises InputError if the last layer does not have one row per class."""
         weights = [u for u in view.update.values() if u.dim() > 2]
         if not weights or weights[-1].shape[1] != view.classes:
             got = f"{weights[-1].shape[1]} rows" if weights else "no weights"
@@ -66,12 +71,12 @@ class LastLayer:
             )
         rows = weights[-1].flatten(2).sum(2).clone()
         share = rows.clamp_max(0).sum(1) / view.examples
-        taken = []
+        picks = []
         for _ in range(view.examples):
             lowest = rows.argmin(1)
-            taken.append(lowest)
+            picks.append(lowest)
             rows[torch.arange(len(rows)), lowest] -= share
-        labels = torch.stack(taken, 1).sort(1).values
+        labels = torch.stack(picks, 1).sort(1).values
         return LabelGuess(one_hot(labels, view.classes).to(rows), joint=False)
 
 
@@ -80,7 +85,7 @@ class LastLayerCounts:
     """Count the labels from the last layer's gradient and public examples, including repeated classes: see `label_counts`."""
 
     def __call__(self, view: View, rngs: Generators) -> LabelGuess:
-        """Return one-hot guesses, in ascending order of the class; raises InputError where there is no public example."""
+        """Return one-hot labels in ascending order; raises InputError if the view has no public examples."""
         counts = label_counts(view, rngs)
         classes = torch.arange(view.classes, device=counts.device).expand_as(counts)
         labels = classes.flatten().repeat_interleave(counts.flatten()).reshape(len(counts), view.examples)
@@ -94,7 +99,7 @@ class Given:
     needs: ClassVar[Needs] = Needs(labels=True)
 
     def __call__(self, view: View, rngs: Generators) -> LabelGuess:
-        """Return them one-hot; raises InputError where the view does not show them."""
+        """Return one-hot labels; raises InputError if the view does not contain the true labels."""
         if view.labels is None:
             raise InputError("labels: 'given' needs a view that shows the true labels; this one does not")
         return LabelGuess(one_hot(view.labels, view.classes).to(next(iter(view.update.values()))), joint=False)

@@ -1,9 +1,10 @@
-"""Slot `priors`: inputs whose logits are those of the victims, which no attacker has: an oracle, and named as one."""
+"""Slot `priors`: an oracle that knows the logits of the victims, which no attacker has."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from pydantic import Field
 from torch import Tensor
 from torch.func import functional_call, vmap
 
@@ -20,16 +21,16 @@ __all__ = ["OracleLogits"]
 class OracleLogits:
     """Add weight * |f(x) - f(x_true)|^2 over the M examples and all classes, where f is the model that the server sent.
 
-    The released code of CPL (LFW64, LFW128, LFW_tanhrelu) adds this term with the private logits themselves. A network with random
-    draws is evaluated by its plain forward.
+    The released code of CPL (LFW64, LFW128, LFW_tanhrelu) adds this term with the private logits themselves. A stochastic network
+    is evaluated without its random numbers.
     """
 
     needs: ClassVar[Needs] = Needs(logits=True)
 
-    weight: NonNegative
+    weight: Annotated[NonNegative, Field(description="Factor of the penalty.")]
 
     def __call__(self, inputs: Tensor, view: View, victims: Tensor) -> Tensor:
-        """Return (v,) penalties; raises InputError where the view does not show the logits."""
+        """Return penalties (v,); raises InputError if the view does not contain the true logits."""
         if view.logits is None:
             raise InputError("priors: 'oracle_logits' needs a view that shows the true logits; this one does not")
         network = view.network
@@ -38,8 +39,8 @@ class OracleLogits:
             parameters = {name: p[victims] for name, p in parameters.items()}
 
         def logits(own: Parameters, x: Tensor) -> Tensor:
-            found: Tensor = functional_call(network.model, {**own, **network.statistics}, (x,))
-            return found
+            values: Tensor = functional_call(network.model, {**own, **network.statistics}, (x,))
+            return values
 
         apart = vmap(logits, in_dims=(network.axis, 0))(parameters, inputs) - view.logits[victims]
         penalty: Tensor = self.weight * apart.flatten(1).square().sum(1)

@@ -1,4 +1,4 @@
-"""Slot `pooling`: how the guesses of several searches for one victim become one answer."""
+"""Slot `pooling`: how the results of several searches for one victim become one reconstruction."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ["POOLING", "Least", "Mean", "Median", "Pooling"]
 
 @runtime_checkable
 class Pooling(Protocol):
-    """Makes one answer of n."""
+    """Combines the results of n searches."""
 
     def __call__(self, guesses: Tensor, values: Tensor, view: View) -> Tensor:
-        """Return inputs (V, M, *s) of the guesses (n, V, M, *s) that n searches ended at, with distances values (n, V)."""
+        """Return inputs (V, M, *s), given the results (n, V, M, *s) of n searches and their distances `values` (n, V)."""
 
 
 @part("pooling.least")
 class Least:
-    """Return the guess of least distance."""
+    """Return the guess with the smallest distance."""
 
     def __call__(self, guesses: Tensor, values: Tensor, view: View) -> Tensor:
         """Return the best guesses."""
@@ -36,7 +36,7 @@ class Least:
 
 
 def _aligned(guesses: Tensor, values: Tensor, view: View, who: str) -> Tensor:
-    """Return the guesses (n, V, M, d), each batch in the order of the victim's best guess; NaN where the distance is not finite."""
+    """Return the guesses (n, V, M, d), each batch in the order of the best guess; NaN if the distance is not finite."""
     columns = layout_of(view, who)
     many, victims, members = guesses.shape[:3]
     guesses = torch.where(values.isfinite()[..., None, None], guesses, torch.nan)
@@ -50,8 +50,8 @@ class Median:
     """Pool tables by the median, as in TabLeak (Vero et al., ICML 2023, arXiv:2210.01785; released code, `median+softmax`).
 
     The records of each guess are matched to those of the best one by their features. Each column is then its median over the n
-    guesses, the lower one for an even n, as in the released code. The best guess is that of least distance; in the released code,
-    it is the guess whose hardened records have the least distance. Raises InputError where the inputs are not a table.
+    guesses, the lower one for an even n, as in the released code. The best guess is the one with the smallest distance; in the
+    released code, it is the one whose hardened records have the smallest distance. Raises InputError if the inputs are not a table.
     """
 
     needs: ClassVar[Needs] = Needs(table=True)

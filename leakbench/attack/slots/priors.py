@@ -1,4 +1,4 @@
-"""Slot `priors`: what makes one guess more likely than another before any gradient is seen; each adds to the distance."""
+"""Slot `priors`: penalties on unlikely inputs, which are added to the distance."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ class Prior(Protocol):
     """A penalty on inputs."""
 
     def __call__(self, inputs: Tensor, view: View, victims: Tensor) -> Tensor:
-        """Return (v,) penalties of guesses (v, M, *s), each for one of the view's `victims` (v,); differentiable.
+        """Return penalties (v,), differentiable in `inputs`.
 
-        Of several restarts all guesses for one victim bear its number.
+        Args:
+            inputs: Guesses (v, M, *s).
+            view: The view of V victims.
+            victims: Position (v,) of the victim of each guess; the same for all restarts of a victim.
         """
 
 
@@ -31,19 +34,19 @@ class Prior(Protocol):
 class TotalVariation:
     """Add weight * (mean |dx| + mean |dy|), anisotropic (Geiping et al., NeurIPS 2020, eq. 4); zero for tables."""
 
-    weight: NonNegative
+    weight: Annotated[NonNegative, Field(description="Factor of the penalty.")]
     standardised: Annotated[
         bool,
         Field(
             description=(
-                "Compute it on pixels divided by the deviation of the public examples' channels, as code does that standardises "
+                "Divide pixels by the standard deviation of the public examples' channels first, as in code that standardises "
                 "its inputs."
             )
         ),
     ] = False
 
     def __call__(self, inputs: Tensor, view: View, victims: Tensor) -> Tensor:
-        """Return (v,) penalties."""
+        """Return penalties (v,)."""
         if inputs.dim() < 5:
             return inputs.new_zeros(len(inputs))
         if self.standardised:
@@ -57,16 +60,16 @@ class TotalVariation:
 class Length:
     """Add weight * mean over the M examples of |x|, the L2 norm (Yin et al., CVPR 2021, R_l2)."""
 
-    weight: NonNegative
+    weight: Annotated[NonNegative, Field(description="Factor of the penalty.")]
     standardised: Annotated[
         bool,
         Field(
-            description="Compute it on x minus the mean and divided by the deviation of the public examples' channels."
+            description="Standardise x first, with the mean and the standard deviation of the public examples' channels."
         ),
     ] = False
 
     def __call__(self, inputs: Tensor, view: View, victims: Tensor) -> Tensor:
-        """Return (v,) penalties."""
+        """Return penalties (v,)."""
         if self.standardised:
             mean, deviation = channel_moments(public_of(view, "length"))
             inputs = (inputs - mean) / deviation

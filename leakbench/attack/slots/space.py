@@ -1,4 +1,4 @@
-"""Slot `space`: the coordinates in which a search moves, x = decode(z), with the energy that a prior puts on z."""
+"""Slot `space`: the coordinates z in which a search moves, x = decode(z), and the energy of a prior on z."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["SPACE", "Coordinates", "Pixels", "Space", "Standardised"]
 
 @runtime_checkable
 class Space(Protocol):
-    """Says in which coordinates to search."""
+    """Chooses the coordinates of a search."""
 
     def __call__(self, view: View) -> Coordinates:
         """Return the coordinates for inputs of the view's shape."""
@@ -38,12 +38,12 @@ class Pixels:
 class Standardised:
     """Search (x - m) / s, with mean m and deviation s of the public examples' channels, without a prior.
 
-    These are the coordinates of code that standardises its inputs: the steps and learning rates of Inverting Gradients are meant in
-    them. The model does not change; it sees x.
+    Code that standardises its inputs searches these coordinates, and the steps and learning rates of Inverting Gradients are meant
+    for them. The model does not change; it reads x.
     """
 
     def __call__(self, view: View) -> Coordinates:
-        """Return the affine map with energy 0; raises InputError where there is no public example."""
+        """Return the affine map with energy 0; raises InputError if the view has no public examples."""
         mean, deviation = channel_moments(public_of(view, "standardised"))
         return Coordinates(
             decode=lambda z: z.reshape(*z.shape[:2], *view.shape) * deviation + mean,

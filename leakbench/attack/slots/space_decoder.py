@@ -1,4 +1,4 @@
-"""Slot `space`: the latent of a network that learned from public examples what inputs look like."""
+"""Slot `space`: the latent space of an autoencoder trained on public examples."""
 
 from __future__ import annotations
 
@@ -22,43 +22,20 @@ __all__ = ["Decoder"]
 
 @part("space.decoder")
 class Decoder:
-    """Search z of x = decode(z), with the prior N(0, I) as energy weight * |z|^2 / 2; only inputs that the decoder draws are found.
+    """Search z of x = decode(z), with the prior N(0, I) as energy weight * |z|^2 / 2. It finds only outputs of the decoder.
 
-    A variational autoencoder (see `leakbench.attack.learn.vae`) is trained on at most `public` public examples, images or tables,
-    once for all views with the same ones: it uses neither the network that leaks nor the defense.
+    A variational autoencoder (see `leakbench.attack.learn.vae`) is trained on public examples, images or tables, once for all views
+    with the same examples. It uses neither the attacked network nor the defense. With few examples, use more epochs of smaller
+    batches: with 450 digits, 40 epochs leave an RMSE of .17, and 200 epochs in batches of 50 leave .13.
     """
 
-    latent: Annotated[Count, Field(description="Width of the latent space and of the hidden layers.")] = 32
-    hidden: Annotated[Count, Field(description="Width of the latent space and of the hidden layers.")] = 512
-    epochs: Annotated[
-        Count,
-        Field(
-            description=(
-                "Settings of the training. With few examples, use more epochs of smaller batches (with 450 digits, 40 epochs "
-                "leave an RMSE of .17, and 200 epochs in batches of 50 leave .13)."
-            )
-        ),
-    ] = 40
-    public: Count = 10_000
-    batch: Annotated[
-        Count,
-        Field(
-            description=(
-                "Settings of the training. With few examples, use more epochs of smaller batches (with 450 digits, 40 epochs "
-                "leave an RMSE of .17, and 200 epochs in batches of 50 leave .13)."
-            )
-        ),
-    ] = 128
-    learning_rate: Annotated[
-        Positive,
-        Field(
-            description=(
-                "Settings of the training. With few examples, use more epochs of smaller batches (with 450 digits, 40 epochs "
-                "leave an RMSE of .17, and 200 epochs in batches of 50 leave .13)."
-            )
-        ),
-    ] = 1e-3
-    weight: NonNegative = 1.0
+    latent: Annotated[Count, Field(description="Number of latent dimensions.")] = 32
+    hidden: Annotated[Count, Field(description="Width of the hidden layers.")] = 512
+    epochs: Annotated[Count, Field(description="Number of passes over the public examples in training.")] = 40
+    public: Annotated[Count, Field(description="Largest number of public examples.")] = 10_000
+    batch: Annotated[Count, Field(description="Number of examples in a batch of training.")] = 128
+    learning_rate: Annotated[Positive, Field(description="Learning rate of training.")] = 1e-3
+    weight: Annotated[NonNegative, Field(description="Factor of the energy.")] = 1.0
     seed: Annotated[int, Field(ge=0, description="Seed of all random draws.")] = 0
 
     @property
@@ -67,9 +44,9 @@ class Decoder:
         return Needs(public=self.public)
 
     def __call__(self, view: View) -> Coordinates:
-        """Return the decoder and the energy; `encode` is the encoder's mean, whose decoding is near the input and not it.
+        """Return the decoder and the energy; raises InputError if the view has no public examples.
 
-        Raises InputError where there is no public example.
+        `encode` is the mean of the encoder. Its decoding is near the input but not equal to it.
         """
         public, like = public_of(view, "decoder", self.public), next(iter(view.update.values()))
         sides = Sides(math.prod(view.shape), self.hidden, self.latent)

@@ -1,4 +1,4 @@
-"""Spaces for tables: columns in their own deviations, and categories as softmaxes of free logits."""
+"""Slot `space`, for tables: columns in their own deviations, and categories as softmaxes of free logits."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from leakbench.part import Positive, part
 __all__ = ["SoftCategories", "StandardColumns", "layout_of", "soften"]
 
 LEAST = 1e-7
+"""Smallest distance of a value from 0 and 1 at which its logit is taken."""
 
 
 def layout_of(view: View, who: str) -> Columns:
-    """Return the view's table layout; raises InputError, in the name of the part that needs it, where the inputs are no table."""
+    """Return the view's table layout; raises InputError, which names the part `who`, if the inputs are not a table."""
     if view.columns is None:
         raise InputError(
             f"{who}: needs a table, got inputs of shape {view.shape} (try --dataset adult, or another part)"
@@ -34,10 +35,10 @@ def _moments(columns: Columns, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def soften(z: Tensor, columns: Columns, temperature: float, numbers: Literal["sigmoid", "clamp"]) -> Tensor:
-    """Return records (..., d) in [0, 1] of standardized columns z (..., d).
+    """Return records (..., d) in [0, 1] for standardized columns z (..., d).
 
-    A category is the softmax of mean + deviation * z over its columns, divided by `temperature`; a number is sigmoid(z), or
-    mean + deviation * z cut to [0, 1].
+    A category is the softmax of (mean + deviation * z) / `temperature` over its columns. A number is sigmoid(z), or
+    mean + deviation * z clamped to [0, 1].
     """
     mean, deviation = _moments(columns, z)
     logits = mean + deviation * z
@@ -51,15 +52,16 @@ def soften(z: Tensor, columns: Columns, temperature: float, numbers: Literal["si
 
 @part("space.standard_columns")
 class StandardColumns:
-    """Search every column minus its mean, in its standard deviations, without bounds, as TabLeak runs Inverting Gradients.
+    """Search standardized columns without bounds, as TabLeak runs Inverting Gradients.
 
-    The reconstruction is the largest column of each category, and numbers cut to [0, 1].
+    A column is standardized by its mean and its standard deviation. The reconstruction has the largest column of each category, and
+    numbers clamped to [0, 1].
     """
 
     needs: ClassVar[Needs] = Needs(table=True)
 
     def __call__(self, view: View) -> Coordinates:
-        """Return the coordinates; raises InputError where the inputs are no table."""
+        """Return the coordinates; raises InputError if the inputs are not a table."""
         columns = layout_of(view, "standard_columns")
 
         def decode(z: Tensor) -> Tensor:
@@ -77,7 +79,7 @@ class StandardColumns:
 class SoftCategories:
     """Search TabLeak's relaxation: a softmax over the columns of each category, and bounded numbers (Vero et al., ICML 2023).
 
-    The paper is arXiv:2210.01785. The reconstruction is the largest column of each category.
+    The paper is arXiv:2210.01785. The reconstruction has the largest column of each category.
     """
 
     needs: ClassVar[Needs] = Needs(table=True)
@@ -92,8 +94,8 @@ class SoftCategories:
         Literal["sigmoid", "clamp"],
         Field(
             description=(
-                "Bounded by a `sigmoid` over their range (released code, `sigmoid_trick`), or by a `clamp`, beyond which the "
-                "distance is constant."
+                "How numbers are bounded: by a `sigmoid` over their range (released code, `sigmoid_trick`), or by a `clamp`, "
+                "beyond which the distance is constant."
             )
         ),
     ] = "sigmoid"
@@ -101,14 +103,14 @@ class SoftCategories:
         bool,
         Field(
             description=(
-                "Whether logits are mean + deviation * z, as in the released code, so that a search starts at the public "
-                "frequencies and a rare category hardly moves; else they are z."
+                "Use mean + deviation * z as logits, as in the released code, so that a search starts at the public frequencies "
+                "and a rare category hardly moves; otherwise, logits are z."
             )
         ),
     ] = True
 
     def __call__(self, view: View) -> Coordinates:
-        """Return the coordinates; raises InputError where the inputs are no table. `encode` takes records inside (0, 1)."""
+        """Return the coordinates; raises InputError if the inputs are not a table. `encode` takes records inside (0, 1)."""
         columns = layout_of(view, "soft_categories")
         plain = Columns(columns.features, columns.mean * 0, columns.deviation * 0 + 1)
         used = columns if self.standardized else plain

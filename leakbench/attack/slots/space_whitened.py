@@ -1,4 +1,4 @@
-"""Slot `space`: coordinates in which every input of its kind is as likely in any direction."""
+"""Slot `space`: coordinates in which a prior of inputs is the same in every direction."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from leakbench.part import Count, NonNegative, Positive, part
 __all__ = ["Whitened"]
 
 TABLE_FLOOR = 1e-4
-"""The variance that every direction of a table has at least."""
+"""Variance added in every direction of a table."""
 
 
 @part("space.whitened")
 class Whitened:
     """Search z of x = mean + W z, with the prior N(0, I) as energy weight * |z|^2 / 2.
 
-    With the distance `likelihood` and weight 1, the reconstruction is the likeliest input. With weight 0, the space only turns
-    steps towards likely images, whose spectrum falls as 1 / f.
+    With the distance `likelihood` and weight 1, the reconstruction is the most likely input. With weight 0, the space only turns
+    steps towards images with a spectrum of 1 / f.
     """
 
     source: Annotated[
         Literal["one_over_f", "public", "usual"],
         Field(
             description=(
-                "`one_over_f` is W of a spectrum of 1 / (1 + f^2), for images, without any data; `public` is W of the covariance "
-                "of at most `public` public examples, also for tables; `usual` is the first for images and the second for tables."
+                "`one_over_f`: W of the spectrum 1 / (1 + f^2), for images, without data. `public`: W of the covariance of public "
+                "examples, also for tables. `usual`: the first for images and the second for tables."
             )
         ),
     ] = "one_over_f"
@@ -42,33 +42,33 @@ class Whitened:
         Positive | None,
         Field(
             description=(
-                "a variance that every direction has in addition to that covariance; None takes, for images, the share of the 1 /"
-                " f spectrum with which each half of the public ones explains the other best (`fitting_floor`), and 1e-4 for "
-                "tables."
+                "Variance that every direction has in addition to that covariance. None: for images, the share of the 1 / f "
+                "spectrum with which each half of the public examples explains the other half best (`fitting_floor`); for "
+                "tables, 1e-4."
             )
         ),
     ] = None
-    weight: NonNegative = 1.0
-    public: Count = 3000
+    weight: Annotated[NonNegative, Field(description="Factor of the energy.")] = 1.0
+    public: Annotated[Count, Field(description="Largest number of public examples.")] = 3000
     by_class: Annotated[
         bool,
         Field(
             description=(
-                "Use the covariance around the means of the examples' classes, and a prior around the mean of the class of the "
-                "guess."
+                "Use the covariance around the means of the classes, and a prior around the mean of the guessed class."
             )
         ),
     ] = False
 
     @property
     def needs(self) -> Needs:
-        """Public examples, where they may be its source."""
+        """Public examples, if the source uses them."""
         return Needs(public=0 if self.source == "one_over_f" else self.public)
 
     def __call__(self, view: View) -> Coordinates:
         """Return the map and its energy.
 
-        Raises InputError for `one_over_f` of a table or by class, and where there is no public example.
+        Raises:
+            InputError: For `one_over_f` with a table or with `by_class`, and if the view has no public examples.
         """
         white, centres = self._prior(view)
 
@@ -86,7 +86,7 @@ class Whitened:
         return Coordinates(decode, encode, energy)
 
     def _prior(self, view: View) -> tuple[Whitening, Tensor | None]:
-        """Return the mean and W, and where the prior of each class stands, (classes, d); None where all are one."""
+        """Return the map, and the centres (classes, d) of the classes' priors; None if all classes have the same."""
         like = next(iter(view.update.values()))
         if self.source == "public" or (self.source == "usual" and len(view.shape) != 3):
             public = public_of(view, "whitened", self.public)
@@ -108,7 +108,7 @@ class Whitened:
         return one_over_f(view.shape, like), None
 
     def around(self, inputs: Tensor) -> Whitening:
-        """Return the whitening by public examples (n, *s)."""
+        """Return the whitening of public examples (n, *s)."""
         if self.floor is not None or inputs.dim() != 4:
             return of_examples(inputs, TABLE_FLOOR if self.floor is None else self.floor)
         beyond = one_over_f(inputs.shape[1:], inputs)

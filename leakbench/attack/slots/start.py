@@ -27,6 +27,7 @@ class Start(Protocol):
 
 
 def _drawn(view: View, rngs: Generators, draw: Callable[[torch.Generator], Tensor]) -> Tensor:
+    """Return one draw per example (V, M, *s)."""
     like = next(iter(view.update.values()))
     return torch.stack([torch.stack([draw(rng) for _ in range(view.examples)]) for rng in rngs]).to(like)
 
@@ -53,11 +54,11 @@ class Uniform:
 class Patterned:
     """Repeat one U(0, 1) patch `tile` times along each side (CPL: Wei et al., ESORICS 2020, section 4, patterned start).
 
-    tile = 2 is CPL's default, a patch of a quarter of the image. Tables have one side, their features. A side that `tile` does
-    not divide is cut from the next larger multiple.
+    tile = 2 is CPL's default: a patch of a quarter of the image. Tables have one side, their features. If `tile` does not divide a
+    side, the pattern is cut off.
     """
 
-    tile: Count = 2
+    tile: Annotated[Count, Field(description="Number of repetitions along each side.")] = 2
 
     def __call__(self, view: View, rngs: Generators) -> Tensor:
         """Return the first guess."""
@@ -74,13 +75,13 @@ class Patterned:
 
 @part("start.constant")
 class Constant:
-    """Set every value to `value`, 0 for black and 1 for white, plus noise of N(0, deviation^2).
+    """Set every value to `value` plus noise of N(0, deviation^2).
 
     Without noise, all guesses of a batch are equal, and those with the same label stay equal, because nothing distinguishes them.
     """
 
-    value: Fraction
-    deviation: NonNegative = 0.0
+    value: Annotated[Fraction, Field(description="Value of all pixels or features: 0 is black, 1 is white.")]
+    deviation: Annotated[NonNegative, Field(description="Standard deviation of the noise.")] = 0.0
 
     def __call__(self, view: View, rngs: Generators) -> Tensor:
         """Return the first guess, unclamped."""
@@ -91,10 +92,10 @@ class Constant:
 class Colour:
     """Set one channel to 1 and the others to 0: in RGB images, channel 0 is red, 1 green, 2 blue."""
 
-    channel: Annotated[int, Field(ge=0)] = 0
+    channel: Annotated[int, Field(ge=0, description="Channel that is set to 1.")] = 0
 
     def __call__(self, view: View, rngs: Generators) -> Tensor:
-        """Return the first guess; raises InputError where there is no such channel."""
+        """Return the first guess; raises InputError if the inputs do not have the channel."""
         if len(view.shape) != 3 or self.channel >= view.shape[0]:
             raise InputError(
                 f"start: colour has channel {self.channel}, expected inputs with it, got shape {view.shape}"

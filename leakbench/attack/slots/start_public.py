@@ -1,8 +1,11 @@
-"""Slot `start`: first guesses made from public examples, none of which is a victim."""
+"""Slot `start`: first guesses from public examples, which do not contain victims."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from leakbench.attack.public import channel_moments, public_of
@@ -23,33 +26,33 @@ class PublicMean:
     Without noise, all guesses of a batch are equal.
     """
 
-    deviation: NonNegative = 0.05
+    deviation: Annotated[NonNegative, Field(description="Standard deviation of the noise.")] = 0.05
 
     def __call__(self, view: View, rngs: Generators) -> Tensor:
-        """Return the first guess; raises InputError where there is no public example."""
+        """Return the first guess; raises InputError if the view has no public examples."""
         mean = public_of(view, "public_mean").inputs.mean(0)
         return mean + self.deviation * _standard_normal(view, rngs)
 
 
 @part("start.public_normal")
 class PublicNormal:
-    """Draw from N(m, s^2) with m and s of the public examples' channels: N(0, 1) in standardised inputs, as Inverting Gradients."""
+    """Draw from N(m, s^2) with m and s of the public examples' channels: N(0, 1) of standardised inputs (Inverting Gradients)."""
 
     def __call__(self, view: View, rngs: Generators) -> Tensor:
-        """Return the first guess, unclamped; raises InputError where there is no public example."""
+        """Return the first guess, unclamped; raises InputError if the view has no public examples."""
         mean, deviation = channel_moments(public_of(view, "public_normal"))
         return mean + deviation * _standard_normal(view, rngs)
 
 
 @part("start.surrogate")
 class Surrogate:
-    """Start from a public example of another class than the one that the last layer's gradient shows (CPL's released code).
+    """Start from a public example of another class than the one inferred from the last layer's gradient (CPL's released code).
 
-    It is drawn for each example of a batch. Where the label is inferred wrongly, the class may be the victim's.
+    Each example of a batch gets its own draw. If the label is inferred wrongly, the class can be the victim's.
     """
 
     def __call__(self, view: View, rngs: Generators) -> Tensor:
-        """Return the first guess; raises InputError where no public example is of another class."""
+        """Return the first guess; raises InputError if all public examples have the inferred class."""
         public = public_of(view, "surrogate")
         others = LastLayer()(view, rngs).targets.argmax(-1)[..., None].cpu() != public.labels.cpu()
         if not others.any(-1).all():

@@ -1,4 +1,4 @@
-"""First guesses of tables, in the deviations of their columns."""
+"""Slot `start`, for tables: first guesses in units of the columns' deviations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["StandardUniform"]
 
 @part("start.standard_uniform")
 class StandardUniform:
-    """Draw every column of a table from U(-1, 1) in its standard deviations about its mean (TabLeak's released code, `uniform`)."""
+    """Draw each column of a table from U(-1, 1) in standard deviations around its mean (TabLeak's released code, `uniform`)."""
 
     needs: ClassVar[Needs] = Needs(table=True)
 
@@ -27,15 +27,14 @@ class StandardUniform:
         bool,
         Field(
             description=(
-                "Use those values as the logits and bounded numbers of the space `soft_categories` with its defaults, where "
-                "TabLeak starts; else as the records themselves, where its Inverting Gradients starts. Raises InputError where "
-                "the inputs are not a table."
+                "Use the values as the logits and bounded numbers of the space `soft_categories` with its defaults, where "
+                "TabLeak starts; otherwise as the records themselves, where its Inverting Gradients starts."
             )
         ),
     ] = False
 
     def __call__(self, view: View, rngs: Generators) -> Tensor:
-        """Return the first guess (V, M, d); victim v draws from rngs[v]."""
+        """Return the first guess (V, M, d); raises InputError if the inputs are not a table."""
         columns, like = layout_of(view, "standard_uniform"), next(iter(view.update.values()))
         shape = (view.examples, columns.width)
         z = torch.stack([2 * torch.rand(shape, generator=rng) - 1 for rng in rngs]).to(like)

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 MOST_ITERATIONS = 1_000_000
-"""Of each the distance is kept."""
+"""Largest limit, since the trajectory has a value for each iteration."""
 
 
 @runtime_checkable
@@ -35,25 +35,25 @@ class Stop(Protocol):
 
     @property
     def limit(self) -> int:
-        """The most iterations that any search may take."""
+        """Largest number of iterations of a search."""
 
     def __call__(self, iteration: int, values: Tensor) -> Tensor:
-        """Return (V,) bool after that many iterations, given the latest distances (V,)."""
+        """Return (V,) bool, which searches end after iteration number `iteration`, given the latest distances (V,)."""
 
 
 @part("stop.iterations")
 class Iterations:
-    """End after `limit` iterations (DLG and CPL: 300), or when a distance is no longer finite, because it cannot recover."""
+    """End after `limit` iterations (DLG and CPL: 300), or if a distance is no longer finite, because it cannot recover."""
 
-    limit: Annotated[int, Field(ge=1, le=MOST_ITERATIONS)] = 300
+    limit: Annotated[int, Field(ge=1, le=MOST_ITERATIONS, description="Largest number of iterations.")] = 300
 
     def __call__(self, iteration: int, values: Tensor) -> Tensor:
-        """Return who ends."""
+        """Return (V,) bool, which searches end."""
         return ~values.isfinite() | (iteration >= self.limit)
 
 
 def limited(method: Any, limit: int) -> Any:
-    """Return a method whose searches, its own or those of its stages, take at most `limit` iterations; None where it has none."""
+    """Return a method whose searches, its own or those of its stages, take at most `limit` iterations; None if it has none."""
     if hasattr(method, "stop"):
         return dataclasses.replace(method, stop=dataclasses.replace(method.stop, limit=limit))
     if not _searches(method):
@@ -62,21 +62,23 @@ def limited(method: Any, limit: int) -> Any:
 
 
 def searches_of(method: Any) -> tuple[Any, ...]:
-    """Return the searches that a method is made of: its stages, or itself."""
+    """Return the searches of a method: its stages, or the method itself."""
     return _searches(method) or (method,)
 
 
 def _searches(method: Any) -> tuple[Any, ...]:
-    """Return the methods of the stages that a method is made of, where one of them at least has a stop."""
-    found = tuple(stage.method for stage in getattr(method, "stages", ()))
-    return found if any(hasattr(search, "stop") for search in found) else ()
+    """Return the methods of the stages, if at least one of them has a stop."""
+    methods = tuple(stage.method for stage in getattr(method, "stages", ()))
+    return methods if any(hasattr(search, "stop") for search in methods) else ()
 
 
 def with_searches(method: Any, searches: Sequence[Any], order: Sequence[int] | None = None) -> Any:
-    """Return a method that is made of other searches, as `searches_of` lists them.
+    """Return the method with other searches in place of those of `searches_of`.
 
     Args:
-        order: Numbers of the searches, in the order in which they then run; None keeps the order.
+        method: The method.
+        searches: One search for each of `searches_of(method)`.
+        order: Numbers of the searches, in the order in which they will run; None keeps the order.
     """
     if not _searches(method):
         return searches[0]
@@ -86,30 +88,32 @@ def with_searches(method: Any, searches: Sequence[Any], order: Sequence[int] | N
 
 @dataclass(frozen=True)
 class Watched:
-    """A stop that decides as `stop` does and tells after each iteration but the last which share of the limit is taken."""
+    """A stop that decides as `stop` does and, after each iteration except the last, calls `tell` with the share that is done."""
 
     stop: Stop
     tell: Callable[[float], None]
 
     @property
     def limit(self) -> int:
-        """That of `stop`."""
+        """The limit of `stop`."""
         return self.stop.limit
 
     def __call__(self, iteration: int, values: Tensor) -> Tensor:
-        """Return who ends."""
+        """Return (V,) bool, which searches end."""
         if iteration < self.limit:
             self.tell(iteration / self.limit)
         return self.stop(iteration, values)
 
 
 def watched(method: Any, tell: Callable[[float], None] | None, work: Sequence[float] | None = None) -> Any:
-    """Return a method that answers the same and tells how far its searches are; as it is where it searches by no iterations.
+    """Return a method with the same results that reports the progress of its searches; unchanged if it has no stop.
 
     Args:
-        tell: Of the share of the most iterations, in (0, 1). None: tell nobody.
-        work: What each of several searches counts for; None for the same.
+        method: The method.
+        tell: Called with the share of all iterations that is done, in (0, 1). None: no reports.
+        work: Weights of the searches in the progress; None for equal weights.
     """
+
     if hasattr(method, "stop"):
         stop = method.stop.stop if isinstance(method.stop, Watched) else method.stop
         return dataclasses.replace(method, stop=stop if tell is None else Watched(stop, tell))
