@@ -307,7 +307,9 @@ class _Behind:
             bias = self.observed.get(f"{self.layer.name}bias")
             sums = targets.sum(0)
             mean = (bias + sums) / len(labels) if bias is not None else torch.full_like(sums, 1 / len(sums))
-            yield torch.linalg.lstsq((mean - targets).mT, self.observed[self.weight] @ basis.mT, driver="gelsd").solution
+            yield torch.linalg.lstsq(
+                (mean - targets).mT, self.observed[self.weight] @ basis.mT, driver="gelsd"
+            ).solution
         if self.view.public is None or not len(self.view.public.labels):
             return
         known = self.view.public.labels
