@@ -16,7 +16,7 @@ import logging
 import os
 from pathlib import Path
 
-from leakbench.flower.installed import check_flwr
+from leakbench.flower import check_flwr
 from leakbench.scripts import one_line
 
 QUIET = {

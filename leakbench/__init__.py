@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from leakbench.api import audit, compare, epsilon, run, sweep
-    from leakbench.own.attack import attack_update
-    from leakbench.own.probe import probe
+    from leakbench.external.training_probe import probe
+    from leakbench.external.update import attack_update
     from leakbench.report.own_rows import read
     from leakbench.report.result import Result
 
@@ -29,11 +29,11 @@ __version__ = "0.1.0"
 
 WHERE = {
     "Result": "leakbench.report.result",
-    "attack_update": "leakbench.own.attack",
+    "attack_update": "leakbench.external.update",
     "audit": "leakbench.api",
     "compare": "leakbench.api",
     "epsilon": "leakbench.api",
-    "probe": "leakbench.own.probe",
+    "probe": "leakbench.external.training_probe",
     "read": "leakbench.report.own_rows",
     "run": "leakbench.api",
     "sweep": "leakbench.api",

@@ -20,7 +20,7 @@ import pandas as pd
 from shared.options import parser
 
 from leakbench.box import box_of
-from leakbench.flower.installed import check_flwr
+from leakbench.flower import check_flwr
 from leakbench.scripts import markdown_table, one_line
 
 HERE = Path(__file__).parent

@@ -36,12 +36,11 @@ from leakbench.data.find import load_dataset
 from leakbench.defense import Defense
 from leakbench.defense.clip import ClipWhole
 from leakbench.defense.noise import GaussianNoise
+from leakbench.external.attack import attack_seen
+from leakbench.external.attacker import Attacker
 from leakbench.flower import InProcessGrid, ProbeStrategy, StepProbeMod, TapGrid, UpdateTapMod, attach, observe
-from leakbench.flower.seen import seen_at
-from leakbench.flower.training import Unknown
+from leakbench.flower.trace import Unknown, seen_at
 from leakbench.models import build
-from leakbench.own.attacked import attack_seen
-from leakbench.own.attacker import Attacker
 from leakbench.recipe import resolve
 
 

@@ -24,11 +24,11 @@ from leakbench.bench.bench import AIMS
 from leakbench.catalog import schema
 from leakbench.cell.request import ENGINES, KNOWS, PROTOCOLS, READS, FederationFields, Fields, Request
 from leakbench.cli import commands as leakbench_command
+from leakbench.external.training_probe import Probe
 from leakbench.federated.leakage import TAPS
 from leakbench.federated.optimizer import OPTIMIZERS
 from leakbench.log import TRACKERS
 from leakbench.models import MODELS
-from leakbench.own.probe import Probe
 from leakbench.recipe import catalog_folder, names
 from leakbench.report.plots import FIGURES, KINDS
 from leakbench.report.result import Pictures

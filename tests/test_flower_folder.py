@@ -8,9 +8,8 @@ from safetensors.numpy import save_file
 
 import leakbench.flower.leaks
 from leakbench.errors import InputError
-from leakbench.flower.cleared import check_own, cleared
-from leakbench.flower.leaks import Leak, read_leaks, write_leak
-from leakbench.flower.seen import TAPS, rounds_of
+from leakbench.flower.leaks import Leak, check_own, cleared, read_leaks, write_leak
+from leakbench.flower.trace import TAPS, rounds_of
 
 ONE = {"weight": np.ones(3, np.float32)}
 

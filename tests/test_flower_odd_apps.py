@@ -14,8 +14,7 @@ from safetensors.numpy import load_file
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'leakbench[flower]'")
 
 from leakbench.flower.leaks import read_leaks
-from leakbench.flower.seen import seen_at
-from leakbench.flower.training import Unknown
+from leakbench.flower.trace import Unknown, seen_at
 from leakbench.imported import import_function
 
 APP = Path(__file__).parent / "odd_flower_app"

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 import leakbench
 from leakbench.errors import InputError
-from leakbench.own.arrays import read_arrays
-from leakbench.own.leak import Trained, leaked
+from leakbench.external.arrays import read_arrays
+from leakbench.external.trace import Trained, leaked
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "own_update"
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from leakbench import cli
 from leakbench.ending import SAID, said
-from leakbench.own.saved import save_heard
+from leakbench.external.training_probe import save_heard
 
 SHAPE, CLASSES = (1, 8, 8), 10
 
@@ -105,7 +105,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_attacked(
             raise PermissionError(errno.EACCES, why, f"{named['dir']}/.answers.safetensors.abc.tmp")
 
         monkeypatch.setattr("tempfile.mkstemp", shut)
-    monkeypatch.setattr("leakbench.own.asked.seen_of", lambda _: pytest.fail("it went on"))
+    monkeypatch.setattr("leakbench.external.update.seen_of", lambda _: pytest.fail("it went on"))
     before = held(place)
     code, printed, err = attacked(monkeypatch, capsys, out=out)
     assert (code, printed, err.count("\n")) == (2, "", 1)

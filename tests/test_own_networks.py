@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 import leakbench
 from leakbench.errors import InputError
-from leakbench.own.assumed import assumed, explains
-from leakbench.own.leak import Trained, leaked
-from leakbench.own.ordered import in_order, ran
-from leakbench.own.suited import COUNTED, SEARCHED, suited
-from leakbench.own.who import Who
+from leakbench.external.assumptions import assumed, explains
+from leakbench.external.attacker import COUNTED, SEARCHED, Who, suited
+from leakbench.external.network import in_order, ran
+from leakbench.external.trace import Trained, leaked
 
 SHAPE, CLASSES = (1, 8, 8), 10
 

@@ -23,13 +23,12 @@ from torch import Tensor
 import leakbench
 from leakbench.attack.searches import Searches, search_name
 from leakbench.errors import InputError
-from leakbench.own.arrays import read_arrays
-from leakbench.own.assumed import assumed, contradicted, explains
-from leakbench.own.attacked import _setup, attack_seen
-from leakbench.own.attacker import told
-from leakbench.own.leak import Trained, leaked
-from leakbench.own.scoring import seconds_per_gradient
-from leakbench.own.who import Who
+from leakbench.external.arrays import read_arrays
+from leakbench.external.assumptions import assumed, contradicted, explains
+from leakbench.external.attack import _setup, attack_seen
+from leakbench.external.attacker import Who, told
+from leakbench.external.scoring import seconds_per_gradient
+from leakbench.external.trace import Trained, leaked
 from leakbench.progress import Reporter
 
 MODELS = """
@@ -310,9 +309,9 @@ def test_fewer_candidates_because_of_a_budget_are_printed(monkeypatch: pytest.Mo
     times = iter([0.0, 5.0, 6.0, 6.01, 7.0, 7.02, 8.0, 8.01, *([9.0, 9.01] * 9)])
     clock = SimpleNamespace(perf_counter=lambda: next(times))
     with monkeypatch.context() as patch:
-        patch.setattr("leakbench.own.scoring.time", clock)
+        patch.setattr("leakbench.external.scoring.time", clock)
         assert seconds_per_gradient(seen.view, 100.0) == pytest.approx(0.01)
-    monkeypatch.setattr("leakbench.own.attacked.seconds_per_gradient", lambda view, budget: 0.01)
+    monkeypatch.setattr("leakbench.external.attack.seconds_per_gradient", lambda view, budget: 0.01)
     line = "identification among 10 of 453 candidates because of the budget"
     found = attack_seen(seen, attacker, Reporter(quiet=True))
     assert found.summary is not None and found.summary["candidates"] == 10

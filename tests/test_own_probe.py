@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 import leakbench
 from leakbench.errors import InputError
-from leakbench.own.assumed import explains
-from leakbench.own.probe import Probe
-from leakbench.own.who import Who
+from leakbench.external.assumptions import explains
+from leakbench.external.attacker import Who
+from leakbench.external.training_probe import Probe
 
 entropy = nn.functional.cross_entropy
 

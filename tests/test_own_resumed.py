@@ -24,12 +24,9 @@ from leakbench.attack.slots.descent import AdamDescent, LbfgsDescent, Terms, des
 from leakbench.attack.slots.stop import Iterations
 from leakbench.cli.own import attack as command
 from leakbench.errors import InputError
-from leakbench.own.attacked import attack_seen
-from leakbench.own.attacker import Attacker
-from leakbench.own.folder import attacked_into
-from leakbench.own.leak import Trained, leaked
-from leakbench.own.seen import Seen
-from leakbench.own.who import Who
+from leakbench.external.attack import attack_seen, attacked_into
+from leakbench.external.attacker import Attacker, Who
+from leakbench.external.trace import Seen, Trained, leaked
 from leakbench.progress import Reporter
 from leakbench.words import seconds
 from tests.offline import python_path
@@ -365,7 +362,7 @@ def test_the_bound_of_an_attack_never_grows(monkeypatch: pytest.MonkeyPatch) -> 
 
     The trial predicts 1,000 s a search, so that the bound falls on a machine of any speed.
     """
-    monkeypatch.setattr("leakbench.own.attacked.search_costs", lambda *_: [1000.0] * 2)
+    monkeypatch.setattr("leakbench.external.attack.search_costs", lambda *_: [1000.0] * 2)
     seen, attacker = seen_and_attacker(defense="noise_gaussian")
     ends = []
     monkeypatch.setattr(Reporter, "__call__", lambda self, *_: ends.append(self._end))

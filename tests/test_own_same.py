@@ -18,11 +18,10 @@ from leakbench.cell.budget import prepare
 from leakbench.execute import _sent, execute, hand_out
 from leakbench.experiment.stage_attack import Leak
 from leakbench.experiment.victims import truth
+from leakbench.external.attacker import Who, told
+from leakbench.external.trace import Trained, leaked
 from leakbench.federated.view import View
 from leakbench.models import one_hot
-from leakbench.own.attacker import told
-from leakbench.own.leak import Trained, leaked
-from leakbench.own.who import Who
 from leakbench.progress import Reporter
 from leakbench.store import open_run
 

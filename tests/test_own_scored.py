@@ -15,13 +15,11 @@ from torch import Tensor
 import leakbench
 from leakbench.cell import Request, resolve_cell
 from leakbench.errors import InputError
+from leakbench.external.assumptions import assumed, overlap
+from leakbench.external.attacker import Attacker, Who, told, without_truth
+from leakbench.external.trace import Trained, leaked
 from leakbench.federated.view import Public
 from leakbench.measure.metrics import success_threshold
-from leakbench.own.assumed import assumed, overlap
-from leakbench.own.attacker import Attacker, told
-from leakbench.own.leak import Trained, leaked
-from leakbench.own.overlap import without_truth
-from leakbench.own.who import Who
 from leakbench.rng import generator
 
 VICTIMS = 4

@@ -11,13 +11,12 @@ from safetensors.numpy import load_file
 from leakbench.attack import Attack
 from leakbench.data.find import load_dataset
 from leakbench.defense import Defense
+from leakbench.external.attack import attack_seen
+from leakbench.external.attacker import Attacker
 from leakbench.flower.app import load_flower_app, run_tapped
 from leakbench.flower.leaks import read_leaks
-from leakbench.flower.seen import seen_at
-from leakbench.flower.training import Unknown
+from leakbench.flower.trace import Unknown, seen_at
 from leakbench.imported import import_function
-from leakbench.own.attacked import attack_seen
-from leakbench.own.attacker import Attacker
 from leakbench.recipe import resolve
 
 APP = Path(__file__).resolve().parent / "app"

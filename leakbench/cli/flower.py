@@ -104,13 +104,13 @@ def flower(app_dir: Path, verbose: bool, **given: Any) -> None:
     Leaks of an earlier run in the folder --out are replaced. A folder with other content is refused.
     """
     check_names(given)
-    from leakbench.flower.installed import check_flwr  # noqa: PLC0415
+    from leakbench.flower import check_flwr  # noqa: PLC0415
 
     check_flwr()
-    from leakbench.flower.benchmark import Asked, benchmark  # noqa: PLC0415
-    from leakbench.flower.cleared import REBUILT  # noqa: PLC0415
-    from leakbench.own.table import as_json, print_rows, write_rebuilt  # noqa: PLC0415
-    from leakbench.own.who import Who  # noqa: PLC0415
+    from leakbench.external.attacker import Who  # noqa: PLC0415
+    from leakbench.external.outcome import as_json, print_rows, write_rebuilt  # noqa: PLC0415
+    from leakbench.flower.app import Asked, benchmark  # noqa: PLC0415
+    from leakbench.flower.leaks import REBUILT  # noqa: PLC0415
 
     json_wanted = given.pop("as_json")
     out = given.pop("out") or Path("runs") / f"flower-{app_dir.resolve().name}"

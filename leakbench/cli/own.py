@@ -31,7 +31,7 @@ from leakbench.cli.options import success as threshold
 from leakbench.errors import InputError
 
 if TYPE_CHECKING:
-    from leakbench.own.table import Row
+    from leakbench.external.outcome import Row
 
 __all__ = ["attack"]
 
@@ -130,15 +130,11 @@ def attack(
     check_names(given)
     if out is not None and out.suffix in NO_FOLDER:
         raise InputError(f"out: got {str(out)!r}, expected a folder, or a name that ends in .safetensors")
-    from leakbench.own.answers_file import check_answers_file  # noqa: PLC0415
-    from leakbench.own.asked import Asked, seen_of  # noqa: PLC0415
-    from leakbench.own.assumed import assumed, warned  # noqa: PLC0415
-    from leakbench.own.attacked import QUICK, attack_seen  # noqa: PLC0415
-    from leakbench.own.attacker import with_limit  # noqa: PLC0415
-    from leakbench.own.folder import attacked_into  # noqa: PLC0415
-    from leakbench.own.suited import suited  # noqa: PLC0415
-    from leakbench.own.table import Row, write_rebuilt  # noqa: PLC0415
-    from leakbench.own.who import Who  # noqa: PLC0415
+    from leakbench.external.assumptions import assumed, warned  # noqa: PLC0415
+    from leakbench.external.attack import QUICK, attack_seen, attacked_into  # noqa: PLC0415
+    from leakbench.external.attacker import Who, suited, with_limit  # noqa: PLC0415
+    from leakbench.external.outcome import Row, check_answers_file, write_rebuilt  # noqa: PLC0415
+    from leakbench.external.update import Asked, seen_of  # noqa: PLC0415
     from leakbench.store import check_out  # noqa: PLC0415
 
     alone = out is not None and out.suffix == ".safetensors"
@@ -174,8 +170,8 @@ def attack(
 def _print(row: Row, as_json: bool, verbose: bool, where: Mapping[str, Path]) -> None:
     from rich.console import Console  # noqa: PLC0415
 
-    from leakbench.own.table import as_json as described  # noqa: PLC0415
-    from leakbench.own.table import print_rows  # noqa: PLC0415
+    from leakbench.external.outcome import as_json as described  # noqa: PLC0415
+    from leakbench.external.outcome import print_rows  # noqa: PLC0415
     from leakbench.report.table import printed_width  # noqa: PLC0415
 
     if as_json:

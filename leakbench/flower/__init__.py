@@ -1,24 +1,20 @@
 """Flower (`pip install leakbench[flower]`): defenses and taps inside its apps, and its apps without an engine.
 
-Nothing here imports flwr before it is used, so that leakbench works without it.
+The package imports flwr only when a name that needs it is used, so that leakbench works without flwr.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from leakbench.own.observed import observe
+from leakbench.errors import InputError
+from leakbench.external.observation import observe
 
 if TYPE_CHECKING:
-    from leakbench.flower.attached import attach
-    from leakbench.flower.defense_mod import DefenseMod
-    from leakbench.flower.in_process_grid import InProcessGrid
-    from leakbench.flower.probe_strategy import ProbeStrategy
-    from leakbench.flower.step_probe_mod import StepProbeMod
-    from leakbench.flower.tap_grid import TapGrid
-    from leakbench.flower.update_tap_mod import UpdateTapMod
-    from leakbench.flower.vectorised_grid import VectorisedGrid
+    from leakbench.flower.grids import InProcessGrid, ProbeStrategy, TapGrid, VectorisedGrid
+    from leakbench.flower.mods import DefenseMod, StepProbeMod, UpdateTapMod, attach
 
 __all__ = [
     "DefenseMod",
@@ -32,24 +28,25 @@ __all__ = [
     "observe",
 ]
 
-WHERE = {
-    "DefenseMod": "defense_mod",
-    "InProcessGrid": "in_process_grid",
-    "ProbeStrategy": "probe_strategy",
-    "StepProbeMod": "step_probe_mod",
-    "TapGrid": "tap_grid",
-    "UpdateTapMod": "update_tap_mod",
-    "VectorisedGrid": "vectorised_grid",
-    "attach": "attached",
-}
-"""{public name: the module that holds it, which imports flwr}."""
+MODS = ("DefenseMod", "StepProbeMod", "UpdateTapMod", "attach")
+"""The public names in `leakbench.flower.mods`; the others that need flwr are in `leakbench.flower.grids`."""
+
+INSTALL = "pip install 'leakbench[flower]'"
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs flwr when it is asked for; raises InputError where flwr is not installed."""
-    if name not in WHERE:
+    """Import a public name that needs flwr; raises InputError if flwr is not installed."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from leakbench.flower.installed import check_flwr  # noqa: PLC0415
-
     check_flwr()
-    return getattr(import_module(f"leakbench.flower.{WHERE[name]}"), name)
+    return getattr(import_module(f"leakbench.flower.{'mods' if name in MODS else 'grids'}"), name)
+
+
+def check_flwr() -> None:
+    """Check that flwr is installed.
+
+    Raises:
+        InputError: If flwr is not installed. The message contains the command that installs it.
+    """
+    if find_spec("flwr") is None:
+        raise InputError(f"flwr is not installed, which leakbench.flower needs: {INSTALL}")

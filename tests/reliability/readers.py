@@ -159,7 +159,7 @@ def _rows(path: Path) -> object:
 
 
 def _arrays(path: Path) -> object:
-    from leakbench.own.arrays import read_arrays  # noqa: PLC0415
+    from leakbench.external.arrays import read_arrays  # noqa: PLC0415
 
     return read_arrays("update", path)
 

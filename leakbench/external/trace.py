@@ -1,4 +1,4 @@
-"""What somebody's update shows an attacker: from named arrays, a model and how it was trained to the view of one leakage point."""
+"""What an attacker saw of updates that are no run's of leakbench: one leakage point, and the truth where it is known."""
 
 from __future__ import annotations
 
@@ -11,18 +11,50 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.errors import InputError, nearest
+from leakbench.external.arrays import as_parameters, as_state
+from leakbench.external.network import Normal, flatten_scalars, in_mode, in_order, mixes, ran
 from leakbench.federated.client import NO_EXAMPLE
 from leakbench.federated.optimizer import OPTIMIZERS
 from leakbench.federated.view import Knowledge, View
 from leakbench.imported import said
-from leakbench.own.modes import in_mode, mixes
-from leakbench.own.named import as_parameters, as_state
-from leakbench.own.normalised import Normal
-from leakbench.own.ordered import flatten_scalars, in_order, ran
-from leakbench.own.seen import Seen, Training
 from leakbench.types import Clock, Network, Parameters
 
-__all__ = ["Named", "Trained", "leaked", "truth_of"]
+__all__ = ["Named", "Seen", "Trained", "Training", "leaked", "truth_of"]
+
+
+@dataclass(frozen=True)
+class Training:
+    """L local steps of B examples each at a learning rate, by `optimizer`, `sgd` or `adam`.
+
+    Args:
+        note: What an attacker who takes it so leaves out, a sentence a line; empty where nothing.
+        mode: `eval` or `train`.
+    """
+
+    steps: int
+    batch: int
+    learning_rate: float
+    optimizer: str = "sgd"
+    note: str = ""
+    mode: str = "eval"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What leaked of V clients at one tap in one round.
+
+    Args:
+        view: Of them all. inputs (V, M, *s), labels (V, M): the truth; None where it is not known.
+        training: How they trained.
+        left_out: How many clients trained otherwise and are not attacked.
+    """
+
+    view: View
+    inputs: Tensor | None
+    labels: Tensor | None
+    training: Training
+    left_out: int
+
 
 TAPS = ("type-2", "type-1", "type-0")
 

@@ -1,10 +1,13 @@
-"""An attack on an external update, from Python."""
+"""From the words of `leakbench attack` to what leaked and who attacks: the model is built, the files are read and checked."""
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -13,21 +16,106 @@ import torch
 from torch import Tensor, nn
 
 from leakbench.errors import InputError
-from leakbench.own.assumed import assumed, warned, with_notes
-from leakbench.own.attacked import attack_seen
-from leakbench.own.attacker import Attacker
-from leakbench.own.folder import attacked_into
-from leakbench.own.leak import Named, Trained, leaked, truth_of
-from leakbench.own.normalised import Numbers, normal_of
-from leakbench.own.seen import Seen
-from leakbench.own.suited import suited
-from leakbench.own.table import Outcome
-from leakbench.own.who import Who
+from leakbench.external.arrays import ENDINGS, as_parameters, check_shapes, read_arrays
+from leakbench.external.assumptions import assumed, warned, with_notes
+from leakbench.external.attack import attack_seen, attacked_into
+from leakbench.external.attacker import Attacker, Who, suited
+from leakbench.external.network import Numbers, normal_of
+from leakbench.external.outcome import Outcome
+from leakbench.external.trace import Named, Seen, Trained, leaked, truth_of
+from leakbench.imported import import_function, said
 from leakbench.store import check_out
 from leakbench.words import seconds
 from leakbench.words import success as threshold
 
-__all__ = ["attack_update", "warn_of_contradiction"]
+__all__ = ["Asked", "attack_update", "built", "seen_of", "warn_of_contradiction"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line asks for; see `leakbench attack --help`."""
+
+    builder: str
+    shape: tuple[int, ...]
+    classes: int
+    updates: tuple[Path, ...] = ()
+    befores: tuple[Path, ...] = ()
+    afters: tuple[Path, ...] = ()
+    batch: int = 1
+    learning_rate: float | None = None
+    local_iterations: int = 1
+    client_optimizer: str = "sgd"
+    victim_mode: str = "eval"
+    tap: str = "type-1"
+    truth: Path | None = None
+    who: Who = field(default_factory=Who)
+    normalise: tuple[Numbers, Numbers] | None = None
+
+
+def seen_of(asked: Asked) -> tuple[Seen, Attacker]:
+    """Return what leaked and who attacks it; raises InputError, which names the option, for whatever does not fit."""
+    how = Trained(asked.batch, asked.local_iterations, asked.learning_rate, asked.client_optimizer, asked.victim_mode)
+    attacker = asked.who()
+    if bool(asked.updates) == bool(asked.afters):
+        raise InputError("update: expected either --update, or --before and --after")
+    if asked.afters and (not asked.befores or asked.learning_rate is None):
+        raise InputError("after: expected --before and --learning-rate too")
+    model = built(asked.builder, Path.cwd())
+    check_shapes(model, asked.builder)
+    befores = [read_arrays("before", path) for path in _files("before", asked.befores)]
+    updates: list[Named] = []
+    if asked.afters:
+        ended = [read_arrays("after", path) for path in _files("after", asked.afters)]
+        if len(befores) not in (1, len(ended)):
+            raise InputError(f"before: got {len(befores)} for {len(ended)} of --after, expected one, or one for each")
+        for place, after in enumerate(ended):
+            start = as_parameters("before", model, befores[place % len(befores)])
+            updates.append({n: p - start[n] for n, p in as_parameters("after", model, after).items()})
+    else:
+        updates += [read_arrays("update", path) for path in _files("update", asked.updates)]
+    truth = None
+    if asked.truth is not None:
+        read = read_arrays("truth", asked.truth)
+        examples = 1 if asked.tap == "type-2" else how.batch * how.steps
+        truth = truth_of(read, len(updates), examples, asked.shape, asked.classes)
+    normal = None if asked.normalise is None else normal_of(*asked.normalise, asked.shape)
+    seen = leaked(model, updates, asked.shape, asked.classes, how, befores or None, asked.tap, truth, normal)
+    return seen, asked.who.with_public(attacker)
+
+
+def built(builder: str, folder: Path) -> nn.Module:
+    """Return the module that the user's function returns, `folder` being importable; what it prints goes to stderr.
+
+    Raises InputError for whatever it raises, and for what is no module with parameters that are trained.
+    """
+    function = import_function("model", builder, str(folder))
+    try:
+        with redirect_stdout(sys.stderr):
+            model: Any = function()
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise InputError(f"model: {builder!r} failed: {said(error)}") from None
+    if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):
+        raise InputError(
+            f"model: {builder!r} returned {type(model).__name__}, expected a torch.nn.Module with parameters that are trained"
+        )
+    return model
+
+
+def _files(field: str, paths: tuple[Path, ...]) -> list[Path]:
+    """Return the files, those of a folder in the order of their names; raises InputError for a folder without any."""
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = sorted(p for p in path.iterdir() if p.suffix in ENDINGS)
+        if not inside:
+            raise InputError(f"{field}: no {' or '.join(ENDINGS)} file in the folder {str(path)!r}")
+        found += inside
+    return found
+
 
 OPTIONAL = ("iterations", "learning_rate", "success", "defense", "dataset", "knows")
 """Arguments that may be None."""
@@ -158,12 +246,12 @@ def _check_types(
         (names, str, "a name as a string"),
     )
     for fields, kind, words in expected:
-        for field, value in fields.items():
-            if value is None and field in OPTIONAL:
+        for name, value in fields.items():
+            if value is None and name in OPTIONAL:
                 continue
             if isinstance(value, bool) or not isinstance(value, kind):
-                hint = ", such as 0.1 or 'rmse<=0.1'" if field == "success" else ""
-                raise InputError(f"{field}: {_got(value)}, expected {words}{hint}")
+                hint = ", such as 0.1 or 'rmse<=0.1'" if name == "success" else ""
+                raise InputError(f"{name}: {_got(value)}, expected {words}{hint}")
 
 
 def _shape(shape: object) -> tuple[int, ...]:

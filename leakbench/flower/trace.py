@@ -1,26 +1,150 @@
-"""From leaks on disk to what an attacker sees: the views of one tap and round, and the truth behind them where it was observed."""
+"""How the clients of an app train, as `StepProbeMod` heard it or as the command line says: what makes an update of gradients."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from leakbench.errors import InputError
+from leakbench.external.network import Normal, unnormalised
+from leakbench.external.observation import UNROLLED
+from leakbench.external.trace import Seen, Trained, Training, leaked, truth_of
 from leakbench.flower.leaks import Leak, Named, leaked_rounds, read_leaks
-from leakbench.flower.training import Unknown, commonest, heard_of
-from leakbench.flower.unfit import fit
-from leakbench.own.leak import Trained, leaked, truth_of
-from leakbench.own.normalised import Normal, unnormalised
-from leakbench.own.seen import Seen, Training
 from leakbench.store import tensor_hash
 from leakbench.types import Clock
 
-__all__ = ["TAPS", "rounds_of", "seen_at"]
+__all__ = ["TAPS", "Unknown", "commonest", "fit", "heard_of", "rounds_of", "seen_at"]
+
+
+Kind = TypeVar("Kind", bound=Hashable)
+
+AT_ONCE = ("eps", "maximize")
+"""Settings by which even the first step of SGD or Adam is another; momentum's and the averages' begin with the second."""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """What the command line says of it; None: as it was heard."""
+
+    steps: int | None = None
+    batch: int | None = None
+    learning_rate: float | None = None
+    mode: str | None = None
+
+
+def heard_of(probe: Leak | None, given: Unknown) -> Training:
+    """Return how one client trained; what is given counts before what was heard.
+
+    Raises InputError, which names the option, for what is neither.
+    """
+    said = {} if probe is None else probe.said
+    sizes = [] if probe is None else [len(a) for name, a in sorted(probe.arrays.items()) if name.startswith("labels/")]
+    steps = (
+        given.steps
+        or int(said.get("local-steps", "0"))
+        or _missing("local-iterations", "no optimizer of PyTorch stepped")
+    )
+    batch = given.batch or (sizes[0] if sizes else _missing("batch", "the app does not call leakbench.flower.observe"))
+    rate = (
+        given.learning_rate
+        or float(said.get("learning-rate", "0"))
+        or _missing("learning-rate", "no optimizer stepped")
+    )
+    optimizer, notes = UNROLLED.get(said.get("optimizer", "SGD")), list[str]()
+    if optimizer is None:
+        notes.append(f"{said['optimizer']}'s steps are taken for SGD's")
+    unusual: dict[str, Any] = json.loads(said.get("unusual", "{}"))
+    if steps == 1 and optimizer == "sgd" and unusual.get("nesterov"):
+        rate *= 1 + float(unusual["momentum"])  # Of a first step exactly: the gradient and momentum times it.
+    ignored = [name for name in unusual if name != "weight_decay" and (steps > 1 or name in AT_ONCE)]
+    if ignored:
+        are = "is" if len(ignored) == 1 else "are"
+        notes.append(f"{' and '.join(ignored)} {are} left out of the steps that are unrolled")
+    rates: list[float] = json.loads(said.get("learning-rates", "[]"))
+    if rates and given.learning_rate is None:
+        notes.append(f"learning rates {', '.join(f'{one:g}' for one in rates)} are taken for {rate:g}")
+    if float(said.get("weight-decay", "0")) or "weight_decay" in unusual:
+        notes.append("weight decay is left out")
+    if given.batch is None and len(set(sizes)) > 1:
+        notes.append(f"batches of {sorted(set(sizes))} are taken for one step of all")
+        steps, batch, rate = 1, sum(sizes), rate * steps
+    return Training(
+        steps, batch, rate, optimizer or "sgd", "\n".join(notes), given.mode or said.get("victim-mode", "eval")
+    )
+
+
+def _missing(option: str, why: str) -> int:
+    raise InputError(f"{option}: not known, since {why}; pass --{option}")
+
+
+def commonest(several: Sequence[Kind]) -> Kind:
+    """Return of what kind most of several clients are."""
+    return Counter(several).most_common(1)[0][0]
+
+
+SINGLE = ("example/", "sample/")
+"""How the gradients of single examples are called in a leak."""
+
+
+def fit(
+    model: nn.Module, leaks: Sequence[Leak], probes: Mapping[int, Leak], given: Unknown
+) -> tuple[list[Leak], list[str]]:
+    """Return the leaks of one tap and round that can be attacked, and in sentences how many are left out and why.
+
+    Args:
+        model: The app's network, whose state has to be finite.
+        probes: {node: what was heard of its training}.
+        given: How clients train, as the command line says.
+    """
+    some_stepped = any(int(probe.said.get("local-steps", "0")) for probe in probes.values())
+    names = set(model.state_dict())
+    reasons = {
+        leak.node: _unfit(probes.get(leak.node), given, some_stepped) or _infinite(names, leak, probes.get(leak.node))
+        for leak in leaks
+    }
+    many = Counter(filter(None, reasons.values()))
+    notes = [f"{count} of {len(leaks)} clients left out: {reason}" for reason, count in many.items()]
+    return [leak for leak in leaks if not reasons[leak.node]], notes
+
+
+def _unfit(probe: Leak | None, given: Unknown, some_stepped: bool) -> str:
+    """Return why a client is not attacked; empty where it is."""
+    if probe is None:
+        return ""
+    if some_stepped and given.steps is None and not int(probe.said.get("local-steps", "0")):
+        return "no step was heard of them"  # Of none at all, the app steps by something else than PyTorch's optimizers.
+    sizes = [len(array) for name, array in probe.arrays.items() if name.startswith("labels/")]
+    if sizes and not sum(sizes):
+        return "their batches are empty"
+    return ""
+
+
+def _infinite(names: set[str], leak: Leak, probe: Leak | None) -> str:
+    """Return where the numbers of one client are not finite; empty where all are."""
+    sent = {n: a for n, a in leak.sent.items() if n in names and np.issubdtype(a.dtype, np.floating)}
+    shown = {n: a for n, a in (probe.arrays if probe is not None else {}).items() if n.startswith("inputs/")}
+    if leak.tap == "type-2":
+        what, left = "the gradients", {n: a for n, a in leak.arrays.items() if n.startswith(SINGLE)}
+    else:
+        what = "the update"
+        with np.errstate(over="ignore", invalid="ignore"):
+            left = {name: leak.arrays[name] - sent[name] for name in sent if name in leak.arrays}
+    for where, arrays in (("the weights that were sent", sent), ("the observed inputs", shown), (what, left)):
+        for name, array in arrays.items():
+            if not np.isfinite(array).all():
+                return f"numbers that are not finite, in {where} ({name})"
+    return ""
+
 
 TAPS = ("type-2", "type-1", "type-0")
 

@@ -6,12 +6,26 @@ from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord
 from numpy.typing import NDArray
 
 from leakbench.errors import InputError
 
-__all__ = ["STATISTICS", "Arrays", "arrays_of", "check_same_names", "is_parameter", "record_of", "replaced"]
+__all__ = [
+    "STATISTICS",
+    "Arrays",
+    "arrays_of",
+    "check_same_names",
+    "client_of",
+    "is_parameter",
+    "is_train",
+    "partition_of",
+    "record_of",
+    "replaced",
+    "round_in",
+    "round_of",
+]
+
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 """{name in the record: array}, in the record's order."""
@@ -57,3 +71,52 @@ def is_parameter(name: str, array: NDArray[Any], buffers: Collection[str] = ()) 
     """Say whether an array is a parameter: a floating-point one that is no running statistic and none of `buffers`."""
     floating = np.issubdtype(array.dtype, np.floating)
     return bool(floating) and name not in buffers and name.rpartition(".")[2] not in STATISTICS
+
+
+COUNTER = "leakbench.rounds"
+"""The record in a client's state that counts its train messages."""
+
+
+def is_train(message: Message) -> bool:
+    """Say whether a message asks a client to train, by whatever action."""
+    return str(message.metadata.message_type).partition(".")[0] == "train"
+
+
+def round_in(message: Message) -> int | None:
+    """Return the server's round as a message says it: `server-round` of its config, else its group; None where neither does.
+
+    Flower counts rounds from 1.
+    """
+    for config in message.content.config_records.values():
+        said: Any = config.get("server-round")
+        if said is not None:
+            return int(said)
+    group = str(message.metadata.group_id)
+    return int(group) if group.isdecimal() else None
+
+
+def round_of(message: Message, context: Context) -> int:
+    """Return the round of a train message; where it does not say, which train message of this client it is, counted from 1.
+
+    The count is kept in the client's state; several mods that ask of one message get one answer.
+    """
+    said = round_in(message)
+    if said is not None:
+        return said
+    held: Any = context.state.get(COUNTER, {"rounds": 0, "created": 0.0})
+    created = float(message.metadata.created_at)
+    number: int = int(held["rounds"]) + (created != held["created"])
+    context.state[COUNTER] = MetricRecord({"rounds": number, "created": created})
+    return number
+
+
+def partition_of(context: Context) -> int | None:
+    """Return the client's partition-id as its node was configured; None where it was not."""
+    said = context.node_config.get("partition-id")
+    return None if said is None else int(said)
+
+
+def client_of(context: Context) -> int:
+    """Return the number by which a client's randomness is told from others': its partition-id, else its node's id."""
+    partition = partition_of(context)
+    return int(context.node_id) if partition is None else partition

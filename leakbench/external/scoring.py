@@ -18,11 +18,11 @@ from leakbench.attack.public import FEW
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.rankings.reconstructed import CALIBRATION, by_both
 from leakbench.errors import InputError
+from leakbench.external.attacker import Attacker, aware
+from leakbench.external.trace import Seen
 from leakbench.federated.view import Public, View
 from leakbench.measure.recognised import gallery_of, score_recognised
 from leakbench.models import one_hot
-from leakbench.own.attacker import Attacker, aware
-from leakbench.own.seen import Seen
 from leakbench.rng import generator
 from leakbench.scoring.scores import Truth, score
 from leakbench.scoring.scores_rankings import score_ways
@@ -30,6 +30,7 @@ from leakbench.summary.limits import CANDIDATES
 from leakbench.types import Generators
 
 __all__ = ["LATE", "Closing", "Scorer", "closing_of", "seconds_per_gradient"]
+
 
 LATE = 1.25
 """By how much a search may be slower than the trial that predicts it."""

@@ -1,11 +1,15 @@
-"""The result of an attack on external updates: the verdict and its table as text and HTML, as JSON, and as files."""
+"""The file that answers are written to: a new one, in a folder that takes it, which is tried before anything is attacked."""
 
 from __future__ import annotations
 
+import errno
 import io
 import math
+import os
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -17,6 +21,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from leakbench.answers import Reconstruction
+from leakbench.errors import InputError
 from leakbench.leakage_points import listed, point_name
 from leakbench.report.columns import COLUMNS, COUNTS, with_values
 from leakbench.report.headline import COLOURS, headline
@@ -25,7 +30,49 @@ from leakbench.report.table import VERDICT, core_columns, print_hanging, print_h
 from leakbench.store import write_atomically
 from leakbench.summary.verdict_words import INCONCLUSIVE, LEAKING
 
-__all__ = ["UNKNOWN", "Outcome", "Row", "as_html", "as_json", "as_text", "numbers", "print_rows", "write_rebuilt"]
+__all__ = [
+    "UNKNOWN",
+    "Outcome",
+    "Row",
+    "as_html",
+    "as_json",
+    "as_text",
+    "check_answers_file",
+    "numbers",
+    "print_rows",
+    "write_rebuilt",
+]
+
+
+def check_answers_file(path: Path, inputs: Sequence[Path]) -> None:
+    """Raise InputError unless a file can be written at `path` where there is none yet; leave nothing behind.
+
+    Args:
+        inputs: Files and folders that are read, into whose folders no answers go: they would be read as another victim's.
+    """
+    if os.path.lexists(path):
+        raise InputError(
+            f"out: {str(path)!r} is there already and is not overwritten; move it away or give another --out"
+        )
+    if any(folder.is_dir() and folder.resolve() == path.parent.resolve() for folder in inputs):
+        raise InputError(f"out: {str(path)!r} is one of the files that are read from its folder; give another --out")
+    missing = [p for p in path.parents if not p.exists()]
+    try:
+        if path.parent.exists() and not path.parent.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Under such a name as it is later written by, so that one that is too long shows.
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        os.close(handle)
+        Path(name).unlink()
+    except (OSError, ValueError) as error:
+        said = (error.strerror if isinstance(error, OSError) else None) or error
+        raise InputError(f"out: cannot write to {str(path)!r}: {said}; give another --out") from None
+    finally:
+        with suppress(OSError):  # Somebody else has begun to use it, or it was never made.
+            for made in missing:
+                made.rmdir()
+
 
 UNKNOWN = "no true examples were given, so nothing is scored"
 """Note of an update whose true examples are not known."""
